@@ -93,11 +93,11 @@ class LogMel:
     ) -> None:
         if precomputed and on_device:
             raise ValueError("precomputed features are read from disk; choose precomputed=true or on_device=true")
-        for name, value in (("num_mels", num_mels), ("sampling_rate_hz", sampling_rate_hz)):
-            if value < 1:
-                raise ValueError(f"{name} must be positive, given {value}")
-        if not 0 < frame_shift_ms <= 25:
-            raise ValueError(f"frame_shift_ms must be above 0 and at most 25, a window, given {frame_shift_ms}")
+        if min(num_mels, sampling_rate_hz) < 1 or not 0 < frame_shift_ms <= 25:
+            raise ValueError(
+                "num_mels and sampling_rate_hz must be positive, and frame_shift_ms at most 25, a window; given "
+                f"{num_mels}, {sampling_rate_hz} and {frame_shift_ms}"
+            )
         self.num_features, self.sampling_rate_hz, self.precomputed = num_mels, sampling_rate_hz, precomputed
         self.on_device, self.frame_shift_s = on_device, frame_shift_ms / 1000
         self.options = LogMelOptions(num_mels, sampling_rate_hz, self.frame_shift_s)
@@ -147,14 +147,12 @@ class PrecomputedFeatures:
 
     def __call__(self, cut: Cut) -> np.ndarray:
         """Return the stored features (T, F) float32."""
-        if abs(cut.features.frame_shift - self.frame_shift_s) > 1e-6:
-            given_ms, expected_ms = 1000 * cut.features.frame_shift, 1000 * self.frame_shift_s
-            raise ValueError(f"cut {cut.id!r} has frames every {given_ms:g} ms, expected {expected_ms:g} ms")
         with np.errstate(over="ignore"):  # what is infinite then is refused by those who read it
             features = cut.load_features().astype(np.float32, copy=False, casting="same_kind")
-        if features.shape != (cut.num_frames, self.num_features):
+        shape, shift_s = (cut.num_frames, self.num_features), cut.features.frame_shift
+        if features.shape != shape or abs(shift_s - self.frame_shift_s) > 1e-6:
             raise ValueError(
-                f"cut {cut.id!r} has features of shape {features.shape}, expected {cut.num_frames} frames of "
-                f"{self.num_features}"
+                f"cut {cut.id!r} has features of shape {features.shape} every {1000 * shift_s:g} ms, expected {shape} "
+                f"every {1000 * self.frame_shift_s:g} ms"
             )
         return features

@@ -13,7 +13,7 @@ from lhotse import Features, Recording, SupervisionSegment
 from asr.data.manifests.corpus import Dropped, Manifests, Source
 from asr.data.manifests.lhotse_jsonl import read_cuts, read_items
 from asr.data.manifests.recordings import open_recordings
-from asr.data.manifests.shar.folders import CUTS, find_shards, read_shards
+from asr.data.manifests.shar.folders import TARS, find_shards, read_shards
 from asr.data.manifests.tables import SPLIT_ALIASES, read_table, split_of
 from asr.data.manifests.toolkits import KALDI_FILES, is_kaldi, is_nemo, read_kaldi, read_nemo
 from asr.text.normalize import is_one_line
@@ -111,8 +111,6 @@ def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1)
     imported = ImportedManifests()
     if path.is_dir():
         _read_folder(path, imported, num_jobs)
-    elif CUTS.fullmatch(path.name) and find_shards(path.parent):
-        raise ValueError(f"{path} is a part of a Shar folder; name the folder: {path.parent}")
     elif path.name.endswith(ARCHIVES):
         raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
     elif path.name.endswith((*SUFFIXES, ".json")):
@@ -160,8 +158,6 @@ def _read_manifests(folder: Path, imported: ImportedManifests) -> None:
     files: dict[str, dict[str | None, Path]] = {kind: {} for kind in KINDS}
     for file in _manifests_in(folder):
         kind, name = NAMED.fullmatch(_stem(file)).groups()  # type: ignore[union-attr]
-        if first := files[kind].get(name):
-            raise ValueError(f"{folder}: {first.name} and {file.name} are both of one split; keep one")
         files[kind][name] = file
     kind = "features" if files["features"] and not files["recordings"] else "recordings"
     sources, supervisions, cuts = files[kind], files["supervisions"], files["cuts"]
@@ -197,15 +193,18 @@ def _places_in(folder: Path, is_place: Callable[[Path], object]) -> list[Path]:
 
 
 def manifest_files(folder: Path) -> list[Path]:
-    """Return the files of a folder that `import_manifests` reads."""
-    shards = [shard for place in _places_in(folder, find_shards) for shard in find_shards(place)]
-    kaldi = [place / name for place in _places_in(folder, is_kaldi) for name in KALDI_FILES]
-    found = [path for shard in shards for path in (shard.cuts, shard.tar)] or [path for path in kaldi if path.is_file()]
-    return found or _manifests_in(folder)
+    """Return the files of a folder, and of those in it, that `import_manifests` may read."""
+    files = sorted(file for pattern in ("*", "*/*") for file in folder.glob(pattern))
+    tars = {file for file in files if any(tar.fullmatch(file.name) for tar in TARS.values())}
+    return [file for file in files if file in tars or file.name in KALDI_FILES or _is_manifest(file)]
 
 
 def _manifests_in(folder: Path) -> list[Path]:
-    return [file for file in sorted(folder.iterdir()) if NAMED.fullmatch(_stem(file)) and file.name.endswith(SUFFIXES)]
+    return [file for file in sorted(folder.iterdir()) if _is_manifest(file)]
+
+
+def _is_manifest(file: Path) -> bool:
+    return file.name.endswith(SUFFIXES) and NAMED.fullmatch(_stem(file)) is not None
 
 
 def _stem(file: Path) -> str:
@@ -221,6 +220,5 @@ def _check_ids(path: Path, imported: ImportedManifests) -> None:
                 raise ValueError(f"{path}: id {segment.id!r} must be one line of text without tabs")
             if (known := first.setdefault(segment.id, split)) != split:
                 raise ValueError(
-                    f"{path}: supervision {segment.id!r} is in the splits {known!r} and {split!r}; an utterance "
-                    "belongs to one, and different utterances need different ids"
+                    f"{path}: supervision {segment.id!r} is in the splits {known!r} and {split!r}; keep one"
                 )

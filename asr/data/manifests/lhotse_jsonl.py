@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -37,9 +37,7 @@ def read_items(path: Path, kind: type[Item]) -> list[Item]:
         ValueError: a line is malformed, repeats an id, or names anything but plain local files.
     """
     found: dict[str, Item] = {}
-    for where, item in items(path):
-        if not isinstance(item, kind):
-            raise ValueError(f"{where}: {kind.__name__} is expected, given {type(item).__name__}")
+    for where, item in items(path, kind.from_dict):
         add_item(found, plain_segment(item) if isinstance(item, SupervisionSegment) else item, where)
     return list(found.values())
 
@@ -58,7 +56,7 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
     recordings: dict[str, Recording] = {}
     supervisions: dict[str, SupervisionSegment] = {}
     dropped = []
-    for where, cut in items(path, unused=["features"]):
+    for where, cut in items(path, deserialize_item, unused=["features"]):
         if not isinstance(cut, MonoCut | MultiCut):
             raise ValueError(f"{where}: only cuts are read here that are neither mixed nor padded; save their audio")
         if not cut.has_recording or not cut.supervisions:
@@ -77,11 +75,12 @@ def segments_of(cut: MonoCut | MultiCut, recording_id: str) -> Iterator[Supervis
         yield replace(plain_segment(segment).with_offset(cut.start), recording_id=recording_id)
 
 
-def items(path: Path, unused: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
+def items(path: Path, make: Callable[[dict[str, Any]], Any], unused: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
     """Yield the place in a manifest, for messages, and lhotse's object of each line; files are named absolutely.
 
     Args:
         path: of the manifest.
+        make: data of a line → object.
         unused: fields that are left out, and may name anything.
 
     Raises:
@@ -93,7 +92,7 @@ def items(path: Path, unused: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
             if data is not None:
                 data = {name: value for name, value in data.items() if name not in unused}
                 refuse_foreign(data)
-                yield f"{path}, line {number}", deserialize_item(data)
+                yield f"{path}, line {number}", make(data)
             number += 1
     except Exception as error:  # lhotse checks few types, and raises whatever follows
         raise_if_out_of_resources(error, str(path))

@@ -23,7 +23,7 @@ from asr.data.manifests.feature_storage import write_array
 from asr.data.preparation.ctc_lengths import CtcLengths
 from asr.data.preparation.cuts import Limits, check_cuts, supervised_cuts
 from asr.data.preparation.indexed_cut_set import parse_cut
-from asr.data.preparation.saved_corpus import Chunk, SavedCorpus, portable_line
+from asr.data.preparation.saved_corpus import Chunk, SavedCorpus, digest, portable_line
 from asr.safe_io import write_whole
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer
@@ -38,7 +38,6 @@ class CheckedChunk:
     Attributes:
         path: a line of JSON with what follows, and a line for each cut.
         split: that the cuts are of.
-        made_of: digest of all that it depends on.
         num_cuts: number of cuts.
         duration_s: of the whole chunk.
         dropped: items of the chunk that are not used.
@@ -46,7 +45,6 @@ class CheckedChunk:
 
     path: Path
     split: str
-    made_of: str
     num_cuts: int
     duration_s: float
     dropped: tuple[Dropped, ...]
@@ -83,7 +81,7 @@ class CheckedChunk:
             "final": final,
         }
         write_whole(path, b"".join([json.dumps(header).encode(), b"\n", *lines]))
-        return cls(path, split, made_of, len(lines), duration_s, listed)
+        return cls(path, split, len(lines), duration_s, listed)
 
     @classmethod
     def found(cls, path: Path, split: str, made_of: str) -> CheckedChunk | None:
@@ -95,7 +93,7 @@ class CheckedChunk:
         if header["made_of"] != made_of or not header["final"]:
             return None
         dropped = tuple(Dropped(split, *item) for item in header["dropped"])
-        return cls(path, split, made_of, header["num_cuts"], header["duration_s"], dropped)
+        return cls(path, split, header["num_cuts"], header["duration_s"], dropped)
 
     def lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
         """Yield the line of each cut, with its end, and its content."""
@@ -134,14 +132,14 @@ class CheckedSplit:
         later = [unreadable(self.name, name, why) for name, why in self.left_out.items()]
         return [*self.earlier, *(item for chunk in self.chunks for item in chunk.dropped), *later]
 
-    def lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
-        """Yield line and content of each cut that is used."""
-        for chunk in self.chunks:
-            yield from self.lines_of(chunk)
+    def lines(self, chunk: CheckedChunk | None = None) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """Yield line and content of each cut that is used, of one chunk or of all."""
+        for one in self.chunks if chunk is None else [chunk]:
+            yield from (found for found in one.lines() if found[1]["id"] not in self.left_out)
 
-    def lines_of(self, chunk: CheckedChunk) -> Iterator[tuple[bytes, dict[str, Any]]]:
-        """Yield line and content of each cut of a chunk that is used."""
-        return (found for found in chunk.lines() if found[1]["id"] not in self.left_out)
+    def lines_of(self, chunk: CheckedChunk) -> list[bytes]:
+        """Return the lines of the cuts of a chunk that are used."""
+        return [line for line, _ in self.lines(chunk)]
 
     def rebuilt(self, work: Callable[[CheckedChunk], CheckedChunk], num_jobs: int, title: str) -> CheckedSplit:
         """Return what work makes of the chunks, and show how far it is."""
@@ -178,7 +176,7 @@ def check_corpus(
     """
 
     def check(chunk: Chunk) -> CheckedChunk:
-        path, made_of = folder / f"checked-{chunk.name}.jsonl", chunk.digest()
+        path, made_of = folder / f"checked-{chunk.name}.jsonl", digest([*chunk.sources, *chunk.segments])
         if found := CheckedChunk.found(path, chunk.split, made_of):
             return found
         manifests = chunk.manifests()
@@ -198,11 +196,12 @@ def store_features(split: CheckedSplit, features: LogMel, num_jobs: int) -> Chec
     """Compute and store the features of a split beside its chunks, or find which an earlier call has stored."""
 
     def store(chunk: CheckedChunk) -> CheckedChunk:
-        path, made_of = chunk.sibling("stored"), f"{chunk.made_of} without {sorted(split.left_out)}"
+        path, lines = chunk.sibling("stored"), split.lines_of(chunk)
+        made_of = digest(lines)
         if found := CheckedChunk.found(path, chunk.split, made_of):
             return found
         done, dropped = [], []
-        for line, _ in split.lines_of(chunk):
+        for line in lines:
             cut = parse_cut(line, path.parent)
             try:
                 with reading(cut.id):
@@ -224,7 +223,7 @@ def ctc_lengths(split: CheckedSplit, tokenizer: Tokenizer, frame_shift_s: float,
     """Return the lengths of the cuts of a split."""
 
     def of_chunk(chunk: CheckedChunk) -> CtcLengths:
-        cuts = [data for _, data in split.lines_of(chunk)]
+        cuts = [data for _, data in split.lines(chunk)]
         return CtcLengths.of((data["duration"] for data in cuts), map(_text, cuts), tokenizer, frame_shift_s)
 
     return CtcLengths.joined(list(run_jobs(of_chunk, split.chunks, min(num_jobs, len(split.chunks)))))

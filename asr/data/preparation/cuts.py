@@ -174,13 +174,14 @@ def refuse_unfit(source: Recording | StoredFeatures, features: Features, of_run:
         choose = f"features=precomputed data.num_features={source.num_features}"
         fits = not features.from_audio and source.num_features == features.num_features
         fits = fits and abs(source.frame_shift - features.frame_shift_s) <= 1e-6
-    if fits:
-        return
-    origin = ", computed from audio" if features.from_audio else " without audio"
-    needed = f"{features.num_features} features per frame every {1000 * features.frame_shift_s:g} ms{origin}"
-    if of_run:
-        raise ValueError(f"the run was trained on {needed}, and this is {found}; name data like those of the run")
-    raise ValueError(f"the corpus has {found}, but features and data.num_features say {needed}; choose {choose}")
+    if not fits:
+        origin = ", computed from audio" if features.from_audio else " without audio"
+        needed = f"{features.num_features} features per frame every {1000 * features.frame_shift_s:g} ms{origin}"
+        raise ValueError(
+            f"the run was trained on {needed}, and this is {found}; name data like those of the run"
+            if of_run
+            else f"the corpus has {found}, but features and data.num_features say {needed}; choose {choose}"
+        )
 
 
 def evaluation_cuts(

@@ -192,9 +192,4 @@ def _without(corpora: Mapping[str, int], numbers: Sequence[int]) -> dict[str, in
     """Return the sizes of corpora that stand one after the other, without the cuts of some numbers."""
     of_corpus = np.searchsorted(np.cumsum(list(corpora.values())), numbers, side="right")
     left_out = np.bincount(of_corpus, minlength=len(corpora))
-    if empty := [name for name, gone in zip(corpora, left_out, strict=True) if gone == corpora[name]]:
-        raise ValueError(
-            f"data.sources: all utterances of {', '.join(empty)} are too short for this encoder; leave it out, or "
-            "choose an encoder that leaves more frames"
-        )
     return {name: corpora[name] - int(gone) for name, gone in zip(corpora, left_out, strict=True)}

@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -43,20 +43,13 @@ class Chunk:
     split: str
     number: int
     kind: str
-    sources: tuple[str, ...]
-    segments: tuple[str, ...]
+    sources: tuple[bytes, ...]
+    segments: tuple[bytes, ...]
 
     @property
     def name(self) -> str:
         """Name that no other chunk of the corpus has."""
         return f"{self.split}-{self.number:06d}"
-
-    def digest(self) -> str:
-        """Return the SHA-256 of all lines."""
-        content = hashlib.sha256(self.kind.encode())
-        for line in (*self.sources, "\n", *self.segments):
-            content.update(line.encode())
-        return content.hexdigest()
 
     def manifests(self) -> Manifests:
         """Return the manifests of the lines."""
@@ -130,10 +123,11 @@ class SavedCorpus:
     def chunks(self, split: str) -> Iterator[Chunk]:
         """Yield the chunks of a split in order."""
         saved = self.splits[split]
-        sources, segments = map(_lines, _files(self.folder, split, saved))
-        for number, (num_sources, num_segments) in enumerate(saved.sizes):
-            lines = tuple(islice(sources, num_sources)), tuple(islice(segments, num_segments))
-            yield Chunk(self.folder, split, number, saved.kind, *lines)
+        source_file, segment_file = _files(self.folder, split, saved)
+        with gzip.open(source_file) as sources, gzip.open(segment_file) as segments:
+            for number, (num_sources, num_segments) in enumerate(saved.sizes):
+                lines = tuple(islice(sources, num_sources)), tuple(islice(segments, num_segments))
+                yield Chunk(self.folder, split, number, saved.kind, *lines)
 
     def first_source(self, split: str) -> Recording | Features:
         """Return the first recording, or the first features, of a split."""
@@ -144,11 +138,6 @@ class SavedCorpus:
 
 def _files(folder: Path, name: str, split: SavedSplit) -> list[Path]:
     return [folder / f"{kind}_{name}.jsonl.gz" for kind in (split.kind, "supervisions")]
-
-
-def _lines(path: Path) -> Iterator[str]:
-    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
-        yield from file
 
 
 def _write_split(folder: Path, name: str, manifests: Manifests) -> SavedSplit:
@@ -177,6 +166,14 @@ def _write_split(folder: Path, name: str, manifests: Manifests) -> SavedSplit:
     if num_sources:
         split.sizes.append((num_sources, num_segments))
     return split
+
+
+def digest(lines: Iterable[bytes]) -> str:
+    """Return the SHA-256 of lines, by which what is made of them is found again."""
+    content = hashlib.sha256()
+    for line in lines:
+        content.update(line)
+    return content.hexdigest()
 
 
 def portable_line(item: ManifestItem, folder: Path, data_dir: Path) -> bytes:

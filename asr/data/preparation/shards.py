@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -26,7 +25,7 @@ from asr.data.manifests.shar.members import ShardMember, forget
 from asr.data.preparation.checked_chunks import CheckedChunk, CheckedSplit, unreadable
 from asr.data.preparation.fingerprint import describe_file, refuse_changed
 from asr.data.preparation.indexed_cut_set import parse_cut
-from asr.data.preparation.saved_corpus import gzipped
+from asr.data.preparation.saved_corpus import digest, gzipped
 from asr.data.preparation.shard_fields import ShardField, member_name
 from asr.safe_io import TEMPORARY, locked_folder, naming, sync, write_whole
 
@@ -91,9 +90,9 @@ def _write_split(split: CheckedSplit, storage: ShardStorage, num_jobs: int) -> C
     field = storage.field
 
     def write(chunk: CheckedChunk) -> CheckedChunk:
-        files, lines = storage.files(chunk), [line for line, _ in split.lines_of(chunk)]
+        files, lines = storage.files(chunk), split.lines_of(chunk)
         cuts = [parse_cut(line, chunk.path.parent) for line in lines]
-        made_of = hashlib.sha256(b"".join([f"{field.options}\n".encode(), *lines])).hexdigest()
+        made_of = digest([field.options.encode(), *lines])
         index = _found_index(files, made_of) or _write_shard(files, made_of, cuts, field)
         left_out = dict(index["dropped"])
         kept = [cut for cut in cuts if cut.id not in left_out]

@@ -196,9 +196,7 @@ def test_noise_that_is_not_finite_is_named_when_it_is_read(tmp_path):
     soundfile.write(tmp_path / "nan.wav", np.full(8000, np.nan, np.float32), 8000, subtype="FLOAT")
     files = AddNoise(0.5, str(tmp_path)).files
     files.check()
-    with pytest.raises(
-        UnusableFile, match=r"noise\.folder: .*nan\.wav: .*holds samples that are not finite; mend or remove"
-    ):
+    with pytest.raises(UnusableFile, match=r"noise\.folder: .*nan\.wav: .*not finite"):
         files.read(8000, np.random.default_rng(0), 100)
 
 

@@ -87,16 +87,9 @@ def test_a_manifest_of_cuts_may_have_any_name_and_lhotses_says_its_split(manifes
     assert [*import_manifests(manifests / name).splits] == [split]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("recordings.jsonl", r"recordings\.jsonl and recordings\.jsonl\.gz are both"),
-        ("recordings_train.jsonl", "split 'train' has recordings or supervisions, but not both"),
-    ],
-)
-def test_a_folder_of_unclear_manifests_is_refused(manifests, name, message):
-    (manifests / name).write_text("")
-    with pytest.raises(ValueError, match=message):
+def test_recordings_without_supervisions_are_refused(manifests):
+    (manifests / "recordings_train.jsonl").write_text("")
+    with pytest.raises(ValueError, match="split 'train' has recordings or supervisions, but not both"):
         import_manifests(manifests)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
+import asr.data.preparation.build
 import asr.data.preparation.checked_chunks
 from asr.data.manifests.corpus import Corpus
 from asr.data.preparation.prepare import prepare
@@ -124,15 +125,21 @@ def test_chunks_that_were_made_of_other_manifests_are_checked_again(tmp_path):
     assert [cut.supervisions[0].text for cut in prepared.cuts("train")] == ["xy", "ab", "ab"]
 
 
-def test_audio_that_was_repaired_after_a_kill_is_used(tmp_path):
+@pytest.mark.parametrize("spec", [SPEC, PRECOMPUTED], ids=["computed", "stored"])
+def test_audio_that_was_repaired_after_a_kill_is_used(tmp_path, monkeypatch, spec):
     def lose(folder: Path, splits: dict[str, list[Pair]]) -> None:
         (folder / "train-1.wav").rename(folder / "lost")
 
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
     recipe = Recipe(lose)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, recipe, replace(SPEC, tokenizer_trainer=Killed()))
+    with monkeypatch.context() as patched:
+        patched.setattr(asr.data.preparation.build, "ctc_lengths", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, recipe, spec)
     (tmp_path / "corpus" / "lost").rename(tmp_path / "corpus" / "train-1.wav")
-    prepared = run(tmp_path, recipe)
+    prepared = run(tmp_path, recipe, spec)
     assert dropped(prepared) == {}
     assert ids(prepared, "train") == ["train-0", "train-1", "train-2"]
 

@@ -87,10 +87,10 @@ def other_width(pair: Pair) -> None:
     ("spoil", "reason"),
     [
         (missing, "missing features: "),
-        (truncated, "unreadable features: .*shape \\(90, 5\\), expected 100 frames of 5"),
+        (truncated, "unreadable features: .*shape \\(90, 5\\)"),
         (other_width, "unreadable features: .*shape \\(100, 2\\)"),
         (not_a_number, "unreadable features: .*not finite"),
-        (other_shift, "unreadable features: .*has frames every 20 ms, expected 10 ms"),
+        (other_shift, "unreadable features: .*every 20 ms"),
         (objects, "unreadable features: .*allow_pickle=False"),
         (too_short, "too short for its transcript: 25 frames, 40 needed"),
     ],

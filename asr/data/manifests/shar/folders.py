@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from lhotse import Features, Recording, SupervisionSegment
+from lhotse.serialization import deserialize_item
 from lhotse.utils import compute_num_frames
 
 from asr.console import track
@@ -84,7 +85,7 @@ def read_shards(shards: list[Shard], split: str) -> tuple[Manifests, list[Droppe
     supervisions: dict[str, SupervisionSegment] = {}
     dropped: list[Dropped] = []
     for shard in track(shards, f"reading shards of {split}", transient=True):
-        lines = items(shard.cuts, unused=FIELDS)
+        lines = items(shard.cuts, deserialize_item, unused=FIELDS)
         for (where, cut), (name, source) in zip_longest(lines, _sources(shard), fillvalue=("", None)):
             if cut is None or name != cut.id:
                 raise ValueError(
