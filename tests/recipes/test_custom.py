@@ -115,14 +115,6 @@ def test_splits_that_are_evaluated_together_are_said(tmp_path):
     assert "the splits train, test are read as one set" in notes
 
 
-def test_names_of_splits_may_be_decomposed(tmp_path):
-    names = wavs(tmp_path, 3)
-    rows = [f"{name}\thi\t{split}" for name, split in zip(names, ("train", "dev", "teste\u0301"), strict=True)]
-    assert set(prepare_custom(tmp_path, source=table(tmp_path, "audio\ttext\tsplit", *rows)).splits) == {
-        *("train", "dev", "test\u00e9")
-    }
-
-
 def lhotse_manifests(folder: Path, suffix: str = "") -> None:
     recordings = [Recording.from_file(folder / name) for name in wavs(folder, 6)]
     RecordingSet.from_recordings(recordings).to_file(folder / f"recordings{suffix}.jsonl.gz")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import soundfile
 from lhotse import Recording, SupervisionSegment
-from lhotse.qa import validate_recordings_and_supervisions
 
 from asr.recipes.custom.prepare import prepare_custom, split_off
 
@@ -27,10 +26,7 @@ def said_by(**counts: int) -> list[SupervisionSegment]:
     ("counts", "num_train"),
     [
         ({f"speaker{i}": 10 for i in range(10)}, 80),
-        ({f"speaker{i}": 1 for i in range(12)}, 10),
-        ({"big": 970, **{f"speaker{i}": 10 for i in range(9)}}, 970),
         ({"big": 98, **{f"speaker{i}": 1 for i in range(25)}}, 98),
-        ({f"speaker{i}": 1 + i % 7 for i in range(50)}, 165),
         # one of every few is large, as in the dialogues of games
         ({f"speaker{i}": 1 + 40 * (i % 5 == 0) for i in range(26)}, 200),
     ],
@@ -130,24 +126,6 @@ def test_training_and_unsplit_recordings_are_split_together(tmp_path):
         prepare_custom(tmp_path, source=str(tmp_path))
 
 
-def test_segments_without_audio_are_dropped_and_the_rest_validates(tmp_path):
-    write(tmp_path / "recordings.jsonl.gz", [recording(tmp_path / f"call{i}.wav") for i in range(4)])
-    good = [SupervisionSegment(f"good{i}", f"call{i}", 0.25, 0.75, text="hi") for i in range(4)]
-    bad = [
-        SupervisionSegment("nowhere", "call9", 0, 1, text="hi"),
-        SupervisionSegment("late", "call1", 0.5, 2.0, text="hi"),
-        SupervisionSegment("right", "call1", 0.0, 0.5, channel=1, text="hi"),
-    ]
-    write(tmp_path / "supervisions.jsonl.gz", good + bad)
-    corpus = prepare_custom(tmp_path, source=str(tmp_path))
-    assert {item.split for item in corpus.dropped} == {"train"}
-    reasons = {item.item: item.reason.split(":")[0] for item in corpus.dropped}
-    assert reasons == {"nowhere": "missing recording", "late": "outside its recording", "right": "missing channel"}
-    assert sum(len(manifests.supervisions) for manifests in corpus.splits.values()) == 4
-    for manifests in corpus.splits.values():
-        validate_recordings_and_supervisions(manifests.recordings, manifests.supervisions)
-
-
 def test_a_split_of_nothing_usable_is_not_replaced(tmp_path):
     rows = ["audio\ttext\tsplit"]
     for index in range(6):
@@ -168,9 +146,3 @@ def test_voices_that_given_splits_share_with_training_are_counted(tmp_path):
     (tmp_path / "t.tsv").write_text("\n".join(rows))
     notes = prepare_custom(tmp_path, source=str(tmp_path / "t.tsv")).notes
     assert notes == ("speakers of test that are in train too: 2",)
-
-
-def test_a_source_of_nothing_usable_says_why(tmp_path):
-    (tmp_path / "t.tsv").write_text("audio\ttext\ngone.wav\thi\n")
-    with pytest.raises(ValueError, match=r"nothing in it can be used.*missing audio: .*gone\.wav"):
-        prepare_custom(tmp_path, source=str(tmp_path / "t.tsv"))
