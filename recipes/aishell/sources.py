@@ -47,7 +47,7 @@ def find_corpus(source: str | None, work: Path) -> Places:
     Raises:
         ValueError: the source does not hold AISHELL-1, or an archive is refused.
     """
-    folder = fetched(URL, work, md5=MD5) if source is None else unpacked(named_path(source), work)
+    folder = fetched(URL, work, MD5) if source is None else unpacked(named_path(source), work)
     top = _top(folder)
     if top is None:
         raise ValueError(

@@ -78,18 +78,6 @@ def test_one_of_several_languages_has_to_be_named(release, words, tmp_path):
         prepare_commonvoice(tmp_path / "d", source=str(both / CV / "tr" / "clips"))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"train": ["invalidated"]}, "given \\['invalidated'\\]"),
-        ({"source": None}, "recipe commonvoice needs data.source=PATH"),
-    ],
-)
-def test_impossible_options_are_refused(release, tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        prepare_commonvoice(tmp_path, **{"source": str(release), **options})
-
-
 def test_a_header_without_a_column_is_refused(release, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(release, copy)

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 from lhotse.qa import validate_recordings_and_supervisions
 
 from asr.data.preparation.cuts import evaluation_cuts
@@ -107,14 +107,6 @@ def test_other_words_for_splits_are_understood_and_said(tmp_path):
     assert any("'valid' was read as 'dev'" in note for note in corpus.notes)
 
 
-def test_splits_that_are_evaluated_together_are_said(tmp_path):
-    rows = [f"{name}\thi\t{split}" for name, split in zip(wavs(tmp_path, 2), ("train", "test"), strict=True)]
-    path = table(tmp_path, "audio\ttext\tsplit", *rows)
-    cuts, _, notes = evaluation_cuts(Path(path), str, SPEC.features)
-    assert len(cuts) == 2
-    assert "the splits train, test are read as one set" in notes
-
-
 def lhotse_manifests(folder: Path, suffix: str = "") -> None:
     recordings = [Recording.from_file(folder / name) for name in wavs(folder, 6)]
     RecordingSet.from_recordings(recordings).to_file(folder / f"recordings{suffix}.jsonl.gz")
@@ -134,17 +126,6 @@ def test_lhotse_manifests_and_segments_are_read(tmp_path):
     assert dropped == []
     cut = cuts["audio 0-1"]
     assert (cut.start, cut.duration, cut.supervisions[0].text) == (0.5, 0.5, "HALF 1")
-
-
-def test_a_cuts_manifest_is_read(tmp_path):
-    lhotse_manifests(tmp_path)
-    whole = CutSet.from_manifests(
-        recordings=RecordingSet.from_file(tmp_path / "recordings.jsonl.gz"),
-        supervisions=SupervisionSet.from_file(tmp_path / "supervisions.jsonl.gz"),
-    )
-    whole.trim_to_supervisions().to_file(tmp_path / "cuts_test-mine.jsonl.gz")
-    cuts, _, _ = evaluation_cuts(tmp_path / "cuts_test-mine.jsonl.gz", TextNormalizer(), SPEC.features)
-    assert len(cuts) == 12
 
 
 def test_other_files_and_folders_are_refused(tmp_path):

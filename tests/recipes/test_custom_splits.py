@@ -63,13 +63,6 @@ def test_without_enough_speakers_utterances_are_held_out_and_it_is_said_why(spea
     assert all("by utterance" in note and why in note for note in notes)
 
 
-def test_the_order_of_the_source_does_not_matter():
-    segments = said_by(**{f"speaker{i}": 5 for i in range(10)})
-    first, _ = split_off({"all": segments}, FRACTIONS, 1)
-    again, _ = split_off({"all": segments[::-1]}, FRACTIONS, 1)
-    assert {k: {s.id for s in v} for k, v in first.items()} == {k: {s.id for s in v} for k, v in again.items()}
-
-
 def test_only_what_is_missing_is_split_off():
     train, mine = said_by(a=10, b=10, c=10, d=10, e=10), said_by(x=3)
     splits, notes = split_off({"train": train, "test-mine": mine}, FRACTIONS, 1)
@@ -97,14 +90,6 @@ def recording(path: Path, amplitude: float = 0.1) -> Recording:
     path.parent.mkdir(exist_ok=True)
     soundfile.write(path, np.full(8000, amplitude), 8000)
     return Recording.from_file(path, recording_id=path.stem)
-
-
-def test_splits_may_have_different_recordings_of_the_same_id(tmp_path):
-    for split in ("train", "dev", "test"):
-        write(tmp_path / f"recordings_{split}.jsonl.gz", [recording(tmp_path / split / "call1.wav")])
-        write(tmp_path / f"supervisions_{split}.jsonl.gz", [SupervisionSegment(split, "call1", 0, 1, text="hi")])
-    for split, manifests in prepare_custom(tmp_path, source=str(tmp_path)).splits.items():
-        assert [Path(r.sources[0].source).parent.name for r in manifests.recordings] == [split]
 
 
 def test_training_and_unsplit_recordings_are_split_together(tmp_path):

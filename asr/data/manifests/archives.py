@@ -38,7 +38,7 @@ def unpacked(path: Path, work: Path) -> Path:
     return extract(path, work / f"unpacked-{fingerprint(describe_source(str(path)))}")
 
 
-def fetched(url: str, work: Path, sha256: str | None = None, md5: str | None = None) -> Path:
+def fetched(url: str, work: Path, checksum: str | None = None) -> Path:
     """Return the folder in ``work`` that the archive at an address is unpacked to; the archive itself is not kept.
 
     Raises:
@@ -47,7 +47,7 @@ def fetched(url: str, work: Path, sha256: str | None = None, md5: str | None = N
     name = PurePosixPath(urlsplit(url).path).name
     folder = work / f"fetched-{name.partition('.')[0]}"
     if not folder.exists():
-        archive = download(url, work / name, sha256, md5)
+        archive = download(url, work / name, checksum)
         try:
             extract(archive, folder)
         finally:
@@ -99,14 +99,13 @@ def _extract_tar(archive: Path, folder: Path) -> None:
             pass
 
 
-def download(url: str, path: Path, sha256: str | None = None, md5: str | None = None) -> Path:
+def download(url: str, path: Path, checksum: str | None = None) -> Path:
     """Download a file with a progress bar, unless it exists; it appears complete or not at all.
 
     Args:
         url: of the file.
         path: to write to.
-        sha256: of the content, if known.
-        md5: where this is what is published: it finds damage, not intent.
+        checksum: SHA-256 of the content, or MD5 where that is published, which finds damage, not intent.
 
     Raises:
         ValueError: the download failed, or the content is another.
@@ -115,15 +114,13 @@ def download(url: str, path: Path, sha256: str | None = None, md5: str | None = 
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     work = path.with_name(f"{path.name}.partial")
-    content = hashlib.sha256() if md5 is None else hashlib.md5(usedforsecurity=False)
+    content = hashlib.new("md5" if checksum and len(checksum) == 32 else "sha256", usedforsecurity=False)
     try:
         _fetch(url, work, content)
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         raise ValueError(f"{url} could not be downloaded ({error}); if you have a copy: data.source=PATH") from error
-    expected, digest = sha256 if md5 is None else md5, content.hexdigest()
-    if expected is not None and digest != expected:
-        kind = "SHA-256" if md5 is None else "MD5"
-        raise ValueError(f"{url} is not what was expected: its {kind} is {digest}, not {expected}")
+    if checksum not in (None, content.hexdigest()):
+        raise ValueError(f"{url} is not what was expected: its checksum is {content.hexdigest()}, not {checksum}")
     work.rename(path)
     return path
 

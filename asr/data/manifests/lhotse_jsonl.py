@@ -26,7 +26,7 @@ ManifestItem: TypeAlias = Recording | Features | SupervisionSegment | Cut
 Item = TypeVar("Item", Recording, Features, SupervisionSegment)
 # of lhotse's other storages memory_raw unpickles, kaldiio runs a program named by the path, and lilcom_url opens an
 # address; numpy_files reads with allow_pickle=False
-STORAGE = "numpy_files"
+PLACES = (("source", "audio of type", "type", "file"), ("storage_path", "storage", "storage_type", "numpy_files"))
 PLAIN = (str, int, float, bool, type(None))
 
 
@@ -108,21 +108,15 @@ def refuse_foreign(data: Any) -> None:
         ValueError: lhotse would run a command, open an address or unpickle.
     """
     if isinstance(data, dict):
-        if "source" in data and "channels" in data:
-            if data.get("type") != "file" or not _is_plain(data["source"]):
-                raise ValueError(
-                    f"audio of type {data.get('type')!r} ({str(data['source'])[:80]!r}) is refused, because reading it "
-                    "could run a command or fetch something; save it to a file, and name that (type 'file')"
-                )
-            # prepared data must not depend on where a command is started
-            data["source"] = os.path.abspath(data["source"])
-        if "storage_type" in data:
-            if data["storage_type"] != STORAGE or not _is_plain(data["storage_path"]):
-                raise ValueError(
-                    f"storage {data['storage_type']!r} ({data['storage_path']!r}) is refused, because reading it could "
-                    f"run code; only {STORAGE!r} is read: FeatureSet.copy_feats(NumpyFilesWriter(folder))"
-                )
-            data["storage_path"] = os.path.abspath(data["storage_path"])
+        for place, what, kind, allowed in PLACES:
+            if place in data:
+                if data.get(kind) != allowed or not _is_plain(data[place]):
+                    raise ValueError(
+                        f"{what} {data.get(kind)!r} ({str(data[place])[:80]!r}) is refused, because reading it could "
+                        f"run code or fetch something; save it to files, and name these ({kind} {allowed!r})"
+                    )
+                # prepared data must not depend on where a command is started
+                data[place] = os.path.abspath(data[place])
         for name, value in data.items():
             if name != "custom":  # which is not used
                 refuse_foreign(value)

@@ -92,14 +92,13 @@ def build_prepared(folder: Path, corpus: SavedCorpus, spec: PrepareSpec, num_job
 
 def _fill(work: Path, chunks: Path, corpus: SavedCorpus, spec: PrepareSpec, num_jobs: int) -> None:
     splits = check_corpus(corpus, chunks, spec.text, spec.limits, spec.features, num_jobs)
-    _refuse_emptied(corpus, splits)
+    _all_dropped(corpus, splits)
     tokenizer = spec.tokenizer_trainer.train(splits["train"].texts())
     mean, std = _statistics(splits["train"], spec.features, num_jobs)
     if spec.shards is not None:
         splits = write_shards(splits, spec.shards, num_jobs)
     elif spec.features.precomputed and isinstance(spec.features, LogMel):
         splits = {name: store_features(split, spec.features, num_jobs) for name, split in splits.items()}
-    _refuse_emptied(corpus, splits)
     dropped = _all_dropped(corpus, splits)
     write_dropped(work / DROPPED, dropped)
     counts: dict[str, dict[str, float]] = {}
@@ -117,18 +116,16 @@ def _fill(work: Path, chunks: Path, corpus: SavedCorpus, spec: PrepareSpec, num_
     PreparedData(work, tokenizer, mean, std, counts, corpus.notes, sizes, shards).save()
 
 
-def _refuse_emptied(corpus: SavedCorpus, splits: dict[str, CheckedSplit]) -> None:
-    for name, split in splits.items():
-        if not len(split):
-            first = [f"{item.item}: {item.reason}" for item in _all_dropped(corpus, splits) if item.split == name][:5]
-            raise ValueError(
-                f"nothing is left of split {name!r}; the first reasons: {first}. Correct these items, leave the split "
-                "out, or change data.limits or data.text."
-            )
-
-
 def _all_dropped(corpus: SavedCorpus, splits: dict[str, CheckedSplit]) -> list[Dropped]:
-    return [*corpus.dropped, *(item for split in splits.values() for item in split.dropped)]
+    """Return what was dropped; refuse a split of which nothing is left."""
+    dropped = [*corpus.dropped, *(item for split in splits.values() for item in split.dropped)]
+    if (name := next((name for name, split in splits.items() if not len(split)), None)) is not None:
+        first = [f"{item.item}: {item.reason}" for item in dropped if item.split == name][:5]
+        raise ValueError(
+            f"nothing is left of split {name!r}; the first reasons: {first}. Correct these items, leave the split "
+            "out, or change data.limits or data.text."
+        )
+    return dropped
 
 
 def _statistics(split: CheckedSplit, features: Features, num_jobs: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
+from rich.table import Column, Table
 
 from asr.console import PlainConsole
 from asr.data.manifests.corpus import Dropped, write_dropped
@@ -25,6 +25,7 @@ from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 
 INDEX = "prepared.json"
 DROPPED, TOO_SHORT = "dropped.tsv", "too_short.tsv"
+KEPT = ("mean", "std", "splits", "notes", "corpora", "shards")  # attributes that the index holds
 NUM_NAMED = 5  # utterances that are too short
 
 
@@ -128,16 +129,9 @@ class PreparedData:
 
     def save(self) -> None:
         """Write all but the cuts and their lengths; the index comes last and marks the folder complete."""
-        index: dict[str, Any] = {
-            "tokenizer": self.tokenizer.state(),
-            "mean": self.mean,
-            "std": self.std,
-            "splits": self.splits,
-            "notes": self.notes,
-            "corpora": self.corpora,
-            "shards": self.shards,
-            "files": {path.name: describe_file(path) for path in _files(self.folder, self.splits)},
-        }
+        index: dict[str, Any] = {name: getattr(self, name) for name in KEPT}
+        index["tokenizer"] = self.tokenizer.state()
+        index["files"] = {path.name: describe_file(path) for path in _files(self.folder, self.splits)}
         write_whole(self.folder / INDEX, json.dumps(index, ensure_ascii=False, indent=1))
 
     @classmethod
@@ -156,14 +150,11 @@ class PreparedData:
 
     def print_table(self, console: PlainConsole) -> None:
         """Print the contents of each split, the vocabulary size, what was dropped and why, and the folder."""
-        table = Table(title=None, show_edge=False, pad_edge=False)
-        table.add_column("split")
-        for column in ("utterances", "hours", "speakers", "dropped"):
-            table.add_column(column, justify="right")
+        columns = (Column(name, justify="right") for name in ("utterances", "hours", "speakers", "dropped"))
+        table = Table("split", *columns, show_edge=False, pad_edge=False)
         for name, split in self.splits.items():
-            counts = (f"{split[key]:.0f}" for key in ("num_utterances", "num_speakers", "num_dropped"))
-            utterances, speakers, dropped = counts
-            table.add_row(name, utterances, f"{split['hours']:.2f}", speakers if speakers != "0" else "?", dropped)
+            num, speakers, dropped = (f"{split[f'num_{key}']:.0f}" for key in ("utterances", "speakers", "dropped"))
+            table.add_row(name, num, f"{split['hours']:.2f}", speakers if speakers != "0" else "?", dropped)
         console.print(table)
         console.print(f"vocabulary: {self.tokenizer.vocab_size} tokens, blank included")
         with (self.folder / DROPPED).open(newline="", encoding="utf-8") as file:

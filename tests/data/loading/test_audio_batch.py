@@ -15,7 +15,6 @@ from asr.data.loading.batch import AudioBatch, Batch
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
 from asr.data.loading.perturb import SpeedPerturb
-from asr.features.specaugment import SpecAugment
 from asr.text.character import CharacterTokenizer
 
 RATE_HZ = 8000
@@ -71,16 +70,6 @@ def test_workers_send_audio(cuts, num_workers):
     (batch,) = load_batches(dataset, [(0, cuts)], Workers(num_workers))
     assert_same(batch.to("cpu"), SpeechDataset(IN_WORKERS, TOKENIZER)[(0, cuts)])
     assert len(pickle.dumps(batch)) < 1.2 * batch.audio.numel() * 4 + 5000  # no filters in each batch
-
-
-def test_masks_are_those_of_features_from_workers(cuts):
-    batches = [SpeechDataset(features, TOKENIZER)[(0, cuts)].to("cpu") for features in (IN_WORKERS, ON_DEVICE)]
-    masked = [
-        SpecAugment()(batch.features.repeat(2, 1, 1), batch.num_frames.repeat(2), torch.Generator().manual_seed(5)) == 0
-        for batch in batches
-    ]
-    assert torch.equal(*masked)
-    assert masked[0].any()
 
 
 def test_what_cannot_be_read_is_left_out_and_named(cuts, tmp_path):

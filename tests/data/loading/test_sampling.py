@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from lhotse import CutSet, MonoCut, SupervisionSegment
 
-from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler, duration_bins
+from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
 from asr.data.manifests.lhotse_jsonl import to_line
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
 
@@ -125,32 +125,6 @@ def test_cuts_on_disk_are_drawn_like_cuts_in_memory(tmp_path):
     assert stored.durations is table.durations
     again = pickle.loads(pickle.dumps(table))
     assert again[7] == table[7]
-
-
-def test_the_last_update_of_an_epoch_is_whole(order):
-    num_batches = len(list(order.epoch(0)))
-    for together in (1, 2, 3, 5):
-        assert order.count_updates(0, together) == num_batches // together
-
-
-def test_bins_divide_the_audio_evenly():
-    cuts = cuts_of(200)
-    first, second = duration_bins(np.array([cut.duration for cut in cuts]), 3)
-    total = sum(cut.duration for cut in cuts)
-    shares = [
-        sum(c.duration for c in cuts if low <= c.duration < high) / total for low, high in ((0, first), (first, second))
-    ]
-    assert all(0.2 < share < 0.45 for share in shares)
-
-
-def test_impossible_sizes_are_refused():
-    for options in (
-        {"max_duration_s": 0},
-        {"max_duration_s": 1, "num_buckets": 0},
-        {"max_duration_s": 1, "quadratic_duration_s": 0},
-    ):
-        with pytest.raises(ValueError, match="must be positive"):
-            BucketingConfig(**options)
 
 
 class Durations(list):

@@ -43,12 +43,6 @@ def test_segments_without_audio_are_named_when_evaluating(manifests):
     }
 
 
-@pytest.mark.parametrize("name", ["x" * 300 + ".wav", "~nobody-of-this-name/a.wav", "a\0b.wav"])
-def test_an_impossible_path_is_missing_audio(tmp_path, name):
-    (item,) = import_manifests(table(tmp_path, "audio\ttext", f"{name}\thi")).dropped
-    assert item.reason.startswith("missing audio: ")
-
-
 def test_a_csv_has_quotation_marks_and_lines_in_them(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('audio,text,split\na.wav,"he said ""hi"", twice",dev\n"b, c.wav","two\nlines",test\n')
@@ -91,11 +85,6 @@ def test_recordings_without_supervisions_are_refused(manifests):
     (manifests / "recordings_train.jsonl").write_text("")
     with pytest.raises(ValueError, match="split 'train' has recordings or supervisions, but not both"):
         import_manifests(manifests)
-
-
-def test_cuts_beside_recordings_are_passed_over_and_it_is_said(manifests):
-    (manifests / "cuts.jsonl").write_text("")
-    assert any("cuts were ignored" in note for note in import_manifests(manifests).notes)
 
 
 def test_one_id_may_name_different_audio_in_different_splits(tmp_path):

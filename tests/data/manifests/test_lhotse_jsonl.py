@@ -109,11 +109,6 @@ def test_cuts_without_audio_or_transcript_are_listed(tmp_path):
     ]
 
 
-def test_a_perturbed_cut_stays_perturbed(tmp_path):
-    (cut,) = evaluation_cuts(write(tmp_path / "cuts.jsonl", cut_of(tmp_path).perturb_speed(2.0)), str, SPEC.features)[0]
-    assert cut.load_audio().shape == (1, 2000)
-
-
 @pytest.mark.parametrize(("channel", "level"), [(0, 0.1), (1, 0.2), ([0, 1], 0.1)])
 def test_the_channel_that_a_supervision_names_is_read(tmp_path, channel, level):
     write(tmp_path / "recordings.jsonl", recording(tmp_path, num_channels=2))

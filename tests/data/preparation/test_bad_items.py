@@ -115,28 +115,6 @@ def test_what_is_just_within_the_limits_is_kept(tmp_path):
     assert dropped(prepared) == {("train", "more"): "too short for its transcript: 25 frames, 27 needed"}
 
 
-def test_a_recording_with_several_utterances_gives_a_cut_for_each(tmp_path):
-    def segments(folder: Path, splits: dict[str, list[Pair]]) -> None:
-        recording, _ = utterance(folder, "talk", 2.0)
-        spans = {"first": (0.0, 0.6), "second": (0.5, 1.0), "same span": (0.5, 1.0), "rest": (1.6, 0.4)}
-        splits["train"] = [
-            (recording, SupervisionSegment(name, "talk", start, duration, text=name[0]))
-            for name, (start, duration) in spans.items()
-        ]
-
-    prepared = run(tmp_path, Recipe(segments))
-    cuts = list(prepared.cuts("train"))
-    assert [(cut.id, cut.start, cut.duration) for cut in cuts] == [
-        ("first", 0.0, 0.6),
-        ("second", 0.5, 1.0),
-        ("same span", 0.5, 1.0),
-        ("rest", 1.6, 0.4),
-    ]
-    assert [[s.text for s in cut.supervisions] for cut in cuts] == [["f"], ["s"], ["s"], ["r"]]
-    audio, _ = soundfile.read(tmp_path / "corpus" / "talk.wav")
-    np.testing.assert_allclose(cuts[3].load_audio()[0], audio[12_800:], atol=1e-6)
-
-
 @pytest.mark.parametrize("name", ["../../up", "a" * 300, "ünlü 你好"])
 def test_an_utterance_may_have_an_id_that_no_file_could_have(tmp_path, name):
     def add(folder: Path, splits: dict[str, list[Pair]]) -> None:

@@ -60,18 +60,6 @@ def test_the_number_of_processes_changes_nothing(tmp_path, spec):
     assert reasons == ["item", "more-4", "short", "more-3"]
 
 
-def test_small_chunks_change_nothing(tmp_path, monkeypatch):
-    corpus = Recipe(many)(tmp_path)
-    small = prepare(tmp_path / "data", "corpus", lambda _: corpus, SPEC, "spec")
-    before = contents(small.folder)
-    monkeypatch.setattr("asr.data.preparation.saved_corpus.CHUNK_UTTERANCES", 500)
-    (tmp_path / "data").rename(tmp_path / "before")
-    whole = prepare(tmp_path / "data", "corpus", lambda _: corpus, SPEC, "spec")
-    assert {path: content for path, (_, content) in contents(whole.folder).items()} == {
-        path: content for path, (_, content) in before.items()
-    }
-
-
 def killed_in(monkeypatch, name: str, calls: int) -> list[str]:
     """Let the n-th call of a function that handles chunks raise KeyboardInterrupt; return what the calls were about."""
     real, seen = getattr(asr.data.preparation.checked_chunks, name), []

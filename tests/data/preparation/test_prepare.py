@@ -156,10 +156,3 @@ def test_stored_features_are_those_that_would_be_computed(tmp_path, rate_hz):
             np.testing.assert_array_equal(cut.load_features(), SPEC.features(plain))
     assert (stored.mean, stored.std) == (computed.mean, computed.std)
     assert not (computed.folder / "features").exists()
-
-
-def test_stored_features_are_read_without_audio(tmp_path):
-    prepared = run(tmp_path, Recipe(), PRECOMPUTED)
-    for audio in tmp_path.rglob("*.wav"):
-        audio.unlink()
-    assert [PRECOMPUTED.features(cut).shape for cut in prepared.cuts("train")] == [(100, NUM_MELS)] * 3
