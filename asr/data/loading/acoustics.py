@@ -171,7 +171,11 @@ class Reverberate:
 
     def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
         """Return (N,) reverberated samples."""
-        response = self._made_up(rate_hz, rng) if self.files.folder is None else self._recorded(rate_hz, rng)
+        if self.files.folder is None:
+            response = self._made_up(rate_hz, rng)
+        else:
+            response = self.files.read(rate_hz, rng, None)
+            response = response[np.abs(response).argmax() :]
         wet = fftconvolve(samples, response)[: len(samples)]
         return _at_level_of(samples, wet)
 
@@ -181,10 +185,6 @@ class Reverberate:
         tail = rng.standard_normal(len(times)) * 10 ** (-3 * times / rt60_s)
         tail *= 10 ** (-rng.uniform(*self.drr_db) / 20) / np.sqrt((tail**2).sum())
         return np.concatenate([[1.0], tail])
-
-    def _recorded(self, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
-        response = self.files.read(rate_hz, rng, None)
-        return response[np.abs(response).argmax() :]
 
 
 class AddNoise:

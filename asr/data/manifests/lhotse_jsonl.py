@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from lhotse import Features, Recording, SupervisionSegment
-from lhotse.audio import AudioSource
 from lhotse.cut import Cut, MonoCut, MultiCut
 from lhotse.serialization import deserialize_item, load_jsonl
 
@@ -171,7 +170,7 @@ def to_plain(item: ManifestItem) -> dict[str, Any]:
             plain["features"] = to_plain(item.features)
         plain["supervisions"] = [to_plain(segment) for segment in item.supervisions]
         return {**plain, "type": "MonoCut"}
-    if type(item) is Recording and item.transforms is None and all(map(_is_audio_alone, item.sources)):
+    if type(item) is Recording and item.transforms is None and all(source.video is None for source in item.sources):
         return _fields(item) | {"sources": [_fields(source) for source in item.sources]}
     if type(item) is SupervisionSegment and item.alignment is None and _is_flat(item.custom):
         return _fields(item)
@@ -184,10 +183,6 @@ def to_plain(item: ManifestItem) -> dict[str, Any]:
 def _fields(item: Any) -> dict[str, Any]:
     # an item's dictionary has the fields of its dataclass in their order
     return {name: value for name, value in vars(item).items() if value is not None}
-
-
-def _is_audio_alone(source: AudioSource) -> bool:
-    return type(source) is AudioSource and source.video is None
 
 
 def _is_flat(custom: dict[str, Any] | None) -> bool:

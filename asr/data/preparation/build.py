@@ -7,7 +7,7 @@ import os
 import shutil
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -179,7 +179,12 @@ def _write_cuts(path: Path, split: CheckedSplit, tars: set[str]) -> dict[str, fl
         for line, data in split.lines():
             seconds.append(data["duration"])
             speakers.add(data["supervisions"][0].get("speaker"))
-            tars.update(_tars_of(with_absolute_paths(data, path.parent)))
+            data = with_absolute_paths(data, path.parent)
+            for source in data["recording"]["sources"] if data.get("recording") else ():
+                if member := ShardMember.find(source["source"]):
+                    tars.add(member.tar)
+            if (features := data.get("features")) and features["storage_type"] == IN_SHARD:
+                tars.add(features["storage_path"])
             yield line, data["duration"]
 
     IndexedCutSet.write(path, lines())
@@ -188,10 +193,3 @@ def _write_cuts(path: Path, split: CheckedSplit, tars: set[str]) -> dict[str, fl
         "hours": round(sum(seconds) / 3600, 4),
         "num_speakers": len(speakers - {None}),
     }
-
-
-def _tars_of(data: Mapping[str, Any]) -> Iterator[str]:
-    sources = data["recording"]["sources"] if data.get("recording") else ()
-    yield from (member.tar for source in sources if (member := ShardMember.find(source["source"])))
-    if (features := data.get("features")) and features["storage_type"] == IN_SHARD:
-        yield features["storage_path"]

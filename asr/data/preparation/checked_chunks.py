@@ -51,37 +51,24 @@ class CheckedChunk:
 
     @classmethod
     def write(
-        cls,
-        path: Path,
-        split: str,
-        made_of: str,
-        cuts: Iterable[Cut],
-        dropped: Iterable[Dropped],
-        duration_s: float,
-        final: bool = True,
+        cls, path: Path, split: str, made_of: str | None, cuts: Iterable[Cut], dropped: list[Dropped], duration_s: float
     ) -> CheckedChunk:
         """Write the file, which appears complete or not at all.
 
         Args:
             path: of the file, in a folder of ``<data.dir>/<corpus>``.
             split: that the cuts are of.
-            made_of: digest of all that the chunk depends on.
+            made_of: digest of all that the chunk depends on; None: a repaired file would change it too, so that a later
+                call makes it again.
             cuts: that can be used.
             dropped: items that cannot.
             duration_s: of the whole chunk.
-            final: False: a repaired file would change it, so that a later call makes it again.
         """
         lines = [portable_line(cut, path.parent, path.parents[2]) for cut in cuts]
-        listed = tuple(dropped)
-        header = {
-            "made_of": made_of,
-            "num_cuts": len(lines),
-            "duration_s": duration_s,
-            "dropped": [(item.item, item.reason) for item in listed],
-            "final": final,
-        }
+        header: dict[str, Any] = {"made_of": made_of, "num_cuts": len(lines), "duration_s": duration_s}
+        header["dropped"] = [(item.item, item.reason) for item in dropped]
         write_whole(path, b"".join([json.dumps(header).encode(), b"\n", *lines]))
-        return cls(path, split, len(lines), duration_s, listed)
+        return cls(path, split, len(lines), duration_s, tuple(dropped))
 
     @classmethod
     def found(cls, path: Path, split: str, made_of: str) -> CheckedChunk | None:
@@ -90,10 +77,9 @@ class CheckedChunk:
             return None
         with path.open("rb") as file:
             header = json.loads(file.readline())
-        if header["made_of"] != made_of or not header["final"]:
-            return None
         dropped = tuple(Dropped(split, *item) for item in header["dropped"])
-        return cls(path, split, header["num_cuts"], header["duration_s"], dropped)
+        same = header["made_of"] == made_of
+        return cls(path, split, header["num_cuts"], header["duration_s"], dropped) if same else None
 
     def lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
         """Yield the line of each cut, with its end, and its content."""
@@ -182,7 +168,7 @@ def check_corpus(
         manifests = chunk.manifests()
         used, dropped, bad = check_cuts(chunk.split, supervised_cuts(manifests), text, limits, features)
         duration_s = sum(segment.duration for segment in manifests.supervisions)
-        return CheckedChunk.write(path, chunk.split, made_of, used, dropped, duration_s, final=not bad)
+        return CheckedChunk.write(path, chunk.split, None if bad else made_of, used, dropped, duration_s)
 
     chunks = (chunk for split in corpus.splits for chunk in corpus.chunks(split))
     splits = {split: CheckedSplit(split, []) for split in corpus.splits}
@@ -214,7 +200,7 @@ def store_features(split: CheckedSplit, features: LogMel, num_jobs: int) -> Chec
             key = hashlib.sha256(f"{chunk.split}/{cut.id}".encode()).hexdigest()[:32]
             place = write_array(path.with_name(FEATURES), key, cut.features.storage_key)
             done.append(fastcopy(cut, features=fastcopy(cut.features, **place)))
-        return CheckedChunk.write(path, chunk.split, made_of, done, dropped, chunk.duration_s, final=not dropped)
+        return CheckedChunk.write(path, chunk.split, None if dropped else made_of, done, dropped, chunk.duration_s)
 
     return split.rebuilt(store, num_jobs, f"storing features of {split.name}")
 

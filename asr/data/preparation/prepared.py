@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 
 INDEX = "prepared.json"
 DROPPED, TOO_SHORT = "dropped.tsv", "too_short.tsv"
+FILES = ("cuts_{}.jsonl", "cuts_{}.npz", "ctc_lengths_{}.npz")  # of each split
 KEPT = ("mean", "std", "splits", "notes", "corpora", "shards")  # attributes that the index holds
 NUM_NAMED = 5  # utterances that are too short
 
@@ -101,7 +101,9 @@ class PreparedData:
                 )
             changed = {"num_utterances": len(left), "hours": round(float(left.durations.sum()) / 3600, 4)}
             splits[name] = {**splits[name], **changed, "num_dropped": splits[name]["num_dropped"] + len(reasons)}
-        corpora = _without(self.corpora, masked.get("train", [])) if self.corpora else {}
+        ends = np.cumsum(list(self.corpora.values()))  # of corpora that stand one after the other
+        gone = np.bincount(np.searchsorted(ends, masked.get("train", []), side="right"), minlength=len(ends)).tolist()
+        corpora = {name: size - gone[i] for i, (name, size) in enumerate(self.corpora.items())}
         return replace(self, splits=splits, corpora=corpora, masked=masked, too_short=tuple(items))
 
     def check_shards(self) -> None:
@@ -131,7 +133,8 @@ class PreparedData:
         """Write all but the cuts and their lengths; the index comes last and marks the folder complete."""
         index: dict[str, Any] = {name: getattr(self, name) for name in KEPT}
         index["tokenizer"] = self.tokenizer.state()
-        index["files"] = {path.name: describe_file(path) for path in _files(self.folder, self.splits)}
+        names = [kind.format(split) for split in self.splits for kind in FILES]
+        index["files"] = {name: describe_file(self.folder / name) for name in (*names, DROPPED)}
         write_whole(self.folder / INDEX, json.dumps(index, ensure_ascii=False, indent=1))
 
     @classmethod
@@ -172,15 +175,3 @@ class PreparedData:
         for note in self.notes:
             console.print(f"note: {note}")
         console.print_line(f"prepared data: {self.folder}")
-
-
-def _files(folder: Path, splits: Mapping[str, Any]) -> list[Path]:
-    kinds = ("cuts_{}.jsonl", "cuts_{}.npz", "ctc_lengths_{}.npz")
-    return [folder / name for name in (*(kind.format(split) for split in splits for kind in kinds), DROPPED)]
-
-
-def _without(corpora: Mapping[str, int], numbers: Sequence[int]) -> dict[str, int]:
-    """Return the sizes of corpora that stand one after the other, without the cuts of some numbers."""
-    of_corpus = np.searchsorted(np.cumsum(list(corpora.values())), numbers, side="right")
-    left_out = np.bincount(of_corpus, minlength=len(corpora))
-    return {name: corpora[name] - int(gone) for name, gone in zip(corpora, left_out, strict=True)}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from lhotse import Features, Recording, SupervisionSegment
+from lhotse.serialization import deserialize_item
 
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
 from asr.data.manifests.lhotse_jsonl import ManifestItem, to_plain
@@ -20,7 +21,6 @@ from asr.data.preparation.portable_paths import with_absolute_paths, with_portab
 from asr.safe_io import sync, write_whole
 
 CORPUS_INDEX = "corpus.json"
-KINDS = {"recordings": Recording, "features": Features}
 CHUNK_UTTERANCES = 500  # a second of checking, or some seconds of computing features
 CHUNK_SOURCES = 2000  # recordings without utterances
 GZIP_LEVEL = 3  # 9, the default, takes ten times as long for a tenth less
@@ -34,15 +34,13 @@ class Chunk:
         folder: of the manifests, from which their paths start.
         split: its name.
         number: of the chunk in its split, from 0.
-        kind: of the sources: recordings or features.
-        sources: a line for each.
+        sources: recordings or features, a line for each.
         segments: a line for each utterance, those of a recording together.
     """
 
     folder: Path
     split: str
     number: int
-    kind: str
     sources: tuple[bytes, ...]
     segments: tuple[bytes, ...]
 
@@ -53,7 +51,7 @@ class Chunk:
 
     def manifests(self) -> Manifests:
         """Return the manifests of the lines."""
-        sources = [KINDS[self.kind].from_dict(with_absolute_paths(json.loads(s), self.folder)) for s in self.sources]
+        sources = [deserialize_item(with_absolute_paths(json.loads(line), self.folder)) for line in self.sources]
         return Manifests.of(sources, [SupervisionSegment.from_dict(json.loads(line)) for line in self.segments])
 
 
@@ -127,7 +125,7 @@ class SavedCorpus:
         with gzip.open(source_file) as sources, gzip.open(segment_file) as segments:
             for number, (num_sources, num_segments) in enumerate(saved.sizes):
                 lines = tuple(islice(sources, num_sources)), tuple(islice(segments, num_segments))
-                yield Chunk(self.folder, split, number, saved.kind, *lines)
+                yield Chunk(self.folder, split, number, *lines)
 
     def first_source(self, split: str) -> Recording | Features:
         """Return the first recording, or the first features, of a split."""
