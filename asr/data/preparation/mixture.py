@@ -12,7 +12,7 @@ from typing import TypeVar
 from lhotse import SupervisionSegment
 from lhotse.utils import fastcopy
 
-from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source
+from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source, files_of
 from asr.data.preparation.saved_corpus import SavedCorpus
 
 Item = TypeVar("Item")
@@ -61,6 +61,7 @@ class Mixture:
                     _join(segments[joined], {segment.id: segment for segment in manifests.supervisions}, joined)
             dropped += [Dropped(_joined_split(d.split, name), _own(name, d.item), d.reason) for d in corpus.dropped]
             notes += [f"{name}: {note}" for note in corpus.notes]
+        _refuse_leaks(sources)
         splits = {split: Manifests.of(items.values(), segments[split].values()) for split, items in sources.items()}
         return Corpus(splits, dropped, tuple(notes), sources=tuple(found))
 
@@ -92,6 +93,23 @@ def _join(found: dict[str, Item], more: Mapping[str, Item], split: str) -> None:
             raise ValueError(
                 f"data.sources: {item_id} occurs twice in {split}, and differs; give one of them another id"
             )
+
+
+def _refuse_leaks(sources: Mapping[str, Mapping[str, Source]]) -> None:
+    """Refuse files that one corpus trains on and another holds out; each corpus has been checked in itself."""
+    places = {
+        split: [(place, corpus_of(name)) for name, source in found.items() for place in files_of(source)]
+        for split, found in sources.items()
+    }
+    trained = dict(places.pop("train"))
+    for split, held_out in places.items():
+        for place, corpus in held_out:
+            if (other := trained.get(place, corpus)) != corpus:
+                kind = split.partition("-")[0]
+                raise ValueError(
+                    f"data.sources: {place} is in training of {other} and in the {kind} set of {corpus}; leave it out "
+                    "of one of them"
+                )
 
 
 def _named_manifests(corpus: SavedCorpus, split: str, name: str) -> Iterator[Manifests]:

@@ -63,7 +63,7 @@ def test_one_id_for_two_items_is_refused(tmp_path, item):
 def test_a_link_hides_no_file_that_is_held_out(tmp_path):
     one, two, three = (audio(tmp_path, name) for name in ("one", "two", "three"))
     (tmp_path / "link.wav").symlink_to(two)
-    with pytest.raises(ValueError, match=r"'a:x' of train and 'b:y' of dev are the same .*two\.wav"):
+    with pytest.raises(ValueError, match=r"two\.wav is in training of a and in the dev set of b"):
         mixture(
             tmp_path,
             {"train": {"x": two}, "dev": {"y": one}},
