@@ -46,19 +46,6 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
     return matrix
 
 
-def read_audio(features: LogMel, cut: Cut) -> np.ndarray:
-    """Return samples (N,) float32 of which finite features can be made.
-
-    Raises:
-        ValueError: they cannot be read, are not finite or too few.
-        OutOfMemory: memory ran out.
-    """
-    with reading(cut.id):
-        samples = features.audio(cut)
-    refuse_infinite(samples)
-    return samples
-
-
 def refuse_infinite(numbers: np.ndarray) -> None:
     """Refuse features, or audio, that cannot be trained on.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, get_worker_info
 
-from asr.data.features import Features, LogMel, cause, read_audio, read_features
+from asr.data.features import Features, LogMel, cause, read_features, refuse_infinite
 from asr.data.jobs import one_thread
 from asr.data.loading.batch import AudioBatch, Batch
 from asr.data.seeding import seed_for
@@ -79,7 +79,9 @@ class SpeechDataset(Dataset):
             cut = self.perturb(cut, random.Random(seed_for("perturb", seed, cut.id)))
         if self.features.on_device:
             assert isinstance(self.features, LogMel)
-            return torch.from_numpy(read_audio(self.features, cut))
+            samples = self.features.audio(cut)
+            refuse_infinite(samples)
+            return torch.from_numpy(samples)
         return torch.from_numpy(read_features(self.features, cut))
 
 

@@ -164,9 +164,6 @@ def _read_manifests(folder: Path, imported: ImportedManifests) -> None:
     if lonely := sources.keys() ^ supervisions.keys():
         name = min(lonely, key=str) or UNSPLIT
         raise ValueError(f"{folder}: split {name!r} has {kind} or supervisions, but not both")
-    for other in ("features", "cuts"):
-        if sources and files[other] and other != kind:
-            imported.notes.append(f"manifests of {other} were ignored; {kind} and supervisions are used")
     for name, file in (sources or cuts).items():
         split = UNSPLIT if name is None else imported.split_named(file, name)
         if sources:

@@ -162,7 +162,10 @@ def check_corpus(
     """
 
     def check(chunk: Chunk) -> CheckedChunk:
-        path, made_of = folder / f"checked-{chunk.name}.jsonl", digest([*chunk.sources, *chunk.segments])
+        path, made_of = (
+            folder / f"checked-{chunk.split}-{chunk.number:06d}.jsonl",
+            digest([*chunk.sources, *chunk.segments]),
+        )
         if found := CheckedChunk.found(path, chunk.split, made_of):
             return found
         manifests = chunk.manifests()
@@ -173,7 +176,8 @@ def check_corpus(
     chunks = (chunk for split in corpus.splits for chunk in corpus.chunks(split))
     splits = {split: CheckedSplit(split, []) for split in corpus.splits}
     done = run_jobs(check, chunks, min(num_jobs, sum(len(split.sizes) for split in corpus.splits.values())))
-    for chunk in track_hours(done, corpus.duration_s, "checking data and text"):
+    total_s = sum(split.duration_s for split in corpus.splits.values())
+    for chunk in track_hours(done, total_s, "checking data and text"):
         splits[chunk.split].chunks.append(chunk)
     return splits
 

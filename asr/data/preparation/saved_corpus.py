@@ -44,11 +44,6 @@ class Chunk:
     sources: tuple[bytes, ...]
     segments: tuple[bytes, ...]
 
-    @property
-    def name(self) -> str:
-        """Name that no other chunk of the corpus has."""
-        return f"{self.split}-{self.number:06d}"
-
     def manifests(self) -> Manifests:
         """Return the manifests of the lines."""
         sources = [deserialize_item(with_absolute_paths(json.loads(line), self.folder)) for line in self.sources]
@@ -112,11 +107,6 @@ class SavedCorpus:
         splits = {name: SavedSplit(**split) for name, split in index["splits"].items()}
         dropped = [Dropped(*item) for item in index["dropped"]]
         return cls(folder, splits, dropped, tuple(index["notes"]), tuple(index["sources"]))
-
-    @property
-    def duration_s(self) -> float:
-        """Seconds of all utterances."""
-        return sum(split.duration_s for split in self.splits.values())
 
     def chunks(self, split: str) -> Iterator[Chunk]:
         """Yield the chunks of a split in order."""

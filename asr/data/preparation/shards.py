@@ -92,7 +92,7 @@ def _write_split(split: CheckedSplit, storage: ShardStorage, num_jobs: int) -> C
     def write(chunk: CheckedChunk) -> CheckedChunk:
         files, lines = storage.files(chunk), split.lines_of(chunk)
         cuts = [parse_cut(line, chunk.path.parent) for line in lines]
-        made_of = digest([field.options.encode(), *lines])
+        made_of = digest([f"{field.options}\n".encode(), *lines])
         index = _found_index(files, made_of) or _write_shard(files, made_of, cuts, field)
         left_out = dict(index["dropped"])
         kept = [cut for cut in cuts if cut.id not in left_out]

@@ -55,11 +55,9 @@ def test_recordings_come_before_features_and_features_before_cuts(tmp_path):
     CutSet.from_manifests(features=[pair[0]]).to_file(tmp_path / "cuts.jsonl.gz")
     imported = import_manifests(folder)
     assert [len(m.features) for m in imported.splits.values()] == [1]
-    assert imported.notes == ["manifests of cuts were ignored; features and supervisions are used"]
     RecordingSet.from_recordings([utterance(tmp_path, "a")[0]]).to_file(tmp_path / "recordings.jsonl.gz")
     imported = import_manifests(folder)
     assert [(m.features, len(m.recordings)) for m in imported.splits.values()] == [(None, 1)]
-    assert "manifests of features were ignored; recordings and supervisions are used" in imported.notes
 
 
 def test_features_and_audio_are_not_decoded_for_one_another(tmp_path):
