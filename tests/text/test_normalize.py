@@ -103,9 +103,3 @@ def test_normalizing_twice_changes_nothing_more(case, punctuation):
 def test_half_a_surrogate_pair_is_refused():
     with pytest.raises(ValueError, match=r"character 2 is half of a surrogate pair.*encoding"):
         TextNormalizer()("ab\ud83d")
-
-
-@pytest.mark.parametrize(("option", "value"), [("case", "Lower"), ("punctuation", "remove")])
-def test_an_unknown_choice_names_the_allowed_ones(option, value):
-    with pytest.raises(ValueError, match=rf"{option}='{value}' is not one of keep"):
-        TextNormalizer(**{option: value})

@@ -115,8 +115,9 @@ def test_what_is_just_within_the_limits_is_kept(tmp_path):
     assert dropped(prepared) == {("train", "more"): "too short for its transcript: 25 frames, 27 needed"}
 
 
-@pytest.mark.parametrize("name", ["../../up", "a" * 300, "ünlü 你好"])
-def test_an_utterance_may_have_an_id_that_no_file_could_have(tmp_path, name):
+def test_an_utterance_may_have_an_id_that_no_file_could_have(tmp_path):
+    name = f"../../ünlü 你好 {'a' * 300}"
+
     def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
         recording, segment = utterance(folder, "file")
         segment.id = name
@@ -170,9 +171,7 @@ def test_a_corpus_that_cannot_be_used_is_refused_before_it_is_kept(tmp_path, cha
     assert ids(run(tmp_path, Recipe()), "dev") == ["dev-0", "dev-1"]
 
 
-@pytest.mark.parametrize(
-    ("split", "reason"), [("train", "empty text"), ("dev", "too short for its transcript"), ("test-x", "empty text")]
-)
+@pytest.mark.parametrize(("split", "reason"), [("dev", "too short for its transcript"), ("test-x", "empty text")])
 def test_a_split_of_which_nothing_is_left_is_refused_with_the_reasons(tmp_path, split, reason):
     def spoil(folder: Path, splits: dict[str, list[Pair]]) -> None:
         splits[split] = [utterance(folder, "bad", **BAD_CUTS[reason])]
