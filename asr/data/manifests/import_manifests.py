@@ -12,7 +12,7 @@ from lhotse import Features, Recording, SupervisionSegment
 
 from asr.data.manifests.corpus import Dropped, Manifests, Source
 from asr.data.manifests.lhotse_jsonl import read_cuts, read_items
-from asr.data.manifests.recordings import open_recordings
+from asr.data.manifests.recordings import Clip, manifests_of
 from asr.data.manifests.shar.folders import TARS, find_shards, read_shards
 from asr.data.manifests.tables import SPLIT_ALIASES, read_table, split_of
 from asr.data.manifests.toolkits import KALDI_FILES, is_kaldi, is_nemo, read_kaldi, read_nemo
@@ -132,17 +132,11 @@ def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1)
 def _read_table(path: Path, imported: ImportedManifests, num_jobs: int) -> None:
     rows, notes = read_table(path)
     imported.notes += notes
-    found: dict[str, list[tuple[Recording, SupervisionSegment]]] = defaultdict(list)
-    opened = open_recordings([(row.audio, row.id) for row in rows], "reading audio headers", num_jobs)
-    for row, (recording, problem) in zip(rows, opened, strict=True):
-        split = imported.split_named(path, row.split) if row.split else UNSPLIT
-        if recording is None:
-            imported.dropped.append(Dropped(split, row.id, problem))
-        else:
-            segment = SupervisionSegment(row.id, row.id, 0.0, recording.duration, text=row.text, speaker=row.speaker)
-            found[split].append((recording, segment))
-    for split, pairs in found.items():
-        imported.add(split, Manifests.of(*zip(*pairs, strict=True)))
+    found: dict[str, list[Clip]] = defaultdict(list)
+    for row in rows:
+        found[imported.split_named(path, row.split) if row.split else UNSPLIT].append(row)
+    for split, clips in found.items():
+        imported.add(split, *manifests_of(split, clips, None, num_jobs))
 
 
 def _read_folder(folder: Path, imported: ImportedManifests, num_jobs: int) -> None:

@@ -66,14 +66,14 @@ def open_recordings(
 
 
 def manifests_of(
-    split: str, clips: Collection[Clip], language: str, num_jobs: int | None = 1
+    split: str, clips: Collection[Clip], language: str | None, num_jobs: int | None = 1
 ) -> tuple[Manifests, list[Dropped]]:
     """Return the manifests of the clips that can be used, and the others.
 
     Args:
         split: that they belong to.
         clips: with ids of their own.
-        language: code of the language.
+        language: code of the language, None where unknown.
         num_jobs: processes that read headers, None for one on each core.
     """
     recordings, segments, dropped = [], [], []

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asr.console import track
+from asr.data.manifests.recordings import Clip
 from asr.data.manifests.source_files import read_lines
 
 REQUIRED = ("audio", "text")
@@ -18,21 +19,13 @@ SPLIT_ALIASES = {"val": "dev", "valid": "dev", "validation": "dev", "training": 
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One line of a table.
+class Row(Clip):
+    """One line of a table; without a column of ids its id is the audio path as written, without its suffix.
 
     Attributes:
-        id: of the utterance; without a column of ids the audio path as written, without its suffix.
-        audio: the file.
-        text: transcript as written.
-        speaker: None where unknown.
         split: as written; None without a column of splits.
     """
 
-    id: str
-    audio: Path
-    text: str
-    speaker: str | None
     split: str | None
 
 
