@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -182,8 +183,9 @@ def plan(num_cuts: int) -> None:
     parts = order.plan(0)
     middle = len(parts) // 2
     begun, resumed = (timed(partial(first_batch, order, start)) for start in (0, middle))
-    longest = [durations[part].max() * len(part) for part in parts[:20_000]]
-    heard = sum(durations[part].sum() for part in parts[:20_000])
+    first = list(islice(parts, 20_000))
+    longest = [durations[part].max() * len(part) for part in first]
+    heard = sum(durations[part].sum() for part in first)
     found = {"plan": planned, "resume": resumed - begun, "padding": 100 * (1 - heard / sum(longest))}
     # offsets of the cuts, which prepared data hold beside the durations
     print(json.dumps(found | {"mb": memory_mb("VmHWM") - before + 16 * num_cuts / 2**20}))

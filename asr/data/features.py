@@ -10,14 +10,12 @@ from typing import Protocol
 import numpy as np
 from lhotse import Fbank, FbankConfig
 from lhotse.cut import Cut
-from lhotse.features.io import FeaturesWriter
 from lhotse.utils import fastcopy
 
-import asr.data.manifests.audio_checks  # for lhotse to read audio in shards
-import asr.data.manifests.feature_storage  # noqa: F401  and features
+from asr.data.manifests.audio_checks import cause as cause
+from asr.data.manifests.audio_checks import reading
+from asr.data.manifests.feature_storage import InMemory
 from asr.data.resampling import at_rate
-from asr.error_text import text_of
-from asr.errors import raise_if_out_of_resources
 from asr.features.log_mel import LogMelOptions
 
 
@@ -42,48 +40,20 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
         ValueError: they cannot be read, or are not finite.
         OutOfMemory: memory ran out.
     """
-    try:
+    with reading(cut.id):
         matrix = features(cut)
-    except Exception as error:  # a decoder may raise anything on a broken file
-        raise_if_out_of_resources(error, cut.id)
-        raise ValueError(cause(error)) from error
     refuse_infinite(matrix)
     return matrix
 
 
-def refuse_infinite(matrix: np.ndarray) -> None:
-    """Refuse features that cannot be trained on.
+def refuse_infinite(numbers: np.ndarray) -> None:
+    """Refuse features, or audio, that cannot be trained on.
 
     Raises:
         ValueError: one is NaN or infinite.
     """
-    if not np.isfinite(matrix).all():
+    if not np.isfinite(numbers).all():
         raise ValueError("features are not finite; they, or their audio, hold NaN or infinity")
-
-
-def read_audio(features: LogMel, cut: Cut) -> np.ndarray:
-    """Return samples (N,) float32 of which finite features can be made.
-
-    Raises:
-        ValueError: they cannot be read, are not finite or too few.
-        OutOfMemory: memory ran out.
-    """
-    try:
-        samples = features.audio(cut)
-    except Exception as error:  # a decoder may raise anything on a broken file
-        raise_if_out_of_resources(error, cut.id)
-        raise ValueError(cause(error)) from error
-    if not np.isfinite(samples).all():
-        raise ValueError("features would not be finite; the audio holds NaN or infinity")
-    return samples
-
-
-def cause(error: BaseException) -> str:
-    """Return the first error of a chain."""
-    # lhotse wraps a decoder's error several times, and the outer messages do not repeat its text
-    while inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
-        error = inner
-    return f"{type(error).__name__}: {text_of(error)}"
 
 
 class LogMel:
@@ -110,11 +80,11 @@ class LogMel:
     ) -> None:
         if precomputed and on_device:
             raise ValueError("precomputed features are read from disk; choose precomputed=true or on_device=true")
-        for name, value in (("num_mels", num_mels), ("sampling_rate_hz", sampling_rate_hz)):
-            if value < 1:
-                raise ValueError(f"{name} must be positive, given {value}")
-        if not 0 < frame_shift_ms <= 25:
-            raise ValueError(f"frame_shift_ms must be above 0 and at most 25, a window, given {frame_shift_ms}")
+        if min(num_mels, sampling_rate_hz) < 1 or not 0 < frame_shift_ms <= 25:
+            raise ValueError(
+                "num_mels and sampling_rate_hz must be positive, and frame_shift_ms at most 25, a window; given "
+                f"{num_mels}, {sampling_rate_hz} and {frame_shift_ms}"
+            )
         self.num_features, self.sampling_rate_hz, self.precomputed = num_mels, sampling_rate_hz, precomputed
         self.on_device, self.frame_shift_s = on_device, frame_shift_ms / 1000
         self.options = LogMelOptions(num_mels, sampling_rate_hz, self.frame_shift_s)
@@ -128,9 +98,9 @@ class LogMel:
             return cut.load_features()
         return self.extractor.extract(self.audio(cut), self.sampling_rate_hz)
 
-    def store(self, cut: Cut, storage: FeaturesWriter) -> Cut:
-        """Return a cut with features that are computed from its audio and stored."""
-        stored = at_rate(cut, self.sampling_rate_hz).compute_and_store_features(self.extractor, storage)
+    def with_features(self, cut: Cut) -> Cut:
+        """Return a cut with features that are computed from its audio, and held in memory."""
+        stored = at_rate(cut, self.sampling_rate_hz).compute_and_store_features(self.extractor, InMemory())
         # lhotse alone reads its own transforms
         return fastcopy(cut.resample(self.sampling_rate_hz), features=stored.features)
 
@@ -160,22 +130,16 @@ class PrecomputedFeatures:
     sampling_rate_hz = 0
 
     def __init__(self, num_features: int, frame_shift_ms: float = 10.0) -> None:
-        if num_features < 1:
-            raise ValueError(f"num_features must be at least 1, given {num_features}")
         self.num_features, self.frame_shift_s = num_features, frame_shift_ms / 1000
 
     def __call__(self, cut: Cut) -> np.ndarray:
         """Return the stored features (T, F) float32."""
-        if not cut.has_features:
-            raise ValueError(f"cut {cut.id!r} has no stored features; choose features=log_mel to compute them")
-        if abs(cut.features.frame_shift - self.frame_shift_s) > 1e-6:
-            given_ms, expected_ms = 1000 * cut.features.frame_shift, 1000 * self.frame_shift_s
-            raise ValueError(f"cut {cut.id!r} has frames every {given_ms:g} ms, expected {expected_ms:g} ms")
         with np.errstate(over="ignore"):  # what is infinite then is refused by those who read it
             features = cut.load_features().astype(np.float32, copy=False, casting="same_kind")
-        if features.shape != (cut.num_frames, self.num_features):
+        shape, shift_s = (cut.num_frames, self.num_features), cut.features.frame_shift
+        if features.shape != shape or abs(shift_s - self.frame_shift_s) > 1e-6:
             raise ValueError(
-                f"cut {cut.id!r} has features of shape {features.shape}, expected {cut.num_frames} frames of "
-                f"{self.num_features}"
+                f"cut {cut.id!r} has features of shape {features.shape} every {1000 * shift_s:g} ms, expected {shape} "
+                f"every {1000 * self.frame_shift_s:g} ms"
             )
         return features

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 
-from asr.data.threads import one_thread
 from asr.error_text import text_of
 from asr.errors import RunFailed
 from asr.signals import ENDING
@@ -25,6 +25,17 @@ OBEYED = (signal.SIGINT, *ENDING)
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread of this process: products and filters of several add in another order."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def num_processes(asked: int | None) -> int:

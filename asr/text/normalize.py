@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,7 @@ _INVISIBLE = re.compile("[\u00ad\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufe
 SURROGATE = re.compile("[\ud800-\udfff]")
 # these stand between two words without a space: dashes longer than a hyphen, slash, ellipsis
 _WORD_BREAKS = frozenset("\u2012\u2013\u2014\u2015/\u2026")
+_CASES: dict[str, Callable[[str], str]] = {"keep": str, "lower": str.lower, "upper": str.upper}
 _EMOJI_JOINER = "\u200d"
 _EMOJI_TAGS = frozenset(map(chr, range(0xE0020, 0xE0080)))
 
@@ -49,13 +51,6 @@ class TextNormalizer:
     punctuation: Literal["keep", "strip"] = "keep"
     keep_characters: str = "'"
 
-    def __post_init__(self) -> None:
-        choices = {"case": ("keep", "lower", "upper"), "punctuation": ("keep", "strip")}
-        for name, allowed in choices.items():
-            given = getattr(self, name)
-            if given not in allowed:
-                raise ValueError(f"normalizer: {name}={given!r} is not one of {', '.join(allowed)}; choose one")
-
     def __call__(self, text: str) -> str:
         """Return the normalized text.
 
@@ -71,16 +66,7 @@ class TextNormalizer:
         if self.punctuation == "strip":
             text = self._strip(text)
         # changing the case can take characters apart again
-        return collapse_spaces(unicodedata.normalize("NFC", self._change_case(text)))
-
-    def _change_case(self, text: str) -> str:
-        match self.case:
-            case "lower":
-                return text.lower()
-            case "upper":
-                return text.upper()
-            case _:
-                return text
+        return collapse_spaces(unicodedata.normalize("NFC", _CASES[self.case](text)))
 
     def _strip(self, text: str) -> str:
         kept: list[str] = []

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from asr.data.manifests.archives import fetched, unpacked
 from asr.data.manifests.corpus import Dropped
 from asr.data.manifests.recordings import Clip
 from asr.data.manifests.source_files import read_lines, visible_files
-from asr.data.preparation.source_folder import fetched, unpacked
 from asr.safe_io import named_path
 
 URL = "https://www.openslr.org/resources/33/data_aishell.tgz"
@@ -47,7 +47,7 @@ def find_corpus(source: str | None, work: Path) -> Places:
     Raises:
         ValueError: the source does not hold AISHELL-1, or an archive is refused.
     """
-    folder = fetched(URL, work, md5=MD5) if source is None else unpacked(named_path(source), work)
+    folder = fetched(URL, work, MD5) if source is None else unpacked(named_path(source), work)
     top = _top(folder)
     if top is None:
         raise ValueError(
@@ -86,39 +86,19 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def read_corpus(corpus: Places) -> tuple[dict[str, list[Clip]], list[Dropped], int]:
-    """Return the transcribed utterances of each split by id, the audio without a transcript, and the reverse's number.
-
-    Raises:
-        ValueError: the transcripts are malformed, or a recording is there twice.
-    """
-    texts = dict(_transcripts(corpus.transcript))
+    """Return the transcribed utterances of each split, audio without transcripts, and the number of the reverse."""
+    lines = (line.split() for line in read_lines(corpus.transcript) if not line.isspace())
+    # without the spaces between words, letters in capitals of normal width
+    texts = {name: "".join(words).translate(FULL_WIDTH).upper() for name, *words in lines}
     splits: dict[str, list[Clip]] = defaultdict(list)
     dropped: list[Dropped] = []
-    places: dict[str, Path] = {}
+    recorded = set()
     for split in SPLITS:
-        for path in sorted(_wavs(corpus, split), key=lambda path: path.stem):
-            if places.setdefault(path.stem, path) != path:
-                raise ValueError(f"{path.stem} is there twice, in {places[path.stem]} and {path}; remove one of them")
+        wavs = (path for folder in corpus.wavs for path in visible_files(folder / split) if path.suffix == ".wav")
+        for path in sorted(wavs, key=lambda path: path.stem):
+            recorded.add(path.stem)
             if path.stem in texts:
                 splits[split].append(Clip(path.stem, path, texts[path.stem], path.parent.name))
             else:
                 dropped.append(Dropped(split, path.stem, f"no transcript: {corpus.transcript.name} has no line for it"))
-    return splits, dropped, len(texts.keys() - places.keys())
-
-
-def _wavs(corpus: Places, split: str) -> Iterator[Path]:
-    for folder in corpus.wavs:
-        yield from (path for path in visible_files(folder / split) if path.suffix == ".wav")
-
-
-def _transcripts(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield ids and transcripts without the spaces between words, letters in capitals of normal width."""
-    known = set()
-    for number, line in enumerate(read_lines(path), start=1):
-        fields = line.split()
-        if not fields:
-            continue
-        if fields[0] in known:
-            raise ValueError(f"{path}, line {number}: {fields[0][:60]!r} has two transcripts; remove one of them")
-        known.add(fields[0])
-        yield fields[0], "".join(fields[1:]).translate(FULL_WIDTH).upper()
+    return splits, dropped, len(texts.keys() - recorded)

@@ -10,7 +10,7 @@ from lhotse import Features, SupervisionSegment
 
 from asr.console import track
 from asr.data.manifests.corpus import Corpus, Manifests
-from asr.data.manifests.feature_storage import FeatureFiles
+from asr.data.manifests.feature_storage import write_array
 from asr.data.manifests.source_files import reads
 from asr.data.seeding import seed_for
 
@@ -73,8 +73,7 @@ def _notes(utterances: Sequence[Utterance], dev: set[str]) -> Iterator[str]:
 
 
 def _manifests(split: str, utterances: Sequence[Utterance], folder: Path) -> Manifests:
-    with FeatureFiles(folder) as storage:
-        features = [_store(u, storage) for u in track(utterances, f"writing {split}", transient=True)]
+    features = [_store(u, folder) for u in track(utterances, f"writing {split}", transient=True)]
     segments = [
         SupervisionSegment(u.id, u.id, 0.0, f.duration, text=u.text, language="en", speaker=u.speaker)
         for u, f in zip(utterances, features, strict=True)
@@ -82,7 +81,7 @@ def _manifests(split: str, utterances: Sequence[Utterance], folder: Path) -> Man
     return Manifests.of(features, segments)
 
 
-def _store(utterance: Utterance, storage: FeatureFiles) -> Features:
+def _store(utterance: Utterance, folder: Path) -> Features:
     num_frames = len(utterance.cepstra)
     return Features(
         type="mfcc",
@@ -92,9 +91,7 @@ def _store(utterance: Utterance, storage: FeatureFiles) -> Features:
         sampling_rate=SAMPLING_RATE_HZ,
         start=0.0,
         duration=round(num_frames * FRAME_SHIFT_S, ndigits=4),
-        storage_type=storage.name,
-        storage_path=str(storage.storage_path),
-        storage_key=storage.write(utterance.id, utterance.cepstra),
         recording_id=utterance.id,
         channels=0,
+        **write_array(folder, utterance.id, utterance.cepstra),
     )

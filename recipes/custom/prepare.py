@@ -75,7 +75,7 @@ def prepare_custom(
 
 def _refuse_useless(source: str, imported: ImportedManifests) -> None:
     """Refuse a split of which nothing can be used, instead of making another one."""
-    for split in sorted({*imported.splits, *(item.split for item in imported.dropped)}):
+    for split in sorted({*imported.splits, *(item.split for item in imported.dropped)}) or [UNSPLIT]:
         if split not in imported.splits or not len(imported.splits[split].supervisions):
             reasons = [item.reason for item in imported.dropped if item.split == split][:3]
             what = "nothing in it" if split == UNSPLIT else f"nothing of split {split!r}"

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from asr.data.manifests.archives import fetched, unpacked
 from asr.data.manifests.corpus import Dropped
 from asr.data.manifests.recordings import Clip
 from asr.data.manifests.source_files import read_lines
-from asr.data.preparation.source_folder import fetched, unpacked
 from asr.safe_io import named_path
 
 TOP = "LibriSpeech"  # the folder in each archive
@@ -26,27 +26,25 @@ class Part:
     Attributes:
         num_utterances: that it has.
         resource: of openslr.org.
-        sha256: of the archive, where known.
-        md5: likewise.
+        checksum: of the archive, SHA-256 or MD5.
     """
 
     num_utterances: int
+    checksum: str | None = None
     resource: int = 12
-    sha256: str | None = None
-    md5: str | None = None
 
 
 # SHA-256 as in torchaudio's datasets/librispeech.py, MD5 as in resources/31/md5sum.txt
 PARTS = {
-    "train-clean-100": Part(28_539, sha256="d4ddd1d5a6ab303066f14971d768ee43278a5f2a0aa43dc716b0e64ecbbbf6e2"),
-    "train-clean-360": Part(104_014, sha256="146a56496217e96c14334a160df97fffedd6e0a04e66b9c5af0d40be3c792ecf"),
-    "train-other-500": Part(148_688, sha256="ddb22f27f96ec163645d53215559df6aa36515f26e01dd70798188350adcb6d2"),
-    "dev-clean": Part(2703, sha256="76f87d090650617fca0cac8f88b9416e0ebf80350acb97b343a85fa903728ab3"),
-    "dev-other": Part(2864, sha256="12661c48e8c3fe1de2c1caa4c3e135193bfb1811584f11f569dd12645aa84365"),
-    "test-clean": Part(2620, sha256="39fde525e59672dc6d1551919b1478f724438a95aa55f874b576be21967e6c23"),
-    "test-other": Part(2939, sha256="d09c181bba5cf717b3dee7d4d592af11a3ee3a09e08ae025c5506f6ebe961c29"),
-    "train-clean-5": Part(1519, resource=31, md5="5df7d4e78065366204ca6845bb08f490"),
-    "dev-clean-2": Part(1089, resource=31, md5="6d7ab67ac6a1d2c993d050e16d61080d"),
+    "train-clean-100": Part(28_539, "d4ddd1d5a6ab303066f14971d768ee43278a5f2a0aa43dc716b0e64ecbbbf6e2"),
+    "train-clean-360": Part(104_014, "146a56496217e96c14334a160df97fffedd6e0a04e66b9c5af0d40be3c792ecf"),
+    "train-other-500": Part(148_688, "ddb22f27f96ec163645d53215559df6aa36515f26e01dd70798188350adcb6d2"),
+    "dev-clean": Part(2703, "76f87d090650617fca0cac8f88b9416e0ebf80350acb97b343a85fa903728ab3"),
+    "dev-other": Part(2864, "12661c48e8c3fe1de2c1caa4c3e135193bfb1811584f11f569dd12645aa84365"),
+    "test-clean": Part(2620, "39fde525e59672dc6d1551919b1478f724438a95aa55f874b576be21967e6c23"),
+    "test-other": Part(2939, "d09c181bba5cf717b3dee7d4d592af11a3ee3a09e08ae025c5506f6ebe961c29"),
+    "train-clean-5": Part(1519, "5df7d4e78065366204ca6845bb08f490", 31),
+    "dev-clean-2": Part(1089, "6d7ab67ac6a1d2c993d050e16d61080d", 31),
 }
 URL = "https://www.openslr.org/resources"
 
@@ -60,7 +58,7 @@ def fetch_parts(names: Sequence[str], work: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for name in names:
         part = PARTS[name]
-        folder = fetched(f"{URL}/{part.resource}/{name}.tar.gz", work, part.sha256, part.md5)
+        folder = fetched(f"{URL}/{part.resource}/{name}.tar.gz", work, part.checksum)
         found |= _folders(folder, [name])
     return found
 

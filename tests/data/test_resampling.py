@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import soundfile
-import torch
 from lhotse import Recording
 
 from asr.data.features import LogMel
@@ -33,16 +32,6 @@ def test_audio_is_interpolated_by_the_windowed_sinc(recording):
     (resampled,) = at_rate(recording.to_cut(), 16_000).load_audio()
     # torchaudio, and lhotse with it, computes the phases of its filters in float32
     np.testing.assert_allclose(resampled, windowed_sinc(audio.astype(float), rate_hz, 16_000), atol=5e-5)
-
-
-def test_audio_is_interpolated_as_by_torchaudio(recording):
-    # OSError: built for another torch, or for CUDA
-    transforms = pytest.importorskip("torchaudio.transforms", exc_type=(ImportError, OSError))
-    # the function makes its filter in the precision of the audio, the class more precisely
-    resample = transforms.Resample(recording.sampling_rate, 16_000)
-    expected = resample(torch.from_numpy(recording.load_audio()))
-    resampled = at_rate(recording.to_cut(), 16_000).load_audio()
-    np.testing.assert_allclose(resampled, expected.numpy(), atol=1e-5)
 
 
 def test_a_recording_that_its_manifest_resamples_is_interpolated_alike(recording):

@@ -17,7 +17,7 @@ from lhotse import CutSet, Recording, RecordingSet
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.perturb import SpeedPerturb
 from asr.data.manifests.audio_checks import audio_problem
-from asr.data.manifests.lhotse_jsonl import read_recordings
+from asr.data.manifests.lhotse_jsonl import read_items
 from asr.errors import RunFailed
 from tests.data.corpora import SPEC, Recipe, run
 from tests.faults.spoken_corpus import TRAIN, audio, write_audio, write_corpus
@@ -73,7 +73,7 @@ def test_audio_is_not_called_broken_where_no_more_files_may_be_opened(tmp_path):
     manifest = tmp_path / "recordings.jsonl.gz"
     RecordingSet.from_recordings([recording]).to_file(manifest)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for read in (lambda: audio_problem(recording), lambda: read_recordings(manifest)):
+    for read in (lambda: audio_problem(recording), lambda: read_items(manifest, Recording)):
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
         try:
             with pytest.raises(RunFailed, match=r"too many open files for .* to be read; .*ulimit -n"):
@@ -131,18 +131,6 @@ def test_audio_that_cannot_be_read_any_more_is_left_out(tmp_path, change, pertur
     batch = SpeechDataset(SPEC.features, prepared.tokenizer, perturb)[(0, CutSet.from_cuts(cuts))]
     assert batch.ids == ("train-0", "train-2")
     assert [cut for cut, _ in batch.skipped] == ["train-1"]
-
-
-@pytest.mark.slow
-def test_who_prepares_again_is_told_what_is_back(programs, tmp_path):
-    folder = write_corpus(tmp_path / "corpus", "flac")
-    first = audio(folder, "train", "flac")[0]
-    first.rename(folder / "elsewhere")
-    ended = programs.run("prepare", *TRAIN[:-1], cwd=folder)
-    assert (ended.code, "exist now" in ended.printed) == (0, False), ended.printed
-    (folder / "elsewhere").rename(first)
-    ended = programs.run("prepare", *TRAIN[:-1], cwd=folder)
-    assert (ended.code, "1 recordings that were missing" in ended.printed) == (0, True), ended.printed
 
 
 @pytest.mark.slow

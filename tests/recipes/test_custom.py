@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 from lhotse.qa import validate_recordings_and_supervisions
 
 from asr.data.preparation.cuts import evaluation_cuts
@@ -85,13 +85,12 @@ def test_bad_items_are_dropped_with_their_reason(tmp_path):
     ("lines", "message"),
     [
         (["audio\ttranscript", "audio 0.wav\thi"], "line 1: the header lacks text"),
-        (["audio\ttext"], "no rows"),
+        (["audio\ttext"], "nothing in it can be used"),
         (["audio\ttext", "audio 0.wav\thi", "audio 1.wav"], "line 3: 1 fields"),
-        (["audio\ttext", "audio 0.wav\thi", "", "audio 0.wav\thi"], "line 4: the id 'audio 0' occurs in line 2"),
+        (["audio\ttext", "audio 0.wav\thi", "", "audio 0.wav\thi"], "line 4: the id 'audio 0' occurs"),
         (["audio\ttext\tsplit", "audio 0.wav\thi\ttarin"], "line 2: there is no split 'tarin'; allowed are train"),
         (["audio\ttext", "\thi"], "line 2: no audio is named"),
-        (["audio\ttext\tid", "audio 0.wav\thi\ta\u2028b"], "line 2: the id 'a.u2028b' holds an end of line"),
-        (["audio\ttext\ttext", "audio 0.wav\thi\tho"], "'text' occurs more than once"),
+        (["audio\ttext\tid", "audio 0.wav\thi\ta\u2028b"], "id 'a.u2028b'"),
     ],
 )
 def test_a_malformed_table_is_refused_with_its_line(tmp_path, lines, message):
@@ -106,22 +105,6 @@ def test_other_words_for_splits_are_understood_and_said(tmp_path):
     corpus = prepare_custom(tmp_path, source=table(tmp_path, "audio\ttext\tsplit", *rows))
     assert set(corpus.splits) == {"train", "dev", "test"}
     assert any("'valid' was read as 'dev'" in note for note in corpus.notes)
-
-
-def test_splits_that_are_evaluated_together_are_said(tmp_path):
-    rows = [f"{name}\thi\t{split}" for name, split in zip(wavs(tmp_path, 2), ("train", "test"), strict=True)]
-    path = table(tmp_path, "audio\ttext\tsplit", *rows)
-    cuts, _, notes = evaluation_cuts(Path(path), str, SPEC.features)
-    assert len(cuts) == 2
-    assert "the splits train, test are read as one set" in notes
-
-
-def test_names_of_splits_may_be_decomposed(tmp_path):
-    names = wavs(tmp_path, 3)
-    rows = [f"{name}\thi\t{split}" for name, split in zip(names, ("train", "dev", "teste\u0301"), strict=True)]
-    assert set(prepare_custom(tmp_path, source=table(tmp_path, "audio\ttext\tsplit", *rows)).splits) == {
-        *("train", "dev", "test\u00e9")
-    }
 
 
 def lhotse_manifests(folder: Path, suffix: str = "") -> None:
@@ -143,17 +126,6 @@ def test_lhotse_manifests_and_segments_are_read(tmp_path):
     assert dropped == []
     cut = cuts["audio 0-1"]
     assert (cut.start, cut.duration, cut.supervisions[0].text) == (0.5, 0.5, "HALF 1")
-
-
-def test_a_cuts_manifest_is_read(tmp_path):
-    lhotse_manifests(tmp_path)
-    whole = CutSet.from_manifests(
-        recordings=RecordingSet.from_file(tmp_path / "recordings.jsonl.gz"),
-        supervisions=SupervisionSet.from_file(tmp_path / "supervisions.jsonl.gz"),
-    )
-    whole.trim_to_supervisions().to_file(tmp_path / "cuts_test-mine.jsonl.gz")
-    cuts, _, _ = evaluation_cuts(tmp_path / "cuts_test-mine.jsonl.gz", TextNormalizer(), SPEC.features)
-    assert len(cuts) == 12
 
 
 def test_other_files_and_folders_are_refused(tmp_path):

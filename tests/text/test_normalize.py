@@ -3,7 +3,7 @@ import unicodedata
 
 import pytest
 
-from asr.text.normalize import TextNormalizer, collapse_spaces
+from asr.text.normalize import TextNormalizer
 
 STRIP = TextNormalizer(punctuation="strip")
 LOWER = TextNormalizer(case="lower", punctuation="strip")
@@ -13,23 +13,17 @@ KEPT = [
     ("keeps case and punctuation", "Don't stop, NOW!", "Don't stop, NOW!"),
     ("turns every kind of space into one", "\ta\u00a0\u3000b\r\n\u2028c\u2003", "a b c"),
     ("turns control characters into spaces", "a\x00b\x1fc\x85d\x9fe", "a b c d e"),
-    ("counts a zero-width space as a space", "a\u200bb", "a b"),
     ("counts sentencepiece's space marker as a space", "\u2581a\u2581\u2581b", "a b"),
-    ("removes a byte-order mark", "\ufeffone", "one"),
     ("removes direction marks and soft hyphens inside words", "o\u200fn\u00ade", "one"),
     ("composes across a removed soft hyphen", "e\u00ad\u0301", "é"),
     ("makes nothing of nothing", " \n\t\u2581\ufeff ", ""),
     ("keeps Hindi and Persian joiners", "र\u094d\u200dक می\u200cخواهم", "र\u094d\u200dक می\u200cخواهم"),
-]
-
-KEPT += [
     ("keeps pointed Hebrew", "בְּרֵאשִׁית בָּרָא", unicodedata.normalize("NFC", "בְּרֵאשִׁית בָּרָא")),
     ("keeps Tibetan stacks", "བསྒྲུབས", "བསྒྲུབས"),
 ]
 
 STRIPPED = [
     ("keeps the apostrophe", "Don't stop, NOW!", "Don't stop NOW"),
-    ("removes symbols", "5 + 5 = £10 ©", "5 5 10"),
     ("closes a hyphen", "well-known", "wellknown"),
     (
         "parts words at long dashes, slashes and ellipses",
@@ -42,7 +36,6 @@ STRIPPED = [
     ("keeps Hindi signs and drops the danda", "नमस्ते दुनिया। क्षत्रिय", "नमस्ते दुनिया क्षत्रिय"),
     ("keeps Thai vowels and tones", "“กิ่งไม้” น้ำแข็ง ฿5", "กิ่งไม้ น้ำแข็ง 5"),
     ("keeps Arabic vowel marks and drops its comma", "السَّلامُ، عَلَيْكُمْ؟", "السَّلامُ عَلَيْكُمْ"),
-    ("drops Chinese punctuation", "你好。再见!", "你好再见"),
     (
         "drops emoji with all that hangs on them",
         "I ❤️ you 👩‍🚀👍🏽 🏴\U000e0067\U000e007f 2️⃣",
@@ -110,13 +103,3 @@ def test_normalizing_twice_changes_nothing_more(case, punctuation):
 def test_half_a_surrogate_pair_is_refused():
     with pytest.raises(ValueError, match=r"character 2 is half of a surrogate pair.*encoding"):
         TextNormalizer()("ab\ud83d")
-
-
-@pytest.mark.parametrize(("option", "value"), [("case", "Lower"), ("punctuation", "remove")])
-def test_an_unknown_choice_names_the_allowed_ones(option, value):
-    with pytest.raises(ValueError, match=rf"{option}='{value}' is not one of keep"):
-        TextNormalizer(**{option: value})
-
-
-def test_collapsing_spaces_changes_nothing_else():
-    assert collapse_spaces(" e\u0301,\u2581 \x00B ") == "e\u0301, B"

@@ -1,7 +1,6 @@
 import json
 import pickle
 
-import numpy as np
 import pytest
 
 from asr.text.character import CharacterTokenizerTrainer
@@ -43,11 +42,6 @@ def test_blank_is_id_0_and_unknown_id_1(tokenizer):
     assert {"a", "b", "c", "\u2581"} <= set(tokenizer.pieces)
 
 
-def test_no_text_has_no_tokens_and_back(tokenizer):
-    assert [tokenizer.encode(text) for text in ("", " ", "\n\t\u2581")] == [[], [], []]
-    assert tokenizer.decode([]) == tokenizer.decode([0, 0]) == ""
-
-
 def test_blanks_are_dropped_anywhere(tokenizer):
     ids = tokenizer.encode("abc cab")
     padded = [0] + [number for token in ids for number in (token, 0)]
@@ -82,12 +76,6 @@ def test_ids_out_of_range_are_refused(tokenizer):
     for wrong in (-1, tokenizer.vocab_size):
         with pytest.raises(ValueError, match=rf"\[{wrong}\] .* vocabulary of {tokenizer.vocab_size}"):
             tokenizer.decode([2, wrong])
-
-
-def test_ids_may_come_as_numpy_integers(tokenizer):
-    ids = tokenizer.encode("abc cab")
-    assert tokenizer.decode(np.array(ids)) == "abc cab"
-    assert {type(token) for token in ids} == {int}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,19 +11,25 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Protocol, Self
 
 import numpy as np
+from lhotse import Recording
 from lhotse.augmentation import AudioTransform
-from lhotse.cut import Cut
+from lhotse.cut import Cut, MonoCut
 from lhotse.utils import fastcopy
 from scipy.signal import butter, fftconvolve, sosfilt
 
-from asr.data.loading.audio_folder import AudioFolder, part_of
 from asr.data.loading.perturb import SpeedPerturb
+from asr.data.manifests.audio_checks import file_content, reading
+from asr.data.manifests.audio_files import find_audio
+from asr.data.manifests.recordings import open_recording
 from asr.data.resampling import at_rate
-from asr.errors import raise_if_out_of_resources
+from asr.errors import UnusableFile
 
+SPARE_S = 0.1  # read beyond what is needed, because resampling rounds
 TELEPHONE_HZ = (300.0, 3400.0)  # ITU-T G.712 passes it nearly unchanged
 
 
@@ -164,7 +170,11 @@ class Reverberate:
 
     def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
         """Return (N,) reverberated samples."""
-        response = self._made_up(rate_hz, rng) if self.files.folder is None else self._recorded(rate_hz, rng)
+        if self.files.folder is None:
+            response = self._made_up(rate_hz, rng)
+        else:
+            response = self.files.read(rate_hz, rng, None)
+            response = response[np.abs(response).argmax() :]
         wet = fftconvolve(samples, response)[: len(samples)]
         return _at_level_of(samples, wet)
 
@@ -174,10 +184,6 @@ class Reverberate:
         tail = rng.standard_normal(len(times)) * 10 ** (-3 * times / rt60_s)
         tail *= 10 ** (-rng.uniform(*self.drr_db) / 20) / np.sqrt((tail**2).sum())
         return np.concatenate([[1.0], tail])
-
-    def _recorded(self, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
-        response = self.files.read(rate_hz, rng, None)
-        return response[np.abs(response).argmax() :]
 
 
 class AddNoise:
@@ -232,9 +238,9 @@ class AddBabble:
         for _ in range(rng.integers(self.num_talkers[0], self.num_talkers[1] + 1)):
             cut = self.cuts[int(rng.integers(len(self.cuts)))]
             try:
-                talker = at_rate(cut, rate_hz).load_audio()[0]
-            except Exception as error:  # a decoder may raise anything on a broken file
-                raise_if_out_of_resources(error, cut.id)
+                with reading(cut.id):
+                    talker = at_rate(cut, rate_hz).load_audio()[0]
+            except ValueError:
                 continue  # it is named when it is its own turn; those beside it are not to blame
             babble += part_of(_at_level_of(np.ones(1), talker), len(samples), rng)
         return mix(samples, babble, rng.uniform(*self.snr_db))
@@ -294,3 +300,78 @@ def _range(name: str, given: Sequence[float], least: float = -math.inf) -> tuple
     if not least <= low <= high:
         raise ValueError(f"{name} must be two numbers of at least {least:g}, the smaller one first, given {given}")
     return low, high
+
+
+class AudioFolder:
+    """Recordings in a folder and in those in it, found and checked once: noise, impulse responses.
+
+    Args:
+        key: in the config, for errors.
+        folder: None: no recordings.
+    """
+
+    def __init__(self, key: str, folder: str | None) -> None:
+        self.key, self.folder = key, folder
+        self.recordings: list[Recording] = []
+
+    @cached_property
+    def contents(self) -> list[tuple[str, int, int]]:
+        """Return the paths in the folder, sizes and checksums of the recordings, see ``file_content``.
+
+        Raises:
+            ValueError: there is none.
+        """
+        return [(str(file.relative_to(place)), *file_content(file)) for file, place in self._files]
+
+    def check(self) -> None:
+        """Read what every recording says of itself, once.
+
+        Raises:
+            ValueError: one of them cannot be used.
+        """
+        for file, _ in () if self.recordings else self._files:
+            recording, problem = open_recording(file, str(file))
+            if recording is None:
+                raise ValueError(f"{self.key}: {problem}; mend or remove it")
+            self.recordings.append(recording)
+
+    @cached_property
+    def _files(self) -> list[tuple[Path, Path]]:
+        # once: what is compared with a checkpoint must be what is opened then
+        try:
+            return [] if self.folder is None else sorted(find_audio([self.folder]).items())
+        except ValueError as error:
+            raise ValueError(f"{self.key}={self.folder}: {error}") from error
+
+    def read(self, rate_hz: int, rng: np.random.Generator, size: int | None) -> np.ndarray:
+        """Return ``size`` samples of the first channel from any place of any recording; None: one from its start.
+
+        Raises:
+            UnusableFile: it cannot be read, or holds what is no audio; utterances are not to blame.
+        """
+        recording = self.recordings[int(rng.integers(len(self.recordings)))]
+        try:
+            with reading(recording.id):
+                return _samples_of(recording, rate_hz, rng, size)
+        except ValueError as error:
+            raise UnusableFile(f"{self.key}: {recording.id}: {error}; mend or remove it") from error
+
+
+def _samples_of(recording: Recording, rate_hz: int, rng: np.random.Generator, size: int | None) -> np.ndarray:
+    cut: Cut = MonoCut("noise", 0.0, recording.duration, recording.channel_ids[0], recording=recording)
+    if size is not None and (part_s := size / rate_hz + SPARE_S) < recording.duration:
+        cut = cut.truncate(offset=round(rng.uniform(0, recording.duration - part_s), 3), duration=part_s)
+    samples: np.ndarray = at_rate(cut, rate_hz).load_audio()[0]
+    if not np.isfinite(samples).all():
+        raise ValueError("it holds samples that are not finite")
+    if size is None and not samples.any():
+        raise ValueError("it holds nothing but silence, which would make all speech silent")
+    return samples if size is None else part_of(samples, size, rng)
+
+
+def part_of(samples: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Return a part of given size from any place of samples; fewer of them begin again after their end."""
+    if len(samples) >= size:
+        start = int(rng.integers(len(samples) - size + 1))
+        return samples[start : start + size]
+    return np.resize(np.roll(samples, -int(rng.integers(len(samples)))), size)

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, get_worker_info
 
-from asr.data.features import Features, LogMel, cause, read_audio, read_features
+from asr.data.features import Features, LogMel, cause, read_features, refuse_infinite
+from asr.data.jobs import one_thread
 from asr.data.loading.batch import AudioBatch, Batch
 from asr.data.seeding import seed_for
-from asr.data.threads import one_thread
 from asr.error_text import memory_error
 from asr.errors import WorkerLost, raise_if_out_of_resources, too_many_open_files
 from asr.text.tokenizer import Tokenizer
@@ -51,10 +51,9 @@ class SpeechDataset(Dataset):
                 with one_thread():
                     read.append((cut, self._read(cut, seed)))
             except Exception as error:  # a decoder may raise anything on a broken file
-                if memory_error(error) and get_worker_info() is not None:
-                    raise WorkerLost(f"out of memory while reading {cut.id}") from error
-                if too_many_open_files(error) and get_worker_info() is not None:
-                    raise WorkerLost(f"Too many open files for {cut.id} to be read") from error
+                lacking = "out of memory" if memory_error(error) else "Too many open files"
+                if get_worker_info() is not None and (memory_error(error) or too_many_open_files(error)):
+                    raise WorkerLost(f"{lacking} while reading {cut.id}") from error
                 raise_if_out_of_resources(error, cut.id)
                 skipped.append((cut.id, cause(error)))
         if self.features.on_device and read:
@@ -80,7 +79,9 @@ class SpeechDataset(Dataset):
             cut = self.perturb(cut, random.Random(seed_for("perturb", seed, cut.id)))
         if self.features.on_device:
             assert isinstance(self.features, LogMel)
-            return torch.from_numpy(read_audio(self.features, cut))
+            samples = self.features.audio(cut)
+            refuse_infinite(samples)
+            return torch.from_numpy(samples)
         return torch.from_numpy(read_features(self.features, cut))
 
 

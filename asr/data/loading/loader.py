@@ -1,26 +1,35 @@
-"""Loads the batches of an epoch in order, by worker processes."""
+"""Loads the batches of an epoch in order, by worker processes, which only their parent ends."""
 
 from __future__ import annotations
 
+import multiprocessing.context
+import multiprocessing.queues
 import os
+import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from types import TracebackType
 
 import torch
 from torch.utils.data import DataLoader
 
+from asr.console import printable
 from asr.data.loading.batch import Batch
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.sampling import DurationBucketSampler
-from asr.data.loading.worker_signals import WorkerContext, ignore_signals_except_parents
+from asr.error_text import first_line
 from asr.errors import UnusableFile, WorkerLost
+from asr.signals import ENDING
+from asr.subprocesses import die_with_parent
 
 MAX_SOCKET_PATH = 107  # bytes, on Linux; workers send tensors through a socket
+CANNOT_SEND = 3  # exit code of a worker
 SOCKET_NAME = "/pymp-12345678/listener-12345678"  # its name in TMPDIR, chosen by multiprocessing
 
 
@@ -38,10 +47,14 @@ class Workers:
 
     def __post_init__(self) -> None:
         for name, least in (("num_workers", 0), ("prefetch", 1)):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, given {getattr(self, name)!r}")
-        if self.num_workers:
-            _check_temporary_folder(tempfile.gettempdir())
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, given {getattr(self, name)}")
+        folder, most = tempfile.gettempdir(), MAX_SOCKET_PATH - len(SOCKET_NAME)
+        if self.num_workers and len(os.fsencode(folder)) > most:
+            raise ValueError(
+                f"TMPDIR={folder}: this path has more than the {most} bytes that processes that read data can use; let "
+                "TMPDIR name a folder with a shorter path, as in TMPDIR=/tmp"
+            )
 
 
 def load_batches(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> Iterator[Batch]:
@@ -63,15 +76,6 @@ def load_batches(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> It
         pin_memory=torch.cuda.is_available(),
     )
     return _received(_started(loader)) if workers.num_workers else iter(loader)
-
-
-def _check_temporary_folder(folder: str) -> None:
-    num_bytes, most = len(os.fsencode(folder)), MAX_SOCKET_PATH - len(SOCKET_NAME)
-    if num_bytes > most:
-        raise ValueError(
-            f"TMPDIR={folder}: this path has {num_bytes} bytes, more than the {most} that processes that read data can "
-            "use; let TMPDIR name a folder with a shorter path, as in TMPDIR=/tmp"
-        )
 
 
 def _started(loader: DataLoader) -> Iterator[Batch]:
@@ -122,3 +126,62 @@ class EvaluationLoader:
     def __iter__(self) -> Iterator[Batch]:
         plan = islice(self.cut_sampler.epoch(0), self.rank, None, self.world_size)
         return load_batches(self.dataset, plan, self.workers)
+
+
+def ignore_signals_except_parents(parent: int, worker: int) -> None:
+    """Ignore signals except a SIGTERM of the parent process, and end together with it.
+
+    A scheduler that preempts a job signals all of its processes. A worker that ended then would end the run with an
+    error before its checkpoint is written. A worker that outlived a killed run would keep the run's folder locked:
+    PyTorch's do for some seconds, and forever if they were just being started.
+
+    Args:
+        parent: process id of the parent, which has forked this process.
+        worker: number of the worker; DataLoader passes it to a ``worker_init_fn``.
+    """
+    die_with_parent(parent)
+    # Ctrl-C signals the whole process group; the parent ends its workers after its own clean-up
+    for number in {signal.SIGINT, *ENDING} - {signal.SIGTERM}:
+        signal.signal(number, signal.SIG_IGN)
+    threading.excepthook = lambda failed: _end_unless_connection_lost(failed.exc_type, failed.exc_value, None)
+    sys.excepthook = _end_unless_connection_lost  # called by multiprocessing's thread that shares tensors
+    if sys.platform == "linux":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_wait_for_parent, args=(parent,), daemon=True).start()
+
+
+class WorkerContext(multiprocessing.context.ForkContext):
+    """Makes worker processes by fork: a spawned one would import torch and lhotse again, in every epoch."""
+
+    def Queue(self, maxsize: int = 0) -> multiprocessing.queues.Queue:
+        """Return a queue through which a worker sends its batches, or ends."""
+        return _EndingQueue(maxsize, ctx=self.get_context())
+
+
+class _EndingQueue(multiprocessing.queues.Queue):
+    """Ends the process whose thread cannot send: its error would only be printed, and the parent would wait forever."""
+
+    @staticmethod
+    def _on_queue_feeder_error(error: BaseException, batch: object) -> None:
+        _end(error)
+
+
+def _end_unless_connection_lost(
+    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+) -> None:
+    # a parent that is ending no longer receives tensors
+    if not issubclass(kind, ConnectionError | EOFError):
+        _end(error or kind())
+
+
+def _end(error: BaseException) -> None:
+    """End this process; the parent notices."""
+    os.write(2, f"a worker that reads data cannot send a batch: {printable(first_line(error))}\n".encode())
+    os._exit(CANNOT_SEND)
+
+
+def _wait_for_parent(parent: int) -> None:
+    # a handler of Python does not get the sender of a signal
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(0)

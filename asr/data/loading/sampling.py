@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
 from lhotse import CutSet
@@ -32,16 +31,8 @@ class Plan(Sequence[np.ndarray]):
     def __len__(self) -> int:
         return len(self.order)
 
-    @overload
-    def __getitem__(self, index: int) -> np.ndarray: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[np.ndarray]: ...
-
-    def __getitem__(self, index: int | slice) -> np.ndarray | list[np.ndarray]:
+    def __getitem__(self, index: int) -> np.ndarray:  # type: ignore[override]  # no slices
         """Return the numbers of the cuts of a micro-batch."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
         at = int(self.order[index])
         return self.numbers[self.ends[at - 1] if at else 0 : self.ends[at]]
 
@@ -132,8 +123,8 @@ class DurationBucketSampler:
         """Return the share of each corpus of a mixture in the seconds used since an epoch began, over all ranks."""
         if self.mixing is None or not num_micro_batches:
             return {}
-        used = np.concatenate(self.plan(epoch)[:num_micro_batches])
-        return self.mixing.shares(used, self.durations)
+        plan = self.plan(epoch)
+        return self.mixing.shares(np.concatenate([plan[i] for i in range(num_micro_batches)]), self.durations)
 
     def epoch(self, epoch: int) -> Iterator[tuple[int, CutSet]]:
         """Yield (seed of the micro-batch, cuts) in the global order of an epoch."""
@@ -198,8 +189,6 @@ class DurationBucketSampler:
 
 def duration_bins(durations: np.ndarray, num_buckets: int) -> list[float]:
     """Return the durations in seconds between buckets of about the same total duration; may be empty."""
-    if len(durations) == 0:
-        raise ValueError("there are no cuts to draw from; prepare the data again and read its table")
     ordered = np.sort(durations)
     share = np.cumsum(ordered) / ordered.sum()
     at = np.searchsorted(share, np.arange(1, num_buckets) / num_buckets)

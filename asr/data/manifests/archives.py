@@ -1,4 +1,4 @@
-"""Downloads and unpacks archives of corpora; nothing is written outside of the folder."""
+"""Finds the folder of a source: as it is, in an archive, or at an address; nothing is written outside of it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,48 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
 
 import rich.progress
 from rich.progress import Progress
 
-from asr.console import PlainConsole, bar_title, track
+from asr.console import PlainConsole, bar_title
+from asr.data.preparation.fingerprint import describe_source, fingerprint
 from asr.safe_io import naming
 
 CHUNK_BYTES = 2**20
 TIMEOUT_S = 30
 # raised by tarfile, zipfile and the decompressors where bytes are wrong or missing
 DAMAGE = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError)
+
+
+def unpacked(path: Path, work: Path) -> Path:
+    """Return a folder as it is, and the folder in ``work`` that an archive is unpacked to.
+
+    Raises:
+        ValueError: the path does not exist, or its archive cannot be unpacked, see ``extract``.
+    """
+    if path.is_dir():
+        return path
+    return extract(path, work / f"unpacked-{fingerprint(describe_source(str(path)))}")
+
+
+def fetched(url: str, work: Path, checksum: str | None = None) -> Path:
+    """Return the folder in ``work`` that the archive at an address is unpacked to; the archive itself is not kept.
+
+    Raises:
+        ValueError: the download failed, the content is another, or the archive cannot be unpacked.
+    """
+    name = PurePosixPath(urlsplit(url).path).name
+    folder = work / f"fetched-{name.partition('.')[0]}"
+    if not folder.exists():
+        archive = download(url, work / name, checksum)
+        try:
+            extract(archive, folder)
+        finally:
+            archive.unlink()  # damaged, it has to be downloaded again
+    return folder
 
 
 def extract(archive: Path, folder: Path) -> Path:
@@ -39,8 +69,13 @@ def extract(archive: Path, folder: Path) -> Path:
     try:
         with naming(work):
             # a tar that ends with an npz, which is a zip, is taken for one
-            is_zip = zipfile.is_zipfile(archive) and not tarfile.is_tarfile(archive)
-            (_extract_zip if is_zip else _extract_tar)(archive, work)
+            if zipfile.is_zipfile(archive) and not tarfile.is_tarfile(archive):
+                with zipfile.ZipFile(archive) as zipped:
+                    if outside := [name for name in zipped.namelist() if ".." in Path(name).parts]:
+                        raise ValueError(f"{archive}: its member {outside[0]!r} leads out of the folder")
+                    zipped.extractall(work)
+            else:
+                _extract_tar(archive, work)
         work.rename(folder)
     except (*DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # such as a full disk
@@ -64,22 +99,13 @@ def _extract_tar(archive: Path, folder: Path) -> None:
             pass
 
 
-def _extract_zip(archive: Path, folder: Path) -> None:
-    with zipfile.ZipFile(archive) as zipped:
-        for member in track(zipped.infolist(), f"unpacking {archive.name}", transient=True):
-            if not (folder / member.filename).resolve().is_relative_to(folder.resolve()):
-                raise ValueError(f"{archive}: its member {member.filename!r} leads out of the folder")
-            zipped.extract(member, folder)
-
-
-def download(url: str, path: Path, sha256: str | None = None, md5: str | None = None) -> Path:
+def download(url: str, path: Path, checksum: str | None = None) -> Path:
     """Download a file with a progress bar, unless it exists; it appears complete or not at all.
 
     Args:
         url: of the file.
         path: to write to.
-        sha256: of the content, if known.
-        md5: where this is what is published: it finds damage, not intent.
+        checksum: SHA-256 of the content, or MD5 where that is published, which finds damage, not intent.
 
     Raises:
         ValueError: the download failed, or the content is another.
@@ -88,15 +114,13 @@ def download(url: str, path: Path, sha256: str | None = None, md5: str | None = 
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     work = path.with_name(f"{path.name}.partial")
-    content = hashlib.sha256() if md5 is None else hashlib.md5(usedforsecurity=False)
+    content = hashlib.new("md5" if checksum and len(checksum) == 32 else "sha256", usedforsecurity=False)
     try:
         _fetch(url, work, content)
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         raise ValueError(f"{url} could not be downloaded ({error}); if you have a copy: data.source=PATH") from error
-    expected, digest = sha256 if md5 is None else md5, content.hexdigest()
-    if expected is not None and digest != expected:
-        kind = "SHA-256" if md5 is None else "MD5"
-        raise ValueError(f"{url} is not what was expected: its {kind} is {digest}, not {expected}")
+    if checksum not in (None, content.hexdigest()):
+        raise ValueError(f"{url} is not what was expected: its checksum is {content.hexdigest()}, not {checksum}")
     work.rename(path)
     return path
 

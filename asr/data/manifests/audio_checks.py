@@ -1,17 +1,22 @@
-"""Checks audio before it is trained on."""
+"""Checks audio before it is used: of a file that was cut short libsndfile reads what is there, mostly silently."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import re
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import soundfile
 from lhotse import Recording
 from lhotse.audio import set_current_audio_backend
 
 from asr.data.manifests.shar.members import FilesAndShards, ShardMember
-from asr.data.manifests.truncated_audio import TOLERATED_S, AudioContent, end_problem, header_problem
+from asr.error_text import text_of
 from asr.errors import raise_if_out_of_resources
 
 # lhotse 1.33 tries several backends; some start programs, for *.sph a shell with the file name in its command, so
@@ -21,6 +26,47 @@ os.environ["LHOTSE_AUDIO_BACKEND"] = READER
 set_current_audio_backend(FilesAndShards())
 
 MIDDLE_BYTES = 4096
+# programs that write manifests round differently, and lhotse pads the difference; more than a frame is a loss
+TOLERATED_S = 0.01
+# formats of which it shows, if not in the log, that a part is missing: HTK and CAF are not opened then, the last sample
+# of FLAC and MP3 cannot be read
+CHECKED_FORMATS = ("AIFF", "AU", "CAF", "FLAC", "HTK", "MP3", "NIST", "OGG", "RF64", "W64", "WAV", "WAVEX")
+# libsndfile's log of a chunk whose header claims more bytes than follow (in RF64 and W64, of the one that holds all)
+CLAIM = re.compile(r"^ *(?:data|SSND|Data Size|Riff size|riff) *: *(\d+) \(should be (\d+)\)", re.MULTILINE)
+UNKNOWN_BYTES = (0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)  # claimed by programs that write to a pipe
+UNKNOWN_FRAMES = 2**63 - 1  # libsndfile's number for FLAC whose header states none
+# of NIST SPHERE, whose header libsndfile does not log
+SAMPLE_COUNT = re.compile(rb"^sample_count -i (\d{1,15})\s*$", re.MULTILINE)
+SPHERE_HEADER_BYTES = 1024
+# of Ogg: RFC 3533, section 6; the last byte of a page's header is the number of its segments, whose sizes follow
+OGG_MARK, OGG_HEADER_BYTES, MAX_OGG_PAGE_BYTES = b"OggS\0", 27, 65_307
+OGG_FLAGS, OGG_IS_LAST = 5, 4  # place in the header, and the flag of the last page of a stream
+
+
+@contextlib.contextmanager
+def reading(place: str) -> Iterator[None]:
+    """Turn whatever a decoder raises on a broken file into one kind of error; for ``*.raw`` it is a TypeError.
+
+    Args:
+        place: what is read.
+
+    Raises:
+        ValueError: it cannot be read.
+        RunFailed: memory ran out, or too many files are open: it may be as good as others.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise_if_out_of_resources(error, place)
+        raise ValueError(cause(error)) from error
+
+
+def cause(error: BaseException) -> str:
+    """Return the first error of a chain."""
+    # lhotse wraps a decoder's error several times, and the outer messages do not repeat its text
+    while inner := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
+        error = inner
+    return f"{type(error).__name__}: {text_of(error)}"
 
 
 def audio_problem(recording: Recording) -> str | None:
@@ -33,16 +79,18 @@ def audio_problem(recording: Recording) -> str | None:
             return f"missing audio: {place}"
         if member is None and os.path.getsize(place) == 0:
             return f"empty audio: {place}"
-        content = AudioContent(place, None if member is None else member.read())
+        data = None if member is None else member.read()
+
+        def encoded(place: str = place, data: bytes | None = data) -> BinaryIO:
+            return open(place, "rb") if data is None else io.BytesIO(data)
+
         try:
-            with content.sound() as file:
-                if problem := _header_problem(file, content, len(source.channels), recording):
-                    return problem
-                if problem := end_problem(file, content):
-                    return problem
-        except Exception as error:  # a decoder may raise anything: for *.raw it is a TypeError
-            raise_if_out_of_resources(error, place)
+            with reading(place), soundfile.SoundFile(place if data is None else io.BytesIO(data)) as file:
+                problem = next(_problems(file, encoded, len(source.channels), recording), None)
+        except ValueError as error:
             return f"unreadable audio: {error}"
+        if problem:
+            return f"{problem}, in {place}"
     return None
 
 
@@ -58,19 +106,62 @@ def file_content(path: Path, crc32: int = 0) -> tuple[int, int]:
         return size, zlib.crc32(file.read(MIDDLE_BYTES), crc32)
 
 
-def _header_problem(
-    file: soundfile.SoundFile, content: AudioContent, num_channels: int, recording: Recording
-) -> str | None:
+def _problems(
+    file: soundfile.SoundFile, encoded: Callable[[], BinaryIO], num_channels: int, recording: Recording
+) -> Iterator[str]:
+    """Yield what the header of a file says against its manifest, or of a part that is missing, and what its end says.
+
+    Args:
+        file: to check.
+        encoded: opens it as it is, undecoded.
+        num_channels: that the manifest has.
+        recording: which is described.
+    """
+    rate_hz, tolerated = file.samplerate, TOLERATED_S * file.samplerate
     if file.frames == 0:
-        return f"empty audio: {content.name}"
+        yield "empty audio: no samples"
     if file.channels != num_channels:
-        return f"unexpected channels: {file.channels}, the manifest has {num_channels}, in {content.name}"
-    if problem := header_problem(file, content):
-        return problem
-    if recording.transforms:  # the manifest has the rate and the length after them
-        return None
-    if file.samplerate != recording.sampling_rate:
-        return f"unexpected rate: {file.samplerate} Hz, the manifest has {recording.sampling_rate}, in {content.name}"
-    if file.frames < recording.num_samples - TOLERATED_S * file.samplerate:
-        return f"truncated audio: {file.frames} of {recording.num_samples} samples in {content.name}"
-    return None
+        yield f"unexpected channels: {file.channels}, the manifest has {num_channels}"
+    if file.frames == UNKNOWN_FRAMES:
+        yield "unknown length: its header does not state it; rewrite it, with flac or ffmpeg"
+    if file.format not in CHECKED_FORMATS:
+        yield f"unknown length: that of {file.format} cannot be checked; convert it to WAV or FLAC"
+    if claim := CLAIM.search(file.extra_info):
+        claimed, there = int(claim[1]), int(claim[2])
+        if claimed not in UNKNOWN_BYTES and claimed - there > tolerated:
+            yield f"truncated audio: its header claims {claimed} bytes, {there} are there"
+    if file.format == "NIST":
+        with encoded() as opened:
+            count = SAMPLE_COUNT.search(opened.read(SPHERE_HEADER_BYTES))
+        if count is None:
+            yield "unknown length: its header has no sample_count; convert it to WAV or FLAC"
+        elif int(count[1]) - file.frames > tolerated:
+            yield f"truncated audio: its header claims {int(count[1])} samples, {file.frames} are there"
+    if not recording.transforms:  # after them the manifest has another rate and length
+        if rate_hz != recording.sampling_rate:
+            yield f"unexpected rate: {rate_hz} Hz, the manifest has {recording.sampling_rate}"
+        if file.frames < recording.num_samples - tolerated:
+            yield f"truncated audio: {file.frames} of {recording.num_samples} samples"
+    if not file.seekable():
+        yield f"unreadable audio: {file.subtype} cannot be read in parts; convert it to WAV or FLAC"
+    if file.format == "OGG":
+        with encoded() as opened:
+            yield from _ogg_end_problem(opened)
+    file.seek(file.frames - 1)
+    if len(file.read(1)) == 0:
+        yield f"truncated audio: the last of {file.frames} samples cannot be read"
+
+
+def _ogg_end_problem(opened: BinaryIO) -> Iterator[str]:
+    """Yield what the last page of an Ogg file says of a part that is missing: its length is in no header."""
+    opened.seek(max(0, opened.seek(0, 2) - MAX_OGG_PAGE_BYTES))
+    end = opened.read()
+    page = end[end.rfind(OGG_MARK) :]
+    num_segments = page[OGG_HEADER_BYTES - 1] if len(page) >= OGG_HEADER_BYTES else 256
+    sizes = page[OGG_HEADER_BYTES : OGG_HEADER_BYTES + num_segments]
+    if len(sizes) < num_segments or len(page) < OGG_HEADER_BYTES + num_segments + sum(sizes):
+        yield "truncated audio: it ends within a page of Ogg"
+    elif not page[OGG_FLAGS] & OGG_IS_LAST:
+        yield (
+            "truncated audio: no page of Ogg is marked as the last; if it is whole, rewrite it (ffmpeg -i … -c copy …)"
+        )

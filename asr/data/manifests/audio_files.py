@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import soundfile
 from lhotse import Recording
 from lhotse.cut import Cut, MonoCut
 
-from asr.data.manifests.audio_checks import audio_problem
-from asr.data.manifests.source_files import matching_files
+from asr.data.manifests.recordings import open_recording
+from asr.data.manifests.source_files import matching_files, visible_files
 from asr.data.segmentation import levels, parts_between_pauses
-from asr.errors import raise_if_out_of_resources
 from asr.safe_io import named_path
 from asr.text.normalize import SURROGATE, is_one_line
 
@@ -49,46 +48,32 @@ def find_audio(patterns: Sequence[str]) -> dict[Path, Path]:
     for pattern in patterns:
         expanded = named_path(pattern)
         if expanded.is_dir():
-            files = sorted(_audio_in(expanded))
+            # links to folders are not followed
+            visible = visible_files(expanded)
+            files = sorted(file for file in visible if file.suffix.lower() in ENDINGS and file.is_file())
             if not files:
                 raise ValueError(f"audio: the folder {pattern!r} holds no file that ends with {', '.join(ENDINGS)}")
-            found.update({file: expanded for file in files if file not in found})
-            continue
-        files = matching_files("audio", pattern, "a file, a folder, a pattern like 'calls/*.wav', or a list")
-        found.update({file: file.parent for file in files if file not in found})
+        else:
+            files = matching_files("audio", pattern, "a file, a folder, a pattern like 'calls/*.wav', or a list")
+        for file in files:
+            found.setdefault(file, expanded if expanded.is_dir() else file.parent)
     return found
-
-
-def _audio_in(folder: Path) -> Iterator[Path]:
-    """Yield the audio files of a folder and of those in it; links to folders are not followed."""
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            file = Path(place) / name
-            if not name.startswith(".") and file.suffix.lower() in ENDINGS and file.is_file():
-                yield file
 
 
 def groups_of(files: Sequence[Path], max_files: int, max_s: float) -> Iterator[Sequence[Path]]:
     """Yield files in order, together as many as have at most ``max_s`` of audio; one that has more is alone."""
     start, total_s = 0, 0.0
     for place, file in enumerate(files):
-        duration_s = _duration_s(file)
+        try:
+            duration_s = soundfile.info(file).duration
+        except (soundfile.SoundFileError, TypeError):  # said when it is transcribed
+            duration_s = 0.0
         if place > start and (place - start == max_files or total_s + duration_s > max_s):
             yield files[start:place]
             start, total_s = place, 0.0
         total_s += duration_s
     if start < len(files):
         yield files[start:]
-
-
-def _duration_s(file: Path) -> float:
-    """Return the length of a file by its header; 0 if it cannot be read, which is said when it is transcribed."""
-    try:
-        return float(Recording.from_file(file).duration)
-    except Exception as error:  # a decoder may raise anything on a file that is no audio
-        raise_if_out_of_resources(error, str(file))
-        return 0.0
 
 
 def audio_files(
@@ -109,18 +94,15 @@ def audio_files(
             why = "its name is not one line of UTF-8, or LC_ALL is not a locale of UTF-8; transcripts are lines with it"
             unreadable.append((repr(name), why))
             continue
-        cuts: list[Cut] = []
-        try:
-            recording = Recording.from_file(file, recording_id=name)
-            problem = audio_problem(recording)
-            if not problem:
-                channels = recording.channel_ids if each_channel else recording.channel_ids[:1]
-                cuts = [cut for channel in channels for cut in _parts(recording, channel, max_s)]
-        except Exception as error:  # a decoder may raise anything on a file that is no audio
-            raise_if_out_of_resources(error, name)
-            problem = f"{type(error).__name__}: {error}"
-        if problem:
+        recording, problem = open_recording(file, name)
+        if recording is None:
             unreadable.append((name, problem))
+            continue
+        channels = recording.channel_ids if each_channel else recording.channel_ids[:1]
+        try:
+            cuts = [cut for channel in channels for cut in _parts(recording, channel, max_s)]
+        except soundfile.SoundFileError as error:  # broken after its header
+            unreadable.append((name, f"unreadable audio: {error}"))
         else:
             read.append(AudioFile(file, cuts))
     return read, unreadable

@@ -11,11 +11,12 @@ import os
 from pathlib import Path
 
 import numpy as np
-from lhotse import Features, NumpyFilesWriter
+from lhotse import Features
 from lhotse.features.io import FeaturesReader, FeaturesWriter, register_reader
 from lhotse.utils import fastcopy
 
 from asr.data.manifests.shar.members import ShardMember
+from asr.safe_io import naming
 
 IN_SHARD = "numpy_shard"
 
@@ -36,7 +37,7 @@ def with_checksum(features: Features) -> Features:
     """Return features with the checksum of what they are now, if they are in a shard; others as they are.
 
     Raises:
-        UnusableShard: they cannot be read.
+        UnusableFile: they cannot be read.
     """
     member = ShardMember.find(place_of(features))
     return features if member is None else fastcopy(features, **storage_of(member.checked()))
@@ -55,43 +56,29 @@ class NumpyShardReader(FeaturesReader):
         """Return features (frames, bins) from one frame to another.
 
         Raises:
-            ValueError: they are no array.
-            UnusableShard: they cannot be read.
+            UnusableFile: they cannot be read.
         """
         member = ShardMember.find(f"{self.tar}:{key}")
-        if member is None:
-            raise ValueError(f"{key!r} is no place in a tar")
+        assert member is not None, f"{key!r} is no place in a tar"
         array: np.ndarray = np.load(io.BytesIO(member.read()), allow_pickle=False)
         return array[left_offset_frames:right_offset_frames]
 
 
-class FeatureFiles(NumpyFilesWriter):
-    """Writes lhotse's numpy files; distinguishes a full disk from features that cannot be computed.
+def write_array(folder: Path, key: str, array: np.ndarray | bytes) -> dict[str, str]:
+    """Write an array, or the content of its file, to ``<first letters>/<key>.npy`` below a folder.
 
-    Attributes:
-        failure: why an array could not be written, or None.
-        key: of the next array; None: the random one that lhotse gives.
+    Returns:
+        The fields by which features name it.
+
+    Raises:
+        OSError: it cannot be written; np.save to a path would lose the errno, which tells what is wrong with the disk.
     """
-
-    def __init__(self, storage_path: Path) -> None:
-        super().__init__(storage_path)
-        self.failure: OSError | None = None
-        self.key: str | None = None
-
-    def write(self, key: str, value: np.ndarray) -> str:
-        """Write an array to ``<first letters>/<key>.npy`` and return that name."""
-        content = npy_bytes(value)
-        key, self.key = self.key or key, None
-        name = f"{key[:3]}/{key}.npy"
-        path = Path(self.storage_path, name)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # np.save to a path loses the errno, which tells what is wrong with the disk
-            path.write_bytes(content)
-        except OSError as error:
-            self.failure = OSError(error.errno, error.strerror, str(path))
-            raise self.failure from error
-        return name
+    name = f"{key[:3]}/{key}.npy"
+    path = folder / name
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(array if isinstance(array, bytes) else npy_bytes(array))
+    return {"storage_type": "numpy_files", "storage_path": str(folder), "storage_key": name}
 
 
 class InMemory(FeaturesWriter):

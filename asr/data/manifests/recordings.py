@@ -11,9 +11,8 @@ from lhotse import Recording, SupervisionSegment
 
 from asr.console import track
 from asr.data.jobs import num_processes, run_jobs
-from asr.data.manifests.audio_checks import audio_problem
+from asr.data.manifests.audio_checks import audio_problem, reading
 from asr.data.manifests.corpus import Dropped, Manifests
-from asr.errors import raise_if_out_of_resources
 
 CHUNK_FILES = 500  # a quarter of a second of reading headers
 
@@ -41,14 +40,11 @@ def open_recording(audio: Path, recording_id: str) -> tuple[Recording | None, st
     if not os.path.isfile(audio):
         return None, f"missing audio: {audio}"
     try:
-        # absolute, so that prepared cuts can be read from any folder
-        recording = Recording.from_file(audio.resolve(), recording_id=recording_id)
-    except Exception as error:  # a decoder may raise anything on a file that is no audio
-        raise_if_out_of_resources(error, str(audio))
-        why = getattr(error, "error_string", "") or type(error).__name__
-        return None, f"unreadable audio: {audio}: {why.rstrip('.')}; WAV, FLAC, Ogg and MP3 are read, among others"
-    if recording.num_samples == 0:
-        return None, f"empty audio: {audio}"
+        with reading(str(audio)):
+            # absolute, so that prepared cuts can be read from any folder
+            recording = Recording.from_file(audio.resolve(), recording_id=recording_id)
+    except ValueError as error:
+        return None, f"unreadable audio: {error} WAV, FLAC, Ogg and MP3 are read, among others"
     problem = audio_problem(recording)
     return (None, problem) if problem else (recording, "")
 
@@ -70,14 +66,14 @@ def open_recordings(
 
 
 def manifests_of(
-    split: str, clips: Collection[Clip], language: str, num_jobs: int | None = 1
+    split: str, clips: Collection[Clip], language: str | None, num_jobs: int | None = 1
 ) -> tuple[Manifests, list[Dropped]]:
     """Return the manifests of the clips that can be used, and the others.
 
     Args:
         split: that they belong to.
         clips: with ids of their own.
-        language: code of the language.
+        language: code of the language, None where unknown.
         num_jobs: processes that read headers, None for one on each core.
     """
     recordings, segments, dropped = [], [], []

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from asr.safe_io import named_path
-from asr.text.normalize import SURROGATE
 
 Prepare = TypeVar("Prepare", bound=Callable[..., Any])
 SourceFiles = Callable[[Path], Iterable[Path]]
@@ -71,11 +70,7 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
         with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline="") as file:
             for line in file:
                 number += 1
-                if not line.isascii() and (wrong := SURROGATE.search(line)):
-                    byte, place = ord(wrong[0]) - 0xDC00, wrong.start() + 1
-                    raise ValueError(f"not UTF-8 text: byte 0x{byte:x} at character {place}; save it as UTF-8")
+                line.encode()
                 yield line
-    except ValueError as error:
-        raise ValueError(f"{path}, line {number}: {error}") from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}, line {number + 1}: it cannot be decompressed: {error}; copy it again") from error
+    except (UnicodeEncodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}, line {number}: not UTF-8 text, or damaged: {error}") from error

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import csv
 import os
-import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from asr.console import track
-from asr.data.manifests.corpus import followed
+from asr.data.manifests.recordings import Clip
 from asr.data.manifests.source_files import read_lines
-from asr.text.normalize import is_one_line
 
 REQUIRED = ("audio", "text")
 OPTIONAL = ("speaker", "split", "id")
@@ -22,24 +19,20 @@ SPLIT_ALIASES = {"val": "dev", "valid": "dev", "validation": "dev", "training": 
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One line of a table.
+class Row(Clip):
+    """One line of a table; without a column of ids its id is the audio path as written, without its suffix.
 
     Attributes:
-        line: its number in the file, from 1.
-        id: of the utterance; without a column of ids the audio path as written, without its suffix.
-        audio: the file.
-        text: transcript as written.
-        speaker: None where unknown.
-        split: ``train``, ``dev…`` or ``test…``; None without a column of splits.
+        split: as written; None without a column of splits.
     """
 
-    line: int
-    id: str
-    audio: Path
-    text: str
-    speaker: str | None
     split: str | None
+
+
+def split_of(name: str) -> str | None:
+    """Return the split that a name means, ``train``, ``dev…`` or ``test…``; None if it means none."""
+    split = SPLIT_ALIASES.get(name, name)
+    return split if split == "train" or split.startswith(("dev", "test")) else None
 
 
 def read_table(path: Path) -> tuple[list[Row], list[str]]:
@@ -49,7 +42,7 @@ def read_table(path: Path) -> tuple[list[Row], list[str]]:
     relative to the table. UTF-8.
 
     Returns:
-        The rows, and notes on what was ignored or renamed.
+        The rows, and notes on what was ignored.
 
     Raises:
         ValueError: the table is malformed; the message names the file and the line.
@@ -58,84 +51,43 @@ def read_table(path: Path) -> tuple[list[Row], list[str]]:
     text = read_lines(path, "utf-8-sig")
     is_csv = path.name.removesuffix(".gz").endswith(".csv")
     lines = csv.reader(text) if is_csv else csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
+    rows: dict[str, Row] = {}
     try:
-        columns, notes = _columns(path, next(lines, []))
-        rows = list(track(_distinct(path, _rows(path, lines, columns)), f"reading {path.name}", transient=True))
-    except csv.Error as error:
-        raise ValueError(f"{path}, line {lines.line_num}: {error}") from error
-    if not rows:
-        raise ValueError(f"{path}: the table has a header and no rows")
-    aliases = sorted({row.split or "" for row in rows} & SPLIT_ALIASES.keys())
-    notes += [f"split {alias!r} was read as {SPLIT_ALIASES[alias]!r}" for alias in aliases]
-    return [_with_split(path, row) for row in rows], notes
-
-
-def _columns(path: Path, header: list[str]) -> tuple[list[str], list[str]]:
-    columns = [name.strip().lower() for name in header]
-    missing = [name for name in REQUIRED if name not in columns]
-    if missing:
-        raise ValueError(
-            f"{path}, line 1: the header lacks {' and '.join(missing)}; it reads {str(header)[:200]}. The first line "
-            f"names the columns, separated by tabs (in a .csv, by commas): {', '.join(REQUIRED)}, optionally "
-            f"{', '.join(OPTIONAL)}."
-        )
-    repeated = sorted({name for name in columns if columns.count(name) > 1})
-    if repeated:
-        raise ValueError(f"{path}, line 1: column {repeated[0]!r} occurs more than once in the header {header}")
-    ignored = [name for name in columns if name not in REQUIRED + OPTIONAL]
-    return columns, [f"columns not used: {', '.join(ignored)}"] if ignored else []
-
-
-def _rows(path: Path, lines: Any, columns: list[str]) -> Iterator[Row]:
-    for fields in lines:
-        if not any(field.strip() for field in fields):
-            continue
-        if len(fields) != len(columns):
+        columns = [name.strip().lower() for name in next(lines, [])]
+        if missing := [name for name in REQUIRED if name not in columns]:
             raise ValueError(
-                f"{path}, line {lines.line_num}: {len(fields)} fields, the header has {len(columns)} "
-                f"({', '.join(columns)}); the line reads {' | '.join(fields)[:100]!r}"
+                f"{path}, line 1: the header lacks {' and '.join(missing)}; it reads {columns}. The first line names "
+                f"the columns, separated by tabs (in a .csv, by commas): {', '.join(REQUIRED)}, optionally "
+                f"{', '.join(OPTIONAL)}."
             )
-        yield _row(path, lines.line_num, dict(zip(columns, fields, strict=True)))
+        for fields in track(lines, f"reading {path.name}", transient=True):
+            if any(field.strip() for field in fields):
+                row = _row(f"{path}, line {lines.line_num}", path.parent, columns, fields)
+                if rows.setdefault(row.id, row) is not row:
+                    raise ValueError(
+                        f"{path}, line {lines.line_num}: the id {row.id!r} occurs before; name each recording once, or "
+                        "add a column id"
+                    )
+    except csv.Error as error:  # such as a quotation mark that is never closed
+        raise ValueError(f"{path}, line {lines.line_num}: {error}") from error
+    ignored = [name for name in columns if name not in REQUIRED + OPTIONAL]
+    return list(rows.values()), [f"columns not used: {', '.join(ignored)}"] if ignored else []
 
 
-def _row(path: Path, number: int, fields: Mapping[str, str]) -> Row:
-    audio = Path(os.path.expanduser(fields["audio"].strip()))  # Path.expanduser raises an error on an unknown user
-    if not audio.name:
-        raise ValueError(f"{path}, line {number}: no audio is named; give a path relative to the table, or absolute")
-    id = fields.get("id", "").strip() or str(Path(fields["audio"].strip()).with_suffix(""))
-    if not is_one_line(id):
-        raise ValueError(f"{path}, line {number}: the id {id[:60]!r} holds an end of line; give another in a column id")
+def _row(where: str, folder: Path, columns: Sequence[str], values: Sequence[str]) -> Row:
+    if len(values) != len(columns):
+        raise ValueError(f"{where}: {len(values)} fields, the header has {len(columns)} ({', '.join(columns)})")
+    fields = dict(zip(columns, values, strict=True))
+    name = fields["audio"].strip()
+    if not name:
+        raise ValueError(f"{where}: no audio is named; give a path relative to the table, or absolute")
+    split = unicodedata.normalize("NFC", fields.get("split", "").strip().lower()) or None
+    if split is not None and split_of(split) is None:
+        raise ValueError(f"{where}: there is no split {split!r}; allowed are train, dev… and test…")
     return Row(
-        line=number,
-        id=id,
-        audio=path.parent / audio,
+        id=fields.get("id", "").strip() or str(Path(name).with_suffix("")),
+        audio=folder / os.path.expanduser(name),  # Path.expanduser raises an error on an unknown user
         text=fields["text"],
         speaker=fields.get("speaker", "").strip() or None,
-        split=unicodedata.normalize("NFC", fields.get("split", "").strip().lower()) or None,
+        split=split,
     )
-
-
-def _distinct(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the rows; refuse an id or an audio file that occurs twice."""
-    ids: dict[str, int] = {}
-    files: dict[str, int] = {}
-    for row in rows:
-        # a recording with two names could be in both train and test
-        for known, what, value in ((ids, "id", row.id), (files, "audio", followed(str(row.audio)))):
-            if known.setdefault(value, row.line) != row.line:
-                raise ValueError(
-                    f"{path}, line {row.line}: the {what} {value!r} occurs in line {known[value]} too; name each "
-                    "recording once, or add a column id"
-                )
-        yield row
-
-
-def _with_split(path: Path, row: Row) -> Row:
-    split = SPLIT_ALIASES.get(row.split or "", row.split)
-    # files are named by splits
-    if split is not None and not re.fullmatch(r"train|(dev|test)[\w.-]*", split):
-        raise ValueError(
-            f"{path}, line {row.line}: there is no split {row.split!r}; allowed are train, and names of letters, "
-            "digits, '_', '-' and '.' that begin with dev or test"
-        )
-    return row if split == row.split else replace(row, split=split)

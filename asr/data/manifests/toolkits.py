@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import soundfile
 from lhotse import SupervisionSegment
 from lhotse.kaldi import load_kaldi_data_dir, load_kaldi_text_mapping
 
+from asr.data.manifests.audio_checks import TOLERATED_S
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.recordings import open_recordings
 from asr.data.manifests.source_files import read_lines
-from asr.data.manifests.truncated_audio import TOLERATED_S
 
 KALDI_FILES = ("wav.scp", "segments", "text", "utt2spk", "spk2gender", "utt2lang", "reco2dur")
 # run in a Kaldi folder: saves what the commands of wav.scp print
@@ -38,8 +36,6 @@ def read_kaldi(folder: Path, num_jobs: int = 1) -> Manifests:
         ValueError: there is a command in ``wav.scp``, a file cannot be opened, or there are no utterances.
     """
     places = load_kaldi_text_mapping(folder / "wav.scp", must_exist=True)
-    if not places:
-        raise ValueError(f"{folder}/wav.scp is empty")
     for name, place in places.items():
         if "|" in place:
             raise ValueError(
@@ -47,9 +43,9 @@ def read_kaldi(folder: Path, num_jobs: int = 1) -> Manifests:
                 f"what they print to files, by this line in that folder:\n{CONVERT}"
             )
     try:
-        rate_hz = soundfile.info(next(iter(places.values()))).samplerate
+        rate_hz = soundfile.info(next(iter(places.values()), "")).samplerate
         recordings, supervisions, _ = load_kaldi_data_dir(folder, rate_hz, num_jobs=num_jobs)
-    except Exception as error:  # lhotse asserts, and the first reader of audio that fails ends it
+    except (AssertionError, RuntimeError) as error:  # of lhotse, and of libsndfile
         raise ValueError(f"{folder} cannot be read as a folder of Kaldi: {error}") from error
     if supervisions is None:
         raise ValueError(f"{folder} has neither segments nor utt2spk beside wav.scp; utterances need text and utt2spk")
@@ -71,16 +67,21 @@ def read_nemo(path: Path, split: str, num_jobs: int = 1) -> tuple[Manifests, lis
     Raises:
         ValueError: a line is malformed.
     """
-    rows = list(_nemo_rows(path))
-    files = {row["audio_filepath"]: path.parent / os.path.expanduser(row["audio_filepath"]) for row in rows}
-    opened = open_recordings([(file, _stem(name)) for name, file in files.items()], f"reading {path.name}", num_jobs)
+    rows = []
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            row = json.loads(line)
+            rows.append((row["audio_filepath"], str(Path(row["audio_filepath"]).with_suffix("")), row))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path}, line {number}: this is no utterance of NeMo: {error}") from error
+    files = {name: (path.parent / os.path.expanduser(name), stem) for name, stem, _ in rows}
+    opened = open_recordings([*files.values()], f"reading {path.name}", num_jobs)
     recordings = dict(zip(files, opened, strict=True))
-    in_file, seen = Counter(row["audio_filepath"] for row in rows), Counter[str]()
+    in_file, seen = Counter(name for name, *_ in rows), Counter[str]()
     segments, dropped = [], []
-    for row in rows:
-        name = row["audio_filepath"]
+    for name, stem, row in rows:
         seen[name] += 1
-        id = _stem(name) if in_file[name] == 1 else f"{_stem(name)}-{seen[name]}"
+        id = stem if in_file[name] == 1 else f"{stem}-{seen[name]}"
         recording, problem = recordings[name]
         if recording is None:
             dropped.append(Dropped(split, id, problem))
@@ -96,21 +97,6 @@ def read_nemo(path: Path, split: str, num_jobs: int = 1) -> tuple[Manifests, lis
             )
         )
     return Manifests.of((recording for recording, _ in recordings.values() if recording), segments), dropped
-
-
-def _nemo_rows(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(read_lines(path), start=1):
-        try:
-            row = json.loads(line)
-            if not isinstance(row["audio_filepath"], str):
-                raise TypeError(f"audio_filepath is {row['audio_filepath']!r}")
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{path}, line {number}: this is no utterance of NeMo: {error}") from error
-        yield row
-
-
-def _stem(name: str) -> str:
-    return str(Path(name).with_suffix(""))
 
 
 def is_nemo(path: Path) -> bool:

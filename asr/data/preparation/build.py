@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ from lhotse.cut import Cut
 from numpy.typing import NDArray
 
 from asr.console import PlainConsole, track
-from asr.data.features import Features, LogMel, cause, read_features
+from asr.data.features import Features, LogMel, read_features
 from asr.data.jobs import run_jobs
 from asr.data.manifests.corpus import Dropped, write_dropped
 from asr.data.manifests.feature_storage import IN_SHARD
@@ -91,14 +92,13 @@ def build_prepared(folder: Path, corpus: SavedCorpus, spec: PrepareSpec, num_job
 
 def _fill(work: Path, chunks: Path, corpus: SavedCorpus, spec: PrepareSpec, num_jobs: int) -> None:
     splits = check_corpus(corpus, chunks, spec.text, spec.limits, spec.features, num_jobs)
-    _refuse_emptied(corpus, splits)
+    _all_dropped(corpus, splits)
     tokenizer = spec.tokenizer_trainer.train(splits["train"].texts())
     mean, std = _statistics(splits["train"], spec.features, num_jobs)
     if spec.shards is not None:
         splits = write_shards(splits, spec.shards, num_jobs)
     elif spec.features.precomputed and isinstance(spec.features, LogMel):
         splits = {name: store_features(split, spec.features, num_jobs) for name, split in splits.items()}
-    _refuse_emptied(corpus, splits)
     dropped = _all_dropped(corpus, splits)
     write_dropped(work / DROPPED, dropped)
     counts: dict[str, dict[str, float]] = {}
@@ -108,32 +108,24 @@ def _fill(work: Path, chunks: Path, corpus: SavedCorpus, spec: PrepareSpec, num_
         counts[name]["num_dropped"] = sum(item.split == name for item in dropped)
         lengths = ctc_lengths(split, tokenizer, spec.features.frame_shift_s, num_jobs)
         lengths.save(work / f"ctc_lengths_{name}.npz")
-    sizes = _sizes(corpus, splits["train"])
+    found = Counter(corpus_of(data["id"]) for _, data in splits["train"].lines()) if corpus.sources else {}
+    if emptied := [name for name in corpus.sources if not found[name]]:
+        raise ValueError(f"data.sources: nothing is left of split 'train' of {emptied[0]}; leave it out of the mixture")
+    sizes = {name: found[name] for name in corpus.sources}
     shards = {portable_path(tar, work, work.parents[1]): os.stat(tar).st_size for tar in sorted(tars)}
     PreparedData(work, tokenizer, mean, std, counts, corpus.notes, sizes, shards).save()
 
 
-def _sizes(corpus: SavedCorpus, train: CheckedSplit) -> dict[str, int]:
-    """Return the number of training cuts of each corpus of a mixture; none for a single corpus."""
-    found = Counter(corpus_of(data["id"]) for _, data in train.lines()) if corpus.sources else {}
-    for name in corpus.sources:
-        if not found[name]:
-            raise ValueError(f"data.sources: nothing is left of split 'train' of {name}; leave it out of the mixture")
-    return {name: found[name] for name in corpus.sources}
-
-
-def _refuse_emptied(corpus: SavedCorpus, splits: dict[str, CheckedSplit]) -> None:
-    for name, split in splits.items():
-        if not len(split):
-            first = [f"{item.item}: {item.reason}" for item in _all_dropped(corpus, splits) if item.split == name][:5]
-            raise ValueError(
-                f"nothing is left of split {name!r}; the first reasons: {first}. Correct these items, leave the split "
-                "out, or change data.limits or data.text."
-            )
-
-
 def _all_dropped(corpus: SavedCorpus, splits: dict[str, CheckedSplit]) -> list[Dropped]:
-    return [*corpus.dropped, *(item for split in splits.values() for item in split.dropped)]
+    """Return what was dropped; refuse a split of which nothing is left."""
+    dropped = [*corpus.dropped, *(item for split in splits.values() for item in split.dropped)]
+    if (name := next((name for name, split in splits.items() if not len(split)), None)) is not None:
+        first = [f"{item.item}: {item.reason}" for item in dropped if item.split == name][:5]
+        raise ValueError(
+            f"nothing is left of split {name!r}; the first reasons: {first}. Correct these items, leave the split "
+            "out, or change data.limits or data.text."
+        )
+    return dropped
 
 
 def _statistics(split: CheckedSplit, features: Features, num_jobs: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -146,7 +138,7 @@ def _statistics(split: CheckedSplit, features: Features, num_jobs: int) -> tuple
         try:
             return cut.id, read_features(features, cut), ""
         except ValueError as error:
-            return cut.id, None, cause(error)
+            return cut.id, None, str(error)
 
     num_chosen = len(range(0, len(split), step))
     found = run_jobs(read, chosen, min(num_jobs, 1 + num_chosen // CUTS_PER_JOB))
@@ -167,19 +159,16 @@ def _statistics(split: CheckedSplit, features: Features, num_jobs: int) -> tuple
 
 def mean_and_deviation(matrices: Sequence[NDArray[np.floating]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and standard deviation (F,) over the frames of matrices (T, F), in float64, without joining them."""
+
+    def added(frames: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
+        # one frame after the other, as numpy adds those of one long matrix
+        return functools.reduce(lambda total, matrix: np.vstack([total, matrix]).sum(axis=0), frames, zero)
+
+    zero = np.zeros((0, matrices[0].shape[1]))
     num_frames = sum(map(len, matrices))
-    mean = _sum(matrix.astype(np.float64) for matrix in matrices) / num_frames
-    squares = _sum(np.square(matrix.astype(np.float64) - mean) for matrix in matrices)
+    mean = added(matrix.astype(np.float64) for matrix in matrices) / num_frames
+    squares = added(np.square(matrix.astype(np.float64) - mean) for matrix in matrices)
     return mean, np.sqrt(squares / num_frames)
-
-
-def _sum(matrices: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Add all frames one after the other, as numpy does in one long matrix."""
-    total: NDArray[np.float64] | None = None
-    for matrix in matrices:
-        total = matrix.sum(axis=0) if total is None else np.vstack([total, matrix]).sum(axis=0)
-    assert total is not None
-    return total
 
 
 def _write_cuts(path: Path, split: CheckedSplit, tars: set[str]) -> dict[str, float]:
@@ -190,7 +179,12 @@ def _write_cuts(path: Path, split: CheckedSplit, tars: set[str]) -> dict[str, fl
         for line, data in split.lines():
             seconds.append(data["duration"])
             speakers.add(data["supervisions"][0].get("speaker"))
-            tars.update(_tars_of(with_absolute_paths(data, path.parent)))
+            data = with_absolute_paths(data, path.parent)
+            for source in data["recording"]["sources"] if data.get("recording") else ():
+                if member := ShardMember.find(source["source"]):
+                    tars.add(member.tar)
+            if (features := data.get("features")) and features["storage_type"] == IN_SHARD:
+                tars.add(features["storage_path"])
             yield line, data["duration"]
 
     IndexedCutSet.write(path, lines())
@@ -199,10 +193,3 @@ def _write_cuts(path: Path, split: CheckedSplit, tars: set[str]) -> dict[str, fl
         "hours": round(sum(seconds) / 3600, 4),
         "num_speakers": len(speakers - {None}),
     }
-
-
-def _tars_of(data: Mapping[str, Any]) -> Iterator[str]:
-    sources = data["recording"]["sources"] if data.get("recording") else ()
-    yield from (member.tar for source in sources if (member := ShardMember.find(source["source"])))
-    if (features := data.get("features")) and features["storage_type"] == IN_SHARD:
-        yield features["storage_path"]

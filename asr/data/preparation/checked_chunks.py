@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lhotse.cut import Cut
+from lhotse.utils import fastcopy
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from asr.console import PlainConsole, bar_title
-from asr.data.features import Features, LogMel, cause, read_features
+from asr.data.features import Features, LogMel, read_features
 from asr.data.jobs import run_jobs
+from asr.data.manifests.audio_checks import reading
 from asr.data.manifests.corpus import Dropped
-from asr.data.manifests.feature_storage import FeatureFiles
+from asr.data.manifests.feature_storage import write_array
 from asr.data.preparation.ctc_lengths import CtcLengths
 from asr.data.preparation.cuts import Limits, check_cuts, supervised_cuts
 from asr.data.preparation.indexed_cut_set import parse_cut
-from asr.data.preparation.saved_corpus import Chunk, SavedCorpus, portable_line
-from asr.errors import raise_if_out_of_resources
-from asr.safe_io import TEMPORARY, naming
+from asr.data.preparation.saved_corpus import Chunk, SavedCorpus, digest, portable_line
+from asr.safe_io import write_whole
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer
 
@@ -38,7 +38,6 @@ class CheckedChunk:
     Attributes:
         path: a line of JSON with what follows, and a line for each cut.
         split: that the cuts are of.
-        made_of: digest of all that it depends on.
         num_cuts: number of cuts.
         duration_s: of the whole chunk.
         dropped: items of the chunk that are not used.
@@ -46,65 +45,41 @@ class CheckedChunk:
 
     path: Path
     split: str
-    made_of: str
     num_cuts: int
     duration_s: float
     dropped: tuple[Dropped, ...]
 
     @classmethod
     def write(
-        cls,
-        path: Path,
-        split: str,
-        made_of: str,
-        cuts: Iterable[Cut],
-        dropped: Iterable[Dropped],
-        duration_s: float,
-        final: bool = True,
+        cls, path: Path, split: str, made_of: str | None, cuts: Iterable[Cut], dropped: list[Dropped], duration_s: float
     ) -> CheckedChunk:
         """Write the file, which appears complete or not at all.
 
         Args:
             path: of the file, in a folder of ``<data.dir>/<corpus>``.
             split: that the cuts are of.
-            made_of: digest of all that the chunk depends on.
+            made_of: digest of all that the chunk depends on; None: a repaired file would change it too, so that a later
+                call makes it again.
             cuts: that can be used.
             dropped: items that cannot.
             duration_s: of the whole chunk.
-            final: False: a repaired file would change it, so that a later call makes it again.
         """
         lines = [portable_line(cut, path.parent, path.parents[2]) for cut in cuts]
-        listed = tuple(dropped)
-        header = {
-            "made_of": made_of,
-            "num_cuts": len(lines),
-            "duration_s": duration_s,
-            "dropped": [(item.item, item.reason) for item in listed],
-            "final": final,
-            "sha256": _digest(lines),
-        }
-        temporary = path.with_name(path.name + TEMPORARY)
-        with naming(path), temporary.open("wb") as file:
-            file.write(json.dumps(header).encode() + b"\n")
-            file.writelines(lines)
-        # no fsync: what a power cut leaves does not fit its digest
-        os.replace(temporary, path)
-        return cls(path, split, made_of, len(lines), duration_s, listed)
+        header: dict[str, Any] = {"made_of": made_of, "num_cuts": len(lines), "duration_s": duration_s}
+        header["dropped"] = [(item.item, item.reason) for item in dropped]
+        write_whole(path, b"".join([json.dumps(header).encode(), b"\n", *lines]))
+        return cls(path, split, len(lines), duration_s, tuple(dropped))
 
     @classmethod
     def found(cls, path: Path, split: str, made_of: str) -> CheckedChunk | None:
-        """Return the chunk of an earlier call, if it is whole, and made of the same."""
+        """Return the chunk of an earlier call, if it is made of the same, and no repaired file would change it."""
         if not path.is_file():
             return None
         with path.open("rb") as file:
-            try:
-                header = json.loads(file.readline())
-            except ValueError:
-                return None
-            if header["made_of"] != made_of or not header["final"] or _digest(file) != header["sha256"]:
-                return None
+            header = json.loads(file.readline())
         dropped = tuple(Dropped(split, *item) for item in header["dropped"])
-        return cls(path, split, made_of, header["num_cuts"], header["duration_s"], dropped)
+        same = header["made_of"] == made_of
+        return cls(path, split, header["num_cuts"], header["duration_s"], dropped) if same else None
 
     def lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
         """Yield the line of each cut, with its end, and its content."""
@@ -143,25 +118,24 @@ class CheckedSplit:
         later = [unreadable(self.name, name, why) for name, why in self.left_out.items()]
         return [*self.earlier, *(item for chunk in self.chunks for item in chunk.dropped), *later]
 
-    def lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
-        """Yield line and content of each cut that is used."""
-        for chunk in self.chunks:
-            yield from self.lines_of(chunk)
+    def lines(self, chunk: CheckedChunk | None = None) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """Yield line and content of each cut that is used, of one chunk or of all."""
+        for one in self.chunks if chunk is None else [chunk]:
+            yield from (found for found in one.lines() if found[1]["id"] not in self.left_out)
 
-    def lines_of(self, chunk: CheckedChunk) -> Iterator[tuple[bytes, dict[str, Any]]]:
-        """Yield line and content of each cut of a chunk that is used."""
-        return (found for found in chunk.lines() if found[1]["id"] not in self.left_out)
+    def lines_of(self, chunk: CheckedChunk) -> list[bytes]:
+        """Return the lines of the cuts of a chunk that are used."""
+        return [line for line, _ in self.lines(chunk)]
+
+    def rebuilt(self, work: Callable[[CheckedChunk], CheckedChunk], num_jobs: int, title: str) -> CheckedSplit:
+        """Return what work makes of the chunks, and show how far it is."""
+        done = run_jobs(work, self.chunks, min(num_jobs, len(self.chunks)))
+        total_s = sum(chunk.duration_s for chunk in self.chunks)
+        return CheckedSplit(self.name, list(track_hours(done, total_s, title)), self.dropped)
 
     def texts(self) -> Iterator[str]:
         """Yield the transcripts."""
         return (_text(data) for _, data in self.lines())
-
-
-def _digest(lines: Iterable[bytes]) -> str:
-    content = hashlib.sha256()
-    for line in lines:
-        content.update(line)
-    return content.hexdigest()
 
 
 def _text(data: Mapping[str, Any]) -> str:
@@ -188,19 +162,22 @@ def check_corpus(
     """
 
     def check(chunk: Chunk) -> CheckedChunk:
-        path, made_of = folder / f"checked-{chunk.name}.jsonl", chunk.digest()
+        path, made_of = (
+            folder / f"checked-{chunk.split}-{chunk.number:06d}.jsonl",
+            digest([*chunk.sources, *chunk.segments]),
+        )
         if found := CheckedChunk.found(path, chunk.split, made_of):
             return found
         manifests = chunk.manifests()
-        checked = check_cuts(chunk.split, supervised_cuts(manifests), text, limits, features)
+        used, dropped, bad = check_cuts(chunk.split, supervised_cuts(manifests), text, limits, features)
         duration_s = sum(segment.duration for segment in manifests.supervisions)
-        final = not checked.bad_sources
-        return CheckedChunk.write(path, chunk.split, made_of, checked.cuts, checked.dropped, duration_s, final)
+        return CheckedChunk.write(path, chunk.split, None if bad else made_of, used, dropped, duration_s)
 
     chunks = (chunk for split in corpus.splits for chunk in corpus.chunks(split))
     splits = {split: CheckedSplit(split, []) for split in corpus.splits}
     done = run_jobs(check, chunks, min(num_jobs, sum(len(split.sizes) for split in corpus.splits.values())))
-    for chunk in track_hours(done, corpus.duration_s, "checking data and text"):
+    total_s = sum(split.duration_s for split in corpus.splits.values())
+    for chunk in track_hours(done, total_s, "checking data and text"):
         splits[chunk.split].chunks.append(chunk)
     return splits
 
@@ -209,40 +186,34 @@ def store_features(split: CheckedSplit, features: LogMel, num_jobs: int) -> Chec
     """Compute and store the features of a split beside its chunks, or find which an earlier call has stored."""
 
     def store(chunk: CheckedChunk) -> CheckedChunk:
-        path, left_out = chunk.sibling("stored"), sorted(split.left_out)
-        made_of = f"{chunk.made_of} without {left_out}" if left_out else chunk.made_of
+        path, lines = chunk.sibling("stored"), split.lines_of(chunk)
+        made_of = digest(lines)
         if found := CheckedChunk.found(path, chunk.split, made_of):
             return found
         done, dropped = [], []
-        with FeatureFiles(path.with_name(FEATURES)) as storage:
-            for line, _ in split.lines_of(chunk):
-                cut = parse_cut(line, path.parent)
-                # the same name in every preparation, which may be interrupted
-                storage.key = hashlib.sha256(f"{chunk.split}/{cut.id}".encode()).hexdigest()[:32]
-                try:
-                    cut = features.store(cut, storage)
-                    read_features(features, cut)
-                except Exception as error:  # a decoder may raise anything on a broken file
-                    if storage.failure is not None:
-                        raise storage.failure from error
-                    raise_if_out_of_resources(error, cut.id)
-                    dropped.append(unreadable(chunk.split, cut.id, cause(error)))
-                else:
-                    done.append(cut)
-        return CheckedChunk.write(path, chunk.split, made_of, done, dropped, chunk.duration_s, final=not dropped)
+        for line in lines:
+            cut = parse_cut(line, path.parent)
+            try:
+                with reading(cut.id):
+                    cut = features.with_features(cut)
+                read_features(features, cut)
+            except ValueError as error:
+                dropped.append(unreadable(chunk.split, cut.id, str(error)))
+                continue
+            # the same name in every preparation, which may be interrupted
+            key = hashlib.sha256(f"{chunk.split}/{cut.id}".encode()).hexdigest()[:32]
+            place = write_array(path.with_name(FEATURES), key, cut.features.storage_key)
+            done.append(fastcopy(cut, features=fastcopy(cut.features, **place)))
+        return CheckedChunk.write(path, chunk.split, None if dropped else made_of, done, dropped, chunk.duration_s)
 
-    done = run_jobs(store, split.chunks, min(num_jobs, len(split.chunks)))
-    total_s = sum(chunk.duration_s for chunk in split.chunks)
-    return CheckedSplit(
-        split.name, list(track_hours(done, total_s, f"storing features of {split.name}")), split.dropped
-    )
+    return split.rebuilt(store, num_jobs, f"storing features of {split.name}")
 
 
 def ctc_lengths(split: CheckedSplit, tokenizer: Tokenizer, frame_shift_s: float, num_jobs: int) -> CtcLengths:
     """Return the lengths of the cuts of a split."""
 
     def of_chunk(chunk: CheckedChunk) -> CtcLengths:
-        cuts = [data for _, data in split.lines_of(chunk)]
+        cuts = [data for _, data in split.lines(chunk)]
         return CtcLengths.of((data["duration"] for data in cuts), map(_text, cuts), tokenizer, frame_shift_s)
 
     return CtcLengths.joined(list(run_jobs(of_chunk, split.chunks, min(num_jobs, len(split.chunks)))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -46,15 +46,6 @@ class Limits:
             )
 
 
-@dataclass
-class CheckedCuts:
-    """The usable cuts of a split, what was dropped from it, and whether bad audio or features were a reason."""
-
-    cuts: list[Cut]
-    dropped: list[Dropped] = field(default_factory=list)
-    bad_sources: bool = False
-
-
 def supervised_cuts(manifests: Manifests) -> Iterator[Cut]:
     """Yield one cut per supervision, with its id."""
     segments = defaultdict(list)
@@ -70,8 +61,8 @@ def supervised_cuts(manifests: Manifests) -> Iterator[Cut]:
                 continue
             # one at a time: lhotse 1.33 compares every supervision with all that overlap it, which may be all
             whole = Manifests.of([source], [segment])
-            sources = {"recordings": whole.recordings} if whole.features is None else {"features": whole.features}
-            cuts = CutSet.from_manifests(**sources, supervisions=whole.supervisions)
+            recordings = whole.recordings if whole.features is None else None
+            cuts = CutSet.from_manifests(recordings, whole.supervisions, whole.features)
             for cut in cuts.trim_to_supervisions(keep_overlapping=False):
                 yield cut.with_id(segment.id)
 
@@ -98,35 +89,41 @@ def _trimmed(recording: Recording, segment: SupervisionSegment) -> Cut:
 
 def check_cuts(
     split: str, cuts: Iterable[Cut], normalize: TextNormalizer, limits: Limits, features: Features
-) -> CheckedCuts:
-    """Normalize transcripts and drop cuts that cannot be used."""
-    checked = CheckedCuts([])
-    source = SourceCheck(features)
+) -> tuple[list[Cut], list[Dropped], bool]:
+    """Normalize transcripts and drop cuts that cannot be used.
+
+    Returns:
+        The usable cuts, what was dropped, and whether bad audio or features were a reason.
+    """
+    used, dropped, bad_sources = [], [], False
+    source_problem = SourceCheck(features)
     for cut in cuts:
         supervision = cut.supervisions[0]
         try:
             text = normalize(supervision.text or "")
         except ValueError as error:
             raise ValueError(f"{split}: {cut.id}: {error}") from error
-        problem = source(cut)
-        checked.bad_sources |= problem is not None
-        if reason := problem or _unusable(split, cut, text, limits):
-            checked.dropped.append(Dropped(split, cut.id, reason))
-        else:
-            cut.supervisions = [fastcopy(supervision, text=text)]
-            _remember_checksums(cut)
-            checked.cuts.append(cut)
-    return checked
-
-
-def _remember_checksums(cut: Cut) -> None:
-    """Store in a cut the checksum of what it is in a shard that others may write again."""
-    if cut.has_recording:
-        for source in cut.recording.sources:
+        problem = source_problem(cut)
+        if problem:
+            bad_sources = True
+        elif not text:
+            problem = "empty text"
+        elif cut.duration < limits.min_duration_s:
+            problem = f"shorter than {limits.min_duration_s} s"
+        elif cut.duration > limits.max_duration_s and not split.startswith("test"):  # which is decoded whole
+            problem = f"longer than {limits.max_duration_s} s"
+        if problem:
+            dropped.append(Dropped(split, cut.id, problem))
+            continue
+        cut.supervisions = [fastcopy(supervision, text=text)]
+        # of what is in a shard, which others may write again
+        if not cut.has_recording:
+            cut.features = with_checksum(cut.features)
+        for source in cut.recording.sources if cut.has_recording else ():
             if member := ShardMember.find(source.source):
                 source.source = str(member.checked())
-    else:
-        cut.features = with_checksum(cut.features)
+        used.append(cut)
+    return used, dropped, bad_sources
 
 
 class SourceCheck:
@@ -142,14 +139,11 @@ class SourceCheck:
 
     def __call__(self, cut: Cut) -> str | None:
         """Return why the audio or the features of a cut cannot be used, or None."""
-        if not cut.has_recording:
-            return self._features_problem(cut) if cut.has_features else "no audio and no features"
-        recording = cut.recording
-        if recording.id not in self.problems:
-            self.problems[recording.id] = audio_problem(recording)
-        return self.problems[recording.id]
-
-    def _features_problem(self, cut: Cut) -> str | None:
+        if cut.has_recording:
+            recording = cut.recording
+            if recording.id not in self.problems:
+                self.problems[recording.id] = audio_problem(recording)
+            return self.problems[recording.id]
         place = place_of(cut.features)
         if cut.features.storage_type != IN_SHARD and not os.path.isfile(place):
             return f"missing features: {place}"
@@ -180,24 +174,14 @@ def refuse_unfit(source: Recording | StoredFeatures, features: Features, of_run:
         choose = f"features=precomputed data.num_features={source.num_features}"
         fits = not features.from_audio and source.num_features == features.num_features
         fits = fits and abs(source.frame_shift - features.frame_shift_s) <= 1e-6
-    if fits:
-        return
-    needed = f"{features.num_features} features per frame every {1000 * features.frame_shift_s:g} ms"
-    needed += ", computed from audio" if features.from_audio else " without audio"
-    if of_run:
-        raise ValueError(f"the run was trained on {needed}, and this is {found}; name data like those of the run")
-    raise ValueError(f"the corpus has {found}, but features and data.num_features say {needed}; choose {choose}")
-
-
-def _unusable(split: str, cut: Cut, text: str, limits: Limits) -> str | None:
-    if not text:
-        return "empty text"
-    if cut.duration < limits.min_duration_s:
-        return f"shorter than {limits.min_duration_s} s"
-    # test sets are decoded whole
-    if cut.duration > limits.max_duration_s and not split.startswith("test"):
-        return f"longer than {limits.max_duration_s} s"
-    return None
+    if not fits:
+        origin = ", computed from audio" if features.from_audio else " without audio"
+        needed = f"{features.num_features} features per frame every {1000 * features.frame_shift_s:g} ms{origin}"
+        raise ValueError(
+            f"the run was trained on {needed}, and this is {found}; name data like those of the run"
+            if of_run
+            else f"the corpus has {found}, but features and data.num_features say {needed}; choose {choose}"
+        )
 
 
 def evaluation_cuts(

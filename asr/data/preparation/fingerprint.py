@@ -72,9 +72,7 @@ def refuse_changed(path: Path, written: Mapping[str, Any], index: str) -> None:
     Raises:
         ValueError: it is missing or has changed.
     """
-    if not path.is_file():
-        raise ValueError(f"{path.name} is missing")
-    size = path.stat().st_size
     # the size first, because the digest takes reading the whole file
-    if size != written["bytes"] or _sha256(path) != written["sha256"]:
-        raise ValueError(f"{path.name} is not as {index} says that it was written")
+    whole = path.is_file() and path.stat().st_size == written["bytes"] and _sha256(path) == written["sha256"]
+    if not whole:
+        raise ValueError(f"{path} is missing, or is not as {index} says that it was written")

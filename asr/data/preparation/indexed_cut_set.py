@@ -6,9 +6,9 @@ import copy
 import json
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, overload
+from typing import Any, BinaryIO
 
 import numpy as np
 from lhotse.cut import Cut
@@ -59,23 +59,12 @@ class IndexedCutSet(Sequence[Cut]):
     def __len__(self) -> int:
         return len(self.offsets)
 
-    @overload
-    def __getitem__(self, index: int) -> Cut: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Cut]: ...
-
-    def __getitem__(self, index: int | slice) -> Cut | list[Cut]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> Cut:  # type: ignore[override]  # no slices
         # a forked worker would share the position of a file that its parent has opened
         if self._file is None or self._opened_by != os.getpid():
             self._file, self._opened_by = self.lines.open("rb"), os.getpid()
         self._file.seek(self.offsets[index])
         return parse_cut(self._file.readline(), self.lines.parent)
-
-    def __iter__(self) -> Iterator[Cut]:
-        return (self[i] for i in range(len(self)))
 
 
 def parse_cut(line: bytes, folder: Path) -> Cut:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from lhotse import Features, SupervisionSegment
+from lhotse import SupervisionSegment
 from lhotse.utils import fastcopy
 
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source, files_of
@@ -59,11 +59,9 @@ class Mixture:
                 for manifests in _named_manifests(corpus, split, name):
                     _join(sources[joined], manifests.sources(), joined)
                     _join(segments[joined], {segment.id: segment for segment in manifests.supervisions}, joined)
-            dropped += [
-                Dropped(_joined_split(item.split, name), _own(name, item.item), item.reason) for item in corpus.dropped
-            ]
+            dropped += [Dropped(_joined_split(d.split, name), _own(name, d.item), d.reason) for d in corpus.dropped]
             notes += [f"{name}: {note}" for note in corpus.notes]
-        _refuse_leaks({split: items.values() for split, items in sources.items()})
+        _refuse_leaks(sources)
         splits = {split: Manifests.of(items.values(), segments[split].values()) for split, items in sources.items()}
         return Corpus(splits, dropped, tuple(notes), sources=tuple(found))
 
@@ -97,25 +95,21 @@ def _join(found: dict[str, Item], more: Mapping[str, Item], split: str) -> None:
             )
 
 
-def _refuse_leaks(sources: Mapping[str, Collection[Source]]) -> None:
+def _refuse_leaks(sources: Mapping[str, Mapping[str, Source]]) -> None:
     """Refuse files that one corpus trains on and another holds out; each corpus has been checked in itself."""
-    trained = {place: corpus for corpus, place in _places(sources["train"])}
-    for split, held_out in sources.items():
-        for corpus, place in () if split == "train" else _places(held_out):
+    places = {
+        split: [(place, corpus_of(name)) for name, source in found.items() for place in files_of(source)]
+        for split, found in sources.items()
+    }
+    trained = dict(places.pop("train"))
+    for split, held_out in places.items():
+        for place, corpus in held_out:
             if (other := trained.get(place, corpus)) != corpus:
-                kind = "dev" if split == "dev" else "test"
+                kind = split.partition("-")[0]
                 raise ValueError(
                     f"data.sources: {place} is in training of {other} and in the {kind} set of {corpus}; leave it out "
                     "of one of them"
                 )
-
-
-def _places(sources: Iterable[Source]) -> Iterator[tuple[str, str]]:
-    """Yield the corpus of each file of audio, or of features, and where it lies."""
-    for source in sources:
-        corpus = corpus_of(str(source.recording_id if isinstance(source, Features) else source.id))
-        for place in files_of(source):
-            yield corpus, place
 
 
 def _named_manifests(corpus: SavedCorpus, split: str, name: str) -> Iterator[Manifests]:

@@ -11,9 +11,11 @@ import fcntl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from lhotse.qa import validate
+
 from asr.console import PlainConsole
 from asr.data.manifests.corpus import Corpus
-from asr.data.manifests.manifest_checks import contradiction
+from asr.data.manifests.import_manifests import segment_problem
 from asr.data.preparation.build import PrepareSpec, build_prepared
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.data.preparation.saved_corpus import CORPUS_INDEX, SavedCorpus
@@ -56,12 +58,10 @@ def prepare(
             f"source; give data.dir=PATH too, to have them prepared there{of_shards}"
         )
     if prepared is None:
-        with _lock(corpus_folder):
+        with _lock(corpus_folder), naming(corpus_folder):
             # another process may have prepared them in the meantime
-            prepared = _existing(folder)
-            if prepared is None:
-                with naming(corpus_folder):
-                    build_prepared(folder, _corpus(corpus_folder, make_corpus), spec, num_jobs)
+            if (prepared := _existing(folder)) is None:
+                build_prepared(folder, _corpus(corpus_folder, make_corpus), spec, num_jobs)
                 prepared = PreparedData.load(folder)
     prepared.check_shards()
     return prepared
@@ -106,10 +106,7 @@ def _lock(folder: Path) -> Iterator[None]:
 def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> SavedCorpus:
     """Return the corpus of an earlier call, or make and save it."""
     if (folder / CORPUS_INDEX).exists():
-        try:
-            return SavedCorpus.load(folder)
-        except ValueError as error:
-            console.print_line(f"the manifests in {folder} cannot be used: {error}; making them again")
+        return SavedCorpus.load(folder)
     corpus = make_corpus(folder)
     _refuse_unusable(corpus)
     return SavedCorpus.save(folder, corpus)
@@ -123,8 +120,16 @@ def _refuse_unusable(corpus: Corpus) -> None:
             "starts with 'dev' to choose checkpoints by. Let the prepare function of the recipe make them."
         )
     for name, manifests in corpus.splits.items():
-        if not manifests.sources() or next(iter(manifests.supervisions), None) is None:
+        sources = manifests.sources()
+        if not sources or next(iter(manifests.supervisions), None) is None:
             reasons = [item.reason for item in corpus.dropped if item.split == name][:3]
             raise ValueError(f"split {name!r} of the corpus is empty; the first reasons: {reasons or 'none is given'}")
-        if problem := contradiction(manifests):
-            raise ValueError(f"split {name!r} of the corpus: its manifests contradict: {problem}")
+        try:
+            validate(manifests.supervisions)
+            for each in manifests.features or [manifests.recordings]:
+                validate(each)
+        except AssertionError as error:
+            raise ValueError(f"split {name!r} of the corpus: {error}") from error
+        for segment in manifests.supervisions:
+            if problem := segment_problem(segment, sources.get(segment.recording_id)):
+                raise ValueError(f"split {name!r} of the corpus: {segment.id}: {problem}")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
+from rich.table import Column, Table
 
 from asr.console import PlainConsole
 from asr.data.manifests.corpus import Dropped, write_dropped
@@ -25,9 +24,9 @@ from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 
 INDEX = "prepared.json"
 DROPPED, TOO_SHORT = "dropped.tsv", "too_short.tsv"
+FILES = ("cuts_{}.jsonl", "cuts_{}.npz", "ctc_lengths_{}.npz")  # of each split
+KEPT = ("mean", "std", "splits", "notes", "corpora", "shards")  # attributes that the index holds
 NUM_NAMED = 5  # utterances that are too short
-MISSING = "missing audio: "  # before the name of a file
-MOST_LOOKED_FOR = 1000  # such files
 
 
 @dataclass(frozen=True)
@@ -68,13 +67,7 @@ class PreparedData:
         return sorted(name for name in self.splits if name.startswith(kind))
 
     def cuts(self, split: str) -> IndexedCutSet:
-        """Return the cuts of a split, which are read on access.
-
-        Raises:
-            ValueError: the split does not exist.
-        """
-        if split not in self.splits:
-            raise ValueError(f"there is no split {split!r} in {self.folder}; there are {', '.join(self.splits)}")
+        """Return the cuts of a split, which are read on access."""
         return IndexedCutSet(self.folder / f"cuts_{split}").without(self.masked.get(split, []))
 
     def ctc_lengths(self, split: str) -> CtcLengths:
@@ -108,7 +101,9 @@ class PreparedData:
                 )
             changed = {"num_utterances": len(left), "hours": round(float(left.durations.sum()) / 3600, 4)}
             splits[name] = {**splits[name], **changed, "num_dropped": splits[name]["num_dropped"] + len(reasons)}
-        corpora = _without(self.corpora, masked.get("train", [])) if self.corpora else {}
+        ends = np.cumsum(list(self.corpora.values()))  # of corpora that stand one after the other
+        gone = np.bincount(np.searchsorted(ends, masked.get("train", []), side="right"), minlength=len(ends)).tolist()
+        corpora = {name: size - gone[i] for i, (name, size) in enumerate(self.corpora.items())}
         return replace(self, splits=splits, corpora=corpora, masked=masked, too_short=tuple(items))
 
     def check_shards(self) -> None:
@@ -136,16 +131,10 @@ class PreparedData:
 
     def save(self) -> None:
         """Write all but the cuts and their lengths; the index comes last and marks the folder complete."""
-        index: dict[str, Any] = {
-            "tokenizer": self.tokenizer.state(),
-            "mean": self.mean,
-            "std": self.std,
-            "splits": self.splits,
-            "notes": self.notes,
-            "corpora": self.corpora,
-            "shards": self.shards,
-            "files": {path.name: describe_file(path) for path in _files(self.folder, self.splits)},
-        }
+        index: dict[str, Any] = {name: getattr(self, name) for name in KEPT}
+        index["tokenizer"] = self.tokenizer.state()
+        names = [kind.format(split) for split in self.splits for kind in FILES]
+        index["files"] = {name: describe_file(self.folder / name) for name in (*names, DROPPED)}
         write_whole(self.folder / INDEX, json.dumps(index, ensure_ascii=False, indent=1))
 
     @classmethod
@@ -164,14 +153,11 @@ class PreparedData:
 
     def print_table(self, console: PlainConsole) -> None:
         """Print the contents of each split, the vocabulary size, what was dropped and why, and the folder."""
-        table = Table(title=None, show_edge=False, pad_edge=False)
-        table.add_column("split")
-        for column in ("utterances", "hours", "speakers", "dropped"):
-            table.add_column(column, justify="right")
+        columns = (Column(name, justify="right") for name in ("utterances", "hours", "speakers", "dropped"))
+        table = Table("split", *columns, show_edge=False, pad_edge=False)
         for name, split in self.splits.items():
-            counts = (f"{split[key]:.0f}" for key in ("num_utterances", "num_speakers", "num_dropped"))
-            utterances, speakers, dropped = counts
-            table.add_row(name, utterances, f"{split['hours']:.2f}", speakers if speakers != "0" else "?", dropped)
+            num, speakers, dropped = (f"{split[f'num_{key}']:.0f}" for key in ("utterances", "speakers", "dropped"))
+            table.add_row(name, num, f"{split['hours']:.2f}", speakers if speakers != "0" else "?", dropped)
         console.print(table)
         console.print(f"vocabulary: {self.tokenizer.vocab_size} tokens, blank included")
         with (self.folder / DROPPED).open(newline="", encoding="utf-8") as file:
@@ -182,12 +168,6 @@ class PreparedData:
             console.print(f"dropped from {name}: {count} × {kind}")
         if dropped_before:
             console.print_line(f"each of them: {self.folder / DROPPED}")
-        missing = [reason.removeprefix(MISSING) for _, reason in dropped_before if reason.startswith(MISSING)]
-        if back := sum(Path(name).is_file() for name in missing[:MOST_LOOKED_FOR]):
-            console.print_line(
-                f"note: {back} recordings that were missing when the data were prepared exist now; remove "
-                f"{self.folder.parent} to have the data prepared again"
-            )
         if self.too_short:
             named = ", ".join(item.item for item in self.too_short[:NUM_NAMED])
             more = f" and {len(self.too_short) - NUM_NAMED} more" if len(self.too_short) > NUM_NAMED else ""
@@ -195,20 +175,3 @@ class PreparedData:
         for note in self.notes:
             console.print(f"note: {note}")
         console.print_line(f"prepared data: {self.folder}")
-
-
-def _files(folder: Path, splits: Mapping[str, Any]) -> list[Path]:
-    kinds = ("cuts_{}.jsonl", "cuts_{}.npz", "ctc_lengths_{}.npz")
-    return [folder / name for name in (*(kind.format(split) for split in splits for kind in kinds), DROPPED)]
-
-
-def _without(corpora: Mapping[str, int], numbers: Sequence[int]) -> dict[str, int]:
-    """Return the sizes of corpora that stand one after the other, without the cuts of some numbers."""
-    of_corpus = np.searchsorted(np.cumsum(list(corpora.values())), numbers, side="right")
-    left_out = np.bincount(of_corpus, minlength=len(corpora))
-    if empty := [name for name, gone in zip(corpora, left_out, strict=True) if gone == corpora[name]]:
-        raise ValueError(
-            f"data.sources: all utterances of {', '.join(empty)} are too short for this encoder; leave it out, or "
-            "choose an encoder that leaves more frames"
-        )
-    return {name: corpora[name] - int(gone) for name, gone in zip(corpora, left_out, strict=True)}

@@ -6,22 +6,21 @@ import gzip
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import IO
 
 from lhotse import Features, Recording, SupervisionSegment
+from lhotse.serialization import deserialize_item
 
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
-from asr.data.manifests.plain_items import Item, to_plain
-from asr.data.preparation.fingerprint import describe_file, refuse_changed
+from asr.data.manifests.lhotse_jsonl import ManifestItem, to_plain
 from asr.data.preparation.portable_paths import with_absolute_paths, with_portable_paths
-from asr.safe_io import write_whole
+from asr.safe_io import sync, write_whole
 
 CORPUS_INDEX = "corpus.json"
-KINDS = {"recordings": Recording, "features": Features}
 CHUNK_UTTERANCES = 500  # a second of checking, or some seconds of computing features
 CHUNK_SOURCES = 2000  # recordings without utterances
 GZIP_LEVEL = 3  # 9, the default, takes ten times as long for a tenth less
@@ -35,33 +34,19 @@ class Chunk:
         folder: of the manifests, from which their paths start.
         split: its name.
         number: of the chunk in its split, from 0.
-        kind: of the sources: recordings or features.
-        sources: a line for each.
+        sources: recordings or features, a line for each.
         segments: a line for each utterance, those of a recording together.
     """
 
     folder: Path
     split: str
     number: int
-    kind: str
-    sources: tuple[str, ...]
-    segments: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """Name that no other chunk of the corpus has."""
-        return f"{self.split}-{self.number:06d}"
-
-    def digest(self) -> str:
-        """Return the SHA-256 of all lines."""
-        content = hashlib.sha256(self.kind.encode())
-        for line in (*self.sources, "\n", *self.segments):
-            content.update(line.encode())
-        return content.hexdigest()
+    sources: tuple[bytes, ...]
+    segments: tuple[bytes, ...]
 
     def manifests(self) -> Manifests:
         """Return the manifests of the lines."""
-        sources = [KINDS[self.kind].from_dict(with_absolute_paths(json.loads(s), self.folder)) for s in self.sources]
+        sources = [deserialize_item(with_absolute_paths(json.loads(line), self.folder)) for line in self.sources]
         return Manifests.of(sources, [SupervisionSegment.from_dict(json.loads(line)) for line in self.segments])
 
 
@@ -107,39 +92,30 @@ class SavedCorpus:
             "notes": corpus.notes,
             "sources": corpus.sources,
             "dropped": [(item.split, item.item, item.reason) for item in corpus.dropped],
-            "files": {path.name: describe_file(path) for name in splits for path in _files(folder, name, splits[name])},
         }
+        for name, split in splits.items():
+            for path in _files(folder, name, split):
+                sync(path)
         write_whole(folder / CORPUS_INDEX, json.dumps(index))
         # read back, so that an interrupted and an uninterrupted call use the same
         return cls.load(folder)
 
     @classmethod
     def load(cls, folder: Path) -> SavedCorpus:
-        """Read the index, and compare the files with their digests.
-
-        Raises:
-            ValueError: something is missing or changed.
-        """
+        """Read the index, which is written last."""
         index = json.loads((folder / CORPUS_INDEX).read_bytes())
         splits = {name: SavedSplit(**split) for name, split in index["splits"].items()}
-        for name, split in splits.items():
-            for path in _files(folder, name, split):
-                refuse_changed(path, index["files"][path.name], CORPUS_INDEX)
         dropped = [Dropped(*item) for item in index["dropped"]]
         return cls(folder, splits, dropped, tuple(index["notes"]), tuple(index["sources"]))
-
-    @property
-    def duration_s(self) -> float:
-        """Seconds of all utterances."""
-        return sum(split.duration_s for split in self.splits.values())
 
     def chunks(self, split: str) -> Iterator[Chunk]:
         """Yield the chunks of a split in order."""
         saved = self.splits[split]
-        sources, segments = map(_lines, _files(self.folder, split, saved))
-        for number, (num_sources, num_segments) in enumerate(saved.sizes):
-            lines = tuple(islice(sources, num_sources)), tuple(islice(segments, num_segments))
-            yield Chunk(self.folder, split, number, saved.kind, *lines)
+        source_file, segment_file = _files(self.folder, split, saved)
+        with gzip.open(source_file) as sources, gzip.open(segment_file) as segments:
+            for number, (num_sources, num_segments) in enumerate(saved.sizes):
+                lines = tuple(islice(sources, num_sources)), tuple(islice(segments, num_segments))
+                yield Chunk(self.folder, split, number, *lines)
 
     def first_source(self, split: str) -> Recording | Features:
         """Return the first recording, or the first features, of a split."""
@@ -150,11 +126,6 @@ class SavedCorpus:
 
 def _files(folder: Path, name: str, split: SavedSplit) -> list[Path]:
     return [folder / f"{kind}_{name}.jsonl.gz" for kind in (split.kind, "supervisions")]
-
-
-def _lines(path: Path) -> Iterator[str]:
-    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
-        yield from file
 
 
 def _write_split(folder: Path, name: str, manifests: Manifests) -> SavedSplit:
@@ -185,7 +156,15 @@ def _write_split(folder: Path, name: str, manifests: Manifests) -> SavedSplit:
     return split
 
 
-def portable_line(item: Item, folder: Path, data_dir: Path) -> bytes:
+def digest(lines: Iterable[bytes]) -> str:
+    """Return the SHA-256 of lines, by which what is made of them is found again."""
+    content = hashlib.sha256()
+    for line in lines:
+        content.update(line)
+    return content.hexdigest()
+
+
+def portable_line(item: ManifestItem, folder: Path, data_dir: Path) -> bytes:
     """Return an item as a line of a manifest in ``folder``, with its end, in the format of lhotse's JSONL writer."""
     return f"{json.dumps(with_portable_paths(to_plain(item), folder, data_dir), ensure_ascii=False)}\n".encode()
 

@@ -9,7 +9,7 @@ import hashlib
 import io
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import soundfile
@@ -19,26 +19,12 @@ from lhotse.cut import Cut, MonoCut
 from lhotse.utils import fastcopy
 
 from asr.data.features import Features, LogMel, read_features, refuse_infinite
-from asr.data.manifests.feature_storage import InMemory, npy_bytes, storage_of
+from asr.data.manifests.feature_storage import npy_bytes, storage_of
 from asr.data.manifests.shar.members import ShardMember
 
 FORMATS = ("flac", "opus", "original")
 OPUS_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)  # RFC 6716, section 2; libsndfile writes no others
 BLOCK_SAMPLES = 48_000  # libsndfile 1.2.2 crashes where minutes of Ogg are written at once
-
-
-class Encoded(NamedTuple):
-    """A member of a shard.
-
-    Attributes:
-        content: of the file.
-        ending: of its name.
-        size: rate in Hz and number of samples of audio; number of frames, and of features in each.
-    """
-
-    content: bytes
-    ending: str
-    size: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -59,22 +45,23 @@ class AudioField:
         """All that decides which bytes are stored, apart from the cuts."""
         return self.format
 
-    def refuse_unfit(self, cut: Cut) -> None:
-        """Refuse a rate that the format does not have.
+    def read(self, cut: Cut) -> np.ndarray:
+        """Return samples (N,) of the cut's first channel; may raise anything if that cannot be read."""
+        samples: np.ndarray = cut.load_audio()[0]
+        return samples
+
+    def encode(self, cut: Cut, samples: np.ndarray) -> tuple[bytes, str, tuple[int, int]]:
+        """Return the content of a file of samples, the ending of its name, and its rate in Hz and number of samples.
 
         Raises:
-            ValueError: names the cut and the rates.
+            ValueError: the format does not have that rate.
         """
         if self.format == "opus" and cut.sampling_rate not in OPUS_HZ:
             raise ValueError(
                 f"data.storage.audio=opus stores {', '.join(map(str, OPUS_HZ))} Hz, and {cut.id} has "
                 f"{cut.sampling_rate} Hz; choose data.storage.audio=flac"
             )
-
-    def encode(self, cut: Cut) -> Encoded:
-        """Return encoded audio of the cut's first channel; may raise anything if that cannot be read."""
-        samples = cut.load_audio()[0]
-        return Encoded(*_encoded(cut, samples, self.format), (cut.sampling_rate, len(samples)))
+        return *_encoded(cut, samples, self.format), (cut.sampling_rate, len(samples))
 
     def stored(self, cut: Cut, name: str, size: tuple[int, int], member: ShardMember | None = None) -> MonoCut:
         """Return a cut of audio in a shard.
@@ -112,43 +99,33 @@ class FeatureField:
         """What is read of a cut."""
         return "audio" if self.features.from_audio else "features"
 
-    def refuse_unfit(self, cut: Cut) -> None:
-        """Refuse nothing: features of any cut can be stored."""
-
-    def encode(self, cut: Cut) -> Encoded:
-        """Return the features (T, F) that training would read from files, of the same type."""
+    def read(self, cut: Cut) -> np.ndarray:
+        """Return the features (T, F) that training would read from files, of the same type; may raise anything."""
         if isinstance(self.features, LogMel):
-            cut = self.features.store(cut, InMemory())
+            cut = self.features.with_features(cut)
         else:
             read_features(self.features, cut)  # with all its checks
         matrix: np.ndarray = cut.load_features()
         refuse_infinite(matrix)
-        num_frames, num_features = matrix.shape
-        if num_frames != cut.num_frames:
-            raise ValueError(f"{num_frames} frames of features do not fit {cut.duration} s")
-        return Encoded(npy_bytes(matrix), ".npy", (num_frames, num_features))
+        if len(matrix) != cut.num_frames:
+            raise ValueError(f"{len(matrix)} frames of features do not fit {cut.duration} s")
+        return matrix
+
+    def encode(self, cut: Cut, matrix: np.ndarray) -> tuple[bytes, str, tuple[int, int]]:
+        """Return the content of a file of features (T, F), the ending of its name, and their shape."""
+        return npy_bytes(matrix), ".npy", (matrix.shape[0], matrix.shape[1])
 
     def stored(self, cut: Cut, name: str, size: tuple[int, int], member: ShardMember | None = None) -> MonoCut:
         """Return a cut of features in a shard, see `AudioField.stored`; it needs no audio."""
-        log_mel, (num_frames, num_features) = self.features, size
-        if isinstance(log_mel, LogMel):
-            kind, frame_shift_s, rate_hz = log_mel.extractor.name, log_mel.frame_shift_s, log_mel.sampling_rate_hz
+        one = self.features
+        if isinstance(one, LogMel):
+            told = {"type": one.extractor.name, "frame_shift": one.frame_shift_s, "sampling_rate": one.sampling_rate_hz}
         else:
-            kind, frame_shift_s = cut.features.type, cut.features.frame_shift
-            rate_hz = cut.features.sampling_rate
+            told = {name: getattr(cut.features, name) for name in ("type", "frame_shift", "sampling_rate")}
         placeholder = {"storage_type": "shar", "storage_path": "", "storage_key": ""}
-        features = StoredFeatures(
-            type=kind,
-            num_frames=num_frames,
-            num_features=num_features,
-            frame_shift=frame_shift_s,
-            sampling_rate=rate_hz,
-            start=0.0,
-            duration=cut.duration,
-            recording_id=name,
-            channels=0,
-            **(placeholder if member is None else storage_of(member)),
-        )
+        told |= placeholder if member is None else storage_of(member)
+        whole = {"start": 0.0, "duration": cut.duration, "recording_id": name, "channels": 0}
+        features = StoredFeatures(num_frames=size[0], num_features=size[1], **whole, **told)
         return _of_own_source(cut, name, features=features)
 
 
@@ -157,10 +134,10 @@ ShardField: TypeAlias = AudioField | FeatureField
 
 def member_name(cut_id: str) -> str:
     """Return the name of a cut in a tar, which lhotse compares with its id: the id, unless that is no plain name."""
-    path = PurePosixPath(f"{cut_id}.x")
+    path = PurePosixPath(cut_id)
     is_inside = not path.is_absolute() and ".." not in path.parts and "\0" not in cut_id
-    is_plain = is_inside and str(path.parent / path.stem) == cut_id
-    return cut_id if is_plain and len(cut_id) < 200 else hashlib.sha256(cut_id.encode()).hexdigest()[:32]
+    is_plain = is_inside and str(path) == cut_id and len(cut_id) < 200
+    return cut_id if is_plain else hashlib.sha256(cut_id.encode()).hexdigest()[:32]
 
 
 def _of_own_source(cut: Cut, name: str, **field: Any) -> MonoCut:

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -20,20 +19,18 @@ from typing import Any
 
 from lhotse.shar.writers.tar import TarWriter
 
-from asr.data.features import cause
-from asr.data.jobs import run_jobs
-from asr.data.manifests.plain_items import to_line, to_plain
-from asr.data.manifests.shar.folders import INDEX
+from asr.data.manifests.audio_checks import reading
+from asr.data.manifests.lhotse_jsonl import to_line, to_plain
 from asr.data.manifests.shar.members import ShardMember, forget
-from asr.data.preparation.checked_chunks import CheckedChunk, CheckedSplit, track_hours, unreadable
+from asr.data.preparation.checked_chunks import CheckedChunk, CheckedSplit, unreadable
 from asr.data.preparation.fingerprint import describe_file, refuse_changed
 from asr.data.preparation.indexed_cut_set import parse_cut
-from asr.data.preparation.saved_corpus import gzipped
+from asr.data.preparation.saved_corpus import digest, gzipped
 from asr.data.preparation.shard_fields import ShardField, member_name
-from asr.errors import raise_if_out_of_resources
 from asr.safe_io import TEMPORARY, locked_folder, naming, sync, write_whole
 
 BLOCK_BYTES = 512  # of tar
+INDEX = "index"  # folder of what is written of each shard, <split>.<number>.json
 
 Files = Mapping[str, Path]
 
@@ -93,9 +90,9 @@ def _write_split(split: CheckedSplit, storage: ShardStorage, num_jobs: int) -> C
     field = storage.field
 
     def write(chunk: CheckedChunk) -> CheckedChunk:
-        files, lines = storage.files(chunk), [line for line, _ in split.lines_of(chunk)]
+        files, lines = storage.files(chunk), split.lines_of(chunk)
         cuts = [parse_cut(line, chunk.path.parent) for line in lines]
-        made_of = hashlib.sha256(b"".join([f"{field.options}\n".encode(), *lines])).hexdigest()
+        made_of = digest([f"{field.options}\n".encode(), *lines])
         index = _found_index(files, made_of) or _write_shard(files, made_of, cuts, field)
         left_out = dict(index["dropped"])
         kept = [cut for cut in cuts if cut.id not in left_out]
@@ -106,9 +103,7 @@ def _write_split(split: CheckedSplit, storage: ShardStorage, num_jobs: int) -> C
         dropped = [unreadable(chunk.split, name, why, field.source) for name, why in left_out.items()]
         return CheckedChunk.write(chunk.sibling("sharded"), chunk.split, made_of, stored, dropped, chunk.duration_s)
 
-    done = run_jobs(write, split.chunks, min(num_jobs, len(split.chunks)))
-    total_s = sum(chunk.duration_s for chunk in split.chunks)
-    return CheckedSplit(split.name, list(track_hours(done, total_s, f"writing shards of {split.name}")), split.dropped)
+    return split.rebuilt(write, num_jobs, f"writing shards of {split.name}")
 
 
 def _found_index(files: Files, made_of: str) -> dict[str, Any] | None:
@@ -119,21 +114,16 @@ def _found_index(files: Files, made_of: str) -> dict[str, Any] | None:
     """
     there = [kind for kind in ("tar", "cuts") if files[kind].exists()]
     index: dict[str, Any] = json.loads(files["index"].read_bytes()) if files["index"].exists() else {"made_of": None}
-    if index["made_of"] != made_of:
-        if there:
-            raise ValueError(
-                f"data.storage.dir: {files[there[0]]} is of other data, or of other options of text or limits; "
-                "give a new folder, or remove this one if nothing needs it"
-            )
-        return None
-    try:
+    if index["made_of"] == made_of:
         for kind in there:
             refuse_changed(files[kind], index[kind], files["index"].name)
-    except ValueError as error:
+        return index if len(there) == 2 else None
+    if there:
         raise ValueError(
-            f"data.storage.dir: {error} ({files['tar'].parent}); restore it, or remove it to have it written again"
-        ) from error
-    return index if len(there) == 2 else None
+            f"data.storage.dir: {files[there[0]]} is of other data, or of other options of text or limits; "
+            "give a new folder, or remove this one if nothing needs it"
+        )
+    return None
 
 
 def _write_shard(files: Files, made_of: str, cuts: Collection[Any], field: ShardField) -> dict[str, Any]:
@@ -152,7 +142,7 @@ def _write_shard(files: Files, made_of: str, cuts: Collection[Any], field: Shard
         # after a full disk the next attempt needs the room
         for path in temporary.values():
             path.unlink(missing_ok=True)
-    forget(str(files["tar"]))
+    forget()
     return index
 
 
@@ -166,13 +156,13 @@ def _fill(temporary: Files, cuts: Collection[Any], field: ShardField) -> dict[st
         TarWriter(str(temporary["tar"]), shard_size=None) as tar,
     ):
         for cut in cuts:
-            field.refuse_unfit(cut)
             try:
-                content, ending, size = field.encode(cut)
-            except Exception as error:  # a decoder may raise anything on a broken file
-                raise_if_out_of_resources(error, cut.id)
-                dropped.append((cut.id, cause(error)))
+                with reading(cut.id):
+                    array = field.read(cut)
+            except ValueError as error:
+                dropped.append((cut.id, str(error)))
                 continue
+            content, ending, size = field.encode(cut, array)
             name = member_name(cut.id)
             held = field.stored(cut, name, size)
             tar.write(f"{name}{ending}", io.BytesIO(content))

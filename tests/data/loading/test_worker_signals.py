@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 from torch.utils.data import DataLoader
 
-from asr.data.loading.worker_signals import ignore_signals_except_parents
+from asr.data.loading.loader import ignore_signals_except_parents
 
 PR_GET_PDEATHSIG = 2
 

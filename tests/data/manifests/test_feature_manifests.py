@@ -9,7 +9,6 @@ from lhotse import CutSet, RecordingSet, SupervisionSegment, SupervisionSet
 from asr.data.features import PrecomputedFeatures
 from asr.data.manifests.import_manifests import import_manifests
 from asr.data.preparation.cuts import evaluation_cuts
-from asr.recipes.custom.prepare import prepare_custom
 from tests.data.corpora import SPEC, utterance
 from tests.data.feature_corpora import (
     WIDTH,
@@ -56,18 +55,9 @@ def test_recordings_come_before_features_and_features_before_cuts(tmp_path):
     CutSet.from_manifests(features=[pair[0]]).to_file(tmp_path / "cuts.jsonl.gz")
     imported = import_manifests(folder)
     assert [len(m.features) for m in imported.splits.values()] == [1]
-    assert imported.notes == ["manifests of cuts were ignored; features and supervisions are used"]
     RecordingSet.from_recordings([utterance(tmp_path, "a")[0]]).to_file(tmp_path / "recordings.jsonl.gz")
     imported = import_manifests(folder)
     assert [(m.features, len(m.recordings)) for m in imported.splits.values()] == [(None, 1)]
-    assert "manifests of features were ignored; recordings and supervisions are used" in imported.notes
-
-
-def test_features_without_supervisions_are_refused(tmp_path):
-    write_folder(tmp_path, stored_utterance(tmp_path, "a"), split="_dev")
-    (tmp_path / "supervisions_dev.jsonl.gz").unlink()
-    with pytest.raises(ValueError, match="split 'dev' has features or supervisions, but not both"):
-        import_manifests(tmp_path)
 
 
 def test_features_and_audio_are_not_decoded_for_one_another(tmp_path):
@@ -77,12 +67,3 @@ def test_features_and_audio_are_not_decoded_for_one_another(tmp_path):
     (tmp_path / "t.tsv").write_text(f"audio\ttext\n{utterance(tmp_path, 'b')[0].sources[0].source}\thi\n")
     with pytest.raises(ValueError, match="audio"):
         evaluation_cuts(tmp_path / "t.tsv", str, FEATURES)
-
-
-def test_the_custom_recipe_takes_features_with_its_splits(tmp_path):
-    folder = tmp_path / "m"
-    for split, count in (("_train", 12), ("_test", 3)):
-        write_folder(folder, *(stored_utterance(tmp_path, f"u{split}{i}") for i in range(count)), split=split)
-    corpus = prepare_custom(tmp_path, source=str(folder), dev_fraction=0.2)
-    sizes = {name: (len(m.features), len(m.supervisions)) for name, m in corpus.splits.items()}
-    assert sizes == {"train": (10, 10), "dev": (2, 2), "test": (3, 3)}

@@ -1,11 +1,9 @@
-import tarfile
-
 import numpy as np
 import pytest
 import soundfile
 from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
-from asr.data.manifests.import_manifests import import_manifests, manifest_files
+from asr.data.manifests.import_manifests import import_manifests
 from asr.data.manifests.tables import read_table
 from asr.data.preparation.cuts import evaluation_cuts
 from tests.data.corpora import SPEC, utterance
@@ -45,25 +43,6 @@ def test_segments_without_audio_are_named_when_evaluating(manifests):
     }
 
 
-@pytest.mark.parametrize("name", ["x" * 300 + ".wav", "~nobody-of-this-name/a.wav", "a\0b.wav"])
-def test_an_impossible_path_is_missing_audio(tmp_path, name):
-    (item,) = import_manifests(table(tmp_path, "audio\ttext", f"{name}\thi")).dropped
-    assert item.reason.startswith("missing audio: ")
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (("audio\ttext", ".\thi"), "line 2: no audio is named"),
-        (("audio\ttext\tsplit", "a.wav\thi\ttest/../../x"), "line 2: there is no split 'test/../../x'"),
-        (("audio\ttext\tsplit", "a.wav\thi\ttrain-clean"), "line 2: there is no split 'train-clean'"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_with_its_line(tmp_path, lines, message):
-    with pytest.raises(ValueError, match=message):
-        read_table(table(tmp_path, *lines))
-
-
 def test_a_csv_has_quotation_marks_and_lines_in_them(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('audio,text,split\na.wav,"he said ""hi"", twice",dev\n"b, c.wav","two\nlines",test\n')
@@ -75,16 +54,6 @@ def test_a_csv_has_quotation_marks_and_lines_in_them(tmp_path):
     path.write_text("audio,text\na.wav,hi\nb.wav,hi,ho\n")
     with pytest.raises(ValueError, match=r"t\.csv, line 3"):
         read_table(path)
-
-
-def test_a_recording_under_two_names_is_refused(tmp_path):
-    soundfile.write(tmp_path / "a.wav", np.zeros(8000), 8000)
-    (tmp_path / "b.wav").symlink_to(tmp_path / "a.wav")
-    (tmp_path / "folder").mkdir()
-    for name in ("b.wav", "folder/../a.wav", str(tmp_path / "a.wav")):
-        rows = ("audio\ttext\tid\tsplit", "a.wav\thi\tone\ttrain", f"{name}\thi\ttwo\ttest")
-        with pytest.raises(ValueError, match=r"line 3: the audio '.*' occurs in line 2 too"):
-            read_table(table(tmp_path, *rows))
 
 
 def test_other_words_for_splits_are_understood_in_names_of_manifests(manifests):
@@ -101,11 +70,8 @@ def test_other_words_for_splits_are_understood_in_names_of_manifests(manifests):
         ("cuts.jsonl.gz", "all"),
         ("cuts_dev-clean.jsonl.gz", "dev-clean"),
         ("librispeech_cuts_test-clean.jsonl.gz", "test-clean"),
-        ("cv-en_cuts_valid.jsonl.gz", "dev"),
-        ("mine_train.jsonl", "train"),
         ("gigaspeech_cuts_XL.jsonl.gz", "all"),
         ("team_meeting.jsonl.gz", "all"),
-        ("2024-01-01.jsonl.gz", "all"),
     ],
 )
 def test_a_manifest_of_cuts_may_have_any_name_and_lhotses_says_its_split(manifests, name, split):
@@ -115,29 +81,10 @@ def test_a_manifest_of_cuts_may_have_any_name_and_lhotses_says_its_split(manifes
     assert [*import_manifests(manifests / name).splits] == [split]
 
 
-def test_the_name_of_a_corpus_may_stand_before_the_kind(manifests):
-    for kind in ("recordings", "supervisions"):
-        (manifests / f"{kind}.jsonl.gz").rename(manifests / f"librispeech_{kind}_test-clean.jsonl.gz")
-    assert [*import_manifests(manifests).splits] == ["test-clean"]
-    assert len(manifest_files(manifests)) == 2
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("recordings.jsonl", r"recordings\.jsonl and recordings\.jsonl\.gz are both"),
-        ("recordings_train.jsonl", "split 'train' has recordings or supervisions, but not both"),
-    ],
-)
-def test_a_folder_of_unclear_manifests_is_refused(manifests, name, message):
-    (manifests / name).write_text("")
-    with pytest.raises(ValueError, match=message):
+def test_recordings_without_supervisions_are_refused(manifests):
+    (manifests / "recordings_train.jsonl").write_text("")
+    with pytest.raises(ValueError, match="split 'train' has recordings or supervisions, but not both"):
         import_manifests(manifests)
-
-
-def test_cuts_beside_recordings_are_passed_over_and_it_is_said(manifests):
-    (manifests / "cuts.jsonl").write_text("")
-    assert any("cuts were ignored" in note for note in import_manifests(manifests).notes)
 
 
 def test_one_id_may_name_different_audio_in_different_splits(tmp_path):
@@ -158,38 +105,20 @@ def test_nothing_to_decode_says_why(tmp_path):
         evaluation_cuts(table(tmp_path, "audio\ttext", "gone.wav\thi"), str, SPEC.features)
 
 
-def test_columns_that_are_not_used_are_named_when_evaluating(tmp_path):
-    soundfile.write(tmp_path / "a.wav", np.zeros(8000), 8000)
-    source = table(tmp_path, "audio\ttext\tstart\tduration", "a.wav\thi\t0.5\t0.1")
-    ((cut,), _, notes) = evaluation_cuts(source, str, SPEC.features)
-    assert (cut.duration, notes) == (1.0, ["columns not used: start, duration"])
-
-
 def test_empty_transcripts_are_references(tmp_path):
     soundfile.write(tmp_path / "a.wav", np.zeros(8000), 8000)
     ((cut,), dropped, _) = evaluation_cuts(table(tmp_path, "audio\ttext", "a.wav\t"), str.strip, SPEC.features)
     assert (cut.supervisions[0].text, dropped) == ("", [])
 
 
-def test_every_real_prompt_is_a_reference_whatever_its_split(shared_data, tmp_path):
-    with tarfile.open(shared_data / "asterisk_en.tar") as tar:
-        tar.extractall(tmp_path, filter="data")
-    lines = (tmp_path / "asterisk_en/transcripts.tsv").read_text(encoding="utf-8").splitlines()
-    source = table(tmp_path / "asterisk_en", "audio\tspeaker\ttext\tsplit", *lines)
-    cuts, dropped, _ = evaluation_cuts(source, str.upper, SPEC.features)
-    assert dropped == []
-    assert sorted(cut.supervisions[0].text for cut in cuts) == sorted(line.split("\t")[2].upper() for line in lines)
-
-
-@pytest.mark.parametrize("num_jobs", [1, 3])
-def test_several_processes_find_in_a_table_what_one_finds(tmp_path, monkeypatch, num_jobs):
+def test_several_processes_find_in_a_table_what_one_finds(tmp_path, monkeypatch):
     monkeypatch.setattr("asr.data.manifests.recordings.CHUNK_FILES", 2)
     for number in range(9):
         utterance(tmp_path, f"u{number}", 0.5 + number / 10)
     (tmp_path / "u3.wav").unlink()
     (tmp_path / "u7.wav").write_bytes(b"no audio")
     rows = [f"u{number}.wav\thi {number}" for number in range(9)]
-    imported = import_manifests(table(tmp_path, "audio\ttext", *rows), num_jobs=num_jobs)
+    imported = import_manifests(table(tmp_path, "audio\ttext", *rows), num_jobs=3)
     segments = list(imported.splits["all"].supervisions)
     assert [(segment.id, segment.text) for segment in segments] == [(f"u{i}", f"hi {i}") for i in (0, 1, 2, 4, 5, 6, 8)]
     assert [(item.item, item.reason.partition(":")[0]) for item in imported.dropped] == [

@@ -115,30 +115,9 @@ def test_what_is_just_within_the_limits_is_kept(tmp_path):
     assert dropped(prepared) == {("train", "more"): "too short for its transcript: 25 frames, 27 needed"}
 
 
-def test_a_recording_with_several_utterances_gives_a_cut_for_each(tmp_path):
-    def segments(folder: Path, splits: dict[str, list[Pair]]) -> None:
-        recording, _ = utterance(folder, "talk", 2.0)
-        spans = {"first": (0.0, 0.6), "second": (0.5, 1.0), "same span": (0.5, 1.0), "rest": (1.6, 0.4)}
-        splits["train"] = [
-            (recording, SupervisionSegment(name, "talk", start, duration, text=name[0]))
-            for name, (start, duration) in spans.items()
-        ]
+def test_an_utterance_may_have_an_id_that_no_file_could_have(tmp_path):
+    name = f"../../ünlü 你好 {'a' * 300}"
 
-    prepared = run(tmp_path, Recipe(segments))
-    cuts = list(prepared.cuts("train"))
-    assert [(cut.id, cut.start, cut.duration) for cut in cuts] == [
-        ("first", 0.0, 0.6),
-        ("second", 0.5, 1.0),
-        ("same span", 0.5, 1.0),
-        ("rest", 1.6, 0.4),
-    ]
-    assert [[s.text for s in cut.supervisions] for cut in cuts] == [["f"], ["s"], ["s"], ["r"]]
-    audio, _ = soundfile.read(tmp_path / "corpus" / "talk.wav")
-    np.testing.assert_allclose(cuts[3].load_audio()[0], audio[12_800:], atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["../../up", "a" * 300, "ünlü 你好"])
-def test_an_utterance_may_have_an_id_that_no_file_could_have(tmp_path, name):
     def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
         recording, segment = utterance(folder, "file")
         segment.id = name
@@ -179,8 +158,8 @@ def twice(folder: Path, splits: dict[str, list[Pair]]) -> None:
         (without("train"), "has the splits dev, test-x; needed are 'train'"),
         (without("dev"), "has the splits train, test-x"),
         (empty_split, r"split 'test-x' of the corpus is empty; the first reasons: \['missing audio: x'\]"),
-        (no_recording, "split 'dev' .* dev-0 references non-existent recording elsewhere"),
-        (beyond_the_end, "split 'dev' .* dev-0: exceeded the bounds"),
+        (no_recording, "split 'dev' of the corpus: dev-0: missing recording"),
+        (beyond_the_end, "split 'dev' of the corpus: dev-0: outside its recording"),
         (twice, "split 'dev' .* duplicated"),
     ],
 )
@@ -192,9 +171,7 @@ def test_a_corpus_that_cannot_be_used_is_refused_before_it_is_kept(tmp_path, cha
     assert ids(run(tmp_path, Recipe()), "dev") == ["dev-0", "dev-1"]
 
 
-@pytest.mark.parametrize(
-    ("split", "reason"), [("train", "empty text"), ("dev", "too short for its transcript"), ("test-x", "empty text")]
-)
+@pytest.mark.parametrize(("split", "reason"), [("dev", "too short for its transcript"), ("test-x", "empty text")])
 def test_a_split_of_which_nothing_is_left_is_refused_with_the_reasons(tmp_path, split, reason):
     def spoil(folder: Path, splits: dict[str, list[Pair]]) -> None:
         splits[split] = [utterance(folder, "bad", **BAD_CUTS[reason])]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
+import asr.data.preparation.build
 import asr.data.preparation.checked_chunks
 from asr.data.manifests.corpus import Corpus
 from asr.data.preparation.prepare import prepare
@@ -59,18 +60,6 @@ def test_the_number_of_processes_changes_nothing(tmp_path, spec):
     assert reasons == ["item", "more-4", "short", "more-3"]
 
 
-def test_small_chunks_change_nothing(tmp_path, monkeypatch):
-    corpus = Recipe(many)(tmp_path)
-    small = prepare(tmp_path / "data", "corpus", lambda _: corpus, SPEC, "spec")
-    before = contents(small.folder)
-    monkeypatch.setattr("asr.data.preparation.saved_corpus.CHUNK_UTTERANCES", 500)
-    (tmp_path / "data").rename(tmp_path / "before")
-    whole = prepare(tmp_path / "data", "corpus", lambda _: corpus, SPEC, "spec")
-    assert {path: content for path, (_, content) in contents(whole.folder).items()} == {
-        path: content for path, (_, content) in before.items()
-    }
-
-
 def killed_in(monkeypatch, name: str, calls: int) -> list[str]:
     """Let the n-th call of a function that handles chunks raise KeyboardInterrupt; return what the calls were about."""
     real, seen = getattr(asr.data.preparation.checked_chunks, name), []
@@ -116,31 +105,29 @@ def test_features_that_were_stored_before_a_kill_are_not_computed_again(tmp_path
         assert all(PRECOMPUTED.features(cut).shape[0] == 100 for cut in prepared.cuts(split))
 
 
-def test_what_was_made_of_other_manifests_or_was_cut_short_is_made_again(tmp_path, monkeypatch):
+def test_chunks_that_were_made_of_other_manifests_are_checked_again(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, Recipe(), replace(SPEC, tokenizer_trainer=Killed()))
-    chunks = sorted((tmp_path / "corpus" / "spec.chunks").iterdir())
-    assert len(chunks) == 4
-    content = chunks[0].read_bytes()
-    for damaged in (content[:-1], content.replace(b'"ab"', b'"xy"'), b""):
-        chunks[0].write_bytes(damaged)
-        with monkeypatch.context() as patched:
-            looked_at = killed_in(patched, "check_cuts", 2)
-            with pytest.raises(KeyboardInterrupt):
-                run(tmp_path, Recipe(), replace(SPEC, tokenizer_trainer=Killed()))
-        assert len(looked_at) == 1
-        assert chunks[0].read_bytes() == content
+    (tmp_path / "corpus" / "corpus.json").unlink()
+    prepared = run(tmp_path, Recipe(lambda _, splits: setattr(splits["train"][0][1], "text", "xy")))
+    assert [cut.supervisions[0].text for cut in prepared.cuts("train")] == ["xy", "ab", "ab"]
 
 
-def test_audio_that_was_repaired_after_a_kill_is_used(tmp_path):
+@pytest.mark.parametrize("spec", [SPEC, PRECOMPUTED], ids=["computed", "stored"])
+def test_audio_that_was_repaired_after_a_kill_is_used(tmp_path, monkeypatch, spec):
     def lose(folder: Path, splits: dict[str, list[Pair]]) -> None:
         (folder / "train-1.wav").rename(folder / "lost")
 
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
     recipe = Recipe(lose)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, recipe, replace(SPEC, tokenizer_trainer=Killed()))
+    with monkeypatch.context() as patched:
+        patched.setattr(asr.data.preparation.build, "ctc_lengths", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, recipe, spec)
     (tmp_path / "corpus" / "lost").rename(tmp_path / "corpus" / "train-1.wav")
-    prepared = run(tmp_path, recipe)
+    prepared = run(tmp_path, recipe, spec)
     assert dropped(prepared) == {}
     assert ids(prepared, "train") == ["train-0", "train-1", "train-2"]
 

@@ -40,13 +40,6 @@ def test_masked_cuts_are_counted_named_and_listed(tmp_path):
     ]
 
 
-def test_a_run_without_short_cuts_lists_none(tmp_path):
-    prepared = run(tmp_path / "data", Recipe())
-    prepared.list_too_short(tmp_path)
-    assert "too short" not in printed(prepared)
-    assert not (tmp_path / "too_short.tsv").exists()
-
-
 def test_a_blank_between_equal_neighbors_is_needed_too(tmp_path):
     tokenizer = CharacterTokenizerTrainer().train(["ab"])
     cuts = run(tmp_path, Recipe(lambda _, splits: [setattr(s, "text", "aabbb") for _, s in splits["dev"]])).cuts("dev")

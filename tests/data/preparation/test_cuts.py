@@ -1,17 +1,10 @@
 import pytest
-from lhotse import CutSet, MonoCut, NumpyFilesWriter, SupervisionSegment
+from lhotse import SupervisionSegment
 
 import asr.data.preparation.cuts
-from asr.data.features import PrecomputedFeatures
 from asr.data.preparation.cuts import Limits, SourceCheck, check_cuts, supervised_cuts
 from asr.text.normalize import TextNormalizer
-from tests.data.corpora import NUM_MELS, SPEC, manifests, utterance
-
-
-@pytest.mark.parametrize("limits", [(-0.1, 1.0), (1.0, 1.0), (2.0, 1.0), (float("nan"), 1.0), (0.1, float("nan"))])
-def test_impossible_limits_are_refused(limits):
-    with pytest.raises(ValueError, match="0 <= min_duration_s < max_duration_s"):
-        Limits(*limits)
+from tests.data.corpora import SPEC, manifests, utterance
 
 
 def test_audio_is_looked_at_once_however_many_cuts_lie_in_it(tmp_path, monkeypatch):
@@ -39,22 +32,8 @@ def test_transcripts_are_normalized_and_the_rest_of_a_supervision_is_kept(tmp_pa
     recording, segment = utterance(tmp_path, "a", text="  Hello,\tWORLD ")
     segment.speaker, segment.language, segment.custom = "anna", "en", {"accent": "x"}
     cuts = supervised_cuts(manifests((recording, segment)))
-    checked = check_cuts("train", cuts, TextNormalizer(case="lower", punctuation="strip"), Limits(), SPEC.features)
-    (found,) = checked.cuts[0].supervisions
+    normalizer = TextNormalizer(case="lower", punctuation="strip")
+    ((cut,), _, _) = check_cuts("train", cuts, normalizer, Limits(), SPEC.features)
+    (found,) = cut.supervisions
     assert (found.id, found.text, found.speaker, found.language) == ("a", "hello world", "anna", "en")
     assert found.custom == {"accent": "x"}
-
-
-def test_a_cut_of_features_alone_has_no_audio_to_be_wrong(tmp_path):
-    (cut,) = supervised_cuts(manifests(utterance(tmp_path, "a")))
-    with NumpyFilesWriter(tmp_path / "features") as storage:
-        alone = cut.compute_and_store_features(SPEC.features.extractor, storage).drop_recording()
-    assert SourceCheck(PrecomputedFeatures(NUM_MELS))(alone) is None
-
-
-def test_a_cut_of_nothing_is_dropped_with_its_reason():
-    bare = MonoCut("bare", 0, 1.0, 0, [SupervisionSegment("bare", "r", 0, 1.0, text="a")])
-    checked = check_cuts("dev", CutSet.from_cuts([bare]), TextNormalizer(), Limits(), SPEC.features)
-    assert [(item.split, item.item, item.reason) for item in checked.dropped] == [
-        ("dev", "bare", "no audio and no features")
-    ]

@@ -112,13 +112,13 @@ def test_features_that_vanish_before_they_are_stored_are_dropped_and_named(tmp_p
         gone.append(file_of(splits["dev"][-1][0]))
 
     gone: list[Path] = []
-    encode = FeatureField.encode
+    read = FeatureField.read
 
-    def encode_later(self, cut):
+    def read_later(self, cut):
         gone[0].unlink(missing_ok=True)
-        return encode(self, cut)
+        return read(self, cut)
 
-    monkeypatch.setattr(FeatureField, "encode", encode_later)
+    monkeypatch.setattr(FeatureField, "read", read_later)
     prepared = run(tmp_path / "a", FeatureRecipe(change), in_shards(FEATURES_SPEC, tmp_path / "shards"))
     assert ids(prepared, "dev") == ["dev-0", "dev-1"]
     assert dropped(prepared)["dev", "gone"].startswith("unreadable features: FileNotFoundError")

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lhotse import SupervisionSegment
 
 from asr.data.features import PrecomputedFeatures
 from asr.data.loading.dataset import SpeechDataset
-from asr.data.manifests.corpus import Manifests
 from asr.text.normalize import TextNormalizer
 from tests.data.corpora import SPEC, Recipe, contents, dropped, ids, run
 from tests.data.feature_corpora import (
@@ -20,7 +18,6 @@ from tests.data.feature_corpora import (
     Pair,
     file_of,
     matrix,
-    store,
     stored_utterance,
 )
 
@@ -34,7 +31,7 @@ def test_features_without_audio_become_prepared_data_and_batches(tmp_path):
     frames = np.concatenate([matrix(100, seed=7)] * 3).astype(np.float64)
     np.testing.assert_allclose(prepared.mean, frames.mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(prepared.std, frames.std(axis=0), atol=1e-6)
-    batch = SpeechDataset(FEATURES_SPEC.features, prepared.tokenizer)[(0, prepared.cuts("dev")[:])]
+    batch = SpeechDataset(FEATURES_SPEC.features, prepared.tokenizer)[(0, list(prepared.cuts("dev")))]
     assert batch.num_frames.tolist() == [100, 100]
     assert batch.audio_s == 2.0
     np.testing.assert_array_equal(batch.features[0], matrix(100, seed=5).astype(np.float32))
@@ -87,10 +84,10 @@ def other_width(pair: Pair) -> None:
     ("spoil", "reason"),
     [
         (missing, "missing features: "),
-        (truncated, "unreadable features: .*shape \\(90, 5\\), expected 100 frames of 5"),
+        (truncated, "unreadable features: .*shape \\(90, 5\\)"),
         (other_width, "unreadable features: .*shape \\(100, 2\\)"),
         (not_a_number, "unreadable features: .*not finite"),
-        (other_shift, "unreadable features: .*has frames every 20 ms, expected 10 ms"),
+        (other_shift, "unreadable features: .*every 20 ms"),
         (objects, "unreadable features: .*allow_pickle=False"),
         (too_short, "too short for its transcript: 25 frames, 40 needed"),
     ],
@@ -108,31 +105,11 @@ def test_features_that_cannot_be_trained_on_are_dropped_with_the_reason(tmp_path
 
 def test_features_lost_after_preparing_are_skipped_and_named(tmp_path):
     prepared = run(tmp_path, FeatureRecipe(), FEATURES_SPEC)
-    cuts = prepared.cuts("train")[:]
+    cuts = list(prepared.cuts("train"))
     file_of(cuts[1].features).unlink()
     batch = SpeechDataset(FEATURES_SPEC.features, prepared.tokenizer)[(0, cuts)]
     assert batch.ids == ("train-0", "train-2")
     assert [name for name, _ in batch.skipped] == ["train-1"]
-
-
-def test_segments_of_one_matrix_get_their_own_frames(tmp_path):
-    def change(folder: Path, splits: dict[str, list[Pair]]) -> None:
-        talk = store(folder, "talk", matrix(300, seed=1), start=2.0)
-        segments = [SupervisionSegment(f"s{i}", "talk", 2.0 + 0.5 * i, 0.75, text="a") for i in range(3)]
-        splits["train"] = [(talk, segment) for segment in segments]
-
-    class Talks(FeatureRecipe):
-        def __call__(self, folder: Path):
-            corpus = super().__call__(folder)
-            found = corpus.splits["train"]
-            corpus.splits["train"] = Manifests.of(list(found.features)[:1], found.supervisions)
-            return corpus
-
-    prepared = run(tmp_path, Talks(change), FEATURES_SPEC)
-    for index, cut in enumerate(prepared.cuts("train")):
-        assert cut.id == f"s{index}"
-        expected = matrix(300, seed=1)[50 * index : 50 * index + 75]
-        np.testing.assert_array_equal(FEATURES_SPEC.features(cut), expected)
 
 
 @pytest.mark.parametrize(
@@ -150,27 +127,11 @@ def test_features_that_cannot_be_had_are_refused_before_any_is_read(tmp_path, mo
         run(tmp_path, recipe, replace(SPEC, features=features))
 
 
-def longer_than_told(folder: Path, splits: dict[str, list[Pair]]) -> None:
-    splits["dev"][0][0].num_frames = 120
-
-
 def beyond_the_end(folder: Path, splits: dict[str, list[Pair]]) -> None:
     splits["dev"][0][1].duration = 1.5
 
 
-def twice(folder: Path, splits: dict[str, list[Pair]]) -> None:
-    splits["dev"].append((store(folder, "more", matrix(100)), splits["dev"][0][1]))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (twice, "split 'dev' .* duplicated"),
-        (longer_than_told, "split 'dev' .*num_frames is 120"),
-        (beyond_the_end, "split 'dev' .* dev-0: outside its recording"),
-    ],
-)
-def test_manifests_of_features_that_contradict_are_refused_before_they_are_kept(tmp_path, change, message):
-    with pytest.raises(ValueError, match=message):
-        run(tmp_path, FeatureRecipe(change), FEATURES_SPEC)
+def test_manifests_of_features_that_contradict_are_refused_before_they_are_kept(tmp_path):
+    with pytest.raises(ValueError, match="dev-0: outside its recording"):
+        run(tmp_path, FeatureRecipe(beyond_the_end), FEATURES_SPEC)
     assert list(tmp_path.rglob("*.json*")) == []

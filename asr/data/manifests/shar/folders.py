@@ -11,10 +11,12 @@ import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from lhotse import Features, Recording, SupervisionSegment
+from lhotse.serialization import deserialize_item
 from lhotse.utils import compute_num_frames
 
 from asr.console import track
@@ -26,8 +28,6 @@ from asr.data.manifests.shar.members import ShardMember
 CUTS = re.compile(r"cuts(?:\.(\w+))?\.jsonl(?:\.gz)?")
 FIELDS = ("recording", "features")
 TARS = {field: re.compile(rf"{field}(?:\.(\w+))?\.tar") for field in FIELDS}
-OTHERS = re.compile(r"(\w+)(?:\.\w+)?\.(?:tar|tar\.gz|jsonl\.gz)")  # names of fields, read or not
-INDEX = "index"  # folder of what this program has written of each shard, <split>.<number>.json
 
 
 @dataclass(frozen=True)
@@ -48,47 +48,35 @@ class Shard:
 def find_shards(folder: Path) -> list[Shard]:
     """Return the shards of a folder in order; none if it is no Shar folder.
 
-    A folder with tars of audio is one of audio; with tars of features alone, one of features. A ``features.tar``
-    without a number may be anybody's archive, and counts only beside the cuts of its name.
+    A folder with tars of audio is one of audio; with tars of features alone, one of features. A tar without a number
+    may be anybody's archive, and counts only beside the cuts of its name.
 
     Raises:
-        ValueError: one lacks cuts or its tar, or one is missing between two others.
+        ValueError: cuts lack their tar, or the reverse.
     """
     names = {path.name: path for path in sorted(folder.iterdir())}
-    cuts, audio, features = (
+    cuts, *tars = (
         {match[1] or "": path for name, path in names.items() if (match := kind.fullmatch(name))}
         for kind in (CUTS, *TARS.values())
     )
-    features = {number: path for number, path in features.items() if number.isdecimal() or number in cuts}
-    field, tars = ("features", features) if features and not audio else ("recording", audio)
-    numbers = sorted(int(number) for number in cuts if number.isdecimal())
-    if not tars and not (numbers and any(name.endswith((".tar", ".tar.gz")) for name in names)):
+    field, found = next(((field, found) for field, found in zip(FIELDS, tars, strict=True) if found), ("", {}))
+    numbers = {number for number in (*cuts, *found) if number.isdecimal() or number in cuts.keys() & found.keys()}
+    if not numbers or not any(name.endswith((".tar", ".tar.gz")) for name in names):
         return []
-    for number in sorted(cuts.keys() ^ tars.keys()):
-        here, lacking = (cuts[number], f"{field}…tar") if number in cuts else (tars[number], "cuts….jsonl.gz")
-        raise ValueError(f"{folder}: the shard {here.name} has no {lacking} (a plain tar) beside it: restore it")
-    if missing := set(range(min(numbers, default=0), max(numbers, default=0))) - {*numbers}:
-        raise ValueError(f"{folder}: the shard {min(missing)} is missing, between others: restore it")
-    return [Shard(cuts[number], tars[number], field) for number in sorted(cuts)]
+    if unpaired := sorted(numbers - (cuts.keys() & found.keys())):
+        here = cuts.get(unpaired[0]) or found[unpaired[0]]
+        raise ValueError(
+            f"{folder}: the shard of {here.name} is not whole, cuts.NUMBER.jsonl.gz with recording.NUMBER.tar, or "
+            "features.NUMBER.tar, not compressed: restore it"
+        )
+    return [Shard(cuts[number], found[number], field) for number in sorted(numbers)]
 
 
-def refuse_incomplete(folder: Path) -> None:
-    """Refuse a folder of shards that this program wrote, if one of them is no longer there.
-
-    Raises:
-        ValueError: names the shard.
-    """
-    for record in sorted((folder / INDEX).glob("*.json")):
-        split, _, number = record.stem.rpartition(".")
-        if not any((folder / split / f"{field}.{number}.tar").is_file() for field in FIELDS):
-            raise ValueError(f"{folder}: the shard {split}/….{number}.tar is missing: restore it")
-
-
-def read_shards(shards: list[Shard], split: str) -> tuple[Manifests, list[Dropped], list[str]]:
+def read_shards(shards: list[Shard], split: str) -> tuple[Manifests, list[Dropped]]:
     """Read shards as the recordings, or features, and the supervisions of their cuts.
 
     Returns:
-        Manifests, the cuts without audio (or features) or supervision, and notes on what is not read.
+        Manifests, and the cuts without audio (or features) or supervision.
 
     Raises:
         ValueError: a line or a member is malformed, or the two files of a shard do not fit each other.
@@ -97,24 +85,20 @@ def read_shards(shards: list[Shard], split: str) -> tuple[Manifests, list[Droppe
     supervisions: dict[str, SupervisionSegment] = {}
     dropped: list[Dropped] = []
     for shard in track(shards, f"reading shards of {split}", transient=True):
-        found = _sources(shard)
-        for where, cut in items(shard.cuts, unused=FIELDS):
-            name, source = next(found, (None, None))
-            if name != cut.id:
-                raise ValueError(f"{shard.tar} does not fit {where}: the cut is {cut.id!r}, in the tar is {name!r}")
+        lines = items(shard.cuts, deserialize_item, unused=FIELDS)
+        for (where, cut), (name, source) in zip_longest(lines, _sources(shard), fillvalue=("", None)):
+            if cut is None or name != cut.id:
+                raise ValueError(
+                    f"{shard.tar} does not fit {where or shard.cuts}: in the tar is {name!r}; restore both"
+                )
             if source is None or not cut.supervisions:
                 lacking = "supervision" if source else shard.field
                 dropped.append(Dropped(split, cut.id, f"no {lacking}: the cut has none"))
                 continue
-            add_item(sources, source, where, may_repeat=False)
+            add_item(sources, source, where)
             for segment in segments_of(cut, cut.id):
-                add_item(supervisions, segment, where, may_repeat=False)
-        if next(found, None) is not None:
-            raise ValueError(f"{shard.tar} has more in it than {shard.cuts.name} has cuts: restore that file")
-    beside = (OTHERS.fullmatch(path.name) for path in shards[0].cuts.parent.iterdir())
-    others = sorted({match[1] for match in beside if match} - {"cuts", shards[0].field})
-    notes = [f"fields of Shar folders that were ignored: {', '.join(others)}"] if others else []
-    return Manifests.of(sources.values(), supervisions.values()), dropped, notes
+                add_item(supervisions, segment, where)
+    return Manifests.of(sources.values(), supervisions.values()), dropped
 
 
 def _sources(shard: Shard) -> Iterator[tuple[str, Source | None]]:

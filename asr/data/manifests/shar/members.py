@@ -7,13 +7,11 @@ import io
 import os
 import re
 import zlib
-from collections import OrderedDict
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-import soundfile
 from lhotse.audio.backend import LibsndfileBackend
-from lhotse.utils import compute_num_samples
 
 from asr.errors import TOO_MANY_FILES, UnusableFile
 
@@ -21,10 +19,6 @@ from asr.errors import TOO_MANY_FILES, UnusableFile
 NAME = re.compile(r"(/.*\.tar):([0-9]{1,15})\+([0-9]{1,10})(?:#([0-9a-f]{8}))?", re.DOTALL)
 MAX_OPEN = 16  # shards that a process keeps open
 REMEDY = "restore the file as it was, then run the same command again; a run can be resumed"
-
-
-class UnusableShard(UnusableFile):
-    """A shard is missing, or has changed."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +54,7 @@ class ShardMember:
         """Return the member with the checksum of what it holds now.
 
         Raises:
-            UnusableShard: it cannot be read.
+            UnusableFile: it cannot be read.
         """
         return self if self.crc32 is not None else replace(self, crc32=zlib.crc32(self.read()))
 
@@ -68,7 +62,7 @@ class ShardMember:
         """Return its content.
 
         Raises:
-            UnusableShard: the shard is missing, or has other bytes in this place.
+            UnusableFile: the shard is missing, or has other bytes in this place.
             OSError: too many files are open.
         """
         return _read(self)
@@ -78,69 +72,54 @@ class ShardMember:
 def _read(member: ShardMember) -> bytes:
     content = b""
     try:
-        descriptor = _tars.descriptor(member.tar)
+        tar = _opened(member.tar)
         # one call reads at most 2 GB, and less from some network disks
-        while more := os.pread(descriptor, member.num_bytes - len(content), member.offset + len(content)):
+        while more := os.pread(tar.descriptor, member.num_bytes - len(content), member.offset + len(content)):
             content += more
     except OSError as error:
         if error.errno in TOO_MANY_FILES:
             raise
-        raise UnusableShard(f"the shard {member.tar} cannot be read: {error.strerror}; {REMEDY}") from error
+        raise UnusableFile(f"the shard {member.tar} cannot be read: {error.strerror}; {REMEDY}") from error
     if len(content) != member.num_bytes:
-        raise UnusableShard(
+        raise UnusableFile(
             f"the shard {member.tar} was cut short: it ends before byte {member.offset + member.num_bytes}; {REMEDY}"
         )
     if member.crc32 not in (None, zlib.crc32(content)):
-        raise UnusableShard(
+        raise UnusableFile(
             f"the shard {member.tar} has changed since the data were prepared: the checksum of the member at byte "
             f"{member.offset} differs; {REMEDY}"
         )
     return content
 
 
-class _OpenTars:
-    """Shards that stay open, the last used: opening one takes a round trip on a network disk."""
+class _Tar:
+    """An open shard, closed when nothing uses it; it has no position of its own, so that processes may share it."""
 
-    def __init__(self) -> None:
-        self.found: OrderedDict[str, int] = OrderedDict()
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
 
-    def descriptor(self, path: str) -> int:
-        """Return an open file that has no position of its own, so that processes may share it."""
-        if path in self.found:
-            self.found.move_to_end(path)
-            return self.found[path]
-        descriptor = self.found[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        if len(self.found) > MAX_OPEN:
-            os.close(self.found.popitem(last=False)[1])
-        return descriptor
-
-    def forget(self, path: str) -> None:
-        """Close a shard that will be written again."""
-        if path in self.found:
-            os.close(self.found.pop(path))
-        _read.cache_clear()
+    def __del__(self) -> None:
+        os.close(self.descriptor)
 
 
-_tars = _OpenTars()
-forget = _tars.forget
+@functools.lru_cache(maxsize=MAX_OPEN)  # opening one takes a round trip on a network disk
+def _opened(path: str) -> _Tar:
+    return _Tar(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+
+def forget() -> None:
+    """Close all shards, because one will be written again."""
+    _opened.cache_clear()
+    _read.cache_clear()
 
 
 class FilesAndShards(LibsndfileBackend):
     """lhotse's reader of audio by libsndfile, also of members of shards."""
 
-    def read_audio(
-        self,
-        path_or_fd: object,
-        offset: float = 0.0,
-        duration: float | None = None,
-        force_opus_sampling_rate: int | None = None,
-    ) -> tuple[np.ndarray, int]:
+    def read_audio(self, path_or_fd: object, *args: Any, **kwargs: Any) -> tuple[np.ndarray, int]:
         """Return samples (channels, N) float32, and their rate in Hz."""
         member = ShardMember.find(path_or_fd)
-        if member is None:
-            return super().read_audio(path_or_fd, offset, duration, force_opus_sampling_rate)
-        with soundfile.SoundFile(io.BytesIO(member.read())) as file:
-            num_samples = file.frames if duration is None else compute_num_samples(duration, file.samplerate)
-            if offset > 0:
-                file.seek(compute_num_samples(offset, file.samplerate))
-            return file.read(num_samples, dtype="float32", always_2d=True).T, file.samplerate
+        samples: tuple[np.ndarray, int] = super().read_audio(
+            path_or_fd if member is None else io.BytesIO(member.read()), *args, **kwargs
+        )
+        return samples
