@@ -9,11 +9,12 @@ import math
 from typing import Any, NamedTuple, Unpack
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
 from asr import devices
 from asr.decoding.ctc_prefixes import hashed
-from asr.decoding.hypothesis import Hypothesis, check_beam, ranked
+from asr.decoding.hypothesis import Hypothesis, ranked
 from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
 from asr.decoding.scorers.scorer import Scorer, select
 from asr.models.heads.protocols import Transduces
@@ -35,19 +36,17 @@ class TransducerBeam(ShallowFusion):
 
     needs = Transduces
 
-    def __init__(self, beam_size: int = 4, beam_size_token: int = 8, **fusion: Unpack[FusionOptions]) -> None:
-        """Check the options.
+    def __init__(
+        self, beam_size: PositiveInt = 4, beam_size_token: PositiveInt = 8, **fusion: Unpack[FusionOptions]
+    ) -> None:
+        """Set the options.
 
         Args:
             beam_size: texts that are kept after each frame, K; as many hypotheses are returned.
             beam_size_token: the most probable tokens, C, that a text may grow by in a frame.
             fusion: see ``ShallowFusion``.
-
-        Raises:
-            ValueError: an option is out of its range.
         """
         super().__init__(**fusion)
-        check_beam(beam_size=beam_size, beam_size_token=beam_size_token)
         self.beam_size, self.beam_size_token = beam_size, beam_size_token
 
     def __call__(self, head: Transduces, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:

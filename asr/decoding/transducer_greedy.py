@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor
 
 from asr import devices
@@ -27,9 +28,6 @@ class TransducerGreedy:
     Args:
         max_symbols: tokens that a frame may have; the search then goes to the next frame, as with a blank.
 
-    Raises:
-        ValueError: ``max_symbols`` is below 1.
-
     Reference:
         Graves 2012, "Sequence transduction with recurrent neural networks", arXiv:1211.3711, section 2.6, with a beam
         of one. Differs: a limit of tokens per frame.
@@ -37,9 +35,7 @@ class TransducerGreedy:
 
     needs = Transduces
 
-    def __init__(self, max_symbols: int = 3) -> None:
-        if max_symbols < 1:
-            raise ValueError(f"max_symbols must be at least 1, given {max_symbols}")
+    def __init__(self, max_symbols: PositiveInt = 3) -> None:
         self.max_symbols = max_symbols
 
     def __call__(self, head: Transduces, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:

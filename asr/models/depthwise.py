@@ -73,9 +73,15 @@ def _as_row(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Ten
 
 
 class DepthwiseConv1d(nn.Conv1d):
-    """Depthwise convolution that sees as many frames before as after, and keeps the number of frames."""
+    """Depthwise convolution that sees as many frames before as after, and keeps the number of frames.
+
+    Raises:
+        ValueError: the kernel has no middle.
+    """
 
     def __init__(self, channels: int, kernel_width: int) -> None:
+        if kernel_width % 2 == 0:
+            raise ValueError(f"the kernel_width of a convolution must be odd, given {kernel_width}")
         super().__init__(channels, channels, kernel_width, groups=channels)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import lightning.pytorch as pl
+from pydantic import PositiveInt
 
 from asr.console import PlainConsole
 from asr.evaluation.wer import Score
@@ -88,15 +89,11 @@ class StallWarning(pl.Callback):
     """
 
     def __init__(
-        self, alignment_updates: int = 1000, num_validations: int = 3, loss_span_updates: int | None = None
+        self,
+        alignment_updates: PositiveInt = 1000,
+        num_validations: PositiveInt = 3,
+        loss_span_updates: PositiveInt | None = None,
     ) -> None:
-        for name, value in (
-            ("alignment_updates", alignment_updates),
-            ("num_validations", num_validations),
-            ("loss_span_updates", 1 if loss_span_updates is None else loss_span_updates),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, given {value}")
         self.alignment_updates, self.num_validations = alignment_updates, num_validations
         self.loss_span_updates = loss_span_updates
         self.console = PlainConsole()
