@@ -5,7 +5,6 @@ B utterances, K hypotheses, C tokens that may follow, V tokens, N nodes, E moves
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -40,30 +39,13 @@ def read_phrases(path: Path, boost: float, encode: Callable[[str], Sequence[int]
             phrase, tab, own = line.decode().strip("\r ").partition("\t")
             if not phrase and not tab:
                 continue
-            tokens = tuple(encode(phrase))
-            found = _boost(own) if tab else boost
-            if not tokens:
-                raise ValueError("the phrase has no tokens")
-            if UNKNOWN_ID in tokens:
-                unknown = [char for char in dict.fromkeys(phrase) if UNKNOWN_ID in encode(char)]
-                raise ValueError(
-                    f"{phrase[:60]!r} has {', '.join(map(repr, unknown[:5])) or 'a character'}, which the run's "
-                    "tokenizer does not know; remove the phrase"
-                )
+            tokens, found = tuple(encode(phrase)), float(own) if tab else boost
+            if not tokens or UNKNOWN_ID in tokens or not found > 0:
+                raise ValueError(f"{phrase!r} has a character that the run does not know, or a boost not above 0")
             phrases[tokens] = max(found, phrases.get(tokens, 0.0))
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
     return phrases
-
-
-def _boost(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not 0 < found < math.inf:
-        raise ValueError(f"a boost must be a number above 0, given {text!r}")
-    return found
 
 
 class HotwordScorer:
