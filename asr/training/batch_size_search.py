@@ -7,7 +7,6 @@ import copy
 import ctypes
 import gc
 import math
-import resource
 import time
 import warnings
 from collections.abc import Callable
@@ -30,8 +29,6 @@ USABLE = 0.9  # share of the memory: allocators leave gaps, and other batches ma
 STATUS = Path("/proc/self/status")
 MEMINFO = Path("/proc/meminfo")
 RESET_PEAK = "5"  # what /proc/self/clear_refs takes for it, see proc(5)
-# limits of a process (ulimit -v and -d), and what counts for them
-LIMITS = ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData"))
 # files with limit, usage and caches of a container: control groups version 2, then version 1
 CONTAINERS = (
     ("/sys/fs/cgroup/memory.max", "memory.current", "inactive_file"),
@@ -84,8 +81,7 @@ class ProcessMemory:
 
     def __init__(self, num_processes: int = 1) -> None:
         self.name = "main memory (approximate: growth of resident memory)"
-        shared = min(_in_status("MemAvailable", MEMINFO), _left_in_container()) // num_processes
-        self.available = min(shared, _left_in_limits())
+        self.available = min(_in_status("MemAvailable", MEMINFO), _left_in_container()) // num_processes
         self.before = _in_status("VmRSS")
 
     def now(self) -> int:
@@ -129,12 +125,6 @@ def _left_in_container() -> int:
             most, now = int(Path(limit).read_text()), int((folder / used).read_text())
             return most - now + int(stat[cached])
     return 2**63 - 1
-
-
-def _left_in_limits() -> int:
-    """Return what the limits of this process leave; 2^63 - 1 if it has none."""
-    found = ((resource.getrlimit(limit)[0], name) for limit, name in LIMITS)
-    return min([2**63 - 1, *(most - _in_status(name) for most, name in found if most != resource.RLIM_INFINITY)])
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import resource
 import subprocess
@@ -234,19 +235,16 @@ class Stopwatch:
     """Wall-clock and CPU seconds since its construction, of this process and its finished children."""
 
     def __init__(self) -> None:
-        self.start_wall, self.start_cpu = time.monotonic(), self._cpu()
+        self.start = self._now()
 
     @staticmethod
-    def _cpu() -> float:
-        usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    def _now() -> tuple[float, float]:
+        return time.monotonic(), sum(os.times()[:4])
 
     def read(self) -> dict[str, float]:
         """Return ``seconds`` and ``cpu_seconds``."""
-        return {
-            "seconds": round(time.monotonic() - self.start_wall, 1),
-            "cpu_seconds": round(self._cpu() - self.start_cpu, 1),
-        }
+        passed = (now - start for now, start in zip(self._now(), self.start, strict=True))
+        return {name: round(seconds, 1) for name, seconds in zip(("seconds", "cpu_seconds"), passed, strict=True)}
 
 
 def peak_memory_mb() -> dict[str, float]:
