@@ -86,8 +86,8 @@ class WandbTracking(WandbLogger):
             self.experiment  # noqa: B018
         except (wandb.errors.Error, ValueError) as error:
             raise ValueError(
-                f"wandb could not start a run: {first_line(error)}; logger.wandb.mode=offline uploads it later, logger=csv"
-                " needs no wandb"
+                f"wandb could not start a run: {first_line(error)}; logger.wandb.mode=offline uploads it later, "
+                "logger=csv needs no wandb"
             ) from error
 
     check_machine = staticmethod(refuse_unwritable_folders)  # called before anything is built

@@ -201,15 +201,18 @@ class TrainingModule(pl.LightningModule):
             self._skip(optimizer)
             return
         # Lightning has divided the loss by the accumulated micro-batches, DDP the gradients by the ranks
-        scale = self.trainer.accumulate_grad_batches * self.trainer.world_size / max(1, sums.num_tokens)
+        num_tokens = max(1, sums.num_tokens)
+        scale = self.trainer.accumulate_grad_batches * self.trainer.world_size / num_tokens
         for gradient in gradients:
             gradient.mul_(scale)
         self.gradient_norm = norm * scale
         finite = math.isfinite(sums.loss) and sums.num_nonfinite == 0
         skipped = self.guard.end_update(self.global_step, finite, int(sums.num_too_short), self.global_rank)
+        parts = zip(self.recognizer.head.loss_names, sums.parts, strict=True)
         numbers = {
-            "train/loss": sums.loss / max(1, sums.num_tokens),
-            **self._loss_parts(sums),
+            "train/loss": sums.loss / num_tokens,
+            # of a loss with one part that is all
+            **{f"train/{name}_loss": part / num_tokens for name, part in parts if len(sums.parts) > 1},
             "train/gradient_norm": self.gradient_norm,  # before clipping
             "train/lr": float(optimizer.param_groups[0]["lr"]),
             "train/utterances": sums.num_utterances,
@@ -222,12 +225,6 @@ class TrainingModule(pl.LightningModule):
         self.log_dict({name: torch.as_tensor(number) for name, number in numbers.items()})
         if skipped:
             self._skip(optimizer)
-
-    def _loss_parts(self, sums: UpdateSums) -> dict[str, float]:
-        """Return the parts of the loss in nats per token; none if there is but one."""
-        names = self.recognizer.head.loss_names
-        found = zip(names, sums.parts, strict=True)
-        return {f"train/{name}_loss": part / max(1, sums.num_tokens) for name, part in found} if len(names) > 1 else {}
 
     def configure_gradient_clipping(
         self,

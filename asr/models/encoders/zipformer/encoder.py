@@ -121,9 +121,6 @@ class ZipformerEncoder(nn.Module):
             warmup = (i * step, (i + 1) * step)
             self.encoders.append(ZipformerStack(self.batch_count, size, num_layers, factor, falling, warmup))
         self.downsample_output = SimpleDownsample(OUTPUT_DOWNSAMPLING_FACTOR)
-        self._switch(balance, whiten)
-
-    def _switch(self, balance: bool, whiten: bool) -> None:
         # they stay, and draw as before: dropout and skipped layers are the same with and without them
         for module in self.modules():
             if isinstance(module, Balancer) and not balance:
