@@ -62,14 +62,6 @@ def test_scores_equal_those_of_looking_at_the_whole_text_each_time(seed, boundar
         assert sum(scores) + end == pytest.approx(brute_force(text, phrases, boundary, beginnings)[0])
 
 
-def test_a_phrase_gets_its_share_token_by_token_and_loses_it_where_it_is_left():
-    scorer = HotwordScorer({(3, 4, 5): 2.0}, 6)
-    assert scored(scorer, [3, 4, 5, 3]) == ([2.0, 2.0, 2.0, 2.0], -2.0)
-    assert scored(scorer, [3, 4, 4]) == ([2.0, 2.0, -4.0], 0.0)
-    # the beginning of the phrase is found again within what was left
-    assert scored(scorer, [3, 3, 4, 5]) == ([2.0, 0.0, 2.0, 2.0], 0.0)
-
-
 def test_hypotheses_do_not_mix():
     phrases = random_phrases(9)
     scorer = HotwordScorer(phrases, 6)

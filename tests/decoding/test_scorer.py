@@ -33,10 +33,3 @@ def test_a_sum_of_sums_weighs_each_scorer_and_counts_tokens():
     never = 0.5 * 0.25 + 3
     torch.testing.assert_close(found, torch.tensor([[[twice] * 2, [never] * 2]], dtype=torch.float64))
     torch.testing.assert_close(scorer.end(state), torch.tensor([[0.5 * 2 * 2 - 2, 0.0]], dtype=torch.float64))
-
-
-def test_a_bonus_per_token_needs_no_scorer():
-    scorer = WeightedSum([], token_bonus=1.5)
-    state = scorer.start(2, torch.device("cpu"))
-    assert scorer.score(state, torch.ones(2, 1, 3, dtype=torch.int64)).tolist() == [[[1.5] * 3]] * 2
-    assert scorer.end(scorer.advance(state, torch.ones(2, 1, dtype=torch.int64))).tolist() == [[0.0]] * 2

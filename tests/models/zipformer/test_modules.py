@@ -7,7 +7,7 @@ import torch
 from torch.autograd import gradcheck
 
 from asr.models.encoders.zipformer.attention_kernel import attend, attention_weights
-from asr.models.encoders.zipformer.chunks import Chunks, draw_chunks
+from asr.models.encoders.zipformer.chunks import Chunks
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.encoders.zipformer.modules import ChunkCausalDepthwiseConv1d, SimpleDownsample
 from asr.models.encoders.zipformer.scaling import BatchCount, BiasNorm, ScheduledFloat
@@ -131,13 +131,6 @@ def test_frames_of_a_chunk_see_no_further_than_its_end_and_its_left_context():
     ]
 
 
-def test_sizes_of_chunks_are_drawn_evenly_and_see_at_least_one_chunk_back():
-    torch.manual_seed(0)
-    drawn = [draw_chunks((16, 32, -1), (8, -1)) for _ in range(600)]
-    for expected in (Chunks(16, 1), Chunks(16, None), Chunks(32, 1), Chunks(32, None), None):
-        assert 60 < drawn.count(expected) < (260 if expected is None else 140)
-
-
 def test_a_causal_encoder_does_not_see_beyond_the_chunk():
     encoder = make_zipformer(causal=True, chunk_size=8).eval()
     features = torch.randn(1, 103, 16)
@@ -170,36 +163,18 @@ def test_the_scale_near_the_ends_of_a_chunk_is_learned():
 
 
 @pytest.mark.parametrize(
-    ("option", "value"),
+    ("options", "said"),
     [
-        ("encoder_dim", [24, 32]),
-        ("encoder_dim", [2, 32, 32]),
-        ("encoder_unmasked_dim", [24, 48, 24]),
-        ("cnn_module_kernel", [15, 8, 15]),
-        ("num_encoder_layers", [1, 0, 1]),
-        ("downsampling_factor", [1, 0, 2]),
-        ("pos_dim", 47),
-        ("query_head_dim", 0),
-        ("subsampling_channels", [8, 16]),
-        ("num_features", 6),
-        ("dropout", 0.4),
-        ("ref_duration_s", 0.0),
-        ("chunk_size", [18]),
-        ("chunk_size", [-2]),
-        ("chunk_size", []),
-        ("left_context_frames", [-2]),
+        ({"chunk_size": [18]}, "chunk_size"),
+        ({"downsampling_factor": [1, 3, 1], "chunk_size": [9]}, "chunk_size"),
+        ({"cnn_module_kernel": [15, 8, 15]}, "kernel"),
+        ({"encoder_dim": [24, 32]}, "zip"),
     ],
 )
-def test_an_impossible_zipformer_is_refused_by_name(option, value):
-    with pytest.raises(ValueError, match=option):
-        ZipformerEncoder(**{"num_features": 80, **SMALL, "causal": True, option: value})
-
-
-def test_chunks_fit_the_output_too_and_matter_where_there_are_some():
-    sizes = {**SMALL, "downsampling_factor": [1, 3, 1]}
-    with pytest.raises(ValueError, match=r"multiples of all of \[1, 2, 3\].*; given 9"):
-        ZipformerEncoder(80, **sizes, causal=True, chunk_size=[9])
-    ZipformerEncoder(80, **sizes, causal=False)
+def test_stacks_that_do_not_fit_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        ZipformerEncoder(80, **{**SMALL, "causal": True, **options})
+    ZipformerEncoder(80, **{**SMALL, "downsampling_factor": [1, 3, 1]}, causal=False)
 
 
 def test_balancing_and_whitening_can_be_left_out(monkeypatch):
