@@ -76,25 +76,18 @@ def test_writing_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.ckpt"]
 
 
-def test_a_link_is_relative_and_a_file_of_the_same_name_is_replaced(tmp_path):
-    (tmp_path / "last.ckpt").write_text("a file of before")
-    for name in ("one", "two"):
-        (tmp_path / name).write_text(name)
-        point_link(tmp_path / "last.ckpt", tmp_path / name)
-        assert os.readlink(tmp_path / "last.ckpt") == name
-    assert (tmp_path / "last.ckpt").read_text() == "two"
-
-
-def test_where_there_are_no_links_the_last_is_a_copy(tmp_path, monkeypatch):
+def test_a_link_is_relative_and_a_copy_where_there_are_no_links(tmp_path, monkeypatch):
     def refuse(path: Path, target: str) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(path))
 
-    monkeypatch.setattr(Path, "symlink_to", refuse)
-    for name in ("one", "two"):
+    (tmp_path / "last.ckpt").write_text("a file of before")
+    for name in ("one", "two", "three"):
+        if name == "three":
+            monkeypatch.setattr(Path, "symlink_to", refuse)
         (tmp_path / name).write_text(name)
         point_link(tmp_path / "last.ckpt", tmp_path / name)
         assert (tmp_path / "last.ckpt").read_text() == name
-    assert {path.name for path in tmp_path.iterdir()} == {"one", "two", "last.ckpt"}
+        assert name == "three" or os.readlink(tmp_path / "last.ckpt") == name
 
 
 @pytest.mark.parametrize("has_links", [True, False])

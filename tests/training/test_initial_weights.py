@@ -42,11 +42,6 @@ def test_tensors_of_the_same_name_and_shape_are_taken(tmp_path):
     ]
 
 
-def test_integers_are_not_taken_for_weights():
-    own = {"a": torch.zeros(2)}
-    assert match_tensors(own, {"a": torch.zeros(2, dtype=torch.int64)}, ())[0].outcome == "new"
-
-
 def test_what_is_frozen_needs_no_gradient():
     frozen = model()
     freeze(frozen, [r"^a\.", "bias"])

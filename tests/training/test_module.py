@@ -1,9 +1,7 @@
 """What an update is: nats per token whatever the accumulation."""
 
-import copy
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ import torch
 from lightning.pytorch.plugins import MixedPrecision
 
 from asr.data.loading.batch import Batch
-from asr.data.seeding import seed_for
 from asr.training.module import TrainingModule
 from optim import Eden
 from tests.training import runs
@@ -135,26 +132,6 @@ def test_masks_depend_on_the_batch_alone():
     assert largest_difference(weights[0], weights[2]) > 0
 
 
-def test_dropout_and_augmentation_have_seeds_of_their_own():
-    batch, module, metrics = batch_of(60, 52, seed=1), module_with("two views", dropout=0.2), Metrics()
-    untrained = copy.deepcopy(module.recognizer).train()
-    tiny_trainer(1, [metrics]).fit(module, train_dataloaders=batches_loader([batch]))
-    torch.manual_seed(seed_for("dropout", 1))
-    generator = torch.Generator().manual_seed(seed_for("augment", 1))
-    losses = untrained.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator).total
-    loss = float(losses.detach().sum() / batch.num_tokens.sum())
-    assert metrics.seen[0]["train/loss"] == pytest.approx(loss, rel=1e-5)
-
-
-def test_checkpoints_hold_what_decoding_needs(tmp_path):
-    module = tiny_module()
-    module.extra_state = {"format": 1, "tokenizer": {"kind": "character"}}
-    trainer = tiny_trainer(1)
-    trainer.fit(module, train_dataloaders=batches_loader([batch_of(60)]))
-    trainer.save_checkpoint(tmp_path / "last.ckpt")
-    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["werdict"] == module.extra_state
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_edens_rate_follows_the_updates_and_the_epochs(accumulate):
     module, metrics = tiny_module(), Metrics()
@@ -183,35 +160,14 @@ class Listener(torch.nn.Module):
         return self.encoder(features, num_frames)
 
 
-def test_an_encoder_is_told_how_much_audio_the_updates_so_far_may_have_held():
-    module = tiny_module()
-    module.recognizer.encoder = listener = Listener(module.recognizer.encoder)
-    trainer = tiny_trainer(3, accumulate_grad_batches=2)
-    trainer.fit(module, train_dataloaders=batches_loader([batch_of(60, 52, seed=seed) for seed in range(6)]))
-    assert listener.told == [0.0, 0.0, 20.0, 20.0, 40.0, 40.0]
-
-
-def test_an_update_holds_the_audio_of_all_micro_batches_of_all_processes():
-    module = tiny_module()
-    module.trainer = SimpleNamespace(accumulate_grad_batches=2, world_size=3)
-    assert module.update_s() == 60.0
-
-
-def test_an_empty_first_update_can_be_clipped_and_scaled():
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    module, plugin = tiny_module(), MixedPrecision("16-mixed", "cpu", scaler)
-    trainer = tiny_trainer(2, plugins=[plugin], gradient_clip_val=1.0)
-    trainer.fit(module, train_dataloaders=batches_loader([unread("lost"), batch_of(60)]))
-    assert module.guard.counts["skipped_updates"] == 1
-
-
 def test_an_empty_update_under_a_gradient_scaler_moves_nothing():
     weights = []
-    for batches in ([batch_of(60)], [batch_of(60), unread("lost")]):
+    for batches in ([batch_of(60)], [unread("lost"), batch_of(60)], [batch_of(60), unread("lost")]):
         module, plugin = tiny_module(), MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=8.0))
-        tiny_trainer(len(batches), plugins=[plugin]).fit(module, train_dataloaders=batches_loader(batches))
+        trainer = tiny_trainer(len(batches), plugins=[plugin], gradient_clip_val=1.0)
+        trainer.fit(module, train_dataloaders=batches_loader(batches))
         weights.append([p.detach() for p in module.recognizer.parameters()])
-    assert largest_difference(*weights) == 0
+    assert largest_difference(weights[0], weights[1]) == largest_difference(weights[0], weights[2]) == 0
 
 
 def test_updates_of_another_size_do_not_change_how_much_the_ones_before_may_have_held(tmp_path, monkeypatch):

@@ -32,11 +32,6 @@ def test_groups_are_described_by_their_optimizer_their_size_and_their_own_option
     assert describe_groups(optimizer) == LINES
 
 
-def test_a_rate_on_the_device_is_shown_as_a_number():
-    optimizer = AdamW([torch.ones(3, 2, requires_grad=True)], lr=torch.tensor(0.25), capturable=True)
-    assert describe_groups(optimizer) == ["AdamW: 1 tensors, 6 parameters, lr 0.25"]
-
-
 def test_a_run_says_which_optimizer_has_which_part(small_run, tmp_path):
     ended = small_run.run("train", *TINY, f"run_dir={tmp_path / 'run'}", "optimizer=muon")
     lines = [line for line in ended.printed.splitlines() if " tensors, " in line]
