@@ -30,11 +30,7 @@ def test_tensors_of_the_same_name_and_shape_are_taken(tmp_path):
     take(ours, theirs, decided)
     for name, tensor in ours.state_dict().items():
         assert torch.equal(tensor, (theirs if name in ("a.weight", "a.bias") else before)[name])
-    assert summary(decided) == (
-        "2 of 6 tensors taken; 4 new: b.weight (in the source of shape [4, 2]), b.bias (another vocabulary), "
-        "c.weight (not in the source) and 1 more; "
-        "2 left: d.weight (not in the new model), d.bias (not in the new model)"
-    )
+    assert summary(decided) == "2 of 6 tensors taken, 4 new, 2 left"
     write_matches(tmp_path / "init.tsv", decided)
     assert (tmp_path / "init.tsv").read_text().splitlines()[:2] == [
         "tensor\tshape\tfate\treason",
