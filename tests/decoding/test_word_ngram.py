@@ -40,16 +40,6 @@ def test_whole_texts_have_the_scores_of_their_words(kind, order, seed, tmp_path)
         assert found == pytest.approx(sum(reference.of_text(known)), abs=1e-9)
 
 
-def test_a_word_written_in_other_tokens_has_the_same_score(tmp_path):
-    tokenizer = TOKENIZERS["subwords"]
-    scorer = scorer_of(random_arpa(0, 2, WORDS, pruned=False), tmp_path, tokenizer)
-    letters = {piece: number for number, piece in enumerate(tokenizer.pieces)}
-    spelled = [letters[piece] for piece in ("▁", "a", "n", "t", "▁", "a")]
-    best = tokenizer.encode("ant a")
-    assert spelled != best
-    assert sum(scored(scorer, spelled)) == pytest.approx(sum(scored(scorer, best)))
-
-
 def test_a_beginning_is_worth_the_most_probable_word_that_has_it(tmp_path):
     text = "\\data\\\nngram 1=5\n\\1-grams:\n-1 <s>\n-0.5 </s>\n-2 an\n-1 ant\n-3 <unk>\n\\end\\\n"
     tokenizer = TOKENIZERS["characters"]

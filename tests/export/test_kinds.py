@@ -153,6 +153,8 @@ def test_several_streams_are_decoded_at_once(written):
     }
     noise = np.random.default_rng(0).standard_normal(shapes["x"]).astype(np.float32)
     (log_probs, *states) = session.run(None, zeros | {"x": noise})
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert (metadata["model_type"], metadata["model_author"]) == ("zipformer2", "werdict")
     assert log_probs.shape == (3, 4, VOCAB)
     named = dict(zip([one.name for one in session.get_outputs()][1:], states, strict=True))
     assert {name.removeprefix("new_"): list(state.shape) for name, state in named.items()} == {
@@ -185,21 +187,6 @@ def test_scores_that_are_not_finite_are_no_export(tmp_path):
     torch.nn.init.constant_(made.head.project.weight, float("nan"))
     with pytest.raises(RunFailed, match="nan"):
         list(write_torchscript(export_of(made, "ctc", streaming=False), made.normalize, tmp_path))
-
-
-def test_what_was_checked_is_what_onnxruntime_gives(tmp_path):
-    made = recognizer(CASES[2].make, lambda width: CtcHead(width, VOCAB))
-    list(write_onnx_files(export_of(made, "ctc", streaming=False), made.normalize, tmp_path, quantize=False))
-    session = onnx_session(tmp_path / "model.onnx")
-    features, num_frames = torch.randn(2, 77, NUM_FEATURES) * 3 - 6, torch.tensor([77, 31])
-    log_probs, lengths = session.run(None, {"x": features.numpy(), "x_lens": num_frames.numpy()})
-    encodings, expected = made(features, num_frames)
-    assert lengths.tolist() == expected.tolist() == [18, 6]
-    own = made.head.frame_log_probs(encodings)
-    for row, length in enumerate(lengths):
-        torch.testing.assert_close(torch.from_numpy(log_probs)[row, :length], own[row, :length], atol=1e-5, rtol=1e-5)
-    metadata = session.get_modelmeta().custom_metadata_map
-    assert (metadata["model_type"], metadata["model_author"]) == ("zipformer2_ctc", "werdict")
 
 
 def test_graphs_that_give_something_else_are_refused():

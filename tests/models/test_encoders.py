@@ -6,7 +6,6 @@ import torch
 import yaml
 
 from asr.models.encoders.conformer import ConformerEncoder
-from asr.models.encoders.conv_subsampling import ConvSubsampling
 from asr.models.encoders.layered import LayeredEncoder
 from asr.models.encoders.transformer import TransformerEncoder
 from tests.models.encoders import CASES, NUM_FEATURES, EncoderCase
@@ -91,22 +90,6 @@ def test_in_mixed_precision_encodings_and_gradients_are_nearly_the_same(case):
         (encodings.float() * weights).sum().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in encoder.parameters()]))
     assert (gradients[1] - gradients[0]).norm() < 0.03 * gradients[0].norm()
-
-
-def test_encodings_depend_on_the_order_of_frames(case):
-    encoder = case.make().eval()
-    features, lengths = batch_of(60)
-    forward, _ = encoder(features, lengths)
-    backward, _ = encoder(features.flip(1), lengths)
-    assert not torch.allclose(forward.mean(1), backward.mean(1), atol=1e-4)
-
-
-def test_subsampling_drops_out_in_training_only():
-    torch.manual_seed(0)
-    subsampling = ConvSubsampling(NUM_FEATURES, d_model=24, channels=4, dropout=0.5)
-    features, lengths = batch_of(60)
-    assert 0.3 < (subsampling(features, lengths)[0] == 0).float().mean() < 0.7
-    assert (subsampling.eval()(features, lengths)[0] != 0).all()
 
 
 def test_weight_decay_spares_all_parameters_of_one_dimension_and_corrections_that_begin_at_zero(case):

@@ -100,13 +100,9 @@ def test_intermediate_losses_are_those_of_the_encoder_cut_short(head):
     assert all(p.grad is not None for p in recognizer.parameters())
 
 
-@pytest.mark.parametrize("number", [2, 3])
-def test_only_inner_layers_are_intermediate(number):
-    with pytest.raises(ValueError, match=rf"intermediate_layers=\[{number}\]"):
-        make(intermediate_layers=[number])
-
-
-def test_an_encoder_without_layers_of_its_own_has_no_intermediate_losses():
+def test_only_inner_layers_are_intermediate():
+    with pytest.raises(ValueError, match=r"intermediate_layers=\[2\]"):
+        make(intermediate_layers=[2])
     encoder = next(case for case in CASES if case.name == "zipformer").make()
     head = CtcHead(encoder.d_model, vocab_size=6, intermediate_layers=[1])
     with pytest.raises(ValueError, match=r"intermediate_layers=\[1\].*ZipformerEncoder"):

@@ -174,7 +174,6 @@ def test_its_tokenizer_cuts_text_alike(exported, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["model=text.pt"], "model: text.pt: "),
         (["model=other.pt"], "holds no Zipformer"),
         (["bpe_model=text.pt"], "bpe_model: text.pt: "),
         (["output=ours.pt"], "output must be a name that ends with .ckpt, given 'ours.pt'"),

@@ -9,23 +9,12 @@ from torch.autograd import gradcheck
 from asr.models.encoders.zipformer.attention_kernel import attend, attention_weights
 from asr.models.encoders.zipformer.chunks import Chunks
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.modules import ChunkCausalDepthwiseConv1d, SimpleDownsample
-from asr.models.encoders.zipformer.scaling import BatchCount, BiasNorm, ScheduledFloat
+from asr.models.encoders.zipformer.scaling import BiasNorm
 from asr.models.encoders.zipformer.swoosh import SWOOSH_L, SWOOSH_R, ActivationDropoutAndLinear
 from tests.models.encoders import make_zipformer
 from tests.models.zipformer.sizes import SMALL
 
 pytestmark = pytest.mark.usefixtures("double")
-
-
-@pytest.mark.parametrize("time", [0.0, 1.0, 3999.9, 4000.0, 7000.0, 15_999.0, 16_000.0, 1e7])
-def test_a_scheduled_value_is_the_authors(authors, time):
-    points = (0.0, 0.2), (4000.0, 0.05), (16_000.0, 0.0)
-    batch_count = BatchCount()
-    batch_count.set(time)
-    theirs = authors.scaling.ScheduledFloat(*points)
-    theirs.batch_count = time
-    assert float(ScheduledFloat(batch_count, *points)) == pytest.approx(float(theirs), abs=1e-15)
 
 
 def test_training_fails_where_nobody_has_said_how_far_it_is():
@@ -141,25 +130,6 @@ def test_a_causal_encoder_does_not_see_beyond_the_chunk():
     changed, _ = encoder(features, num_frames)
     torch.testing.assert_close(changed[:, :8], whole[:, :8])
     assert not torch.allclose(changed[:, 8:], whole[:, 8:])
-
-
-def test_each_utterance_is_filled_up_with_its_own_last_frame():
-    downsample = SimpleDownsample(3)
-    x = torch.arange(8.0).view(1, 8, 1).repeat(3, 1, 1)
-    means = downsample(x, torch.tensor([8, 4, 0])).squeeze(2)
-    assert means.shape == (3, 3)
-    assert means[0].tolist() == pytest.approx([1.0, 4.0, 20 / 3])
-    assert means[1, :2].tolist() == pytest.approx([1.0, 3.0])
-
-
-def test_the_scale_near_the_ends_of_a_chunk_is_learned():
-    convolution = ChunkCausalDepthwiseConv1d(2, 5)
-    with torch.no_grad():
-        convolution.chunkwise_conv_scale.copy_(torch.arange(20.0).view(2, 2, 5))
-    left, right = convolution.chunkwise_conv_scale.detach().mT
-    scale = convolution.chunk_scale(7, torch.tensor([7, 3]))
-    torch.testing.assert_close(scale[0], 1 + torch.cat((left, left[:2] * 0)) + torch.cat((right[:2] * 0, right)))
-    torch.testing.assert_close(scale[1, :3], 1 + left[:3] + right[2:])
 
 
 @pytest.mark.parametrize(
