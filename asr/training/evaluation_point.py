@@ -35,9 +35,11 @@ class HasEvaluationPoint(Protocol):
 
 def go_to_evaluation_point(optimizers: Sequence[Optimizer]) -> list[HasEvaluationPoint]:
     """Put the weights for evaluation into the parameters; return the optimizers that had others there."""
-    moved = [o for o in optimizers if isinstance(o, HasEvaluationPoint) and not o.is_evaluating]
-    for optimizer in moved:
-        optimizer.eval()
+    moved: list[HasEvaluationPoint] = []
+    for optimizer in optimizers:
+        if isinstance(optimizer, HasEvaluationPoint) and not optimizer.is_evaluating:
+            optimizer.eval()
+            moved.append(optimizer)
     return moved
 
 

@@ -144,13 +144,15 @@ class StepClock:
         """Note the start of a step."""
         self.begun = _now(optimizer)
         closure = kwargs.get("closure")
+        if closure is None:
+            return None
 
         def timed() -> Any:
             loss = closure()  # Lightning's training_step and backward
             self.begun = _now(optimizer)
             return loss
 
-        return None if closure is None else (args, {**kwargs, "closure": timed})
+        return args, {**kwargs, "closure": timed}
 
     def end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Keep the duration of the step, on a GPU as soon as it has passed there."""

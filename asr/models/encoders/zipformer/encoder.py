@@ -100,7 +100,7 @@ class ZipformerEncoder(nn.Module):
         super().__init__()
         factors = sorted({OUTPUT_DOWNSAMPLING_FACTOR, *downsampling_factor})
         for size in chunk_size if causal else ():
-            if size != ALL and any(size % factor for factor in factors):
+            if size != ALL and (size < 1 or any(size % factor for factor in factors)):
                 raise ValueError(f"chunk_size must be -1, or multiples of all of {factors}, given {size}")
         self.causal, self.chunk_size, self.left_context_frames = causal, chunk_size, left_context_frames
         self.encoder_dim, self.encoder_unmasked_dim, self.d_model = encoder_dim, encoder_unmasked_dim, max(encoder_dim)
@@ -116,10 +116,10 @@ class ZipformerEncoder(nn.Module):
         step = WARMUP_BATCHES / (len(encoder_dim) + 1)
         of_layers = encoder_dim, feedforward_dim, num_heads, cnn_module_kernel
         of_stacks = zip(*of_layers, num_encoder_layers, downsampling_factor, encoder_unmasked_dim, strict=True)
-        for i, (*layer, num_layers, factor, _) in enumerate(of_stacks, start=1):
-            size = LayerSize(*layer, head=head, causal=causal)
+        for i, (dim, hidden_dim, heads, kernel, num_layers, factor, _) in enumerate(of_stacks, start=1):
+            layer = LayerSize(dim, hidden_dim, heads, kernel, head, causal)
             warmup = (i * step, (i + 1) * step)
-            self.encoders.append(ZipformerStack(self.batch_count, size, num_layers, factor, falling, warmup))
+            self.encoders.append(ZipformerStack(self.batch_count, layer, num_layers, factor, falling, warmup))
         self.downsample_output = SimpleDownsample(OUTPUT_DOWNSAMPLING_FACTOR)
         # they stay, and draw as before: dropout and skipped layers are the same with and without them
         for module in self.modules():
