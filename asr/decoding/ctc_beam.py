@@ -114,9 +114,12 @@ def _searched(log_probs: Tensor, num_frames: Tensor, threshold: float) -> _Frame
     skipped = valid & (blanks > threshold)
     kept = valid & ~skipped
     num_kept = kept.sum(dim=1)
+    # stable: the frames that are kept stay in the order of time
     index = kept.int().argsort(dim=1, descending=True, stable=True)[:, : devices.to_host(num_kept.max())]
+    # in 64 bits: after a thousand frames 32 give different prefixes the same score, and the order of topk decides
     found = log_probs.gather(1, index.unsqueeze(2).expand(-1, -1, log_probs.shape[2])).double()
     padding = torch.arange(index.shape[1], device=index.device) >= num_kept.unsqueeze(1)
+    # shorter utterances go on with certain blanks: they change neither prefixes nor scores
     found.masked_fill_(padding.unsqueeze(2), -math.inf)[..., BLANK_ID].masked_fill_(padding, 0.0)
     after_blanks = skipped.roll(1, dims=1).gather(1, index)  # before the first frame it changes nothing
     return _Frames(found, after_blanks, blanks.double().where(skipped, 0.0).sum(dim=1), index)

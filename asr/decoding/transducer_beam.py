@@ -67,6 +67,7 @@ class TransducerBeam(ShallowFusion):
             # the first column is the blank's
             best, tokens = log_probs[..., 1:].topk(num_tokens, dim=2)
             tokens += 1
+            # an utterance that has ended takes blanks at no cost, so that the others can go on
             is_over = (t >= num_frames).unsqueeze(1)
             stayed = beam.log_probs + log_probs[..., BLANK_ID].masked_fill(is_over, 0.0)
             grown = (beam.log_probs.unsqueeze(2) + best).masked_fill(is_over.unsqueeze(2), NEVER)
@@ -145,6 +146,7 @@ class _Beam(NamedTuple):
         log_probs[:, 0] = 0.0
         context = torch.full((size, beam_size, head.context_size), -1, device=device)
         context[..., -1] = BLANK_ID
+        # a copy: rows of an expanded tensor share memory, and each row is written to later
         predictions = head.predict(context[:1, 0]).expand(size, beam_size, -1).clone()
         hashes = torch.zeros_like(context[..., 0])
         state = select(scorer.start(size, device), hashes)
@@ -171,6 +173,7 @@ class _Beam(NamedTuple):
         slots = torch.where(is_longer, column // num_tokens, source)
         appended = tokens.flatten(1).gather(1, column).masked_fill(~is_longer, BLANK_ID)
         context, predictions = select((self.context, self.predictions), slots)
+        # only these have a new context
         rows = is_longer.nonzero(as_tuple=True)
         if len(rows[0]):
             context[rows] = torch.cat((context[rows][:, 1:], appended[rows].unsqueeze(1)), dim=1)

@@ -40,6 +40,7 @@ class TransducerGreedy:
 
     def __call__(self, head: Transduces, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
         """Return the path of each utterance; see ``Decoder``. Its score is the log-probability of all labels."""
+        # the last frames are joined together with others too; what follows the end counts as blank below
         frames, size = F.pad(head.project(encodings), (0, 0, 0, NUM_AHEAD)), len(encodings)
         context = torch.full((size, head.context_size), -1, device=encodings.device)
         context[:, -1] = BLANK_ID
@@ -67,6 +68,7 @@ class TransducerGreedy:
                 found[row].tokens.append(label)
                 found[row].frames.append(frame)
                 found[row].log_probs.append(log_prob)
+            # without a limit a head that never predicts a blank would not leave the frame
             at[rows] += in_a_row[rows] % self.max_symbols == 0
         return [[replace(one, score=score)] for one, score in zip(found, devices.to_host(scores), strict=True)]
 

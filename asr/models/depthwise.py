@@ -53,6 +53,7 @@ class _DepthwiseConv1d(Function):
         gradient = gradient.contiguous()
         # autocast ends before the backward pass; under it the gradient has 16 bits, x and the weights 32
         x, flipped = x.to(gradient.dtype), weight.flip(2).to(gradient.dtype)
+        # the gradient of a convolution is one with the kernel flipped
         d_x = _as_row(gradient, flipped, None, weight.shape[2] - 1 - ctx.padding)
         # images of width 1: with height 1 this takes twice the time
         d_weight = conv2d_weight(

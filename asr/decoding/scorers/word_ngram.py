@@ -78,6 +78,7 @@ class WordNGramScorer:
         """Return what tokens add (B, K, C): what is now expected of a word, and what is known of the one before."""
         ngrams, letters = state
         begins, inside = self.begins[tokens], letters.unsqueeze(2).expand(tokens.shape)
+        # a token that begins a word leaves the letters of the word before
         target = self._move(inside.masked_fill(begins, ROOT), tokens)
         ended = torch.where(begins, self._completed(ngrams, letters).unsqueeze(2), 0.0)
         return self.reach[target] - self.reach[inside] + ended

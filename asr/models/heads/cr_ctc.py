@@ -29,6 +29,7 @@ def disagreement(log_probs: Tensor, num_frames: Tensor) -> Tensor:
     Returns:
         (B,), in nats per utterance.
     """
+    # held fixed: a view learns from the other, and does not make itself an easier target
     targets = log_probs.detach().roll(len(log_probs) // 2, dims=0)
     divergence = F.kl_div(log_probs, targets, reduction="none", log_target=True).sum(dim=2)
     frames = torch.arange(log_probs.shape[1], device=log_probs.device)

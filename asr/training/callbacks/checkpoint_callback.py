@@ -103,6 +103,7 @@ class CheckpointCallback(Checkpoint):
         update = trainer.global_step
         path = update_file(self.folder, update)
         if update != self.saved_update:
+            # one reduction for all parameters; a loop of isfinite() would wait for the device at each
             largest = get_total_norm(list(trainer.lightning_module.parameters()), norm_type=float("inf"))
             if not largest.isfinite():
                 raise Diverged(

@@ -167,7 +167,7 @@ class StepClock:
         """Read the events that the GPU has passed; or all, which waits for it."""
         while self.pending and (wait or self.pending[0][1].query()):
             begun, ended = self.pending.popleft()
-            ended.synchronize()
+            ended.synchronize()  # elapsed_time() of an event that has not passed is an error
             self.durations.add(begun.elapsed_time(ended) / 1000)
 
 
