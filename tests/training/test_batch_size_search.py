@@ -101,17 +101,6 @@ def test_what_does_not_fit_is_found_and_stays_below(monkeypatch):
     assert Setup(monkeypatch, most=1).run().proposed_s == 1.0
 
 
-def test_other_errors_are_not_taken_for_a_full_memory(monkeypatch):
-    setup = Setup(monkeypatch)
-
-    def fails(*_):
-        raise RuntimeError("shapes do not match")
-
-    setup.module.recognizer.normalize.register_forward_pre_hook(fails)
-    with pytest.raises(RuntimeError, match="shapes"):
-        setup.run()
-
-
 def test_weights_and_random_numbers_are_as_before(monkeypatch):
     setup = Setup(monkeypatch)
     weights = [p.clone() for p in setup.module.parameters()]

@@ -34,14 +34,6 @@ def test_two_checkpoints_give_the_mean_over_the_updates_in_between(a, b):
     torch.testing.assert_close(found, mean(range(a + 1, b + 1)), rtol=1e-11, atol=0)
 
 
-@pytest.mark.parametrize("updates", [1, 3, 300])
-def test_one_checkpoint_gives_the_mean_since_its_older_mark(updates):
-    averages = averages_after(updates)
-    found, expected = averages.mean_since(averages.marks[0]), mean(range(averages.marks[0].update + 1, updates + 1))
-    for name, value in found.items():
-        torch.testing.assert_close(value, expected[name], rtol=2e-7, atol=0)
-
-
 def test_the_older_mark_has_between_a_quarter_and_44_percent_of_all_updates_after_it():
     averages = RunningAverages(weights_of(0))
     for update in range(1, 500):
