@@ -82,7 +82,7 @@ class DepthwiseConv1d(nn.Conv1d):
 
     def __init__(self, channels: int, kernel_width: int) -> None:
         if kernel_width % 2 == 0:
-            raise ValueError(f"the kernel_width of a convolution must be odd, given {kernel_width}")
+            raise ValueError(f"kernel_width must be odd, given {kernel_width}")
         super().__init__(channels, channels, kernel_width, groups=channels)
 
     def forward(self, x: Tensor) -> Tensor:
