@@ -14,7 +14,7 @@ from optim import Eden
 from tests.training import runs
 from tests.training.heads import module_with, share_of
 from tests.training.test_unreadable import unread
-from tests.training.tiny import Metrics, batch_of, batches_loader, sgd, tiny_module, tiny_trainer
+from tests.training.tiny import Metrics, batch_of, batches_loader, sgd, tiny_module, tiny_trainer, trained
 
 
 def half(batch: Batch, rows: slice) -> Batch:
@@ -24,14 +24,12 @@ def half(batch: Batch, rows: slice) -> Batch:
 
 def train(
     batches: list[Batch], accumulate: int = 1, clip: float | None = None, lr: float = 0.05, **options: Any
-) -> tuple[list[torch.Tensor], Metrics]:
+) -> tuple[list[torch.Tensor], list[dict[str, float]]]:
     """Train in double precision with SGD: Adam turns the rounding of a gradient near zero into a whole step."""
-    module, metrics = tiny_module(partial(sgd, lr=lr)).double(), Metrics()
     batches = [replace(batch, features=batch.features.double()) for batch in batches]
-    options |= {"accumulate_grad_batches": accumulate, "gradient_clip_val": clip}
-    trainer = tiny_trainer(len(batches) // accumulate, [metrics], **options)
-    trainer.fit(module, train_dataloaders=batches_loader(batches))
-    return [p.detach() for p in module.recognizer.parameters()], metrics
+    module = tiny_module(partial(sgd, lr=lr)).double()
+    _, _, seen = trained(batches, module, accumulate=accumulate, gradient_clip_val=clip, **options)
+    return [p.detach() for p in module.recognizer.parameters()], seen
 
 
 def largest_difference(one: list[torch.Tensor], other: list[torch.Tensor]) -> float:
@@ -46,9 +44,9 @@ def test_accumulating_parts_of_a_batch_is_the_whole_batch(clip):
     one, seen = train(whole, clip=clip)
     two, seen_parts = train(parts, accumulate=2, clip=clip)
     assert largest_difference(one, two) < 1e-12
-    assert seen.seen[-1]["train/loss"] == pytest.approx(seen_parts.seen[-1]["train/loss"], rel=1e-6)
-    assert seen.seen[-1]["train/gradient_norm"] == pytest.approx(seen_parts.seen[-1]["train/gradient_norm"], rel=1e-6)
-    assert seen_parts.seen[-1]["train/utterances"] == 5
+    assert seen[-1]["train/loss"] == pytest.approx(seen_parts[-1]["train/loss"], rel=1e-6)
+    assert seen[-1]["train/gradient_norm"] == pytest.approx(seen_parts[-1]["train/gradient_norm"], rel=1e-6)
+    assert seen_parts[-1]["train/utterances"] == 5
 
 
 def test_the_loss_is_per_token_and_impossible_transcripts_do_not_count():
@@ -60,7 +58,7 @@ def test_the_loss_is_per_token_and_impossible_transcripts_do_not_count():
     impossible.tokens[2], impossible.num_tokens[2] = 2, 3
     alone, seen = train([possible])
     together, seen_together = train([impossible])
-    assert seen_together.seen[0]["train/loss"] == pytest.approx(seen.seen[0]["train/loss"], rel=1e-6)
+    assert seen_together[0]["train/loss"] == pytest.approx(seen[0]["train/loss"], rel=1e-6)
     assert largest_difference(alone, together) < 1e-12
 
 
@@ -95,7 +93,7 @@ def test_an_update_is_the_gradient_of_the_summed_loss_divided_by_the_tokens(accu
     weights, metrics = train(batches, accumulate, lr=1.0)
     gradient, loss = plain_gradient(batches)
     assert largest_difference(gradient_applied(weights), gradient) < 1e-12
-    logged = metrics.seen[-1]
+    logged = metrics[-1]
     assert logged["train/gradient_norm"] == pytest.approx(norm_of(gradient), rel=1e-6)
     assert logged["train/loss"] == pytest.approx(loss, rel=1e-6)
     assert logged["train/lr"] == 1.0
@@ -115,7 +113,7 @@ def test_clipping_by_norm_or_value_acts_on_the_gradient_per_token():
     by_norm, metrics = train([batch], clip=0.5, lr=1.0)
     # torch adds 1e-6 to the norm
     assert norm_of(gradient_applied(by_norm)) == pytest.approx(0.5, rel=1e-5)
-    assert metrics.seen[-1]["train/gradient_norm"] == pytest.approx(norm_of(gradient), rel=1e-6)
+    assert metrics[-1]["train/gradient_norm"] == pytest.approx(norm_of(gradient), rel=1e-6)
     by_value, _ = train([batch], clip=0.01, lr=1.0, gradient_clip_algorithm="value")
     assert largest_difference(gradient_applied(by_value), [g.clamp(-0.01, 0.01) for g in gradient]) < 1e-12
 

@@ -11,7 +11,7 @@ from asr.data.loading.batch import Batch
 from asr.errors import RunFailed
 from asr.training.unreadable import check_share, max_unreadable
 from tests.training.runs import same
-from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer
+from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer, trained
 
 
 def unread(*names: str) -> Batch:
@@ -21,18 +21,11 @@ def unread(*names: str) -> Batch:
     return Batch(none, numbers, none, numbers, (), (), (), 0.0, 7, skipped)
 
 
-def train(batches, accumulate=1, module=None):
-    module, metrics = module or tiny_module(), Metrics()
-    trainer = tiny_trainer(len(batches) // accumulate, [metrics], accumulate_grad_batches=accumulate)
-    trainer.fit(module, batches_loader(batches))
-    return module, trainer, metrics.seen
-
-
 def test_an_empty_micro_batch_adds_nothing_to_its_update():
     good = batch_of(60, 40, seed=1)
-    alone, _, _ = train([good])
+    alone, _, _ = trained([good])
     for batches in ([unread("a"), good], [good, unread("a")]):
-        module, _, seen = train(batches, accumulate=2)
+        module, _, seen = trained(batches, accumulate=2)
         for name, value in alone.recognizer.state_dict().items():
             # lightning divides by the micro-batches, which is undone
             torch.testing.assert_close(module.recognizer.state_dict()[name], value, rtol=1e-6, atol=1e-7)
@@ -42,8 +35,8 @@ def test_an_empty_micro_batch_adds_nothing_to_its_update():
 
 def test_an_empty_update_moves_neither_weights_nor_optimizer(capsys):
     goods = [batch_of(60, 40, seed=seed) for seed in (1, 2)]
-    _, trainer, _ = train(goods)
-    module, other, seen = train([goods[0], unread("a", "b"), goods[1]])
+    _, trainer, _ = trained(goods)
+    module, other, seen = trained([goods[0], unread("a", "b"), goods[1]])
     before, after = trainer.optimizers[0].state_dict()["state"], other.optimizers[0].state_dict()["state"]
     assert same(before, after)
     assert module.guard.counts["skipped_updates"] == 1
@@ -54,19 +47,19 @@ def test_an_empty_update_moves_neither_weights_nor_optimizer(capsys):
 
 def test_a_training_in_which_nothing_can_be_read_fails():
     with pytest.raises(RunFailed, match="nothing was learned; the first: a: missing audio"):
-        train([unread("a"), unread("b")])
+        trained([unread("a"), unread("b")])
 
 
 def test_some_unread_utterances_of_a_batch_are_counted_and_named_once(capsys):
     batch = replace(batch_of(60, 40), skipped=(("a", "cut short"),))
-    _, _, seen = train([batch, batch])
+    _, _, seen = trained([batch, batch])
     assert [row["train/unreadable"] for row in seen] == [1, 2]
     assert capsys.readouterr().out.count("left out a: cut short (1 so far)") == 1
 
 
 def test_counts_go_on_in_a_resumed_run(tmp_path):
     batch = replace(batch_of(60, 40), skipped=(("a", "cut short"),))
-    _, trainer, _ = train([batch, batch])
+    _, trainer, _ = trained([batch, batch])
     trainer.save_checkpoint(tmp_path / "last.ckpt")
     module, metrics = tiny_module(), Metrics()
     module.unreadable.max_per_epoch = 3
