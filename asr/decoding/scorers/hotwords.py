@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from asr.decoding.scorers.scorer import Moves
 from asr.safe_io import naming
 from asr.text.vocabulary import BLANK_ID, UNKNOWN_ID
 
@@ -77,7 +77,6 @@ class HotwordScorer:
             beginnings: tokens before which a word ends, with the boundary; phrases then end where words end. Without
                 any, as of tokenizers without spaces, they may end anywhere.
         """
-        self.vocab_size = vocab_size
         first = () if boundary is None else (boundary,)
         children: list[dict[int, int]] = [{}]
         completed, begun = [0.0], [0.0]
@@ -92,14 +91,8 @@ class HotwordScorer:
                     begun.append(0.0)
                 node = children[node][token]
             completed[node] = boost * len(tokens)
-        moves = _finish(children, completed, begun)
-        # lists of as many numbers would take several times the memory
-        keys = np.fromiter((node * vocab_size + token for node, move in enumerate(moves) for token in move), np.int64)
-        targets = np.fromiter((target for move in moves for target in move.values()), np.int64)
-        ascending = np.argsort(keys)
-        # without any move a key that nothing has
-        self.keys = torch.from_numpy(keys[ascending] if len(keys) else np.array([-1]))
-        self.targets = torch.from_numpy(targets[ascending] if len(keys) else np.array([ROOT]))
+        moves = enumerate(_finish(children, completed, begun))
+        self.moves = Moves(((node, *move) for node, targets in moves for move in targets.items()), vocab_size)
         # where no move fits, a phrase may begin
         self.first = torch.zeros(vocab_size, dtype=torch.int64)
         for token, node in children[ROOT].items():
@@ -112,7 +105,7 @@ class HotwordScorer:
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:
         """Return the nodes (B, 1) of the empty text; see ``Scorer``, also for the other methods."""
-        for name in ("keys", "targets", "first", "ends_words", "completed", "begun"):
+        for name in ("moves", "first", "ends_words", "completed", "begun"):
             setattr(self, name, getattr(self, name).to(device))
         return torch.full((batch_size, 1), self.begin, device=device)
 
@@ -131,9 +124,7 @@ class HotwordScorer:
         return -self.begun[state]
 
     def _after(self, nodes: Tensor, tokens: Tensor) -> Tensor:
-        keys = nodes * self.vocab_size + tokens
-        places = torch.searchsorted(self.keys, keys).clamp(max=len(self.keys) - 1)
-        return torch.where(self.keys[places] == keys, self.targets[places], self.first[tokens])
+        return self.moves.after(nodes, tokens, otherwise=self.first[tokens])
 
 
 def _finish(
