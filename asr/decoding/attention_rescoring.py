@@ -17,6 +17,7 @@ from asr import devices
 from asr.decoding.ctc_beam import BeamOptions, CtcBeam
 from asr.decoding.hypothesis import Hypothesis, ranked
 from asr.models.heads.protocols import ScoresFramesAndTexts
+from asr.option_types import Share
 
 TRIED_CTC_WEIGHTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
@@ -31,19 +32,14 @@ class AttentionRescoring(CtcBeam):
 
     needs = ScoresFramesAndTexts
 
-    def __init__(self, ctc_weight: float = 0.3, **beam: Unpack[BeamOptions]) -> None:
-        """Check the options.
+    def __init__(self, ctc_weight: Share = 0.3, **beam: Unpack[BeamOptions]) -> None:
+        """Set the options.
 
         Args:
             ctc_weight: of the score of the beam, with all that is added to it; in [0, 1].
             beam: see `CtcBeam`; all its texts are scored.
-
-        Raises:
-            ValueError: an option is out of its range.
         """
         super().__init__(**beam)
-        if not 0 <= ctc_weight <= 1:
-            raise ValueError(f"ctc_weight must be in [0, 1], given {ctc_weight}")
         self.ctc_weight = ctc_weight
 
     @property

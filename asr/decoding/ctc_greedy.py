@@ -5,7 +5,6 @@ B batch, T frames, D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import groupby
 
 from torch import Tensor
@@ -34,15 +33,14 @@ class CtcGreedy:
             num_frames: (B,) valid frames.
         """
         log_probs, labels = head.frame_log_probs(encodings).max(dim=-1)
-        rows = zip(*map(devices.to_host, (labels, log_probs, num_frames)), strict=True)
-        return [[_best_path(labels[:length], log_probs[:length])] for labels, log_probs, length in rows]
-
-
-def _best_path(labels: Sequence[int], log_probs: Sequence[float]) -> Hypothesis:
-    """Return a hypothesis from the label of each frame; a token is placed where it is most probable."""
-    runs = [list(run) for _, run in groupby(range(len(labels)), key=labels.__getitem__)]
-    peaks = [max(run, key=log_probs.__getitem__) for run in runs if labels[run[0]] != BLANK_ID]
-    return Hypothesis([labels[t] for t in peaks], peaks, [log_probs[t] for t in peaks], sum(log_probs))
+        found = []
+        for row, probs, length in zip(*map(devices.to_host, (labels, log_probs, num_frames)), strict=True):
+            runs = [list(run) for _, run in groupby(range(length), key=row.__getitem__)]
+            # a token is placed where it is most probable
+            peaks = [max(run, key=probs.__getitem__) for run in runs if row[run[0]] != BLANK_ID]
+            tokens, of_tokens = ([values[t] for t in peaks] for values in (row, probs))
+            found.append([Hypothesis(tokens, peaks, of_tokens, sum(probs[:length]))])
+        return found
 
 
 class CtcStream:

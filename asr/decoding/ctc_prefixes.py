@@ -68,6 +68,7 @@ class Prefixes(NamedTuple):
     def after_blanks(self, where: Tensor) -> Prefixes:
         """Return what is left after blanks alone, in the utterances (B,) in which there were any."""
         where = where.unsqueeze(1)
+        # all paths end in a blank now: a token may follow itself
         blank = torch.where(where, self.log_probs(), self.blank)
         return self._replace(blank=blank, nonblank=self.nonblank.masked_fill(where, NEVER))
 
@@ -101,7 +102,7 @@ class Prefixes(NamedTuple):
         )
         repeats = tokens.unsqueeze(1) == self.last.unsqueeze(2)
         grown = torch.where(repeats, self.blank.unsqueeze(2), total.unsqueeze(2)) + best.unsqueeze(1)
-        # these were reached from their parents above
+        # these were reached from their parents above: twice in the beam, their paths would be counted twice later
         known = is_parent.float() @ repeats.float() > 0
         return stayed, grown.masked_fill(known, NEVER)
 
@@ -117,6 +118,7 @@ class Prefixes(NamedTuple):
         """
         (beam_size, num_tokens), flat = grown.shape[1:], grown.flatten(1)
         scores = torch.cat((stayed.log_probs() + stayed.added, flat + added.flatten(1)), dim=1)
+        # prefixes as they were and longer ones compete for the same slots
         best, index = scores.topk(beam_size, dim=1)
         is_longer, column = index >= beam_size, (index - beam_size).clamp(min=0)
         slots = torch.where(is_longer, column // num_tokens, index)

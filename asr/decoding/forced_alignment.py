@@ -69,6 +69,7 @@ class _State(NamedTuple):
 
 def _stay(entering: Tensor, scores: Tensor) -> _State:
     """Return a state that is entered with a score (B, T) before a frame, and has a score (B, T) in each frame."""
+    # entered at s, a path has entering[s] - before[s] + before[t] at t: the best s is a running maximum
     before = scores.cumsum(-1) - scores
     best, since = (entering - before).cummax(-1)
     return _State(best + before + scores, since)
@@ -106,6 +107,7 @@ def align_ctc(log_probs: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens:
         token = _stay(arriving, _of_token(log_probs, tokens[:, place]).double())
         blank = _stay(_delayed(token.score), of_blank)
         ends.append(_at(torch.maximum(token.score, blank.score), last_frame))
+        # all that is kept of a token: in 32 bits, for it grows with T · U
         passed.append((token.since.int(), blank.since.int(), blank.score > token.score, is_direct))
     first, last = _traced(passed, num_frames, num_tokens)
     frames, highest = torch.arange(longest, device=tokens.device), log_probs.new_zeros(tokens.shape)
@@ -147,6 +149,7 @@ def _traced(
     through_blank = torch.ones_like(end, dtype=torch.bool)
     for place in reversed(range(len(passed))):
         token_since, blank_since, ends_in_blank, is_direct = passed[place]
+        # texts of a batch begin their way back at their own last token
         is_last = num_tokens == place + 1
         end = torch.where(is_last, num_frames - 1, end)
         through_blank = torch.where(is_last, _at(ends_in_blank, end), through_blank)

@@ -31,17 +31,6 @@ def ranked(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
     return sorted(hypotheses, key=lambda one: (-one.score, one.tokens))
 
 
-def check_beam(**sizes: int) -> None:
-    """Refuse sizes of a beam, by their names, that are below 1.
-
-    Raises:
-        ValueError: names the option.
-    """
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, given {size}")
-
-
 class Decoder(Protocol):
     """A search for the most probable transcripts."""
 

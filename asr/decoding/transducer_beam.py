@@ -9,11 +9,12 @@ import math
 from typing import Any, NamedTuple, Unpack
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
 from asr import devices
 from asr.decoding.ctc_prefixes import hashed
-from asr.decoding.hypothesis import Hypothesis, check_beam, ranked
+from asr.decoding.hypothesis import Hypothesis, ranked
 from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
 from asr.decoding.scorers.scorer import Scorer, select
 from asr.models.heads.protocols import Transduces
@@ -35,19 +36,17 @@ class TransducerBeam(ShallowFusion):
 
     needs = Transduces
 
-    def __init__(self, beam_size: int = 4, beam_size_token: int = 8, **fusion: Unpack[FusionOptions]) -> None:
-        """Check the options.
+    def __init__(
+        self, beam_size: PositiveInt = 4, beam_size_token: PositiveInt = 8, **fusion: Unpack[FusionOptions]
+    ) -> None:
+        """Set the options.
 
         Args:
             beam_size: texts that are kept after each frame, K; as many hypotheses are returned.
             beam_size_token: the most probable tokens, C, that a text may grow by in a frame.
             fusion: see ``ShallowFusion``.
-
-        Raises:
-            ValueError: an option is out of its range.
         """
         super().__init__(**fusion)
-        check_beam(beam_size=beam_size, beam_size_token=beam_size_token)
         self.beam_size, self.beam_size_token = beam_size, beam_size_token
 
     def __call__(self, head: Transduces, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
@@ -68,6 +67,7 @@ class TransducerBeam(ShallowFusion):
             # the first column is the blank's
             best, tokens = log_probs[..., 1:].topk(num_tokens, dim=2)
             tokens += 1
+            # an utterance that has ended takes blanks at no cost, so that the others can go on
             is_over = (t >= num_frames).unsqueeze(1)
             stayed = beam.log_probs + log_probs[..., BLANK_ID].masked_fill(is_over, 0.0)
             grown = (beam.log_probs.unsqueeze(2) + best).masked_fill(is_over.unsqueeze(2), NEVER)
@@ -146,6 +146,7 @@ class _Beam(NamedTuple):
         log_probs[:, 0] = 0.0
         context = torch.full((size, beam_size, head.context_size), -1, device=device)
         context[..., -1] = BLANK_ID
+        # a copy: rows of an expanded tensor share memory, and each row is written to later
         predictions = head.predict(context[:1, 0]).expand(size, beam_size, -1).clone()
         hashes = torch.zeros_like(context[..., 0])
         state = select(scorer.start(size, device), hashes)
@@ -172,6 +173,7 @@ class _Beam(NamedTuple):
         slots = torch.where(is_longer, column // num_tokens, source)
         appended = tokens.flatten(1).gather(1, column).masked_fill(~is_longer, BLANK_ID)
         context, predictions = select((self.context, self.predictions), slots)
+        # only these have a new context
         rows = is_longer.nonzero(as_tuple=True)
         if len(rows[0]):
             context[rows] = torch.cat((context[rows][:, 1:], appended[rows].unsqueeze(1)), dim=1)

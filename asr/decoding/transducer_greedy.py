@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor
 
 from asr import devices
@@ -27,9 +28,6 @@ class TransducerGreedy:
     Args:
         max_symbols: tokens that a frame may have; the search then goes to the next frame, as with a blank.
 
-    Raises:
-        ValueError: ``max_symbols`` is below 1.
-
     Reference:
         Graves 2012, "Sequence transduction with recurrent neural networks", arXiv:1211.3711, section 2.6, with a beam
         of one. Differs: a limit of tokens per frame.
@@ -37,13 +35,12 @@ class TransducerGreedy:
 
     needs = Transduces
 
-    def __init__(self, max_symbols: int = 3) -> None:
-        if max_symbols < 1:
-            raise ValueError(f"max_symbols must be at least 1, given {max_symbols}")
+    def __init__(self, max_symbols: PositiveInt = 3) -> None:
         self.max_symbols = max_symbols
 
     def __call__(self, head: Transduces, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
         """Return the path of each utterance; see ``Decoder``. Its score is the log-probability of all labels."""
+        # the last frames are joined together with others too; what follows the end counts as blank below
         frames, size = F.pad(head.project(encodings), (0, 0, 0, NUM_AHEAD)), len(encodings)
         context = torch.full((size, head.context_size), -1, device=encodings.device)
         context[:, -1] = BLANK_ID
@@ -71,6 +68,7 @@ class TransducerGreedy:
                 found[row].tokens.append(label)
                 found[row].frames.append(frame)
                 found[row].log_probs.append(log_prob)
+            # without a limit a head that never predicts a blank would not leave the frame
             at[rows] += in_a_row[rows] % self.max_symbols == 0
         return [[replace(one, score=score)] for one, score in zip(found, devices.to_host(scores), strict=True)]
 

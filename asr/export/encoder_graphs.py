@@ -105,10 +105,7 @@ class ChunkEncoder(nn.Module):
                 f"streaming=true: {type(encoder).__name__} sees whole utterances; train a Zipformer with "
                 "encoder.causal=true, or export with streaming=false"
             )
-        try:
-            self.chunks = StreamingZipformer(encoder)
-        except ValueError as error:
-            raise ValueError(f"streaming=true: {error}; or export with streaming=false") from error
+        self.chunks = StreamingZipformer(encoder)
         bins, channels = encoder.encoder_embed.image_shape
         self.embed_bins = bins if embed_bins is None else embed_bins
         if channels > EMBED_CHANNELS or bins > self.embed_bins:
@@ -141,11 +138,9 @@ class ChunkEncoder(nn.Module):
 
     def _ours(self, states: Sequence[Tensor]) -> StreamingState:
         layers = []
-        for number in range(self.num_layers):
-            own: dict[int, Tensor] = {}
-            begin = number * len(LAYER_STATES)
-            for given, (place, _, to_ours, _) in zip(states[begin:], LAYER_STATES.values(), strict=False):
-                own[place] = to_ours(given)
+        for begin in range(0, self.num_layers * len(LAYER_STATES), len(LAYER_STATES)):
+            given = zip(states[begin:], LAYER_STATES.values(), strict=False)
+            own = {place: to_ours(state) for state, (place, _, to_ours, _) in given}
             layers.append(tuple(own[place] for place in range(len(LAYER_STATES))))
         bins, channels = self.encoder.encoder_embed.image_shape
         front = states[-2][:, :channels, :, :bins].permute(0, 2, 3, 1)
@@ -173,24 +168,24 @@ class ChunkEncoder(nn.Module):
         )
 
     def _metadata(self, comment: str) -> dict[str, object]:
-        # all layers of a stack are alike
         stacks = self.chunks.stacks
-        first = [layer for stack in stacks for layer in stack.layers[:1] if isinstance(layer, ZipformerEncoderLayer)]
-        sizes = [layer.size for layer in first]
-
-        def listed(numbers: Iterator[int]) -> str:
-            return ",".join(map(str, numbers))
-
+        # all layers of a stack are alike
+        sizes = [
+            layer.size for stack in stacks for layer in stack.layers[:1] if isinstance(layer, ZipformerEncoderLayer)
+        ]
+        of_stacks = {
+            "num_encoder_layers": [len(stack.layers) for stack in stacks],
+            "encoder_dims": [size.encoder_dim for size in sizes],
+            "cnn_module_kernels": [size.cnn_module_kernel for size in sizes],
+            "left_context_len": [self.chunks.left_frames // stack.factor for stack in stacks],
+            "query_head_dims": [size.head.query_head_dim for size in sizes],
+            "value_head_dims": [size.head.value_head_dim for size in sizes],
+            "num_heads": [size.num_heads for size in sizes],
+        }
         return {
             **{"model_type": "zipformer2", "version": 1, "model_author": "werdict", "comment": f"streaming {comment}"},
             **{"decode_chunk_len": self.chunks.shift_features, "T": self.chunks.num_features},
-            "num_encoder_layers": listed(len(stack.layers) for stack in stacks),
-            "encoder_dims": listed(size.encoder_dim for size in sizes),
-            "cnn_module_kernels": listed(size.cnn_module_kernel for size in sizes),
-            "left_context_len": listed(self.chunks.left_frames // stack.factor for stack in stacks),
-            "query_head_dims": listed(size.head.query_head_dim for size in sizes),
-            "value_head_dims": listed(size.head.value_head_dim for size in sizes),
-            "num_heads": listed(size.num_heads for size in sizes),
+            **{name: ",".join(map(str, numbers)) for name, numbers in of_stacks.items()},
         }
 
     def scores(self, call: Call, name: str, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:

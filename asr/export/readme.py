@@ -101,13 +101,8 @@ def readme(described: Described, export: Export, format: str, quantized: bool, c
         shown, more = (1, " and states") if len(graph.inputs) > 3 else (2, "")
         inputs, outputs = (", ".join(f"`{name}`" for name in names[:shown]) for names in (graph.inputs, graph.outputs))
         graphs.append(f"- `{graph.name}{SUFFIX[format]}`: {inputs}{more} → {outputs}{more}\n")
-    parts = [
-        f"# Exported from {described.run}\n\n" + "".join(f"- {line}\n" for line in notes),
-        decode,
-        described.features("in the graph"),
-        "## Graphs\n\n" + "".join(graphs),
-    ]
-    return "\n".join(parts)
+    title = f"# Exported from {described.run}\n\n" + "".join(f"- {line}\n" for line in notes)
+    return "\n".join((title, decode, described.features("in the graph"), "## Graphs\n\n" + "".join(graphs)))
 
 
 def weights_page(described: Described, line: str) -> str:

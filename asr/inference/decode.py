@@ -52,6 +52,7 @@ def decode(
 
 def _refuse_unscored(ids: Sequence[str], encodings: Tensor, num_frames: Tensor, found: Sequence[Hypothesis]) -> None:
     """Refuse texts that were chosen by scores that are not finite."""
+    # padding may hold anything, NaN too
     is_padding = torch.arange(encodings.shape[1], device=encodings.device) >= num_frames[:, None]
     are_finite = devices.to_host((encodings.isfinite().all(dim=-1) | is_padding).all(dim=-1))
     for name, is_finite, best in zip(ids, are_finite, found, strict=True):

@@ -91,23 +91,21 @@ class StreamingRecognizer:
         Raises:
             ValueError: a sample is not finite; none of these is used, and the stream can continue.
         """
-        self.waiting = np.concatenate((self.waiting, self.features.accept(samples)))
-        while len(self.waiting) >= self.encoder.num_features:
-            self._encode(self.waiting[: self.encoder.num_features])
-        text = self._text()
-        is_final = bool(text) and self.search.num_silent >= self.endpoint
-        if is_final:
-            self.num_final = len(self.search.tokens)
-        return Partial(text, is_final)
+        return self._recognized(self.features.accept(samples), ended=False)
 
     def finish(self) -> Partial:
         """Return the rest of the text, at the end of the stream."""
-        self.waiting = np.concatenate((self.waiting, self.features.finish()))
-        while len(self.waiting):
+        return self._recognized(self.features.finish(), ended=True)
+
+    def _recognized(self, features: NDArray[np.float32], ended: bool) -> Partial:
+        self.waiting = np.concatenate((self.waiting, features))
+        while len(self.waiting) >= (1 if ended else self.encoder.num_features):
             self._encode(self.waiting[: self.encoder.num_features])
-        text = self._text()
-        self.num_final = len(self.search.tokens)
-        return Partial(text, is_final=True)
+        text = self.tokenizer.decode(self.search.tokens[self.num_final :])
+        is_final = ended or (bool(text) and self.search.num_silent >= self.endpoint)
+        if is_final:
+            self.num_final = len(self.search.tokens)
+        return Partial(text, is_final)
 
     def _encode(self, chunk: NDArray[np.float32]) -> None:
         """Encode and search a chunk, which is shorter only at the end of the stream."""
@@ -120,9 +118,6 @@ class StreamingRecognizer:
             (length,) = devices.to_host(lengths)
             self.search.accept(encodings[:, :length])
         self.waiting = self.waiting[self.encoder.shift_features :]
-
-    def _text(self) -> str:
-        return self.tokenizer.decode(self.search.tokens[self.num_final :])
 
 
 def _search(recognizer: Recognizer, decoder: Decoder | None) -> TokenStream:

@@ -109,16 +109,16 @@ def _in_turn(cues: Sequence[Cue], channel: int) -> Iterator[Cue]:
 
 
 def _cues(segment: Segment, label: str) -> Iterator[Cue]:
-    if not segment.words:
-        yield Cue(segment.channel, segment.start_s, segment.end_s, textwrap.fill(f"{label}{segment.text}", LINE))
-        return
-    shown: list[Word] = []
+    shown: list[list[Word]] = []
     for word in segment.words:
-        if shown and not _fits(label, [*shown, word]):
-            yield _cue(segment.channel, label, shown)
-            shown = []
-        shown.append(word)
-    yield _cue(segment.channel, label, shown)
+        if shown and _fits(label, [*shown[-1], word]):
+            shown[-1].append(word)
+        else:
+            shown.append([word])
+    for words in shown:
+        yield Cue(segment.channel, words[0].start_s, words[-1].end_s, "\n".join(_lines(label, words)))
+    if not shown:
+        yield Cue(segment.channel, segment.start_s, segment.end_s, textwrap.fill(f"{label}{segment.text}", LINE))
 
 
 def _fits(label: str, words: Sequence[Word]) -> bool:
@@ -126,30 +126,23 @@ def _fits(label: str, words: Sequence[Word]) -> bool:
     return len(_lines(label, words)) <= NUM_LINES and lasts_s <= LONGEST_S and pause_s <= PAUSE_S
 
 
-def _cue(channel: int, label: str, words: Sequence[Word]) -> Cue:
-    return Cue(channel, words[0].start_s, words[-1].end_s, "\n".join(_lines(label, words)))
-
-
 def _lines(label: str, words: Sequence[Word]) -> list[str]:
     text = label + " ".join(word.text for word in words)
     return textwrap.wrap(text, LINE, break_long_words=False, break_on_hyphens=False)
 
 
-def srt(transcript: Transcript) -> str:
-    """Return subtitles in the format of SubRip."""
-    cues = enumerate(cues_of(transcript), 1)
+def _srt(transcript: Transcript) -> str:
     return "\n".join(
-        f"{number}\n{_clock(cue.start_s, ',')} --> {_clock(cue.end_s, ',')}\n{cue.text}\n" for number, cue in cues
+        f"{number}\n{_clock(cue.start_s, ',')} --> {_clock(cue.end_s, ',')}\n{cue.text}\n"
+        for number, cue in enumerate(cues_of(transcript), 1)
     )
 
 
-def vtt(transcript: Transcript) -> str:
-    """Return subtitles as WebVTT."""
-    shown = (
+def _vtt(transcript: Transcript) -> str:
+    return "WEBVTT\n" + "".join(
         f"\n{_clock(cue.start_s, '.')} --> {_clock(cue.end_s, '.')}\n{html.escape(cue.text, quote=False)}\n"
         for cue in cues_of(transcript)
     )
-    return "".join(["WEBVTT\n", *shown])
 
 
 def _clock(seconds: float, point: str) -> str:
@@ -169,17 +162,12 @@ def _json(transcript: Transcript) -> str:
     return json.dumps(whole, ensure_ascii=False) + "\n"
 
 
-def _ctm(transcript: Transcript) -> str:
-    lines = (ctm_lines(str(transcript.path), one.words, one.channel) for one in transcript.segments)
-    return "".join(lines)
-
-
 FORMATS: dict[str, Callable[[Transcript], str]] = {
     "tsv": lambda whole: f"{whole.path}\t{whole.text}\n",
     "txt": lambda whole: "".join(f"{whole.label(one)}{one.text}\n" for one in whole.segments),
     "json": _json,
-    "ctm": _ctm,
-    "srt": srt,
-    "vtt": vtt,
+    "ctm": lambda whole: "".join(ctm_lines(str(whole.path), one.words, one.channel) for one in whole.segments),
+    "srt": _srt,
+    "vtt": _vtt,
 }
 OF_SEVERAL = ("tsv", "json", "ctm")  # a file may hold several recordings

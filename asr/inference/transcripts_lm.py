@@ -98,6 +98,7 @@ def saved_search(run_dir: Path, head: object) -> Decoder | None:
     path = run_dir / FOLDER / WEIGHTS
     if not path.is_file():
         return None
+    # the model itself is checked: with another one these weights mean nothing
     weights = read_json(path)
     model = _checked_model(run_dir, weights["order"])
     return _beam(head, model, lm_weight=weights["lm_weight"], token_bonus=weights["token_bonus"])

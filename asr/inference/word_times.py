@@ -91,6 +91,7 @@ def _words(
     # an encoding stands for as many frames as lie between two encodings, in the middle of those that it sees
     first = CENTER_FRAMES - subsampling_factor / 2
     spans = _apart([[first + subsampling_factor * frame for frame in span] for span in inside])
+    # other features have no energy that shows where it is silent
     if features.from_audio:
         _reach_pauses(spans, find_pauses(matrix), len(matrix))
     shift_s = features.frame_shift_s
@@ -112,6 +113,7 @@ def spelled(surfaces: Iterable[str]) -> list[tuple[str, list[int]]]:
 
 
 def _product(log_probs: Sequence[float], tokens: Sequence[int]) -> float:
+    # rounding may raise a sum of log-probabilities above 0
     return math.exp(min(0.0, sum(log_probs[token] for token in tokens)))
 
 

@@ -105,10 +105,11 @@ def estimate(text: Text, words: Sequence[str], order: int) -> Estimate:
             continued = np.bincount(levels[number].suffixes - first, minlength=len(level.keys))
             adjusted = np.where(level.opens, adjusted, continued)
         if number == 1:
-            adjusted[0] = 0
+            adjusted[0] = 0  # <s> is given, never predicted
         discounts = _discounts(adjusted)
         if discounts is None:
             assumed.append(number)
+        # one discount for n-grams that occur three times and more often
         taken = np.array((0.0, *(discounts or FALLBACK)))[adjusted.clip(max=3)]
         parents = level.keys // len(words)
         totals = np.bincount(parents, adjusted)

@@ -53,6 +53,7 @@ class _DepthwiseConv1d(Function):
         gradient = gradient.contiguous()
         # autocast ends before the backward pass; under it the gradient has 16 bits, x and the weights 32
         x, flipped = x.to(gradient.dtype), weight.flip(2).to(gradient.dtype)
+        # the gradient of a convolution is one with the kernel flipped
         d_x = _as_row(gradient, flipped, None, weight.shape[2] - 1 - ctx.padding)
         # images of width 1: with height 1 this takes twice the time
         d_weight = conv2d_weight(
@@ -73,9 +74,15 @@ def _as_row(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Ten
 
 
 class DepthwiseConv1d(nn.Conv1d):
-    """Depthwise convolution that sees as many frames before as after, and keeps the number of frames."""
+    """Depthwise convolution that sees as many frames before as after, and keeps the number of frames.
+
+    Raises:
+        ValueError: the kernel has no middle.
+    """
 
     def __init__(self, channels: int, kernel_width: int) -> None:
+        if kernel_width % 2 == 0:
+            raise ValueError(f"kernel_width must be odd, given {kernel_width}")
         super().__init__(channels, channels, kernel_width, groups=channels)
 
     def forward(self, x: Tensor) -> Tensor:

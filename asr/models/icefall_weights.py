@@ -35,6 +35,7 @@ HEAD_RULES = (
     (r"(joiner\.(?:encoder_proj|decoder_proj|output_linear)\.(?:weight|bias))", r"\1"),
     (r"(simple_[al]m_proj\.(?:weight|bias))", r"\1"),
 )
+NOT_OF_TOKENS = ("predictor.conv", "joiner.encoder_proj", "joiner.decoder_proj")  # their rows are no tokens
 
 
 @dataclass(frozen=True)
@@ -71,35 +72,14 @@ def convert_encoder(theirs: Mapping[str, Tensor], expected: Mapping[str, Tensor]
         elif name.startswith(OTHER_PARTS):
             other.append(name)
         else:
-            ours = our_name(name)
-            weights[ours] = _shaped(tensor, None if ours in buffers else expected.get(ours), f"{name} ({ours})")
-    missing = sorted(set(expected) - set(weights) - set(buffers))
-    if missing:
-        raise ValueError(f"{len(missing)} weights are missing, the first {missing[0]}; is it a Zipformer of this size?")
+            matches = (re.fullmatch(pattern, name) for pattern, _ in ENCODER_RULES)
+            found = (match.expand(ours) for match, (_, ours) in zip(matches, ENCODER_RULES, strict=True) if match)
+            ours = next(found, name)
+            # convolutions over one place are linear maps here
+            is_linear = tensor.ndim == 4 and ours in expected and expected[ours].ndim == 2
+            weights[ours] = (tensor.flatten(1) if is_linear else tensor).detach().clone()
+    _check_fit(weights, {name: value for name, value in expected.items() if name not in buffers}, "encoder")
     return Converted({**buffers, **weights}, tuple(unused), tuple(other))
-
-
-def our_name(name: str) -> str:
-    """Return what we call a tensor of theirs.
-
-    Raises:
-        ValueError: it is not known.
-    """
-    for pattern, ours in ENCODER_RULES:
-        match = re.fullmatch(pattern, name)
-        if match:
-            return match.expand(ours)
-    raise ValueError(f"{name} is no tensor of a Zipformer that is known here")
-
-
-def _shaped(tensor: Tensor, expected: Tensor | None, name: str) -> Tensor:
-    """Return a tensor in the shape that is expected: convolutions over one place are linear maps here."""
-    if expected is None:
-        raise ValueError(f"{name} is not in the encoder; compare its number of layers, and whether it is causal")
-    plain = tensor.flatten(1) if tensor.ndim == 4 and expected.ndim == 2 else tensor
-    if plain.shape != expected.shape:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, not {tuple(expected.shape)} as in the encoder")
-    return plain.detach().clone()
 
 
 def convert_head(
@@ -120,21 +100,20 @@ def convert_head(
         for pattern, ours in HEAD_RULES:
             found = re.fullmatch(pattern, name)
             if found and found.expand(ours) in expected:
-                weights[found.expand(ours)] = _of_head(name, tensor, expected[found.expand(ours)], order)
-    if missing := sorted(set(expected) - set(weights)):
-        parts = ", ".join(sorted({name.partition(".")[0] for name in theirs})) or "nothing"
-        raise ValueError(
-            f"the model has nothing for {missing[0]} of the head, and beside the encoder {parts}; ctc_output is for "
-            "head=ctc, decoder and joiner are for head=transducer, all together for head=transducer_ctc"
-        )
-    return weights
+                weights[found.expand(ours)] = tensor.detach()
+    _check_fit(weights, expected, "head")
+    return {
+        name: (tensor if name.startswith(NOT_OF_TOKENS) else tensor[list(order)]).clone()
+        for name, tensor in weights.items()
+    }
 
 
-def _of_head(name: str, tensor: Tensor, expected: Tensor, order: Sequence[int]) -> Tensor:
-    if tensor.shape != expected.shape:
+def _check_fit(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], part: str) -> None:
+    shapes, needed = ({name: list(one.shape) for name, one in each.items()} for each in (weights, expected))
+    misfits = [name for name in {**needed, **shapes} if shapes.get(name) != needed.get(name)]
+    if misfits:
+        first = misfits[0]
         raise ValueError(
-            f"{name} has shape {list(tensor.shape)}, not {list(expected.shape)} as the head has with a vocabulary of "
-            f"{len(order)}; give the tokenizer of the model, and the options of its head"
+            f"{len(misfits)} tensors do not fit the {part}: {first} has shape {shapes.get(first, 'none')} there and "
+            f"{needed.get(first, 'none')} here; compare the options of the {part}, its kind and the tokenizer"
         )
-    of_vocabulary = not name.startswith(("decoder.conv", "joiner.encoder_proj", "joiner.decoder_proj"))
-    return tensor[list(order)].clone() if of_vocabulary else tensor.detach().clone()

@@ -54,13 +54,12 @@ class Recognizer(nn.Module):
         augment: applied in training only, or None.
 
     Raises:
-        ValueError: the head needs what the encoder or the augmentation cannot give.
+        ValueError: the head needs inner layers that the encoder does not have.
     """
 
     def __init__(self, encoder: nn.Module, head: Head, normalize: GlobalNorm, augment: Augment | None = None) -> None:
         super().__init__()
         _check_layers(encoder, head)
-        _check_views(head, augment)
         self.normalize, self.encoder, self.head = normalize, encoder, head
         self.augment = augment
 
@@ -113,27 +112,12 @@ class Recognizer(nn.Module):
 
 
 def _check_layers(encoder: nn.Module, head: Head) -> None:
-    numbers = list(head.intermediate_layers)
-    if not numbers:
+    if not (numbers := list(head.intermediate_layers)):
         return
-    if not isinstance(encoder, HasInnerLayers):
-        raise ValueError(
-            f"intermediate_layers={numbers}: {type(encoder).__name__} does not return its inner layers; choose "
-            "an encoder that does (a transformer, a conformer), or intermediate_layers=[]"
-        )
-    if max(numbers) >= encoder.num_layers:
-        allowed = f"from 1 to {encoder.num_layers - 1}" if encoder.num_layers > 1 else "none"
-        raise ValueError(
-            f"intermediate_layers={numbers}: inner layers of an encoder of {encoder.num_layers} layers are {allowed}"
-        )
-
-
-def _check_views(head: Head, augment: Augment | None) -> None:
-    if head.num_views > 1 and augment is None:
-        raise ValueError(
-            f"{type(head).__name__} compares {head.num_views} views of each utterance, which differ only by dropout if "
-            "features are not augmented; choose an augmentation (augment), or another head"
-        )
+    num_layers = encoder.num_layers if isinstance(encoder, HasInnerLayers) else 1
+    if max(numbers) >= num_layers:
+        allowed = f"from 1 to {num_layers - 1}" if num_layers > 1 else "none; choose a transformer or a conformer"
+        raise ValueError(f"intermediate_layers={numbers}: inner layers of this {type(encoder).__name__} are {allowed}")
 
 
 def initialize(model: nn.Module) -> None:

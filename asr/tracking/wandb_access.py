@@ -73,9 +73,3 @@ def refuse_unwritable_folders() -> None:
             raise ValueError(
                 f"wandb cannot write to {folder}; set {variable}, or HOME, to a folder of yours, or choose logger=csv"
             )
-
-
-def reason(error: Exception) -> str:
-    """Return wandb's message, which may have many lines, as one short line."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= 300 else f"{text[:300]}…"

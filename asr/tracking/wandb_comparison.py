@@ -10,7 +10,8 @@ from typing import Any
 import wandb
 
 from asr.compare.result import Comparison, Difference, SetComparison
-from asr.tracking.wandb_access import Mode, chosen_mode, reason
+from asr.error_text import first_line
+from asr.tracking.wandb_access import Mode, chosen_mode
 
 COLUMNS = (
     *("system", "seeds", "wer_mean", "wer_sd", "low", "high", "over"),
@@ -66,7 +67,7 @@ def log_comparison(
         )
     except wandb.errors.Error as error:
         raise ValueError(
-            f"wandb could not start a run: {reason(error)}. The comparison is in {folder}; say logger=none to "
+            f"wandb could not start a run: {first_line(error)}. The comparison is in {folder}; say logger=none to "
             "keep it there"
         ) from error
     media = {".png": lambda path: wandb.Image(str(path)), ".html": lambda path: wandb.Html(str(path))}

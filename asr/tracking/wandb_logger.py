@@ -12,9 +12,10 @@ import wandb
 from lightning.pytorch.loggers import WandbLogger
 from pydantic import StringConstraints
 
+from asr.error_text import first_line
 from asr.evaluation.wer import ScoredUtterance
 from asr.safe_io import write_whole
-from asr.tracking.wandb_access import Mode, chosen_mode, reason, refuse_unwritable_folders
+from asr.tracking.wandb_access import Mode, chosen_mode, refuse_unwritable_folders
 
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=64)]  # by wandb's own limit
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -85,18 +86,11 @@ class WandbTracking(WandbLogger):
             self.experiment  # noqa: B018
         except (wandb.errors.Error, ValueError) as error:
             raise ValueError(
-                f"wandb could not start a run: {reason(error)}; logger.wandb.mode=offline uploads it later, logger=csv "
-                "needs no wandb"
+                f"wandb could not start a run: {first_line(error)}; logger.wandb.mode=offline uploads it later, "
+                "logger=csv needs no wandb"
             ) from error
 
-    @staticmethod
-    def check_machine() -> None:
-        """Refuse a machine that wandb cannot work on, before anything is built.
-
-        Raises:
-            ValueError: it cannot write its own files.
-        """
-        refuse_unwritable_folders()
+    check_machine = staticmethod(refuse_unwritable_folders)  # called before anything is built
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log numbers of an update."""

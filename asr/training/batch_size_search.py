@@ -7,7 +7,6 @@ import copy
 import ctypes
 import gc
 import math
-import resource
 import time
 import warnings
 from collections.abc import Callable
@@ -30,8 +29,6 @@ USABLE = 0.9  # share of the memory: allocators leave gaps, and other batches ma
 STATUS = Path("/proc/self/status")
 MEMINFO = Path("/proc/meminfo")
 RESET_PEAK = "5"  # what /proc/self/clear_refs takes for it, see proc(5)
-# limits of a process (ulimit -v and -d), and what counts for them
-LIMITS = ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData"))
 # files with limit, usage and caches of a container: control groups version 2, then version 1
 CONTAINERS = (
     ("/sys/fs/cgroup/memory.max", "memory.current", "inactive_file"),
@@ -84,8 +81,7 @@ class ProcessMemory:
 
     def __init__(self, num_processes: int = 1) -> None:
         self.name = "main memory (approximate: growth of resident memory)"
-        shared = min(_in_status("MemAvailable", MEMINFO), _left_in_container()) // num_processes
-        self.available = min(shared, _left_in_limits())
+        self.available = min(_in_status("MemAvailable", MEMINFO), _left_in_container()) // num_processes
         self.before = _in_status("VmRSS")
 
     def now(self) -> int:
@@ -129,12 +125,6 @@ def _left_in_container() -> int:
             most, now = int(Path(limit).read_text()), int((folder / used).read_text())
             return most - now + int(stat[cached])
     return 2**63 - 1
-
-
-def _left_in_limits() -> int:
-    """Return what the limits of this process leave; 2^63 - 1 if it has none."""
-    found = ((resource.getrlimit(limit)[0], name) for limit, name in LIMITS)
-    return min([2**63 - 1, *(most - _in_status(name) for most, name in found if most != resource.RLIM_INFINITY)])
 
 
 @dataclass(frozen=True)
@@ -250,35 +240,22 @@ def search_batch_size(
         num_processes: processes on this machine that share its memory.
     """
     memory = memory_of(make_trainer([], 1).strategy.root_device, num_processes)
+    buckets = []
     with torch.random.fork_rng():  # training steps seed torch's generator
-        buckets = [
-            _measure(module, dataset, sampler, numbers, make_trainer, memory)
-            for numbers in sampler.largest_per_bucket(text_lengths)
-        ]
+        for numbers in sampler.largest_per_bucket(text_lengths):
+            # a quarter, a half and the whole of a micro-batch whose longest cut and text come first
+            sizes = sorted({math.ceil(len(numbers) / part) for part in (4, 2, 1)})
+            # the first update creates the optimizer's state; the second one of a size runs warm
+            nums = [sizes[0], *sizes, sizes[-1]]
+            batches = [dataset[(0, sampler.cut_set(numbers[:num]))] for num in nums]
+            for name, reason in (skipped for batch in batches for skipped in batch.skipped):
+                raise ValueError(f"find_batch_size: {name} cannot be read: {reason}; put it back")
+            probe = _run(copy.deepcopy(module), batches, make_trainer, memory)  # updates would change the weights
+            updates = [[i for i, num in enumerate(nums) if num == size and i > 0] for size in sizes]
+            found = [_at(sampler, numbers[:size], probe, at) for size, at in zip(sizes, updates, strict=True)]
+            num_fitting = sum(size.peak is not None for size in found)
+            buckets.append(Bucket(max(probe.bases[1:2] or probe.bases), tuple(found[: num_fitting + 1])))
     return BatchSizeSearch(memory.name, memory.available, reserved, tuple(buckets))
-
-
-def _measure(
-    module: TrainingModule,
-    dataset: SpeechDataset,
-    sampler: DurationBucketSampler,
-    numbers: np.ndarray,
-    make_trainer: TrainerFactory,
-    memory: DeviceMemory,
-) -> Bucket:
-    """Measure a quarter, a half and the whole of a micro-batch whose longest cut and text come first."""
-    sizes = sorted({math.ceil(len(numbers) / part) for part in (4, 2, 1)})
-    # the first update creates the optimizer's state; the second one of a size runs warm
-    nums = [sizes[0], *sizes, sizes[-1]]
-    batches = [dataset[(0, sampler.cut_set(numbers[:num]))] for num in nums]
-    for batch in batches:
-        if batch.skipped:
-            name, reason = batch.skipped[0]
-            raise ValueError(f"find_batch_size: {name} cannot be read: {reason}; put it back")
-    probe = _run(copy.deepcopy(module), batches, make_trainer, memory)  # updates would change the weights
-    found = [_at(sampler, numbers, num, probe, [i for i, n in enumerate(nums) if n == num and i > 0]) for num in sizes]
-    num_fitting = sum(size.peak is not None for size in found)
-    return Bucket(base=max(probe.bases[1:2] or probe.bases), sizes=tuple(found[: num_fitting + 1]))
 
 
 def _run(module: TrainingModule, batches: list[Batch], make_trainer: TrainerFactory, memory: DeviceMemory) -> _Probe:
@@ -294,9 +271,9 @@ def _run(module: TrainingModule, batches: list[Batch], make_trainer: TrainerFact
     return probe
 
 
-def _at(sampler: DurationBucketSampler, numbers: np.ndarray, num: int, probe: _Probe, updates: list[int]) -> Measured:
-    """Return what was measured at those updates that were on the first ``num`` cuts."""
-    durations = sampler.durations[numbers[:num]]
+def _at(sampler: DurationBucketSampler, numbers: np.ndarray, probe: _Probe, updates: list[int]) -> Measured:
+    """Return what was measured at those updates that were on these cuts."""
+    durations, num = sampler.durations[numbers], len(numbers)
     longest, counted = float(durations.max()), float(sampler.size.costs(durations).max()) * num
     if updates[-1] >= len(probe.peaks):  # memory ran out before its end
         return Measured(num, longest, counted, None)

@@ -8,7 +8,7 @@ holds the others, from which a resumed run continues.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from torch.optim import Optimizer
@@ -33,14 +33,17 @@ class HasEvaluationPoint(Protocol):
         """Put back the weights for training, bit for bit."""
 
 
-def go_to_evaluation_point(optimizers: Sequence[Optimizer]) -> None:
-    """Put the weights for evaluation into the parameters."""
+def go_to_evaluation_point(optimizers: Sequence[Optimizer]) -> list[HasEvaluationPoint]:
+    """Put the weights for evaluation into the parameters; return the optimizers that had others there."""
+    moved: list[HasEvaluationPoint] = []
     for optimizer in optimizers:
-        if isinstance(optimizer, HasEvaluationPoint):
+        if isinstance(optimizer, HasEvaluationPoint) and not optimizer.is_evaluating:
             optimizer.eval()
+            moved.append(optimizer)
+    return moved
 
 
-def go_to_training_point(optimizers: Sequence[Optimizer]) -> None:
+def go_to_training_point(optimizers: Iterable[Optimizer | HasEvaluationPoint]) -> None:
     """Put back the weights for training."""
     for optimizer in optimizers:
         if isinstance(optimizer, HasEvaluationPoint):
@@ -50,11 +53,8 @@ def go_to_training_point(optimizers: Sequence[Optimizer]) -> None:
 @contextlib.contextmanager
 def at_evaluation_point(optimizers: Sequence[Optimizer]) -> Iterator[None]:
     """Keep the weights for evaluation in the parameters for a while; afterwards those that were there before."""
-    trained = [o for o in optimizers if isinstance(o, HasEvaluationPoint) and not o.is_evaluating]
-    for optimizer in trained:
-        optimizer.eval()
+    moved = go_to_evaluation_point(optimizers)
     try:
         yield
     finally:
-        for optimizer in trained:
-            optimizer.train()
+        go_to_training_point(moved)

@@ -45,36 +45,6 @@ class KnowsEpochs(Protocol):
         """Set the epoch, counted from 0."""
 
 
-class ValidationTexts:
-    """Collects what this rank has decoded, by development set."""
-
-    def __init__(self) -> None:
-        self.utterances: defaultdict[str, list[Utterance]] = defaultdict(list)
-        self.num_unread: Counter[str] = Counter()
-
-    def add(self, name: str, batch: Batch, found: Iterable[Utterance]) -> None:
-        """Add the texts of a batch of a development set."""
-        self.num_unread[name] += len(batch.skipped)
-        self.utterances[name].extend(found)
-
-    def of_all_ranks(self, names: Iterable[str]) -> dict[str, list[Utterance]]:
-        """Return the texts of the named development sets.
-
-        Raises:
-            RunFailed: no utterance of a development set could be read.
-        """
-        ranks = gather((dict(self.utterances), self.num_unread))
-        found = {name: [one for utterances, _ in ranks for one in utterances.get(name, [])] for name in names}
-        for name, utterances in found.items():
-            num_unread = sum(unread[name] for _, unread in ranks)
-            if num_unread and not utterances:
-                raise RunFailed(
-                    f"none of the {num_unread} utterances of {name} could be read, so that no checkpoint can be chosen "
-                    "by it; put their audio back and resume the run, or prepare the data again"
-                )
-        return found
-
-
 class TrainingModule(pl.LightningModule):
     """Trains a recognizer by updates of one or more micro-batches.
 
@@ -112,7 +82,9 @@ class TrainingModule(pl.LightningModule):
         self.recognizer, self.tokenizer, self.decoder = recognizer, tokenizer, decoder
         self.optimizer_factory, self.schedule_factory = optimizer_factory, schedule_factory
         self.dev_names, self.max_duration_s, self.extra_state = dev_names, max_duration_s, extra_state
-        self.validation_texts = ValidationTexts()
+        # what this rank has decoded, and could not read, by development set
+        self.decoded: defaultdict[str, list[Utterance]] = defaultdict(list)
+        self.num_unread: Counter[str] = Counter()
         self.scores: dict[str, Score] = {}
         self.unit: Unit = unit
         self.sums = UpdateSums()
@@ -201,15 +173,18 @@ class TrainingModule(pl.LightningModule):
             self._skip(optimizer)
             return
         # Lightning has divided the loss by the accumulated micro-batches, DDP the gradients by the ranks
-        scale = self.trainer.accumulate_grad_batches * self.trainer.world_size / max(1, sums.num_tokens)
+        num_tokens = max(1, sums.num_tokens)
+        scale = self.trainer.accumulate_grad_batches * self.trainer.world_size / num_tokens
         for gradient in gradients:
             gradient.mul_(scale)
         self.gradient_norm = norm * scale
         finite = math.isfinite(sums.loss) and sums.num_nonfinite == 0
         skipped = self.guard.end_update(self.global_step, finite, int(sums.num_too_short), self.global_rank)
+        parts = zip(self.recognizer.head.loss_names, sums.parts, strict=True)
         numbers = {
-            "train/loss": sums.loss / max(1, sums.num_tokens),
-            **self._loss_parts(sums),
+            "train/loss": sums.loss / num_tokens,
+            # of a loss with one part that is all
+            **{f"train/{name}_loss": part / num_tokens for name, part in parts if len(sums.parts) > 1},
             "train/gradient_norm": self.gradient_norm,  # before clipping
             "train/lr": float(optimizer.param_groups[0]["lr"]),
             "train/utterances": sums.num_utterances,
@@ -222,12 +197,6 @@ class TrainingModule(pl.LightningModule):
         self.log_dict({name: torch.as_tensor(number) for name, number in numbers.items()})
         if skipped:
             self._skip(optimizer)
-
-    def _loss_parts(self, sums: UpdateSums) -> dict[str, float]:
-        """Return the parts of the loss in nats per token; none if there is but one."""
-        names = self.recognizer.head.loss_names
-        found = zip(names, sums.parts, strict=True)
-        return {f"train/{name}_loss": part / max(1, sums.num_tokens) for name, part in found} if len(names) > 1 else {}
 
     def configure_gradient_clipping(
         self,
@@ -271,7 +240,8 @@ class TrainingModule(pl.LightningModule):
                 f"the model has diverged: in the validation of update {self.trainer.global_step} its scores are not "
                 "finite; lower optimizer.lr, or warm up longer, and start a new run; earlier checkpoints are unchanged"
             ) from error
-        self.validation_texts.add(name, batch, found)
+        self.decoded[name].extend(found)
+        self.num_unread[name] += len(batch.skipped)
 
     def on_validation_epoch_end(self) -> None:
         """Log the error rates of each development set, and their mean WER, which selects the best checkpoint.
@@ -280,16 +250,24 @@ class TrainingModule(pl.LightningModule):
             RunFailed: no utterance of a development set could be read.
         """
         # texts, not rates: a mean of the ranks' rates would not be the rate of the set
-        found = self.validation_texts.of_all_ranks(self.dev_names)
-        self.scores = {name: score(utterances, self.unit) for name, utterances in found.items()}
-        for name, result in self.scores.items():
+        ranks = gather((dict(self.decoded), self.num_unread))
+        for name in self.dev_names:
+            utterances = [one for decoded, _ in ranks for one in decoded.get(name, [])]
+            num_unread = sum(unread[name] for _, unread in ranks)
+            if num_unread and not utterances:
+                raise RunFailed(
+                    f"none of the {num_unread} utterances of {name} could be read, so that no checkpoint can be chosen "
+                    "by it; put their audio back and resume the run, or prepare the data again"
+                )
+            self.scores[name] = result = score(utterances, self.unit)
             self.log_dict({f"val/{name}/wer": result.wer, f"val/{name}/cer": result.cer})
         # the name that CheckpointCallback and EarlyStopping read
         self.log("val/wer", sum(result.wer for result in self.scores.values()) / len(self.scores))
 
     def on_validation_epoch_start(self) -> None:
         """Drop the texts of the last validation."""
-        self.validation_texts = ValidationTexts()
+        self.decoded.clear()
+        self.num_unread.clear()
         if isinstance(self.trainer.model, DistributedDataParallel):
             # DDP (torch 2.13) sends buffers to all ranks at the first forward after training, and would wait forever
             # for a rank that has no batch; the buffers of training have no effect on decoding

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -58,15 +59,26 @@ class NonfiniteGuard:
         # reading a tensor waits for the device: only if there is something to print
         if num_too_short:
             self.counts["too_short"] += num_too_short
-            for cut in (
-                cut for ids, _, mask in seen for cut, short in zip(ids, devices.to_host(mask), strict=True) if short
-            ):
-                self._name_too_short(cut)
-        self.counts["consecutive_skips"] = 0 if finite else self.counts["consecutive_skips"] + 1
-        if not finite:
-            self.counts["skipped_updates"] += 1
-            self._name_skipped(update, seen, rank)
-        return not finite
+            short = {cut for ids, _, mask in seen for cut, is_short in _pairs(ids, mask) if is_short}
+            for cut in sorted(short - self.named):
+                _print(
+                    f"{cut} is too short for its transcript and cannot be learned from: more tokens than frames have "
+                    "no alignment (a speed above 1 shortens a cut). Counted in train/too_short, printed once"
+                )
+            self.named |= short
+        if finite:
+            self.counts["consecutive_skips"] = 0
+            return False
+        losses = {cut: loss for ids, values, _ in seen for cut, loss in _pairs(ids, values)}
+        bad = [f"{cut} ({loss})" for cut, loss in losses.items() if not math.isfinite(loss)]
+        why = f"the loss is not finite for {', '.join(bad)}" if bad else "its losses here are finite, its gradients not"
+        if self._is_last_straw(update, f"{why}; utterances of rank {rank}: {', '.join(losses)}"):
+            raise Diverged(
+                f"the loss or the gradients of {self.max_consecutive_skips} updates in a row were not finite, the last "
+                f"at update {update}; lower optimizer.lr, train with trainer.precision=32-true, or look at the "
+                "utterances named above"
+            )
+        return True
 
     def end_empty_update(self, update: int) -> None:
         """Count an update without a single readable utterance on any rank.
@@ -75,35 +87,18 @@ class NonfiniteGuard:
             RunFailed: too many updates in a row were skipped.
         """
         self.seen = []  # empty on all ranks
+        if self._is_last_straw(update, "none of its utterances could be read"):
+            raise RunFailed(
+                f"{self.max_consecutive_skips} updates in a row were skipped, the last because nothing could be read"
+            )
+
+    def _is_last_straw(self, update: int, why: str) -> bool:
+        """Count and name a skipped update; return whether there are too many in a row."""
         self.counts["skipped_updates"] += 1
         self.counts["consecutive_skips"] += 1
-        in_a_row = self.counts["consecutive_skips"]
-        _print(f"update {update} is skipped, {in_a_row} in a row: none of its utterances could be read")
-        if in_a_row >= self.max_consecutive_skips:
-            raise RunFailed(f"{in_a_row} updates in a row were skipped, the last because nothing could be read")
-
-    def _name_too_short(self, cut: str) -> None:
-        if cut not in self.named:
-            self.named.add(cut)
-            _print(
-                f"{cut} is too short for its transcript and cannot be learned from: more tokens than frames have no "
-                "alignment (a speed above 1 shortens a cut). Counted in train/too_short, printed once"
-            )
-
-    def _name_skipped(self, update: int, seen: list[tuple[tuple[str, ...], Tensor, Tensor]], rank: int) -> None:
-        losses = {cut: loss for ids, values, _ in seen for cut, loss in zip(ids, devices.to_host(values), strict=True)}
-        bad = [f"{cut} ({loss})" for cut, loss in losses.items() if not math.isfinite(loss)]
-        why = f"the loss is not finite for {', '.join(bad)}" if bad else "its losses here are finite, its gradients not"
-        _print(
-            f"update {update} is skipped, {self.counts['consecutive_skips']} in a row, "
-            f"{self.counts['skipped_updates']} in all; {why}; utterances of rank {rank}: {', '.join(losses)}"
-        )
-        if self.counts["consecutive_skips"] >= self.max_consecutive_skips:
-            raise Diverged(
-                f"the loss or the gradients of {self.max_consecutive_skips} updates in a row were not finite, the last "
-                f"at update {update}; lower optimizer.lr, train with trainer.precision=32-true, or look at the "
-                "utterances named above"
-            )
+        in_a_row, num = self.counts["consecutive_skips"], self.counts["skipped_updates"]
+        _print(f"update {update} is skipped, {in_a_row} in a row, {num} in all; {why}")
+        return in_a_row >= self.max_consecutive_skips
 
     @property
     def has_skipped(self) -> bool:
@@ -121,3 +116,7 @@ class NonfiniteGuard:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the counts."""
         self.counts.update(state)
+
+
+def _pairs(ids: Iterable[str], values: Tensor) -> Iterator[tuple[str, Any]]:
+    return zip(ids, devices.to_host(values), strict=True)

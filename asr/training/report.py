@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import resource
 import subprocess
@@ -84,9 +85,12 @@ def report_run(
     with explaining_failed_writes(run_dir):
         first, *others = decode
         best, missing = _checkpoint(run_dir, first, weights)
-        notes = [*prepared.notes, *notes, *_warned(missing, "Decoded with its raw weights instead")]
-        # asr-compare, which calls every error rate a WER, shows the notes of runs
-        notes += ["error rates are of characters, without spaces (CER)"] if module.unit == "character" else []
+        notes = [*prepared.notes, *notes]
+        if missing:
+            notes.append(_warned(f"{missing}. Decoded with its raw weights instead"))
+        if module.unit == "character":
+            # asr-compare, which calls every error rate a WER, shows the notes of runs
+            notes.append("error rates are of characters, without spaces (CER)")
         sets = {name: prepared.cuts(name) for name in test_names}
         outcome = dict(settings)
         decoding = _Decoding(module, data_module, sets, module.decoder)
@@ -100,38 +104,21 @@ def report_run(
             log_samples(loggers, f"test/{name}", found.score, best.update)
         test = _numbers(results)
         _log_summary(loggers, test)
-        other_weights = _with_others(others if sets else (), weights, decoding, notes, run_dir, loggers)
         outcome |= {"test": test, "notes": notes, **_origin(best), "weights_asked_for": weights}
-        outcome |= {"other_weights": other_weights} if other_weights else {}
+        for which in others if sets else ():
+            checkpoint, missing = _checkpoint(run_dir, which, weights)
+            if missing:
+                notes.append(_warned(f"{missing}. Left out: decode={which}"))
+                continue
+            console.print(f"with decode={which}:")
+            numbers = _numbers(decoding(checkpoint, notes, run_dir / "decode" / which))
+            _log_summary(loggers, numbers, f"{which}/")
+            outcome.setdefault("other_weights", {})[which] = {"test": numbers, **_origin(checkpoint)}
         outcome |= {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
         _write(run_dir, module, prepared, outcome)
         _print_places(run_dir, best.path, training, decoded=bool(results))
     if decoding.failures:
         raise RunFailed(decoding.failures[0])
-
-
-def _with_others(
-    others: Sequence[str],
-    weights: str,
-    decoding: _Decoding,
-    notes: list[str],
-    run_dir: Path,
-    loggers: Sequence[Any],
-) -> dict[str, dict[str, Any]]:
-    """Decode with other weights than those of the result; return what the summary says of each.
-
-    Those that a checkpoint lacks are added to ``notes``.
-    """
-    outcomes = {}
-    for which in others:
-        checkpoint, missing = _checkpoint(run_dir, which, weights)
-        notes += _warned(missing, f"Left out: decode={which}")
-        if not missing:
-            console.print(f"with decode={which}:")
-            found = _numbers(decoding(checkpoint, notes, run_dir / "decode" / which))
-            _log_summary(loggers, found, f"{which}/")
-            outcomes[which] = {"test": found, **_origin(checkpoint)}
-    return outcomes
 
 
 class _Decoding:
@@ -180,13 +167,9 @@ def _checkpoint(run_dir: Path, which: str, weights: str) -> tuple[LoadedCheckpoi
     return checkpoint, f"{asked} was asked for, but {what} has none: {missing}"
 
 
-def _warned(missing: str, consequence: str) -> list[str]:
-    """Print a warning if weights are missing, and return it as a note."""
-    if not missing:
-        return []
-    note = f"{missing}. {consequence}"
+def _warned(note: str) -> str:
     console.print(f"WARNING: {note}", soft_wrap=True, style="bold red")
-    return [note]
+    return note
 
 
 def _numbers(results: Mapping[str, Evaluated]) -> dict[str, dict[str, Any]]:
@@ -234,19 +217,16 @@ class Stopwatch:
     """Wall-clock and CPU seconds since its construction, of this process and its finished children."""
 
     def __init__(self) -> None:
-        self.start_wall, self.start_cpu = time.monotonic(), self._cpu()
+        self.start = self._now()
 
     @staticmethod
-    def _cpu() -> float:
-        usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    def _now() -> tuple[float, float]:
+        return time.monotonic(), sum(os.times()[:4])
 
     def read(self) -> dict[str, float]:
         """Return ``seconds`` and ``cpu_seconds``."""
-        return {
-            "seconds": round(time.monotonic() - self.start_wall, 1),
-            "cpu_seconds": round(self._cpu() - self.start_cpu, 1),
-        }
+        passed = (now - start for now, start in zip(self._now(), self.start, strict=True))
+        return {name: round(seconds, 1) for name, seconds in zip(("seconds", "cpu_seconds"), passed, strict=True)}
 
 
 def peak_memory_mb() -> dict[str, float]:

@@ -39,6 +39,7 @@ class UpdateSums(NamedTuple):
 
     def plus(self, **terms: Tensor | float) -> UpdateSums:
         """Return the sums with one term more for each name; waits for no device."""
+        # no item(): reading a sum of a GPU would wait for the whole backward pass
         return self._replace(**{name: getattr(self, name) + term for name, term in terms.items()})
 
     def over_ranks(self, strategy: Strategy, device: torch.device, num_parts: int) -> UpdateSums:

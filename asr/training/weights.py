@@ -45,13 +45,14 @@ def choose_weights(checkpoint: LoadedCheckpoint, kind: str, since: int | None = 
     if kind == "raw":
         return checkpoint
     averages = checkpoint.averages
-    reason = why_missing(checkpoint, kind)
-    if reason or averages is None:
+    if (reason := why_missing(checkpoint, kind)) or averages is None:
         raise ValueError(f"weights={kind}: {checkpoint.path} has none; {reason}")
-    if kind == "ema" and averages.ema is not None:
-        return _replace_weights(checkpoint, averages.ema, f"exponential moving average of update {averages.update}")
-    mean, start = _mean(checkpoint.path, averages, since)
-    return _replace_weights(checkpoint, mean, f"average of updates {start + 1} to {averages.update}")
+    averaged, described = averages.ema, f"exponential moving average of update {averages.update}"
+    if averaged is None or kind == "average":
+        averaged, start = _mean(checkpoint.path, averages, since)
+        described = f"average of updates {start + 1} to {averages.update}"
+    changed = {name: mean.to(checkpoint.weights[name].dtype) for name, mean in averaged.items()}
+    return replace(checkpoint, weights={**checkpoint.weights, **changed}, described=described)
 
 
 def why_missing(checkpoint: LoadedCheckpoint, kind: str) -> str:
@@ -59,10 +60,8 @@ def why_missing(checkpoint: LoadedCheckpoint, kind: str) -> str:
     averages = checkpoint.averages
     if kind == "raw":
         return ""
-    if averages is None:
-        return "it was trained without callbacks.averaging, and has only weights=raw"
-    if not averages.num_averaged:
-        return "no update was averaged yet (callbacks.averaging.every), and it has only weights=raw"
+    if averages is None or not averages.num_averaged:
+        return "no update was averaged (callbacks.averaging and its every), and it has only weights=raw"
     if kind == "ema" and averages.ema is None:
         return "it was trained with callbacks.averaging.ema_decay=null, and has weights=raw and average"
     return ""
@@ -75,23 +74,17 @@ def _mean(path: Path, averages: RunningAverages, since: int | None) -> tuple[dic
         return averages.mean_since(mark), mark.update
     if since == averages.start_update:
         return averages.mean_since(Mark(since, 0, {})), since  # over the whole run
-    if since not in others:
+    # the difference of its sums to ours is the span
+    earlier = load_checkpoint(others[since]).averages if since in others else None
+    same_start = earlier is not None and earlier.start_update == averages.start_update
+    if earlier is None or not same_start or earlier.num_averaged >= averages.num_averaged:
         found = {averages.start_update, mark.update, *others}
         allowed = sorted(update for update in found if averages.start_update <= update < averages.update)
         raise ValueError(
-            f"average_since={since}: no checkpoint of that update is next to {path}; "
-            f"allowed: {', '.join(map(str, allowed))}, or null for {mark.update}"
+            f"average_since={since}: {path} has no earlier checkpoint of that update beside it; allowed: "
+            f"{', '.join(map(str, allowed))}, or null for {mark.update}"
         )
-    earlier = load_checkpoint(others[since]).averages  # the difference of its sums to ours is the span
-    same_start = earlier is not None and earlier.start_update == averages.start_update
-    if earlier is None or not same_start or earlier.num_averaged >= averages.num_averaged:
-        raise ValueError(f"average_since={since}: no update was averaged between {others[since]} and {path}")
     return averages.mean_after(earlier), since
-
-
-def _replace_weights(checkpoint: LoadedCheckpoint, averaged: Mapping[str, Tensor], described: str) -> LoadedCheckpoint:
-    changed = {name: mean.to(checkpoint.weights[name].dtype) for name, mean in averaged.items()}
-    return replace(checkpoint, weights={**checkpoint.weights, **changed}, described=described)
 
 
 def load_weights(recognizer: nn.Module, weights: Mapping[str, Tensor]) -> None:

@@ -36,11 +36,6 @@ def test_texts_of_the_beam_are_ranked_by_the_weighted_sum_of_both_scores(ctc_wei
         assert any(beam[0].tokens != rescored[0].tokens for beam, rescored in zip(beams, found, strict=True))
 
 
-def test_a_weight_out_of_its_range_is_refused():
-    with pytest.raises(ValueError, match=r"ctc_weight must be in \[0, 1\], given 1.5"):
-        AttentionRescoring(ctc_weight=1.5)
-
-
 @torch.inference_mode()
 def test_each_utterance_of_a_batch_is_decoded_as_alone():
     head, lengths = make(), torch.tensor([9, 4, 6])

@@ -139,12 +139,6 @@ def test_skipped_blanks_still_separate_tokens_and_count_in_the_score():
     assert skipping[0].score == pytest.approx(complete[0].score, abs=5e-3)
 
 
-def test_an_utterance_of_blanks_alone_has_the_empty_text():
-    (best, *_) = search(labels(0, 0, 0), 3)[0]
-    assert (best.tokens, best.frames, best.log_probs) == ([], [], [])
-    assert best.score == pytest.approx(3 * math.log(0.9995), abs=1e-6)
-
-
 def test_tokens_stand_where_they_are_emitted_not_where_they_first_were_thought_of():
     """Every token has some probability in every frame, so that each prefix appears in the beam long before."""
     log_probs = labels(0, 0, 1, 0, 0, 0, 2, 2, 0, 1, 0, 0, blank=0.9)
@@ -153,22 +147,6 @@ def test_tokens_stand_where_they_are_emitted_not_where_they_first_were_thought_o
     assert best.log_probs == pytest.approx([math.log(0.94)] * 3, abs=1e-5)
     greedy = CtcGreedy()(Scores(), log_probs, torch.tensor([12]))[0][0]
     assert greedy.tokens == best.tokens
-
-
-def test_a_token_that_lasts_stands_where_it_is_most_probable():
-    log_probs = torch.tensor([[[0.3, 0.7], [0.1, 0.9], [0.2, 0.8], [0.6, 0.4], [0.45, 0.55]]]).log()
-    two = next(one for one in search(log_probs, 5)[0] if len(one.tokens) == 2)
-    (greedy,) = CtcGreedy()(Scores(), log_probs, torch.tensor([5]))[0]
-    assert two.frames == greedy.frames == [1, 4]
-    assert two.log_probs == pytest.approx(greedy.log_probs)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_frames_of_a_hypothesis_rise(seed):
-    for found in search(random_log_probs(4, 50, 6, seed=seed, sharpness=2.0), 50, 50, 20, 1):
-        for one in found:
-            assert len(one.tokens) == len(one.frames) == len(one.log_probs)
-            assert all(a < b for a, b in itertools.pairwise(one.frames))
 
 
 def test_what_is_impossible_is_not_returned_and_does_not_multiply():
@@ -181,16 +159,3 @@ def test_what_is_impossible_is_not_returned_and_does_not_multiply():
 def test_a_search_that_finds_nothing_possible_still_returns_a_hypothesis():
     log_probs = torch.full((1, 2, 3), -math.inf)
     assert len(search(log_probs, 2)[0]) == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"beam_size": 0}, "beam_size .* 0"),
-        ({"blank_skip_threshold": 0.4}, r"blank_skip_threshold .* 0\.4"),
-        ({"blank_skip_threshold": math.nan}, "nan"),
-    ],
-)
-def test_options_out_of_range_are_refused(options, said):
-    with pytest.raises(ValueError, match=said):
-        CtcBeam(**options)

@@ -2,13 +2,7 @@ import torch
 
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.hypothesis import Hypothesis
-
-
-class Scores:
-    """Takes log-probabilities for encodings."""
-
-    def frame_log_probs(self, encodings):
-        return encodings
+from tests.decoding.test_ctc_beam import Scores
 
 
 def log_probs_of(*paths: list[int]) -> torch.Tensor:

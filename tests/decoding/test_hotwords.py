@@ -60,24 +60,3 @@ def test_scores_equal_those_of_looking_at_the_whole_text_each_time(seed, boundar
         for place in range(length + 1):
             assert sum(scores[:place]) == pytest.approx(sum(brute_force(text[:place], phrases, boundary, beginnings)))
         assert sum(scores) + end == pytest.approx(brute_force(text, phrases, boundary, beginnings)[0])
-
-
-def test_a_phrase_gets_its_share_token_by_token_and_loses_it_where_it_is_left():
-    scorer = HotwordScorer({(3, 4, 5): 2.0}, 6)
-    assert scored(scorer, [3, 4, 5, 3]) == ([2.0, 2.0, 2.0, 2.0], -2.0)
-    assert scored(scorer, [3, 4, 4]) == ([2.0, 2.0, -4.0], 0.0)
-    # the beginning of the phrase is found again within what was left
-    assert scored(scorer, [3, 3, 4, 5]) == ([2.0, 0.0, 2.0, 2.0], 0.0)
-
-
-def test_hypotheses_do_not_mix():
-    phrases = random_phrases(9)
-    scorer = HotwordScorer(phrases, 6)
-    state, total = scorer.start(2, torch.device("cpu")).expand(2, 3), torch.zeros(2, 3, dtype=torch.float64)
-    drawn = torch.randint(2, 5, (2, 3, 7), generator=torch.Generator().manual_seed(0))
-    for tokens in drawn.unbind(2):
-        total += scorer.score(state, tokens.unsqueeze(2)).squeeze(2)
-        state = scorer.advance(state, tokens)
-    total += scorer.end(state)
-    for row, slot in itertools.product(range(2), range(3)):
-        assert float(total[row, slot]) == pytest.approx(brute_force(drawn[row, slot].tolist(), phrases, None)[0])

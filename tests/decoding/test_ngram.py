@@ -61,20 +61,6 @@ def test_scores_equal_those_looked_up_word_by_word(order, pruned, tmp_path):
             assert scored(scorer, list(tokens)) == pytest.approx(expected, abs=1e-9)
 
 
-def test_batches_and_hypotheses_do_not_mix(tmp_path):
-    text = random_arpa(7, 3, ("a", "b", "c"), pruned=True)
-    scorer = scorer_of(text, tmp_path)
-    state = scorer.start(3, torch.device("cpu")).expand(3, 4)
-    drawn = torch.randint(1, 5, (3, 4, 6), generator=torch.Generator().manual_seed(0))
-    total = torch.zeros(3, 4, dtype=torch.float64)
-    for tokens in drawn.unbind(2):
-        total += scorer.score(state, tokens.unsqueeze(2)).squeeze(2)
-        state = scorer.advance(state, tokens)
-    total += scorer.end(state)
-    for row, slot in itertools.product(range(3), range(4)):
-        assert float(total[row, slot]) == pytest.approx(sum(scored(scorer, drawn[row, slot].tolist())), abs=1e-9)
-
-
 def test_a_model_that_knows_no_beginning_or_end_scores_the_rest(tmp_path):
     text = "\\data\\\nngram 1=2\nngram 2=1\n\\1-grams:\n-0.5 a -0.1\n-0.6 b\n\\2-grams:\n-0.2 a b\n\\end\\\n"
     found = torch.tensor(scored(scorer_of(text, tmp_path), [2, 3, 4])) / torch.tensor(10.0).log()

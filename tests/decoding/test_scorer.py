@@ -1,6 +1,40 @@
+from itertools import product
+
+import pytest
 import torch
 
+from asr.decoding.scorers.hotwords import HotwordScorer
 from asr.decoding.scorers.scorer import WeightedSum, select
+from tests.decoding.test_hotwords import random_phrases
+from tests.decoding.test_ngram import random_arpa, scorer_of
+from tests.decoding.test_word_ngram import TOKENIZERS, WORDS
+from tests.decoding.test_word_ngram import scorer_of as word_scorer_of
+
+SCORERS = {
+    "hotwords": lambda folder: HotwordScorer(random_phrases(9), 6),
+    "n-grams": lambda folder: scorer_of(random_arpa(7, 3, ("a", "b", "c"), pruned=True), folder),
+    "n-grams of words": lambda folder: word_scorer_of(
+        random_arpa(3, 2, WORDS, pruned=False), folder, TOKENIZERS["characters"]
+    ),
+}
+
+
+@pytest.mark.parametrize("make", SCORERS.values(), ids=SCORERS)
+def test_hypotheses_do_not_mix(make, tmp_path):
+    scorer, drawn = make(tmp_path), torch.randint(2, 5, (2, 3, 7), generator=torch.Generator().manual_seed(0))
+
+    def totals(texts: torch.Tensor) -> torch.Tensor:
+        state = scorer.start(len(texts), torch.device("cpu"))
+        state, total = select(state, torch.zeros_like(texts[..., 0])), torch.zeros(texts.shape[:2], dtype=torch.float64)
+        for tokens in texts.unbind(2):
+            total += scorer.score(state, tokens.unsqueeze(2)).squeeze(2)
+            state = scorer.advance(state, tokens)
+        return total + scorer.end(state)
+
+    together = totals(drawn)
+    for row, slot in product(range(2), range(3)):
+        alone = totals(drawn[row : row + 1, slot : slot + 1])
+        torch.testing.assert_close(together[row, slot], alone[0, 0])
 
 
 class Counting:
@@ -33,10 +67,3 @@ def test_a_sum_of_sums_weighs_each_scorer_and_counts_tokens():
     never = 0.5 * 0.25 + 3
     torch.testing.assert_close(found, torch.tensor([[[twice] * 2, [never] * 2]], dtype=torch.float64))
     torch.testing.assert_close(scorer.end(state), torch.tensor([[0.5 * 2 * 2 - 2, 0.0]], dtype=torch.float64))
-
-
-def test_a_bonus_per_token_needs_no_scorer():
-    scorer = WeightedSum([], token_bonus=1.5)
-    state = scorer.start(2, torch.device("cpu"))
-    assert scorer.score(state, torch.ones(2, 1, 3, dtype=torch.int64)).tolist() == [[[1.5] * 3]] * 2
-    assert scorer.end(scorer.advance(state, torch.ones(2, 1, dtype=torch.int64))).tolist() == [[0.0]] * 2

@@ -1,11 +1,9 @@
 """A model of words that scores tokens: whole texts have the scores of their words, however they are written."""
 
 import math
-import random
 from pathlib import Path
 
 import pytest
-import torch
 
 from asr.decoding.scorers.word_ngram import WordNGramScorer
 from asr.language_models.arpa import read_arpa
@@ -40,16 +38,6 @@ def test_whole_texts_have_the_scores_of_their_words(kind, order, seed, tmp_path)
         assert found == pytest.approx(sum(reference.of_text(known)), abs=1e-9)
 
 
-def test_a_word_written_in_other_tokens_has_the_same_score(tmp_path):
-    tokenizer = TOKENIZERS["subwords"]
-    scorer = scorer_of(random_arpa(0, 2, WORDS, pruned=False), tmp_path, tokenizer)
-    letters = {piece: number for number, piece in enumerate(tokenizer.pieces)}
-    spelled = [letters[piece] for piece in ("▁", "a", "n", "t", "▁", "a")]
-    best = tokenizer.encode("ant a")
-    assert spelled != best
-    assert sum(scored(scorer, spelled)) == pytest.approx(sum(scored(scorer, best)))
-
-
 def test_a_beginning_is_worth_the_most_probable_word_that_has_it(tmp_path):
     text = "\\data\\\nngram 1=5\n\\1-grams:\n-1 <s>\n-0.5 </s>\n-2 an\n-1 ant\n-3 <unk>\n\\end\\\n"
     tokenizer = TOKENIZERS["characters"]
@@ -68,20 +56,6 @@ def test_words_are_normalized_as_the_transcripts_are(tmp_path):
     tokenizer = TOKENIZERS["characters"]
     scorer = scorer_of(text, tmp_path, tokenizer, str.lower)
     assert sum(scored(scorer, tokenizer.encode("ant bat"))) == pytest.approx(-2.5 * math.log(10))
-
-
-def test_hypotheses_do_not_mix(tmp_path):
-    tokenizer, text = TOKENIZERS["characters"], random_arpa(3, 2, WORDS, pruned=False)
-    scorer = scorer_of(text, tmp_path, tokenizer)
-    rng = random.Random(0)
-    texts = [[rng.randrange(2, tokenizer.vocab_size) for _ in range(7)] for _ in range(6)]
-    state = tuple(part.expand(2, 3) for part in scorer.start(2, torch.device("cpu")))
-    total = torch.zeros(2, 3, dtype=torch.float64)
-    for tokens in torch.tensor(texts).view(2, 3, 7).unbind(2):
-        total += scorer.score(state, tokens.unsqueeze(2)).squeeze(2)
-        state = scorer.advance(state, tokens)
-    total += scorer.end(state)
-    assert total.flatten().tolist() == pytest.approx([sum(scored(scorer, tokens)) for tokens in texts])
 
 
 def test_words_that_no_token_can_write_are_refused(tmp_path):

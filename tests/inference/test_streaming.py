@@ -92,20 +92,10 @@ def test_chunks_last_as_long_as_the_encoder_says():
     assert StreamingRecognizer(recognizer("ctc"), TOKENIZER, LogMel()).chunk_s == pytest.approx(0.32)
 
 
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        (lambda: recognizer("ctc", causal=False), "streaming needs causal: true"),
-        (
-            lambda: Recognizer(
-                TransformerEncoder(80, d_model=16, num_layers=1, num_heads=2, d_feedforward=16, subsampling_channels=2),
-                CtcHead(16, 5),
-                GlobalNorm([0.0] * 80, [1.0] * 80),
-            ),
-            "only a causal Zipformer with log-mel features can stream, not TransformerEncoder with LogMel",
-        ),
-    ],
-)
-def test_what_cannot_stream_is_refused(model, said):
-    with pytest.raises(ValueError, match=said):
-        StreamingRecognizer(model(), TOKENIZER, LogMel())
+def test_what_cannot_stream_is_refused():
+    model = recognizer("ctc", causal=False)
+    with pytest.raises(ValueError, match="causal"):
+        StreamingRecognizer(model, TOKENIZER, LogMel())
+    model.encoder = TransformerEncoder(80, d_model=16, num_layers=1, num_heads=2, d_feedforward=16)
+    with pytest.raises(ValueError, match="TransformerEncoder"):
+        StreamingRecognizer(model, TOKENIZER, LogMel())

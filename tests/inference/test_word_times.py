@@ -47,11 +47,10 @@ def test_a_word_has_the_time_and_the_probability_of_all_its_tokens():
     one, twos = words(tokens, STEADY)
     assert spans((one, twos)) == [("one", 0.055, 0.135), ("twos", 0.415, 0.575)]
     assert (one.confidence, twos.confidence) == (pytest.approx(0.5), pytest.approx(0.2))
-
-
-def test_encodings_at_twice_the_rate_stand_for_half_the_time():
+    # at twice the rate an encoding stands for half the time
     tokens = Emissions([2, 3, 4], [2, 20, 24], [5, 21, 27], [-0.1] * 3)
     assert spans(words(tokens, STEADY, factor=2)) == [("one", 0.065, 0.145), ("twos", 0.425, 0.585)]
+    assert words(Emissions([], [], [], []), STEADY) == ()
 
 
 def test_a_word_reaches_to_the_longest_pause_between_its_tokens_and_those_of_its_neighbors():
@@ -75,10 +74,6 @@ def test_words_of_one_frame_share_it():
     assert [word.start_s for word in found[1:]] == [word.end_s for word in found[:-1]]
     assert (found[0].start_s, found[-1].end_s) == (0.135, 0.175)
     assert all(word.start_s < word.end_s for word in found)
-
-
-def test_no_tokens_are_no_words():
-    assert words(Emissions([], [], [], []), STEADY) == ()
 
 
 def test_ctc_aligns_the_tokens_of_a_search_and_a_transducer_leaves_them_where_they_were_found():

@@ -1,6 +1,5 @@
 import math
 
-import pytest
 import torch
 
 from asr.models.heads.cr_ctc import CrCtcHead, disagreement
@@ -58,25 +57,8 @@ def test_the_loss_is_the_mean_over_views_plus_a_share_of_their_disagreement():
     torch.testing.assert_close(parts, {"ctc": (first + second) / 2, "consistency": apart})
 
 
-def test_equal_views_have_the_loss_of_ctc():
-    (head, plain), encodings = heads(), views()[:2].repeat(2, 1, 1)
-    found = head.loss(encodings, NUM_FRAMES.repeat(2), TOKENS, NUM_TOKENS)
-    torch.testing.assert_close(found.total, plain.loss(encodings[:2], NUM_FRAMES, TOKENS, NUM_TOKENS).total)
-
-
 def test_what_is_not_finite_in_one_view_is_seen_in_the_loss_of_its_utterance_alone():
     (head, _), encodings = heads(), views()
     encodings[3, 2, 0] = math.nan
     losses = head.loss(encodings, NUM_FRAMES.repeat(2), TOKENS, NUM_TOKENS).total
     assert losses.isfinite().tolist() == [True, False]
-
-
-def test_decoding_is_that_of_ctc():
-    (head, plain), encodings = heads(), views()
-    assert torch.equal(head.frame_log_probs(encodings), plain.frame_log_probs(encodings))
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-def test_a_weight_that_asks_for_no_agreement_or_for_nothing_else_is_refused(value):
-    with pytest.raises(ValueError, match=f"consistency_weight must be above 0 and finite, given {value}"):
-        heads(consistency_weight=value)

@@ -1,6 +1,5 @@
 """CTC with an attention decoder."""
 
-import pytest
 import torch
 import torch.nn.functional as F
 
@@ -39,29 +38,3 @@ def test_the_loss_is_that_of_both_parts_with_smoothed_labels():
     ctc = head.ctc.loss(encodings(), NUM_FRAMES, TOKENS, NUM_TOKENS).total
     torch.testing.assert_close(found.parts, {"ctc": ctc, "attention": torch.stack((first, second))})
     torch.testing.assert_close(found.total, 0.4 * ctc + 0.6 * found.parts["attention"])
-
-
-def test_what_ctc_cannot_align_is_not_learned_by_attention_either():
-    given = encodings().requires_grad_()
-    found = make().loss(given, torch.tensor([2, 5]), torch.tensor([[1, 1, 1], [3, 0, 0]]), NUM_TOKENS)
-    assert found.feasible.tolist() == [False, True]
-    found.total.sum().backward()
-    assert not given.grad[0].any()
-    assert given.grad[1].any()
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("num_layers", 0),
-        ("num_heads", 3),
-        ("num_heads", 0),
-        ("d_feedforward", 0),
-        ("dropout", 1.0),
-        ("label_smoothing", -0.1),
-        ("ctc_weight", 1.0),
-    ],
-)
-def test_impossible_options_are_refused(option, value):
-    with pytest.raises(ValueError, match=option):
-        make(**{option: value})

@@ -41,9 +41,9 @@ def test_without_a_key_a_run_is_offline_and_says_how_to_upload(tmp_path):
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("WANDB_MODE", "disabled", "wandb is switched off by WANDB_MODE or WANDB_DISABLED; choose logger=csv"),
-        ("WANDB_DISABLED", "true", "wandb is switched off"),
-        ("WANDB_MODE", "often", "WANDB_MODE must be online, offline or disabled, given 'often'"),
+        ("WANDB_MODE", "disabled", "WANDB_MODE"),
+        ("WANDB_DISABLED", "true", "WANDB_DISABLED"),
+        ("WANDB_MODE", "often", "WANDB_MODE .*'often'"),
     ],
 )
 def test_a_mode_that_cannot_be_followed_is_said(monkeypatch, tmp_path, variable, value, said):

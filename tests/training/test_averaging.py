@@ -95,10 +95,9 @@ def test_a_checkpoint_without_averages_begins_them(tmp_path, capsys):
     run(tmp_path, 8, [weights, WeightAveraging(), saving(tmp_path)])
     assert "no averages of weights: they start after update 4" in capsys.readouterr().out
     assert_holds(choose_weights(loaded(tmp_path, 8), "average", 4), weights.mean(range(5, 9)))
-    with pytest.raises(ValueError, match=r"average_since=2: .*allowed: 4, 5, 6, 7, or null for 6"):
-        choose_weights(loaded(tmp_path, 8), "average", 2)
-    with pytest.raises(ValueError, match="no update was averaged between"):
-        choose_weights(loaded(tmp_path, 8), "average", 3)
+    for since in (2, 3):
+        with pytest.raises(ValueError, match=rf"average_since={since}: .*allowed: 4, 5, 6, 7, or null for 6"):
+            choose_weights(loaded(tmp_path, 8), "average", since)
 
 
 def test_an_update_that_is_skipped_is_no_part_of_an_average(tmp_path):
@@ -119,7 +118,7 @@ def test_one_update_in_so_many_is_averaged_by_its_number(tmp_path):
     run(tmp_path, 7, [weights, WeightAveraging(every=3), saving(tmp_path)])
     assert_holds(choose_weights(loaded(tmp_path, 7), "average", 0), weights.mean([3, 6]))
     assert loaded(tmp_path, 7).averages.ema_updates == 6
-    with pytest.raises(ValueError, match=r"no update was averaged yet \(callbacks\.averaging\.every\)"):
+    with pytest.raises(ValueError, match=r"callbacks\.averaging and its every"):
         choose_weights(loaded(tmp_path, 2), "average")
 
 
@@ -137,54 +136,26 @@ def test_buffers_and_the_raw_weights_are_those_of_the_checkpoint(folder):
     for kind in ("raw", "average", "ema"):
         assert same(choose_weights(checkpoint, kind).weights["normalize.mean"], checkpoint.weights["normalize.mean"])
     assert choose_weights(checkpoint, "raw") is checkpoint
-    assert checkpoint.described == "raw"
-    tiny_module().recognizer.load_state_dict(choose_weights(checkpoint, "average").weights)
-
-
-def test_a_parameter_with_two_names_is_averaged_under_both(tmp_path):
-    module = tiny_module()
-    module.recognizer.head.also = module.recognizer.head.project
-    averaging = WeightAveraging()
-    tiny_trainer(2, [averaging]).fit(module, batches_loader([batch_of(60, 40)] * 2))
-    assert {"head.project.bias", "head.also.bias"} <= averaging.averages.sum.keys()
-
-
-def test_the_moving_average_is_in_the_checkpoint(folder):
-    chosen = choose_weights(loaded(folder, 4), "ema")
+    chosen = choose_weights(checkpoint, "ema")
     assert chosen.described == "exponential moving average of update 4"
-    assert same(chosen.weights["head.project.bias"], loaded(folder, 4).averages.ema["head.project.bias"])
+    assert same(chosen.weights["head.project.bias"], averages.ema["head.project.bias"])
 
 
-def test_what_a_checkpoint_does_not_have_is_said_with_what_it_has(folder):
-    checkpoint = loaded(folder, 4)
-    with pytest.raises(ValueError, match=r"trained without callbacks\.averaging, and has only weights=raw"):
-        choose_weights(replace(checkpoint, averages=None), "average")
+def without_ema(checkpoint: LoadedCheckpoint) -> LoadedCheckpoint:
     checkpoint.averages.ema = None
-    with pytest.raises(ValueError, match="ema_decay=null, and has weights=raw and average"):
-        choose_weights(checkpoint, "ema")
+    return checkpoint
 
 
 @pytest.mark.parametrize(
-    ("kind", "since", "message"),
+    ("change", "kind", "since", "said"),
     [
-        ("mean", None, "weights must be one of raw, average, ema, given 'mean'"),
-        ("average", -1, "allowed: 0, 1, 2, 3, or null for 3"),
-        ("average", 4, "no update was averaged between"),
-        ("ema", 2, "average_since=2 is for weights=average, given weights=ema"),
+        (lambda one: replace(one, averages=None), "average", None, r"callbacks\.averaging"),
+        (without_ema, "ema", None, "ema_decay=null"),
+        (lambda one: one, "mean", None, "weights must be one of raw, average, ema, given 'mean'"),
+        (lambda one: one, "average", 4, "average_since=4: .*allowed: 0, 1, 2, 3, or null for 3"),
+        (lambda one: one, "ema", 2, "average_since=2"),
     ],
 )
-def test_impossible_choices_are_refused(folder, kind, since, message):
-    with pytest.raises(ValueError, match=message):
-        choose_weights(loaded(folder, 4), kind, since)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"every": 0}, "every must be at least 1, given 0"),
-        ({"ema_decay": 1.0}, "ema_decay must be at least 0 and below 1, or null for none, given 1.0"),
-    ],
-)
-def test_impossible_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        WeightAveraging(**options)
+def test_weights_that_a_checkpoint_does_not_have_are_refused_with_what_it_has(folder, change, kind, since, said):
+    with pytest.raises(ValueError, match=said):
+        choose_weights(change(loaded(folder, 4)), kind, since)

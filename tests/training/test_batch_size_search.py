@@ -1,7 +1,6 @@
 """What fits into memory is measured on real updates, and a proposal never promises more than was seen to fit."""
 
 import math
-import resource
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from lhotse import CutSet, MonoCut
 
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
 from asr.training import batch_size_search
-from asr.training.batch_size_search import BatchSizeSearch, Bucket, Measured, _in_status, memory_of, search_batch_size
+from asr.training.batch_size_search import BatchSizeSearch, Bucket, Measured, memory_of, search_batch_size
 from tests.training.tiny import batch_of, tiny_module, tiny_trainer
 
 BASE, PER_FRAME = 1_000, 10
@@ -22,14 +21,6 @@ class Dataset:
     def __getitem__(self, item):
         _, cuts = item
         return batch_of(*(round(100 * cut.duration) for cut in cuts))
-
-
-@pytest.mark.parametrize(("limit", "counted"), [(resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")])
-def test_no_more_memory_is_offered_than_the_limits_of_the_process_leave(monkeypatch, limit, counted):
-    most = _in_status(counted) + 50 * 2**20
-    before = resource.getrlimit
-    monkeypatch.setattr(resource, "getrlimit", lambda name: (most, most) if name == limit else before(name))
-    assert 0 < memory_of(torch.device("cpu")).available <= 50 * 2**20
 
 
 class FakeMemory:
@@ -110,22 +101,6 @@ def test_what_does_not_fit_is_found_and_stays_below(monkeypatch):
     assert Setup(monkeypatch, most=1).run().proposed_s == 1.0
 
 
-def test_a_line_that_foresees_the_failure_is_believed():
-    sizes = (Measured(1, 5.0, 5.0, 550), Measured(2, 5.0, 10.0, None))
-    assert Bucket(50, sizes).limit_s(750) == 7.0
-
-
-def test_other_errors_are_not_taken_for_a_full_memory(monkeypatch):
-    setup = Setup(monkeypatch)
-
-    def fails(*_):
-        raise RuntimeError("shapes do not match")
-
-    setup.module.recognizer.normalize.register_forward_pre_hook(fails)
-    with pytest.raises(RuntimeError, match="shapes"):
-        setup.run()
-
-
 def test_weights_and_random_numbers_are_as_before(monkeypatch):
     setup = Setup(monkeypatch)
     weights = [p.clone() for p in setup.module.parameters()]
@@ -142,6 +117,8 @@ def test_the_line_through_the_base_is_never_below_what_activations_take():
     assert Bucket(100, sizes).bytes_per_second() >= 10
     assert Bucket(100, sizes).bytes_per_second() == pytest.approx(10, rel=0.05)
     assert Bucket(100, (Measured(1, 1.0, 5.0, 90),)).limit_s(1000) == math.inf
+    # one that foresees the failure is believed
+    assert Bucket(50, (Measured(1, 5.0, 5.0, 550), Measured(2, 5.0, 10.0, None))).limit_s(750) == 7.0
 
 
 def test_the_tightest_bucket_decides_and_nothing_is_promised_where_nothing_fits():
@@ -157,11 +134,6 @@ def test_the_tightest_bucket_decides_and_nothing_is_promised_where_nothing_fits(
     assert search(0).proposed_s == math.inf
 
 
-def test_processes_share_the_memory_of_a_machine():
-    alone, of_four = (memory_of(torch.device("cpu"), num).available for num in (1, 4))
-    assert of_four == pytest.approx(alone / 4, rel=0.2)
-
-
 def test_memory_of_a_process_sees_what_is_held_for_a_moment():
     memory = memory_of(torch.device("cpu"))
     size = 200 * 2**20
@@ -172,5 +144,5 @@ def test_memory_of_a_process_sees_what_is_held_for_a_moment():
     assert size * 0.9 < memory.peak() - before < size * 1.3
     memory.start()
     assert memory.peak() - before < size / 2
-    assert 0 < memory.available < 2**50
-    assert "approximate" in memory.name
+    # processes share the memory of a machine
+    assert memory_of(torch.device("cpu"), 4).available == pytest.approx(memory.available / 4, rel=0.2)

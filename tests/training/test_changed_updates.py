@@ -102,17 +102,9 @@ def test_statistics_stay_bit_for_bit(make):
     assert {key for key in group if not same(group[key], former[key])} <= {"eps", "lr"}
 
 
-REFUSED = {
-    "parameters in other groups": (
-        grouped(TORCH),
-        optim.grouped(TORCH, [{"pattern": "weight", "weight_decay": 0.0}, {"pattern": ".*"}]),
-    ),
-    "fewer groups": (grouped(ADAMW), ADAMW),
-}
-
-
-@pytest.mark.parametrize(("before", "after"), REFUSED.values(), ids=REFUSED)
-def test_other_groups_of_parameters_are_refused(before, after):
-    net, optimizer, rates = trained(before, COSINE)
-    with pytest.raises(ValueError, match="group 0 of the optimizer has other parameters"):
-        ChangedUpdates(before, after, COSINE).carry_into(state_of(optimizer, rates), net.named_parameters())
+def test_other_groups_of_parameters_are_refused():
+    net, optimizer, rates = trained(grouped(TORCH), COSINE)
+    others = optim.grouped(TORCH, [{"pattern": "weight", "weight_decay": 0.0}, {"pattern": ".*"}])
+    for after in (others, TORCH):
+        with pytest.raises(ValueError, match="group 0 of the optimizer has other parameters"):
+            ChangedUpdates(grouped(TORCH), after, COSINE).carry_into(state_of(optimizer, rates), net.named_parameters())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 
 import pytest
@@ -11,12 +12,13 @@ from asr.data.seeding import seed_for
 from tests.training import runs
 from tests.training.heads import HEADS, module_with, share_of
 from tests.training.runs import same
+from tests.training.test_zipformer import module_with_zipformer
 from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_trainer
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_a_training_that_goes_on_gives_the_same_weights(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(runs, "tiny_module", lambda: module_with(name, dropout=0.2))
+@pytest.mark.parametrize("make", [*(partial(module_with, head, 0.2) for head in HEADS), module_with_zipformer])
+def test_a_training_that_goes_on_gives_the_same_weights(tmp_path, monkeypatch, make):
+    monkeypatch.setattr(runs, "tiny_module", make)
     whole = runs.run(tmp_path / "whole", max_steps=5).state_dict()
     runs.run(tmp_path / "parts", max_steps=3)
     torch.manual_seed(99)

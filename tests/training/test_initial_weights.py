@@ -30,21 +30,12 @@ def test_tensors_of_the_same_name_and_shape_are_taken(tmp_path):
     take(ours, theirs, decided)
     for name, tensor in ours.state_dict().items():
         assert torch.equal(tensor, (theirs if name in ("a.weight", "a.bias") else before)[name])
-    assert summary(decided) == (
-        "2 of 6 tensors taken; 4 new: b.weight (in the source of shape [4, 2]), b.bias (another vocabulary), "
-        "c.weight (not in the source) and 1 more; "
-        "2 left: d.weight (not in the new model), d.bias (not in the new model)"
-    )
+    assert summary(decided) == "2 of 6 tensors taken, 4 new, 2 left"
     write_matches(tmp_path / "init.tsv", decided)
     assert (tmp_path / "init.tsv").read_text().splitlines()[:2] == [
         "tensor\tshape\tfate\treason",
         "a.weight\t[3, 2]\ttaken\t",
     ]
-
-
-def test_integers_are_not_taken_for_weights():
-    own = {"a": torch.zeros(2)}
-    assert match_tensors(own, {"a": torch.zeros(2, dtype=torch.int64)}, ())[0].outcome == "new"
 
 
 def test_what_is_frozen_needs_no_gradient():

@@ -2,17 +2,15 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from lhotse import CutSet
-from lhotse.utils import rich_exception_info
 
 from asr.data.features import LogMel
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
-from asr.errors import OutOfMemory, RunFailed, explaining_lost_workers, raise_if_out_of_resources
-from asr.training.fit import fit, when_training
+from asr.errors import OutOfMemory, RunFailed, explaining_lost_workers
+from asr.training.fit import fit
 from tests.data.corpora import Recipe, dropped
 from tests.data.corpora import run as prepare_small
 from tests.training.tiny import GivenData, Metrics, adamw, batch_of, tiny_module, tiny_trainer
@@ -120,17 +118,6 @@ def test_an_utterance_that_cannot_be_read_for_lack_of_memory_is_not_skipped(tmp_
         list(load_batches(dataset, [(1, cuts)], Workers(num_workers)))
 
 
-def test_an_error_that_a_library_fails_to_make_anew_says_what_numpy_said():
-    @rich_exception_info
-    def allocate():
-        np.empty(2**52)
-
-    with pytest.raises(TypeError) as raised:
-        allocate()
-    with pytest.raises(OutOfMemory, match=r"while reading u1 \(Unable to allocate .* for an array with shape"):
-        raise_if_out_of_resources(raised.value, "u1")
-
-
 def test_a_preparation_that_lacks_memory_keeps_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(LogMel, "__call__", Fails.__call__)
     with pytest.raises(OutOfMemory, match=r"out of memory while reading train-\d .*then run the same command again"):
@@ -138,9 +125,3 @@ def test_a_preparation_that_lacks_memory_keeps_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("prepared.json"))
     monkeypatch.undo()
     assert dropped(prepare_small(tmp_path, Recipe())) == {}
-
-
-def test_an_utterance_that_fails_alone_gets_other_advice():
-    said = when_training(replace(batch_of(120), audio_s=1.2))
-    assert "data.limits.max_duration_s" in said
-    assert "find_batch_size" not in said

@@ -15,7 +15,7 @@ from tests.training import runs
 from tests.training.runs import run, same, state
 from tests.training.test_nonfinite_guard import bad_batch
 from tests.training.test_unreadable import unread
-from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer
+from tests.training.tiny import batch_of, tiny_module, trained
 
 FACTORIES = {
     "torch's AdamW": partial(torch.optim.AdamW, lr=0.01, fused=True),
@@ -53,42 +53,31 @@ def test_the_run_is_the_usual_one_and_resumes_as_either(tmp_path, monkeypatch, f
             assert same(last(tmp_path / folder)[key], last(tmp_path / "usual")[key]), (folder, key)
 
 
-def train(batches, way=in_backward, factory=FACTORIES["torch's AdamW"], callbacks=()):
-    module, metrics = tiny_module(partial(way, factory)), Metrics()
-    trainer = tiny_trainer(len(batches), [metrics, *callbacks])
-    trainer.fit(module, train_dataloaders=batches_loader(batches))
-    return module, metrics.seen
-
-
-def test_the_same_numbers_are_logged():
-    batches = [batch_of(60, 40, seed=seed) for seed in range(3)]
-    for name in ("train/loss", "train/gradient_norm", "train/utterances"):
-        found, expected = ([row[name] for row in train(batches, way)[1]] for way in (in_backward, usual))
-        assert found == pytest.approx(expected, rel=1e-6)
+def module_of(way):
+    return tiny_module(partial(way, FACTORIES["torch's AdamW"]))
 
 
 def test_updates_with_a_bad_loss_or_without_utterances_change_nothing():
     batches = [batch_of(60, 40, seed=0), bad_batch(), unread("a"), batch_of(60, 40, seed=1)]
-    (within, seen), (after, expected) = train(batches), train(batches, usual)
+    (within, _, seen), (after, _, expected) = (trained(batches, module_of(way)) for way in (in_backward, usual))
     assert same(within.recognizer.state_dict(), after.recognizer.state_dict())
     assert within.guard.state_dict() == after.guard.state_dict()
     assert [row["train/skipped_updates"] for row in seen] == [row["train/skipped_updates"] for row in expected]
+    for name in ("train/loss", "train/gradient_norm", "train/utterances"):
+        assert seen[0][name] == pytest.approx(expected[0][name], rel=1e-6)
 
 
 def test_gradients_that_are_not_finite_end_the_run():
-    def spoil(module):
-        module.recognizer.head.project.bias.register_hook(lambda gradient: gradient * float("nan"))
-
-    module = tiny_module(partial(in_backward, FACTORIES["torch's AdamW"]))
-    spoil(module)
-    with pytest.raises(Diverged, match=r"gradients of update 0 are not finite, .*resume the run from its last"):
-        tiny_trainer(2).fit(module, train_dataloaders=batches_loader([batch_of(60, 40)] * 2))
+    module = module_of(in_backward)
+    module.recognizer.head.project.bias.register_hook(lambda gradient: gradient * float("nan"))
+    with pytest.raises(Diverged, match=r"update 0 .*resume the run from its last"):
+        trained([batch_of(60, 40)] * 2, module)
 
 
 def test_no_share_of_the_optimizer_is_claimed():
     for way, measured in ((in_backward, False), (usual, True)):
         cost = TrainingCost()
-        train([batch_of(60, 40)] * 3, way, callbacks=[cost])
+        trained([batch_of(60, 40)] * 3, module_of(way), [cost])
         found = cost.read()
         assert (found["optimizer_share"] is not None) == measured
         assert found["optimizer_state_bytes"] > 0

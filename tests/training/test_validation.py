@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,6 @@ from asr.data.loading.batch import Batch
 from asr.decoding.hypothesis import Hypothesis
 from asr.errors import RunFailed
 from asr.training.module import TrainingModule
-from tests.training import runs
 from tests.training.test_unreadable import unread
 from tests.training.tiny import TOKENIZER, batch_of, batches_loader, tiny_module, tiny_trainer
 
@@ -38,7 +36,8 @@ def validate(module: TrainingModule, *sets: list[Batch]) -> dict[str, float]:
 
 
 def test_every_set_has_its_rates_and_their_mean_selects_the_checkpoint():
-    logged = validate(hears("abc"), [spoken("abc", "abc b"), spoken("abc", first=2)], [spoken("b")])
+    sets = [spoken("abc", "abc b"), spoken("abc", first=2), unread("lost")], [unread("gone", "away"), spoken("b")]
+    logged = validate(hears("abc"), *sets)
     wanted = {"val/a/wer": 1 / 4, "val/a/cer": 2 / 11, "val/b/wer": 1.0, "val/b/cer": 2.0, "val/wer": 5 / 8}
     assert logged == pytest.approx(wanted)
 
@@ -53,11 +52,6 @@ def test_a_validation_forgets_the_one_before():
         validate(module, [unread("lost")], [spoken("b")])
 
 
-def test_utterances_that_cannot_be_read_are_left_out():
-    logged = validate(hears("abc"), [unread("lost"), spoken("abc")], [spoken("b"), unread("gone", "away")])
-    assert (logged["val/a/wer"], logged["val/b/wer"]) == (0.0, 1.0)
-
-
 @pytest.mark.slow
 def test_a_process_without_a_batch_of_its_own_does_not_stop_the_others(ranks):
     first, second = (rank.left["with_one_development_batch"] for rank in ranks)
@@ -69,16 +63,3 @@ def test_a_set_of_which_nothing_can_be_read_is_refused(capsys):
     with pytest.raises(RunFailed, match="none of the 3 utterances of b could be read"):
         validate(hears("abc"), [spoken("abc")], [unread("x", "y"), unread("z")])
     assert "left out x: missing audio" in capsys.readouterr().out
-
-
-def test_a_process_without_a_share_of_a_set_adds_nothing(monkeypatch):
-    monkeypatch.setattr("asr.training.module.gather", lambda own: [own, ({}, Counter())])
-    assert validate(hears("abc"), [spoken("abc")], [spoken("b")])["val/wer"] == 0.5
-    with pytest.raises(RunFailed, match="none of the 1 utterances of a could be read"):
-        validate(hears("abc"), [unread("lost")], [spoken("b")])
-
-
-def test_the_last_update_is_validated_too(tmp_path):
-    validated = runs.Validated()
-    runs.run(tmp_path, 4, [validated])
-    assert validated.updates == [3, 4]

@@ -88,6 +88,21 @@ def batches_loader(batches: Sequence[Batch]) -> DataLoader:
     return DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
 
 
+def trained(
+    batches: Sequence[Batch],
+    module: TrainingModule | None = None,
+    callbacks: Sequence[pl.Callback] = (),
+    accumulate: int = 1,
+    **options: Any,
+) -> tuple[TrainingModule, pl.Trainer, list[dict[str, float]]]:
+    """Train on all batches; return the module, its trainer, and what was logged after each micro-batch."""
+    module, metrics = module or tiny_module(), Metrics()
+    options["accumulate_grad_batches"] = accumulate
+    trainer = tiny_trainer(len(batches) // accumulate, [metrics, *callbacks], **options)
+    trainer.fit(module, train_dataloaders=batches_loader(batches))
+    return module, trainer, metrics.seen
+
+
 class GivenData(pl.LightningDataModule):
     """Batches as they are given."""
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypedDict, runtime_checkable
 
+from pydantic import NonNegativeFloat, PositiveFloat
+
 from asr.decoding.scorers.hotwords import HotwordScorer, read_phrases
 from asr.decoding.scorers.ngram import NGramScorer
 from asr.decoding.scorers.scorer import Scorer, WeightedSum
@@ -48,12 +50,12 @@ class FusionOptions(TypedDict, total=False):
     """Options of ``ShallowFusion``."""
 
     lm: str | None
-    lm_weight: float
+    lm_weight: NonNegativeFloat
     lodr: str | None
-    lodr_weight: float
+    lodr_weight: NonNegativeFloat
     token_bonus: float
     hotwords: str | None
-    hotword_boost: float
+    hotword_boost: PositiveFloat
 
 
 class ShallowFusion:
@@ -70,14 +72,14 @@ class ShallowFusion:
     def __init__(
         self,
         lm: str | None = None,
-        lm_weight: float = 0.3,
+        lm_weight: NonNegativeFloat = 0.3,
         lodr: str | None = None,
-        lodr_weight: float = 0.1,
+        lodr_weight: NonNegativeFloat = 0.1,
         token_bonus: float = 0.0,
         hotwords: str | None = None,
-        hotword_boost: float = 1.0,
+        hotword_boost: PositiveFloat = 1.0,
     ) -> None:
-        """Check the options.
+        """Set the options.
 
         Args:
             lm: ARPA file with a language model over tokens, or over words.
@@ -90,13 +92,8 @@ class ShallowFusion:
             hotword_boost: added for each token of a phrase whose line has no boost.
 
         Raises:
-            ValueError: there is no such file, or a number is out of its range.
+            ValueError: there is no such file.
         """
-        for name, weight in {"lm_weight": lm_weight, "lodr_weight": lodr_weight}.items():
-            if not weight >= 0:
-                raise ValueError(f"{name} must be at least 0, given {weight}")
-        if not hotword_boost > 0:
-            raise ValueError(f"hotword_boost must be above 0, given {hotword_boost}")
         self._models = {"lm": _file("lm", lm), "lodr": _file("lodr", lodr)}
         self._hotwords, self._hotword_boost = _file("hotwords", hotwords), hotword_boost
         self.weights = {"lm_weight": lm_weight, "lodr_weight": lodr_weight, "token_bonus": token_bonus}

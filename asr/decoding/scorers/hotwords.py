@@ -5,15 +5,14 @@ B utterances, K hypotheses, C tokens that may follow, V tokens, N nodes, E moves
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from asr.decoding.scorers.scorer import Moves
 from asr.safe_io import naming
 from asr.text.vocabulary import BLANK_ID, UNKNOWN_ID
 
@@ -40,30 +39,13 @@ def read_phrases(path: Path, boost: float, encode: Callable[[str], Sequence[int]
             phrase, tab, own = line.decode().strip("\r ").partition("\t")
             if not phrase and not tab:
                 continue
-            tokens = tuple(encode(phrase))
-            found = _boost(own) if tab else boost
-            if not tokens:
-                raise ValueError("the phrase has no tokens")
-            if UNKNOWN_ID in tokens:
-                unknown = [char for char in dict.fromkeys(phrase) if UNKNOWN_ID in encode(char)]
-                raise ValueError(
-                    f"{phrase[:60]!r} has {', '.join(map(repr, unknown[:5])) or 'a character'}, which the run's "
-                    "tokenizer does not know; remove the phrase"
-                )
+            tokens, found = tuple(encode(phrase)), float(own) if tab else boost
+            if not tokens or UNKNOWN_ID in tokens or not found > 0:
+                raise ValueError(f"{phrase!r} has a character that the run does not know, or a boost not above 0")
             phrases[tokens] = max(found, phrases.get(tokens, 0.0))
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
     return phrases
-
-
-def _boost(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not 0 < found < math.inf:
-        raise ValueError(f"a boost must be a number above 0, given {text!r}")
-    return found
 
 
 class HotwordScorer:
@@ -95,7 +77,6 @@ class HotwordScorer:
             beginnings: tokens before which a word ends, with the boundary; phrases then end where words end. Without
                 any, as of tokenizers without spaces, they may end anywhere.
         """
-        self.vocab_size = vocab_size
         first = () if boundary is None else (boundary,)
         children: list[dict[int, int]] = [{}]
         completed, begun = [0.0], [0.0]
@@ -110,14 +91,8 @@ class HotwordScorer:
                     begun.append(0.0)
                 node = children[node][token]
             completed[node] = boost * len(tokens)
-        moves = _finish(children, completed, begun)
-        # lists of as many numbers would take several times the memory
-        keys = np.fromiter((node * vocab_size + token for node, move in enumerate(moves) for token in move), np.int64)
-        targets = np.fromiter((target for move in moves for target in move.values()), np.int64)
-        ascending = np.argsort(keys)
-        # without any move a key that nothing has
-        self.keys = torch.from_numpy(keys[ascending] if len(keys) else np.array([-1]))
-        self.targets = torch.from_numpy(targets[ascending] if len(keys) else np.array([ROOT]))
+        moves = enumerate(_finish(children, completed, begun))
+        self.moves = Moves(((node, *move) for node, targets in moves for move in targets.items()), vocab_size)
         # where no move fits, a phrase may begin
         self.first = torch.zeros(vocab_size, dtype=torch.int64)
         for token, node in children[ROOT].items():
@@ -130,7 +105,7 @@ class HotwordScorer:
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:
         """Return the nodes (B, 1) of the empty text; see ``Scorer``, also for the other methods."""
-        for name in ("keys", "targets", "first", "ends_words", "completed", "begun"):
+        for name in ("moves", "first", "ends_words", "completed", "begun"):
             setattr(self, name, getattr(self, name).to(device))
         return torch.full((batch_size, 1), self.begin, device=device)
 
@@ -149,9 +124,7 @@ class HotwordScorer:
         return -self.begun[state]
 
     def _after(self, nodes: Tensor, tokens: Tensor) -> Tensor:
-        keys = nodes * self.vocab_size + tokens
-        places = torch.searchsorted(self.keys, keys).clamp(max=len(self.keys) - 1)
-        return torch.where(self.keys[places] == keys, self.targets[places], self.first[tokens])
+        return self.moves.after(nodes, tokens, otherwise=self.first[tokens])
 
 
 def _finish(

@@ -46,6 +46,7 @@ class NGramTables:
     def log_probs(self, nodes: Tensor, words: Tensor) -> Tensor:
         """Return log-probabilities (B, K, C) of words (B, K, C) after nodes (B, K)."""
         places, levels, contexts = self._found(nodes, words)
+        # backing off to a context costs the weights of all longer ones, not its own
         weights = self.backoffs[contexts].cumsum(dim=2).roll(1, dims=2)
         weights[..., 0] = 0.0
         return self.of_ngrams[places] + weights.gather(2, levels)

@@ -5,9 +5,11 @@ B utterances, K hypotheses of each, C tokens that may follow a hypothesis.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,6 +63,38 @@ def select(state: State, index: Tensor) -> State:
     if isinstance(state, Tensor):
         return state[torch.arange(len(index), device=index.device).unsqueeze(1), index]
     return tuple(select(item, index) for item in state)
+
+
+class Moves:
+    """Where tokens lead from the nodes of a trie, as sorted keys: a device looks up those of all hypotheses at once.
+
+    Args:
+        moves: node, token, and the node that it leads to.
+        vocab_size: of the tokens.
+    """
+
+    def __init__(self, moves: Iterable[tuple[int, int, int]], vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        # lists of as many numbers would take several times the memory
+        keys, targets = array("q"), array("q")
+        for node, token, target in moves:
+            keys.append(node * vocab_size + token)
+            targets.append(target)
+        # without any move a key that nothing has
+        keys, targets = (keys, targets) if keys else (array("q", [-1]), array("q", [0]))
+        order = np.argsort(keys)
+        self.keys, self.targets = (torch.from_numpy(np.array(values)[order]) for values in (keys, targets))
+
+    def to(self, device: torch.device) -> Moves:
+        """Move the table to a device, and return it."""
+        self.keys, self.targets = self.keys.to(device), self.targets.to(device)
+        return self
+
+    def after(self, nodes: Tensor, tokens: Tensor, otherwise: Tensor | int) -> Tensor:
+        """Return the nodes after tokens, of the shape of both; ``otherwise`` where a token leads nowhere."""
+        keys = nodes * self.vocab_size + tokens
+        places = torch.searchsorted(self.keys, keys).clamp(max=len(self.keys) - 1)
+        return torch.where(self.keys[places] == keys, self.targets[places], otherwise)
 
 
 class WeightedSum:

@@ -5,7 +5,6 @@ B utterances, K hypotheses, C tokens that may follow, V tokens, N nodes, M words
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from asr.decoding.scorers.ngram import LN_10, NGramTables
+from asr.decoding.scorers.scorer import Moves
 from asr.language_models.ngrams import SPECIAL, UNKNOWN, NGrams
 from asr.text.vocabulary import BLANK_ID
 
@@ -55,21 +55,14 @@ class WordNGramScorer:
         children, word_of = _trie(spelled, unknown)
         self.dead = len(children)  # of words that the model does not know
         reach = _reach(children, word_of, unigrams, unknown)
-        places, leading_to = array("q"), array("q")
-        for node, token, target in _moves(children, surfaces):
-            places.append(node * len(surfaces) + token)
-            leading_to.append(target)
-        keys = np.array(places, dtype=np.int64)
-        order = keys.argsort()
-        self.vocab_size, self.keys = len(surfaces), torch.from_numpy(keys[order])
-        self.targets = torch.from_numpy(np.array(leading_to, dtype=np.int64)[order])
+        self.moves = Moves(_moves(children, surfaces), len(surfaces))
         self.begins = torch.tensor([surface.startswith(" ") for surface in surfaces])
         self.word_of = torch.tensor([*word_of, unknown])
         self.reach = torch.tensor([*reach, unigrams[unknown]], dtype=torch.float64)
 
     def start(self, batch_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the n-grams and the letters (B, 1) of the empty text; see ``Scorer``, also for the other methods."""
-        for name in ("keys", "targets", "begins", "word_of", "reach"):
+        for name in ("moves", "begins", "word_of", "reach"):
             setattr(self, name, getattr(self, name).to(device))
         ngrams = self.tables.start(batch_size, device)
         return ngrams, torch.full_like(ngrams, ROOT)
@@ -78,7 +71,8 @@ class WordNGramScorer:
         """Return what tokens add (B, K, C): what is now expected of a word, and what is known of the one before."""
         ngrams, letters = state
         begins, inside = self.begins[tokens], letters.unsqueeze(2).expand(tokens.shape)
-        target = self._move(inside.masked_fill(begins, ROOT), tokens)
+        # a token that begins a word leaves the letters of the word before
+        target = self.moves.after(inside.masked_fill(begins, ROOT), tokens, otherwise=self.dead)
         ended = torch.where(begins, self._completed(ngrams, letters).unsqueeze(2), 0.0)
         return self.reach[target] - self.reach[inside] + ended
 
@@ -87,7 +81,7 @@ class WordNGramScorer:
         ngrams, letters = state
         begins, is_blank = self.begins[tokens], tokens == BLANK_ID
         after = torch.where(begins & ~is_blank, self._after(ngrams, letters), ngrams)
-        target = self._move(letters.masked_fill(begins, ROOT), tokens)
+        target = self.moves.after(letters.masked_fill(begins, ROOT), tokens, otherwise=self.dead)
         return after, torch.where(is_blank, letters, target)
 
     def end(self, state: tuple[Tensor, Tensor]) -> Tensor:
@@ -103,12 +97,6 @@ class WordNGramScorer:
     def _after(self, ngrams: Tensor, letters: Tensor) -> Tensor:
         """Return the n-grams (B, K) after the words whose letters these are."""
         return torch.where(letters == ROOT, ngrams, self.tables.after(ngrams, self.word_of[letters]))
-
-    def _move(self, nodes: Tensor, tokens: Tensor) -> Tensor:
-        """Return the letters after tokens, of the same shape."""
-        keys = nodes * self.vocab_size + tokens
-        places = torch.searchsorted(self.keys, keys).clamp(max=len(self.keys) - 1)
-        return torch.where(self.keys[places] == keys, self.targets[places], self.dead)
 
 
 def _spelled(model: NGrams, unigrams: np.ndarray, normalize: Callable[[str], str]) -> dict[str, int]:

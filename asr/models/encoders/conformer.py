@@ -6,11 +6,14 @@ B batch, T frames, D width, W kernel width.
 from __future__ import annotations
 
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from asr.models.depthwise import DepthwiseConv1d
+from asr.models.encoders.conv_subsampling import SubsamplingFactor
 from asr.models.encoders.layered import LayeredEncoder
 from asr.models.encoders.transformer import FeedForward, SelfAttention
+from asr.option_types import Probability
 
 
 class ConvolutionModule(nn.Module):
@@ -82,7 +85,7 @@ class ConformerEncoder(LayeredEncoder):
         subsampling_factor: frames of features for each encoding, 4 or 2.
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: ``2 * num_heads`` does not divide ``d_model``, or ``kernel_width`` is even.
 
     Reference:
         Gulati et al. 2020, "Conformer: Convolution-augmented Transformer for Speech Recognition", arXiv:2005.08100.
@@ -92,17 +95,15 @@ class ConformerEncoder(LayeredEncoder):
     def __init__(
         self,
         num_features: int,
-        d_model: int,
-        num_layers: int,
-        num_heads: int,
-        d_feedforward: int,
-        kernel_width: int = 31,
-        dropout: float = 0.1,
-        subsampling_channels: int = 32,
-        subsampling_factor: int = 4,
+        d_model: PositiveInt,
+        num_layers: PositiveInt,
+        num_heads: PositiveInt,
+        d_feedforward: PositiveInt,
+        kernel_width: PositiveInt = 31,
+        dropout: Probability = 0.1,
+        subsampling_channels: PositiveInt = 32,
+        subsampling_factor: SubsamplingFactor = 4,
     ) -> None:
-        if kernel_width < 1 or kernel_width % 2 == 0:
-            raise ValueError(f"kernel_width must be odd and at least 1, given {kernel_width}")
         size = num_features, d_model, num_layers, num_heads, d_feedforward
         super().__init__(*size, dropout, subsampling_channels, subsampling_factor)
         self.layers = nn.ModuleList(

@@ -5,11 +5,14 @@ B batch, T frames, F mel bins, C channels, D width.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 KERNEL = 3
+SubsamplingFactor = Literal[2, 4]
 STRIDES = {4: (2, 2), 2: (2, 1)}  # in time, of both convolutions, by the factor of subsampling
 
 
@@ -35,9 +38,6 @@ class ConvSubsampling(nn.Module):
         dropout: probability in [0, 1), in training.
         factor: 4, or 2 for tokens that are fast: CTC needs a vector for each of them.
 
-    Raises:
-        ValueError: the factor is neither.
-
     Reference:
         Dong et al. 2018, "Speech-Transformer" (two 3×3 stride-2 convolutions before the encoder).
         Differs: no padding in time; by two if asked.
@@ -45,10 +45,10 @@ class ConvSubsampling(nn.Module):
 
     min_frames = 7  # of which both convolutions make one vector, with either factor
 
-    def __init__(self, num_features: int, d_model: int, channels: int, dropout: float = 0.0, factor: int = 4) -> None:
+    def __init__(
+        self, num_features: int, d_model: int, channels: int, dropout: float = 0.0, factor: SubsamplingFactor = 4
+    ) -> None:
         super().__init__()
-        if factor not in STRIDES:
-            raise ValueError(f"subsampling_factor must be 2 or 4, given {factor}")
         self.strides = STRIDES[factor]
         first, second = self.strides
         self.convolutions = nn.Sequential(

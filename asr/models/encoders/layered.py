@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from asr.models.encoders.conv_subsampling import ConvSubsampling
+from asr.models.encoders.conv_subsampling import ConvSubsampling, SubsamplingFactor
+from asr.option_types import Probability
 
 
 class RotaryPositions(nn.Module):
@@ -63,7 +65,7 @@ class LayeredEncoder(nn.Module):
         norm: applied to the output of a layer before the encoder returns it.
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: ``2 * num_heads`` does not divide ``d_model``.
     """
 
     layers: nn.ModuleList
@@ -72,29 +74,17 @@ class LayeredEncoder(nn.Module):
     def __init__(
         self,
         num_features: int,
-        d_model: int,
-        num_layers: int,
-        num_heads: int,
-        d_feedforward: int,
-        dropout: float,
-        subsampling_channels: int,
-        subsampling_factor: int,
+        d_model: PositiveInt,
+        num_layers: PositiveInt,
+        num_heads: PositiveInt,
+        d_feedforward: PositiveInt,
+        dropout: Probability,
+        subsampling_channels: PositiveInt,
+        subsampling_factor: SubsamplingFactor,
     ) -> None:
         super().__init__()
-        for name, value in (
-            ("num_features", num_features),
-            ("d_model", d_model),
-            ("num_layers", num_layers),
-            ("num_heads", num_heads),
-            ("d_feedforward", d_feedforward),
-            ("subsampling_channels", subsampling_channels),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, given {value}")
         if d_model % (2 * num_heads):
             raise ValueError(f"d_model must be a multiple of 2 * num_heads = {2 * num_heads}, given {d_model}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), given {dropout}")
         self.d_model, self.num_layers, self.subsampling_factor = d_model, num_layers, subsampling_factor
         self.subsampling = ConvSubsampling(num_features, d_model, subsampling_channels, dropout, subsampling_factor)
         self.positions = RotaryPositions(d_model // num_heads)

@@ -6,9 +6,12 @@ B batch, T frames, D width, H heads, K width of a head.
 from __future__ import annotations
 
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from asr.models.encoders.conv_subsampling import SubsamplingFactor
 from asr.models.encoders.layered import LayeredEncoder, rotate
+from asr.option_types import Probability
 
 
 class SelfAttention(nn.Module):
@@ -73,13 +76,13 @@ class TransformerEncoder(LayeredEncoder):
     def __init__(
         self,
         num_features: int,
-        d_model: int,
-        num_layers: int,
-        num_heads: int,
-        d_feedforward: int,
-        dropout: float = 0.1,
-        subsampling_channels: int = 32,
-        subsampling_factor: int = 4,
+        d_model: PositiveInt,
+        num_layers: PositiveInt,
+        num_heads: PositiveInt,
+        d_feedforward: PositiveInt,
+        dropout: Probability = 0.1,
+        subsampling_channels: PositiveInt = 32,
+        subsampling_factor: SubsamplingFactor = 4,
     ) -> None:
         size = num_features, d_model, num_layers, num_heads, d_feedforward
         super().__init__(*size, dropout, subsampling_channels, subsampling_factor)

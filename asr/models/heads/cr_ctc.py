@@ -5,14 +5,16 @@ B batch, T frames, D width, V vocabulary.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from asr.models.heads.ctc import CtcHead, ctc_losses
+from asr.option_types import PartialShare, Probability
 
 
 def disagreement(log_probs: Tensor, num_frames: Tensor) -> Tensor:
@@ -27,6 +29,7 @@ def disagreement(log_probs: Tensor, num_frames: Tensor) -> Tensor:
     Returns:
         (B,), in nats per utterance.
     """
+    # held fixed: a view learns from the other, and does not make itself an easier target
     targets = log_probs.detach().roll(len(log_probs) // 2, dims=0)
     divergence = F.kl_div(log_probs, targets, reduction="none", log_target=True).sum(dim=2)
     frames = torch.arange(log_probs.shape[1], device=log_probs.device)
@@ -48,9 +51,6 @@ class CrCtcHead(CtcHead):
         intermediate_layers: as in `CtcHead`; the loss of each is of the same form.
         intermediate_weight: as in `CtcHead`.
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     Reference:
         Yao et al. 2024, "CR-CTC: Consistency regularization on CTC for improved speech recognition", arXiv:2410.05101:
         α = 0.2, 2.5 times as much masking of time as for CTC, and half the audio in an update and half the epochs.
@@ -65,14 +65,12 @@ class CrCtcHead(CtcHead):
         self,
         d_model: int,
         vocab_size: int,
-        dropout: float = 0.0,
-        consistency_weight: float = 0.2,
-        intermediate_layers: Sequence[int] = (),
-        intermediate_weight: float = 0.3,
+        dropout: Probability = 0.0,
+        consistency_weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2,
+        intermediate_layers: Sequence[PositiveInt] = (),
+        intermediate_weight: PartialShare = 0.3,
     ) -> None:
         super().__init__(d_model, vocab_size, dropout, intermediate_layers, intermediate_weight)
-        if not 0 < consistency_weight < math.inf:
-            raise ValueError(f"consistency_weight must be above 0 and finite, given {consistency_weight}")
         self.consistency_weight = consistency_weight
 
     def layer_loss(

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from asr.models.heads.protocols import Losses
+from asr.option_types import PartialShare, Probability
 from asr.text.vocabulary import BLANK_ID
 
 
@@ -61,11 +63,8 @@ class CtcHead(nn.Module):
         d_model: width D of the encodings.
         vocab_size: V, with the blank.
         dropout: probability in [0, 1), in training, before the projection.
-        intermediate_layers: of the encoder, counted from 1, whose encodings are scored too, in training; ascending.
+        intermediate_layers: of the encoder, counted from 1, whose encodings are scored too, in training.
         intermediate_weight: w of the mean of their losses in (1 − w) · loss of the last layer + w · mean; in (0, 1).
-
-    Raises:
-        ValueError: an argument is out of its range.
 
     Reference:
         Graves et al. 2006, "Connectionist Temporal Classification", section 3 and 4.1.
@@ -80,19 +79,11 @@ class CtcHead(nn.Module):
         self,
         d_model: int,
         vocab_size: int,
-        dropout: float = 0.0,
-        intermediate_layers: Sequence[int] = (),
-        intermediate_weight: float = 0.3,
+        dropout: Probability = 0.0,
+        intermediate_layers: Sequence[PositiveInt] = (),
+        intermediate_weight: PartialShare = 0.3,
     ) -> None:
         super().__init__()
-        if vocab_size < 2:
-            raise ValueError(f"vocab_size must be at least 2 (blank and one token), given {vocab_size}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), given {dropout}")
-        if list(intermediate_layers) != sorted({number for number in intermediate_layers if number >= 1}):
-            raise ValueError(f"intermediate_layers must ascend from at least 1, given {list(intermediate_layers)}")
-        if not 0 < intermediate_weight < 1:
-            raise ValueError(f"intermediate_weight must be in (0, 1), given {intermediate_weight}")
         self.intermediate_layers, self.intermediate_weight = tuple(intermediate_layers), intermediate_weight
         self.loss_names = (*self.layer_names, *(["intermediate"] if intermediate_layers else []))
         self.dropout = nn.Dropout(dropout)

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.protocols import Losses
+from asr.option_types import PartialShare, Probability
 from asr.text.vocabulary import BLANK_ID
 
 START_ID = END_ID = BLANK_ID
@@ -85,9 +87,6 @@ class CtcAttentionHead(nn.Module):
         ctc_dropout: probability in [0, 1) before the projection of CTC.
         label_smoothing: share in [0, 1) of each label that is spread over all tokens.
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     Reference:
         Hori et al. 2017, "Advances in joint CTC-attention based end-to-end speech recognition with a deep CNN encoder
         and RNN-LM", arXiv:1706.02737, for joint training; weight 0.3 and smoothing 0.1 as in the recipes of ESPnet and
@@ -102,25 +101,15 @@ class CtcAttentionHead(nn.Module):
         self,
         d_model: int,
         vocab_size: int,
-        num_layers: int = 3,
-        num_heads: int = 4,
-        d_feedforward: int = 512,
-        dropout: float = 0.1,
-        ctc_weight: float = 0.3,
-        ctc_dropout: float = 0.0,
-        label_smoothing: float = 0.1,
+        num_layers: PositiveInt = 3,
+        num_heads: PositiveInt = 4,
+        d_feedforward: PositiveInt = 512,
+        dropout: Probability = 0.1,
+        ctc_weight: PartialShare = 0.3,
+        ctc_dropout: Probability = 0.0,
+        label_smoothing: Probability = 0.1,
     ) -> None:
         super().__init__()
-        for name, count in {"num_layers": num_layers, "num_heads": num_heads, "d_feedforward": d_feedforward}.items():
-            if count < 1:
-                raise ValueError(f"{name} must be at least 1, given {count}")
-        if d_model % num_heads or d_model % 2:
-            raise ValueError(f"num_heads={num_heads} must divide the encoder's width of {d_model}, which must be even")
-        for name, share in {"dropout": dropout, "label_smoothing": label_smoothing}.items():
-            if not 0 <= share < 1:
-                raise ValueError(f"{name} must be in [0, 1), given {share}")
-        if not 0 < ctc_weight < 1:
-            raise ValueError(f"ctc_weight must be in (0, 1), given {ctc_weight}")
         self.ctc_weight, self.label_smoothing = ctc_weight, label_smoothing
         self.ctc = CtcHead(d_model, vocab_size, ctc_dropout)
         self.attention = AttentionDecoder(d_model, vocab_size, num_layers, num_heads, d_feedforward, dropout)

@@ -113,8 +113,8 @@ class ScoresPaths(Protocol):
 
 
 @runtime_checkable
-class ScoresTexts(Protocol):
-    """A head that scores whole texts."""
+class ScoresFramesAndTexts(FrameScores, Protocol):
+    """A head that scores tokens in frames, and whole texts too."""
 
     def text_log_probs(self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Tensor:
         """Return the log-probability (B,) of each text.
@@ -125,8 +125,3 @@ class ScoresTexts(Protocol):
             tokens: (B, U) int64; padding may hold any token.
             num_tokens: (B,) int64 valid tokens.
         """
-
-
-@runtime_checkable
-class ScoresFramesAndTexts(FrameScores, ScoresTexts, Protocol):
-    """A head that does both."""

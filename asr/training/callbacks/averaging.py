@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
+from pydantic import PositiveInt
 from torch import Tensor
 
 from asr.console import PlainConsole
+from asr.option_types import Probability
 from asr.subprocesses import is_first_process
 from asr.training.checkpoints.loading import AVERAGES
 from asr.training.evaluation_point import at_evaluation_point
@@ -28,16 +30,9 @@ class WeightAveraging(pl.Callback):
     Args:
         every: average only the updates that this number divides.
         ema_decay: of the exponential moving average, per update; null: no moving average.
-
-    Raises:
-        ValueError: ``every`` is below 1, or ``ema_decay`` not at least 0 and below 1.
     """
 
-    def __init__(self, every: int = 1, ema_decay: float | None = 0.9999) -> None:
-        if every < 1:
-            raise ValueError(f"every must be at least 1, given {every}")
-        if ema_decay is not None and not 0 <= ema_decay < 1:
-            raise ValueError(f"ema_decay must be at least 0 and below 1, or null for none, given {ema_decay}")
+    def __init__(self, every: PositiveInt = 1, ema_decay: Probability | None = 0.9999) -> None:
         self.every, self.ema_decay = every, ema_decay
         self.restored: Mapping[str, Any] | None = None
         self.averages: RunningAverages | None = None

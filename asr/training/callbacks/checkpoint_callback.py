@@ -9,6 +9,7 @@ import lightning.pytorch as pl
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
+from pydantic import PositiveInt
 from torch.nn.utils import get_total_norm
 
 from asr.errors import Diverged
@@ -48,10 +49,7 @@ class CheckpointCallback(Checkpoint):
         every_n_updates: save this often too; null: only after validations.
     """
 
-    def __init__(self, run_dir: Path, keep_last: int = 2, every_n_updates: int | None = None) -> None:
-        for name, value in (("keep_last", keep_last), ("every_n_updates", every_n_updates)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, given {value}")
+    def __init__(self, run_dir: Path, keep_last: PositiveInt = 2, every_n_updates: PositiveInt | None = None) -> None:
         self.folder = run_dir / "checkpoints"
         self.keep_last, self.every_n_updates = keep_last, every_n_updates
         self.saved_update: int | None = None
@@ -105,6 +103,7 @@ class CheckpointCallback(Checkpoint):
         update = trainer.global_step
         path = update_file(self.folder, update)
         if update != self.saved_update:
+            # one reduction for all parameters; a loop of isfinite() would wait for the device at each
             largest = get_total_norm(list(trainer.lightning_module.parameters()), norm_type=float("inf"))
             if not largest.isfinite():
                 raise Diverged(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
@@ -22,8 +21,8 @@ from asr.training.step_in_backward import StepsInBackward
 class Durations:
     """Count, mean and spread of durations in seconds; all of them count, so that rare heavy steps are seen."""
 
-    def __init__(self) -> None:
-        self.count, self.total, self.squares = 0.0, 0.0, 0.0
+    def __init__(self, count: float = 0.0, total: float = 0.0, squares: float = 0.0) -> None:
+        self.count, self.total, self.squares = count, total, squares
 
     def add(self, seconds: float) -> None:
         """Count one more."""
@@ -40,14 +39,6 @@ class Durations:
         if self.count < 2:
             return None
         return math.sqrt(max(0.0, self.squares - self.total**2 / self.count) / (self.count - 1))
-
-    def state(self) -> list[float]:
-        """Return what ``restore`` takes."""
-        return [self.count, self.total, self.squares]
-
-    def restore(self, state: list[float]) -> None:
-        """Take over what ``state`` has returned."""
-        self.count, self.total, self.squares = state
 
 
 class TrainingCost(pl.Callback):
@@ -130,13 +121,12 @@ class TrainingCost(pl.Callback):
         """Return the seconds so far, and what has been timed."""
         if self.clock is not None:
             self.clock.collect(wait=True)  # saving waits for the device anyway
-        return {"seconds": self.seconds, "update_times": self.updates.state(), "step_times": self.steps.state()}
+        return {"seconds": self.seconds, "update_times": vars(self.updates), "step_times": vars(self.steps)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the seconds and timings."""
         self.seconds = float(state_dict["seconds"])
-        self.updates.restore(state_dict["update_times"])
-        self.steps.restore(state_dict["step_times"])
+        self.updates, self.steps = (Durations(**state_dict[name]) for name in ("update_times", "step_times"))
 
 
 class StepClock:
@@ -154,15 +144,15 @@ class StepClock:
         """Note the start of a step."""
         self.begun = _now(optimizer)
         closure = kwargs.get("closure")
-        return None if closure is None else (args, {**kwargs, "closure": self._timed_from_end(optimizer, closure)})
+        if closure is None:
+            return None
 
-    def _timed_from_end(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         def timed() -> Any:
             loss = closure()  # Lightning's training_step and backward
             self.begun = _now(optimizer)
             return loss
 
-        return timed
+        return args, {**kwargs, "closure": timed}
 
     def end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Keep the duration of the step, on a GPU as soon as it has passed there."""
@@ -177,7 +167,7 @@ class StepClock:
         """Read the events that the GPU has passed; or all, which waits for it."""
         while self.pending and (wait or self.pending[0][1].query()):
             begun, ended = self.pending.popleft()
-            ended.synchronize()
+            ended.synchronize()  # elapsed_time() of an event that has not passed is an error
             self.durations.add(begun.elapsed_time(ended) / 1000)
 
 

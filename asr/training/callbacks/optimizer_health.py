@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import lightning.pytorch as pl
+from pydantic import PositiveInt
 from torch.optim import Optimizer
 
 
@@ -31,14 +32,9 @@ class OptimizerHealth(pl.Callback):
     Args:
         measure: optimizer → measurement.
         every: measure the updates that this number divides, also in a resumed run; null: none.
-
-    Raises:
-        ValueError: ``every`` is below 1.
     """
 
-    def __init__(self, measure: MeasurementFactory, every: int | None = None) -> None:
-        if every is not None and every < 1:
-            raise ValueError(f"every must be at least 1, or null to measure nothing, given {every}")
+    def __init__(self, measure: MeasurementFactory, every: PositiveInt | None = None) -> None:
         self.measure, self.every = measure, every
         self.measurement: Measurement | None = None
 

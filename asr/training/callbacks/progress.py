@@ -70,7 +70,7 @@ class TrainingProgress(pl.Callback):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Close the bar."""
-        self._close()
+        self.on_exception(trainer, pl_module)
         assert isinstance(pl_module, TrainingModule)
         # names, not the counter train/unreadable: that one counts an utterance again in every epoch
         names = {cut for named in gather(pl_module.unreadable.named) for cut in named}
@@ -79,11 +79,8 @@ class TrainingProgress(pl.Callback):
                 f"{len(names)} utterances could not be read and were left out of training or validation."
             )
 
-    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Close the bar: an error printed below it would be overwritten."""
-        self._close()
-
-    def _close(self) -> None:
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
@@ -129,15 +126,13 @@ def describe_groups(optimizer: Optimizer) -> list[str]:
         # a schedule has set the lr of the first update already
         groups = [{**group, "lr": group.get("initial_lr", group.get("lr"))} for group in member.param_groups]
         for group in groups:
-            size = f"{len(group['params'])} tensors, {sum(p.numel() for p in group['params']):,} parameters"
-            own = {
-                name: group.get(name)
-                for name in member.defaults
-                if name == "lr" or any(other.get(name) != group.get(name) for other in groups)
-            }
-            plain = {
-                name: devices.to_host(value) if isinstance(value, Tensor) else value for name, value in own.items()
-            }
-            texts = (f"{name} {x:g}" if isinstance(x, float) else f"{name} {x}" for name, x in plain.items())
-            lines.append(f"{type(member).__name__}: {', '.join([size, *texts])}")
+            line = f"{type(member).__name__}: {len(group['params'])} tensors"
+            line += f", {sum(p.numel() for p in group['params']):,} parameters"
+            for name in member.defaults:
+                value = group.get(name)
+                if name == "lr" or any(other.get(name) != value for other in groups):
+                    # a rate may be a tensor on the device
+                    plain = devices.to_host(value) if isinstance(value, Tensor) else value
+                    line += f", {name} {plain:g}" if isinstance(plain, float) else f", {name} {plain}"
+            lines.append(line)
     return lines

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import lightning.pytorch as pl
+from pydantic import PositiveInt
 
 from asr.console import PlainConsole
 from asr.evaluation.wer import Score
@@ -21,7 +22,7 @@ STUCK = (
     "short or too long, transcripts do not belong to their audio, or the encoder leaves fewer frames than there are "
     "tokens (a larger data.vocab_size makes fewer tokens)"
 )
-EARLY = "Early in training that is normal: it emits blanks, or the most common tokens, until it finds an alignment"
+EARLY = "it emits blanks, or the most common tokens, until it finds an alignment, usually by about update"
 MISMATCH = (
     "hypotheses and references are written differently (tokenizer, data.text: case, punctuation), or dev is another "
     "language or task than train"
@@ -33,7 +34,6 @@ class LossTrend:
     """The mean loss of windows of updates, and the best of these means.
 
     Attributes:
-        window: number of updates per mean.
         total: sum of the losses in the current window.
         num: number of these losses.
         mean: mean loss of the last full window.
@@ -41,39 +41,21 @@ class LossTrend:
         best_update: last update of its window.
     """
 
-    window: int
     total: float = 0.0
     num: int = 0
     mean: float = math.inf
     best: float = math.inf
     best_update: int = 0
 
-    def add(self, update: int, loss: float) -> None:
+    def add(self, update: int, loss: float, window: int) -> None:
         """Add the loss of an update; one that is not finite belongs to a skipped update."""
         if math.isfinite(loss):
             self.total, self.num = self.total + loss, self.num + 1
-        if self.num < self.window:
+        if self.num < window:
             return
         self.mean, self.total, self.num = self.total / self.num, 0.0, 0
         if self.best == math.inf or self.mean < self.best - NOT_BETTER * abs(self.best):
             self.best, self.best_update = self.mean, update
-
-
-@dataclass
-class WarningState:
-    """What is kept between validations, and in checkpoints.
-
-    Attributes:
-        found: topic → its last finding, so that none is printed twice.
-        high_wer: mean losses at the last consecutive validations with a WER of at least 100 %.
-        trend: trend of the loss; None before training starts.
-        update: the last one that was counted.
-    """
-
-    found: dict[str, str] = field(default_factory=dict)
-    high_wer: list[float] = field(default_factory=list)
-    trend: LossTrend | None = None
-    update: int = 0
 
 
 class StallWarning(pl.Callback):
@@ -88,30 +70,35 @@ class StallWarning(pl.Callback):
     """
 
     def __init__(
-        self, alignment_updates: int = 1000, num_validations: int = 3, loss_span_updates: int | None = None
+        self,
+        alignment_updates: PositiveInt = 1000,
+        num_validations: PositiveInt = 3,
+        loss_span_updates: PositiveInt | None = None,
     ) -> None:
-        for name, value in (
-            ("alignment_updates", alignment_updates),
-            ("num_validations", num_validations),
-            ("loss_span_updates", 1 if loss_span_updates is None else loss_span_updates),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, given {value}")
         self.alignment_updates, self.num_validations = alignment_updates, num_validations
         self.loss_span_updates = loss_span_updates
         self.console = PlainConsole()
-        self.state = WarningState()
+        self.found: dict[str, str] = {}  # the last finding of each topic, so that none is printed twice
+        self.high_wer: list[float] = []  # mean losses at the last consecutive validations with a WER of 100 % or more
+        self.trend = LossTrend()
+        self.update = 0  # the last one that was counted
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Check the loss of every update."""
-        update, state = trainer.global_step, self.state
-        if not trainer.is_global_zero or update == state.update or "train/loss" not in trainer.callback_metrics:
+        update, trend = trainer.global_step, self.trend
+        if not trainer.is_global_zero or update == self.update or "train/loss" not in trainer.callback_metrics:
             return
-        state.update = update  # Lightning calls this after each micro-batch
+        self.update = update  # Lightning calls this after each micro-batch
         span = self.loss_span_updates or max(MIN_SPAN, trainer.max_steps // SPAN_SHARE)
-        state.trend = state.trend or LossTrend(window=max(1, span // 10))
-        state.trend.add(update, float(trainer.callback_metrics["train/loss"]))
-        self._check_loss(update, span, state.trend, float(trainer.callback_metrics["train/lr"]))
+        trend.add(update, float(trainer.callback_metrics["train/loss"]), window=max(1, span // 10))
+        num_worse = update - trend.best_update if math.isfinite(trend.best) else 0
+        self._warn(
+            "loss",
+            "stuck" if num_worse >= span else "",
+            f"update {update}: the loss has not improved for {num_worse} updates (mean {trend.mean:.3f}, best "
+            f"{trend.best:.3f} by update {trend.best_update}; lr now {float(trainer.callback_metrics['train/lr']):.3g}"
+            f"). With a good WER, near the end, that is normal. Otherwise likely: {STUCK}.",
+        )
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check the hypotheses and the error rates."""
@@ -122,16 +109,6 @@ class StallWarning(pl.Callback):
             self._check_output(name, result, trainer.global_step)
         self._check_wer(pl_module.scores, trainer.global_step)
 
-    def _check_loss(self, update: int, span: int, trend: LossTrend, lr: float) -> None:
-        num_worse = update - trend.best_update if math.isfinite(trend.best) else 0
-        self._warn(
-            "loss",
-            "stuck" if num_worse >= span else "",
-            f"update {update}: the loss has not improved for {num_worse} updates (mean {trend.mean:.3f}, best "
-            f"{trend.best:.3f} by update {trend.best_update}; lr now {lr:.3g}). With a good WER, near the end, that "
-            f"is normal. Otherwise likely: {STUCK}.",
-        )
-
     def _check_output(self, name: str, result: Score, update: int) -> None:
         hypotheses = {item.utterance.hypothesis for item in result.utterances}
         references = {item.utterance.reference for item in result.utterances}
@@ -139,44 +116,44 @@ class StallWarning(pl.Callback):
             return self._warn(f"output of {name}", "", "")
         (hypothesis,) = hypotheses
         output = f"the same, {hypothesis!r}" if hypothesis else "empty"
+        age, why = "late", f"Likely: {STUCK}"
         if update < self.alignment_updates:
-            age = "early"
-            why = f"{EARLY}, usually by about update {self.alignment_updates}"
-        else:
-            age, why = "late", f"By now an alignment is usually found. Likely: {STUCK}"
+            age, why = "early", f"Early in training that is normal: {EARLY} {self.alignment_updates}"
         text = f"update {update}: all {len(result.utterances)} hypotheses of {name} are {output}. {why}."
-        self._warn(f"output of {name}", f"{age}, {'the same' if hypothesis else 'empty'}", text)
+        self._warn(f"output of {name}", f"{age}, {output.partition(',')[0]}", text)
 
     def _check_wer(self, scores: Mapping[str, Score], update: int) -> None:
-        state, wer = self.state, sum(result.wer for result in scores.values()) / len(scores)
+        wer, loss = sum(result.wer for result in scores.values()) / len(scores), self.trend.mean
         rate_name = next(iter(scores.values())).rate_name
-        loss = state.trend.mean if state.trend else math.inf
-        state.high_wer = [*state.high_wer, loss][-self.num_validations :] if wer >= 1 else []
-        if len(state.high_wer) < self.num_validations:
+        self.high_wer = [*self.high_wer, loss][-self.num_validations :] if wer >= 1 else []
+        if len(self.high_wer) < self.num_validations:
             return self._warn("wer", "", "")
-        first, age = state.high_wer[0], "early" if update < self.alignment_updates else "late"
+        first, is_early = self.high_wer[0], update < self.alignment_updates
         falls = loss < first - NOT_BETTER * abs(first)
         trend = f"though the loss falls ({first:.3f} to {loss:.3f})" if falls else "and the loss does not fall"
         normal = f"no alignment is found yet (normal until about update {self.alignment_updates}), or "
-        causes = f"{normal if age == 'early' else ''}{MISMATCH if falls else STUCK}"
         self._warn(
             "wer",
-            age,
+            "early" if is_early else "late",
             f"update {update}: the {rate_name} on dev is {100 * wer:.0f} %, and was at least 100 % at "
-            f"{self.num_validations} validations in a row, {trend}. Likely: {causes}.",
+            f"{self.num_validations} validations in a row, {trend}. Likely: {normal if is_early else ''}"
+            f"{MISMATCH if falls else STUCK}.",
         )
 
     def _warn(self, topic: str, finding: str, text: str) -> None:
         """Print a warning if its finding is new; an empty finding means that all is well."""
-        if finding and self.state.found.get(topic) != finding:
+        if finding and self.found.get(topic) != finding:
             self.console.print_line(text)
-        self.state.found[topic] = finding
+        self.found[topic] = finding
 
     def state_dict(self) -> dict[str, Any]:
         """Return findings and trends so far."""
-        return asdict(self.state)
+        return {
+            **{name: getattr(self, name) for name in ("found", "high_wer", "update")},
+            "trend": asdict(self.trend),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore findings and trends."""
-        trend = state_dict["trend"]
-        self.state = WarningState(**{**state_dict, "trend": None if trend is None else LossTrend(**trend)})
+        self.found, self.high_wer, self.update = (state_dict[name] for name in ("found", "high_wer", "update"))
+        self.trend = LossTrend(**state_dict["trend"])

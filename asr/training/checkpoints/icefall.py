@@ -18,14 +18,10 @@ def icefall_state(path: Path) -> Mapping[str, Tensor]:
     """Return the tensors of a model, saved alone or under ``model``, by their names.
 
     Raises:
-        ValueError: the file is damaged, holds more than tensors and plain data, or no Zipformer.
+        ValueError: the file is damaged, holds no Zipformer, or more than tensors and plain data; icefall's export.py
+            writes one of weights alone.
     """
-    try:
-        state = read_saved(path)
-    except ValueError as error:
-        raise ValueError(
-            f"{error}; icefall's export.py writes a file of weights alone from the checkpoint of a training"
-        ) from error
+    state = read_saved(path)
     state = state.get("model", state) if isinstance(state, Mapping) else state
     if not isinstance(state, Mapping) or FIRST_FRONT_END not in state or FIRST_PROJECTION not in state:
         raise ValueError(f"it holds no Zipformer: there is no {FIRST_FRONT_END}, or no {FIRST_PROJECTION}")

@@ -60,14 +60,6 @@ def test_padding_changes_nothing_and_has_no_gradient():
         assert not label.grad[row][~inside].any()
 
 
-def test_what_a_path_takes_adds_up():
-    blank, label = lattice(2, 9, 6, seed=3)
-    lengths = torch.tensor([9, 5]), torch.tensor([5, 3])
-    _, takes_blank, takes_label = PathLosses.apply(blank, label, *lengths)
-    torch.testing.assert_close(takes_blank.sum((1, 2)), lengths[0].double())
-    torch.testing.assert_close(takes_label.sum((1, 2)), lengths[1].double())
-
-
 def test_a_thousand_improbable_frames_lose_no_precision():
     blank, label = (torch.full((1, 1000, 3), score, dtype=torch.float32) for score in (-30.0, -40.0))
     found, *_ = PathLosses.apply(blank, label, torch.tensor([1000]), torch.tensor([2]))

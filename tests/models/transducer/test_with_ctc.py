@@ -30,17 +30,3 @@ def test_the_loss_is_the_transducers_of_each_view_and_a_share_of_ctcs(consistenc
     expected = sum(views) / len(views) + 0.7 * ctc.loss(encodings, lengths, TOKENS, NUM_TOKENS).total
     torch.testing.assert_close(found.total, expected)
     assert tuple(found.parts) == head.loss_names == ("simple", "pruned", *ctc.loss_names)
-
-
-def test_what_ctc_cannot_align_is_not_learned_by_the_transducer_either():
-    encodings = torch.randn(2, 7, 5, requires_grad=True)
-    found = make().loss(encodings, torch.tensor([2, 5]), torch.tensor([[1, 1, 1], [3, 0, 0]]), NUM_TOKENS)
-    assert found.feasible.tolist() == [False, True]
-    found.total.sum().backward()
-    assert not encodings.grad[0].any()
-    assert encodings.grad[1].any()
-
-
-def test_a_weight_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="ctc_weight must be above 0, given 0; head=transducer has no CTC"):
-        make(ctc_weight=0)

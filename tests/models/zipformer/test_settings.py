@@ -73,18 +73,15 @@ def ours() -> ZipformerEncoder:
     return ZipformerEncoder(80, **SMALL, causal=True)
 
 
-@pytest.mark.parametrize("time", [0, 900, 1500, 2500, 4000, 6000, 8000, 12_000, 16_000, 20_000, 30_000, 50_000, 10**6])
-def test_all_that_is_scheduled_has_the_authors_values(theirs, ours, time):
+@pytest.mark.parametrize("time", [0, 900, 2500, 6000, 12_000, 30_000, 10**6])
+def test_all_that_is_scheduled_has_the_authors_values(authors, theirs, ours, time):
+    assert inspect.signature(authors.scaling.limit_param_value).parameters["prob"].default == scaling.LIMIT_PROBABILITY
     theirs.set_time(time)
     ours.batch_count.set(time)
     expected = settings(theirs, THEIRS, lambda module: type(module).__name__)
     found = settings(ours, OURS, type)
     assert all(expected)
     assert found == expected
-
-
-def test_limits_are_applied_as_often_as_the_authors(authors):
-    assert inspect.signature(authors.scaling.limit_param_value).parameters["prob"].default == scaling.LIMIT_PROBABILITY
 
 
 def test_initial_weights_are_as_large_as_the_authors(theirs, ours):

@@ -5,9 +5,11 @@ B batch, T frames, F mel bins, D width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Annotated
 
 import torch
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.attention import HeadSize
@@ -22,8 +24,11 @@ from asr.models.encoders.zipformer.whiten import Whiten
 
 WARMUP_BATCHES = 4000.0
 MASK_PROBABILITY = 0.125  # for each of two parts of the channels
-MIN_BINS = 7
-MIN_HIDDEN = 4  # of which three quarters are a whole number of channels
+
+HiddenDim = Annotated[int, Field(ge=4)]  # of which three quarters are at least one channel, and a quarter too
+EvenDim = Annotated[int, Field(ge=2, multiple_of=2)]
+InitialDropout = Annotated[float, Field(ge=0, lt=1 / 3)]  # it begins three times as large
+Choices = Annotated[Sequence[Annotated[int, Field(ge=ALL)]], Field(min_length=1)]
 
 
 class ZipformerEncoder(nn.Module):
@@ -58,7 +63,7 @@ class ZipformerEncoder(nn.Module):
         ref_duration_s: seconds of audio that count as one batch, the unit of time of everything scheduled.
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: chunks do not fit the stacks, a kernel is even, or a stack lacks one of its numbers.
 
     Reference:
         Yao et al. 2024, "Zipformer: A faster and better encoder for automatic speech recognition", arXiv:2310.11230, in
@@ -72,84 +77,50 @@ class ZipformerEncoder(nn.Module):
     def __init__(
         self,
         num_features: int,
-        encoder_dim: Sequence[int],
-        encoder_unmasked_dim: Sequence[int],
-        feedforward_dim: Sequence[int],
-        num_encoder_layers: Sequence[int],
-        num_heads: Sequence[int],
-        cnn_module_kernel: Sequence[int],
-        downsampling_factor: Sequence[int],
-        query_head_dim: int = 32,
-        value_head_dim: int = 12,
-        pos_head_dim: int = 4,
-        pos_dim: int = 48,
-        subsampling_channels: Sequence[int] = (8, 32, 128),
-        dropout: float = 0.1,
+        encoder_dim: Sequence[HiddenDim],
+        encoder_unmasked_dim: Sequence[PositiveInt],
+        feedforward_dim: Sequence[HiddenDim],
+        num_encoder_layers: Sequence[PositiveInt],
+        num_heads: Sequence[PositiveInt],
+        cnn_module_kernel: Sequence[PositiveInt],
+        downsampling_factor: Sequence[PositiveInt],
+        query_head_dim: PositiveInt = 32,
+        value_head_dim: PositiveInt = 12,
+        pos_head_dim: PositiveInt = 4,
+        pos_dim: EvenDim = 48,
+        subsampling_channels: tuple[PositiveInt, PositiveInt, PositiveInt] = (8, 32, 128),
+        dropout: InitialDropout = 0.1,
         causal: bool = False,
-        chunk_size: Sequence[int] = (32, 16, 64, ALL),
-        left_context_frames: Sequence[int] = (128, 64, 256, ALL),
+        chunk_size: Choices = (32, 16, 64, ALL),
+        left_context_frames: Choices = (128, 64, 256, ALL),
         balance: bool = True,
         whiten: bool = True,
-        ref_duration_s: float = 600.0,
+        ref_duration_s: PositiveFloat = 600.0,
     ) -> None:
         super().__init__()
-        stacks = _of_each_stack(
-            encoder_dim=encoder_dim,
-            encoder_unmasked_dim=encoder_unmasked_dim,
-            feedforward_dim=feedforward_dim,
-            num_encoder_layers=num_encoder_layers,
-            num_heads=num_heads,
-            cnn_module_kernel=cnn_module_kernel,
-            downsampling_factor=downsampling_factor,
-        )
-        head = HeadSize(query_head_dim, value_head_dim, pos_head_dim, pos_dim)
-        for holds, name, given, allowed in (
-            (num_features >= MIN_BINS, "num_features", num_features, f"at least {MIN_BINS}"),
-            *((width >= 1, name, width, "at least 1") for name, width in vars(head).items()),
-            (pos_dim % 2 == 0, "pos_dim", pos_dim, "even"),
-            (
-                len(subsampling_channels) == 3 and min(subsampling_channels) >= 1,
-                *("subsampling_channels", list(subsampling_channels), "three numbers of at least 1"),
-            ),
-            (0 <= dropout < 1 / 3, "dropout", dropout, "at least 0 and below 1/3, as it begins three times as large"),
-            (ref_duration_s > 0, "ref_duration_s", ref_duration_s, "positive"),
-        ):
-            if not holds:
-                raise ValueError(f"{name} must be {allowed}, given {given}")
-        if causal:
-            _check_chunks(chunk_size, left_context_frames, downsampling_factor)
+        factors = sorted({OUTPUT_DOWNSAMPLING_FACTOR, *downsampling_factor})
+        for size in chunk_size if causal else ():
+            if size != ALL and (size < 1 or any(size % factor for factor in factors)):
+                raise ValueError(f"chunk_size must be -1, or multiples of all of {factors}, given {size}")
         self.causal, self.chunk_size, self.left_context_frames = causal, chunk_size, left_context_frames
         self.encoder_dim, self.encoder_unmasked_dim, self.d_model = encoder_dim, encoder_unmasked_dim, max(encoder_dim)
         self.ref_duration_s = ref_duration_s
-        self._build(num_features, subsampling_channels, stacks, head, dropout)
-        self._switch(balance, whiten)
-
-    def _build(
-        self,
-        num_features: int,
-        subsampling_channels: Sequence[int],
-        stacks: Sequence[Mapping[str, int]],
-        head: HeadSize,
-        dropout: float,
-    ) -> None:
         self.batch_count = BatchCount()
         falling = ScheduledFloat(self.batch_count, (0.0, 3 * dropout), (20_000.0, dropout))
         self.encoder_embed = ZipformerSubsampling(
-            self.batch_count, num_features, self.encoder_dim[0], falling, subsampling_channels
+            self.batch_count, num_features, encoder_dim[0], falling, subsampling_channels
         )
         self.encoders = nn.ModuleList()
+        head = HeadSize(query_head_dim, value_head_dim, pos_head_dim, pos_dim)
         # layers come into play stack by stack
-        step = WARMUP_BATCHES / (len(stacks) + 1)
-        for i, stack in enumerate(stacks):
-            of_layer = ("encoder_dim", "feedforward_dim", "num_heads", "cnn_module_kernel")
-            size = LayerSize(**{name: stack[name] for name in of_layer}, head=head, causal=self.causal)
-            num_layers, factor, warmup = stack["num_encoder_layers"], stack["downsampling_factor"], (i + 1) * step
-            self.encoders.append(
-                ZipformerStack(self.batch_count, size, num_layers, factor, falling, (warmup, (i + 2) * step))
-            )
+        step = WARMUP_BATCHES / (len(encoder_dim) + 1)
+        of_layers = encoder_dim, feedforward_dim, num_heads, cnn_module_kernel
+        of_stacks = zip(*of_layers, num_encoder_layers, downsampling_factor, encoder_unmasked_dim, strict=True)
+        for i, (dim, hidden_dim, heads, kernel, num_layers, factor, _) in enumerate(of_stacks, start=1):
+            layer = LayerSize(dim, hidden_dim, heads, kernel, head, causal)
+            warmup = (i * step, (i + 1) * step)
+            self.encoders.append(ZipformerStack(self.batch_count, layer, num_layers, factor, falling, warmup))
         self.downsample_output = SimpleDownsample(OUTPUT_DOWNSAMPLING_FACTOR)
-
-    def _switch(self, balance: bool, whiten: bool) -> None:
         # they stay, and draw as before: dropout and skipped layers are the same with and without them
         for module in self.modules():
             if isinstance(module, Balancer) and not balance:
@@ -224,37 +195,3 @@ def full_dim_output(outputs: Sequence[Tensor]) -> Tensor:
             parts.append(output[..., width:])
             width = output.shape[-1]
     return torch.cat(parts, dim=-1) if len(parts) > 1 else outputs[-1]
-
-
-def _of_each_stack(**stacks: Sequence[int]) -> list[dict[str, int]]:
-    """Check the options that have one number per stack, and return them for each stack."""
-    lengths = {name: len(values) for name, values in stacks.items()}
-    if len(set(lengths.values())) != 1 or not lengths["encoder_dim"]:
-        raise ValueError(f"every stack needs one number of each kind, given {lengths}")
-    for name, values in stacks.items():
-        least = MIN_HIDDEN if name in ("encoder_dim", "feedforward_dim") else 1
-        if min(values) < least:
-            raise ValueError(f"{name} must be at least {least} in every stack, given {list(values)}")
-    each = [dict(zip(stacks, numbers, strict=True)) for numbers in zip(*stacks.values(), strict=True)]
-    for stack in each:
-        if stack["encoder_unmasked_dim"] > stack["encoder_dim"]:
-            raise ValueError(f"encoder_unmasked_dim must be at most encoder_dim, given {stack}")
-        if stack["cnn_module_kernel"] % 2 == 0:
-            raise ValueError(f"cnn_module_kernel must be odd in every stack, given {stack}")
-    return each
-
-
-def _check_chunks(
-    chunk_size: Sequence[int], left_context_frames: Sequence[int], downsampling_factor: Sequence[int]
-) -> None:
-    """Check that chunks can be formed in every stack, and of the output."""
-    if not chunk_size or not left_context_frames:
-        raise ValueError("chunk_size and left_context_frames need at least one number each; -1 is all there is")
-    factors = sorted({OUTPUT_DOWNSAMPLING_FACTOR, *downsampling_factor})
-    for size in chunk_size:
-        if size != ALL and (size < 1 or any(size % factor for factor in factors)):
-            raise ValueError(
-                f"chunk_size must be -1, or multiples of all of {factors}, the downsampling factors; given {size}"
-            )
-    if min(left_context_frames) < ALL:
-        raise ValueError(f"left_context_frames must be -1, or at least 0, given {list(left_context_frames)}")

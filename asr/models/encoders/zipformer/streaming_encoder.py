@@ -84,15 +84,8 @@ class StreamingZipformer:
 
         Returns:
             Encodings (B, C / 2, D), their valid lengths (B,), and the state for the next chunk.
-
-        Raises:
-            ValueError: another number of features, or the encoder is in training mode.
         """
         encoder = self.encoder
-        if features.shape[1] != self.num_features:
-            raise ValueError(f"a chunk has {self.num_features} frames of features, given {features.shape[1]}")
-        if encoder.training:
-            raise ValueError("the encoder is in training mode, whose outputs are partly random; call encoder.eval()")
         # the last three frames are there for the ConvNeXt layer: the next chunk encodes them
         lengths = halved_frames(num_frames).clamp(max=self.chunk_size)
         x, front_end = encoder.encoder_embed.stream(features, num_frames, state.subsampling)

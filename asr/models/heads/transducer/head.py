@@ -6,23 +6,28 @@ vocabulary (blank is 0).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from asr import devices
-from asr.error_text import first_line
 from asr.models.heads.protocols import Losses
 from asr.models.heads.transducer.joint import JointScores
 from asr.models.heads.transducer.lattice import PathLosses
 from asr.models.heads.transducer.pruning import band_losses, band_starts, simple_scores
+from asr.option_types import Probability, Share
 from asr.text.vocabulary import BLANK_ID
 
 FIRST_PRUNED_SCALE = 0.1
 GROUP_SIZE = 4  # channels of the predictor's convolution that see each other
+
+PredictorDim = Annotated[int, Field(ge=GROUP_SIZE, multiple_of=GROUP_SIZE)]
+PruneRange = Annotated[int, Field(ge=2)]
+Backend = Literal["torch", "torchaudio"]
 
 
 class StatelessPredictor(nn.Module):
@@ -80,7 +85,8 @@ class TransducerHead(nn.Module):
         ref_duration_s: seconds of audio that count as one batch, as in Zipformer encoders.
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: torchaudio has no pruned loss.
+        ImportError: torchaudio is not installed, or does not fit this torch.
 
     Reference:
         Graves 2012, "Sequence transduction with recurrent neural networks", arXiv:1211.3711.
@@ -96,19 +102,25 @@ class TransducerHead(nn.Module):
         self,
         d_model: int,
         vocab_size: int,
-        predictor_dim: int = 512,
-        joiner_dim: int = 512,
-        context_size: int = 2,
-        prune_range: int | None = 5,
-        lm_scale: float = 0.25,
-        simple_loss_scale: float = 0.5,
-        warmup_batches: float = 2000.0,
-        ref_duration_s: float = 600.0,
-        backend: str = "torch",
+        predictor_dim: PredictorDim = 512,
+        joiner_dim: PositiveInt = 512,
+        context_size: PositiveInt = 2,
+        prune_range: PruneRange | None = 5,
+        lm_scale: Probability = 0.25,
+        simple_loss_scale: Share = 0.5,
+        warmup_batches: NonNegativeFloat = 2000.0,
+        ref_duration_s: PositiveFloat = 600.0,
+        backend: Backend = "torch",
     ) -> None:
         super().__init__()
-        _check(locals())
-        self.rnnt_loss = _rnnt_loss() if backend == "torchaudio" else None
+        self.rnnt_loss: Callable[..., Tensor] | None = None
+        if backend == "torchaudio":
+            if prune_range is not None:
+                raise ValueError("backend=torchaudio has no pruned loss; give prune_range=null, or backend=torch")
+            # here, because nothing else needs the package
+            from torchaudio.functional import rnnt_loss
+
+            self.rnnt_loss = rnnt_loss
         self.prune_range, self.lm_scale, self.simple_loss_scale = prune_range, lm_scale, simple_loss_scale
         self.warmup_s, self.warmed_up = warmup_batches * ref_duration_s, 1.0
         self.context_size = context_size
@@ -214,41 +226,3 @@ class TransducerHead(nn.Module):
 
 def _at_least_float32(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
-
-
-def _rnnt_loss() -> Callable[..., Tensor]:
-    """Return torchaudio's loss.
-
-    Raises:
-        ValueError: torchaudio cannot be loaded, or has no such loss.
-    """
-    try:
-        from torchaudio.functional import rnnt_loss
-    except (ImportError, OSError, AttributeError) as error:
-        raise ValueError(
-            f"backend=torchaudio: its loss cannot be loaded ({first_line(error)}); install a torchaudio that fits this "
-            "torch, or choose backend=torch, which needs less memory"
-        ) from error
-    return rnnt_loss
-
-
-def _check(given: Mapping[str, Any]) -> None:
-    """Refuse arguments of ``TransducerHead`` that are out of their range."""
-    rules: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-        "vocab_size": (lambda x: x >= 2, "at least 2 (blank and one token)"),
-        "predictor_dim": (lambda x: x >= GROUP_SIZE and x % GROUP_SIZE == 0, f"a multiple of {GROUP_SIZE}"),
-        "joiner_dim": (lambda x: x >= 1, "at least 1"),
-        "context_size": (lambda x: x >= 1, "at least 1"),
-        "prune_range": (lambda x: x is None or x >= 2, "at least 2, or null for no pruning"),
-        "lm_scale": (lambda x: 0 <= x < 1, "in [0, 1)"),
-        "simple_loss_scale": (lambda x: 0 <= x <= 1, "in [0, 1]"),
-        "warmup_batches": (lambda x: x >= 0, "at least 0"),
-        "ref_duration_s": (lambda x: x > 0, "above 0"),
-        "backend": (
-            lambda x: x == "torch" or (x == "torchaudio" and given["prune_range"] is None),
-            "torch, or torchaudio with prune_range=null",
-        ),
-    }
-    for name, (holds, allowed) in rules.items():
-        if not holds(given[name]):
-            raise ValueError(f"{name} must be {allowed}, given {given[name]}")

@@ -67,6 +67,7 @@ def _forward_backward(
     reached = torch.empty_like(blanks)
     arriving = F.pad(blanks.new_zeros(size, 1), (0, longest - 1), value=NEVER)
     for place in range(num_places):
+        # arriving at s costs the blanks from s to t: a cumulative sum in the log domain, all frames at once
         reached[place] = torch.logcumsumexp(arriving - before[place], -1) + before[place]
         arriving = reached[place] + labels[place]
 
@@ -79,6 +80,7 @@ def _forward_backward(
         leaving = torch.logaddexp(blanks[place].masked_fill(~is_end, NEVER), labels[place] + next_place)
         left = torch.logcumsumexp((leaving + before[place]).flip(-1), -1).flip(-1) - before[place]
         next_frame = F.pad(left[:, 1:], (0, 1)).masked_fill_(is_last_frame, NEVER).masked_fill_(is_end, 0.0)
+        # as a share of the total before exp: probabilities of whole paths alone would underflow
         passing = reached[place] - total[:, None]
         takes_blank[..., place] = (passing + blanks[place] + next_frame).exp_()
         takes_label[..., place] = (passing + labels[place] + next_place).exp_()

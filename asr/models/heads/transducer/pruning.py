@@ -55,8 +55,10 @@ def band_starts(passing: Tensor, num_frames: Tensor, num_tokens: Tensor, num_kep
     starts = (sums[..., num_kept:] - sums[..., :-num_kept]).argmax(-1)
     frame = torch.arange(passing.shape[1], device=passing.device)
     highest, last = (num_kept - 1) * frame, (num_tokens + 1 - num_kept).clamp(min=0)[:, None]
+    # a band that starts later than this cannot be reached from place 0, or lies after the last place
     starts = torch.minimum(torch.minimum(starts, highest), last)
     starts = torch.where(frame >= num_frames[:, None] - 1, last, starts)
+    # at most every later start, so that the band never falls; then not below what it can rise by until a later one
     starts = starts.flip(1).cummin(1).values.flip(1)
     return (starts - highest).flip(1).cummax(1).values.flip(1) + highest
 

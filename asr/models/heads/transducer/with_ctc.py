@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from asr.models.heads.cr_ctc import CrCtcHead
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.protocols import Losses
-from asr.models.heads.transducer.head import TransducerHead
+from asr.models.heads.transducer.head import Backend, PredictorDim, PruneRange, TransducerHead
+from asr.option_types import Probability, Share
 
 
 class TransducerCtcHead(TransducerHead):
@@ -35,9 +37,6 @@ class TransducerCtcHead(TransducerHead):
         consistency_weight: as in `CrCtcHead`: two augmented views of each utterance should have the same distributions,
             and the transducer learns from both; 0: one view.
 
-    Raises:
-        ValueError: an argument is out of its range.
-
     Reference:
         icefall's zipformer recipe, with ``--use-ctc`` (weight 0.2), and with ``--use-cr-ctc`` too (0.1 for CTC and 0.02
         for the views, which are ``ctc_weight=0.1 consistency_weight=0.2``).
@@ -47,24 +46,22 @@ class TransducerCtcHead(TransducerHead):
         self,
         d_model: int,
         vocab_size: int,
-        predictor_dim: int = 512,
-        joiner_dim: int = 512,
-        context_size: int = 2,
-        prune_range: int | None = 5,
-        lm_scale: float = 0.25,
-        simple_loss_scale: float = 0.5,
-        warmup_batches: float = 2000.0,
-        ref_duration_s: float = 600.0,
-        ctc_weight: float = 0.2,
-        ctc_dropout: float = 0.1,
-        consistency_weight: float = 0.0,
-        backend: str = "torch",
+        predictor_dim: PredictorDim = 512,
+        joiner_dim: PositiveInt = 512,
+        context_size: PositiveInt = 2,
+        prune_range: PruneRange | None = 5,
+        lm_scale: Probability = 0.25,
+        simple_loss_scale: Share = 0.5,
+        warmup_batches: NonNegativeFloat = 2000.0,
+        ref_duration_s: PositiveFloat = 600.0,
+        ctc_weight: PositiveFloat = 0.2,
+        ctc_dropout: Probability = 0.1,
+        consistency_weight: NonNegativeFloat = 0.0,
+        backend: Backend = "torch",
     ) -> None:
         sizes = predictor_dim, joiner_dim, context_size, prune_range
         scales = lm_scale, simple_loss_scale, warmup_batches, ref_duration_s
         super().__init__(d_model, vocab_size, *sizes, *scales, backend)
-        if not ctc_weight > 0:
-            raise ValueError(f"ctc_weight must be above 0, given {ctc_weight}; head=transducer has no CTC")
         self.ctc_weight = ctc_weight
         self.ctc = (
             CrCtcHead(d_model, vocab_size, ctc_dropout, consistency_weight)

@@ -1,0 +1,64 @@
+"""Options out of their range are refused by their key, before what they belong to is built."""
+
+import pytest
+
+from asr.cli.builders.instantiate import instantiate
+from asr.cli.errors import ConfigError
+from asr.decoding.attention_rescoring import AttentionRescoring
+from asr.decoding.ctc_beam import CtcBeam
+from asr.decoding.transducer_beam import TransducerBeam
+from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.models.encoders.conformer import ConformerEncoder
+from asr.models.encoders.transformer import TransformerEncoder
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder
+from asr.models.heads.cr_ctc import CrCtcHead
+from asr.models.heads.ctc import CtcHead
+from asr.models.heads.ctc_attention import CtcAttentionHead
+from asr.models.heads.transducer.head import TransducerHead
+from asr.models.heads.transducer.with_ctc import TransducerCtcHead
+from asr.training.callbacks.averaging import WeightAveraging
+from asr.training.callbacks.checkpoint_callback import CheckpointCallback
+from asr.training.callbacks.optimizer_health import OptimizerHealth
+from asr.training.callbacks.stall_warning import StallWarning
+
+LAYERED = {"d_model": -3, "num_layers": 0, "num_heads": 0, "d_feedforward": 0, "dropout": 1.0, "subsampling_factor": 3}
+BEAM = {"beam_size": 0, "beam_size_token": 0, "lm_weight": -1.0, "lodr_weight": -1.0, "hotword_boost": 0.0}
+TRANSDUCER = {
+    **{"predictor_dim": 6, "joiner_dim": 0, "context_size": 0, "prune_range": 1, "lm_scale": 1.0, "backend": "k2"},
+    **{"simple_loss_scale": 1.1, "warmup_batches": -1, "ref_duration_s": 0},
+}
+ZIPFORMER = {
+    **{"encoder_dim": [24, 2], "feedforward_dim": [2], "encoder_unmasked_dim": [0], "num_encoder_layers": [1, 0]},
+    **{"downsampling_factor": [0], "pos_dim": 47, "query_head_dim": 0, "subsampling_channels": [8, 16]},
+    **{"dropout": 0.4, "ref_duration_s": 0.0, "chunk_size": [], "left_context_frames": [-2]},
+}
+REFUSED = {
+    TransformerEncoder: LAYERED,
+    ConformerEncoder: {**LAYERED, "kernel_width": 0},
+    ZipformerEncoder: ZIPFORMER,
+    CtcHead: {"dropout": 1.0, "intermediate_layers": [0], "intermediate_weight": 1.0},
+    CrCtcHead: {"consistency_weight": 0.0, "intermediate_weight": 0.0},
+    CtcAttentionHead: {"num_layers": 0, "num_heads": 0, "d_feedforward": 0, "ctc_weight": 1.0, "label_smoothing": -0.1},
+    TransducerHead: TRANSDUCER,
+    TransducerCtcHead: {**TRANSDUCER, "ctc_weight": 0.0, "consistency_weight": -0.1},
+    CtcBeam: {**BEAM, "blank_skip_threshold": 0.4},
+    AttentionRescoring: {**BEAM, "ctc_weight": 1.5},
+    TransducerBeam: BEAM,
+    TransducerGreedy: {"max_symbols": 0},
+    WeightAveraging: {"every": 0, "ema_decay": 1.0},
+    CheckpointCallback: {"keep_last": 0, "every_n_updates": 0},
+    OptimizerHealth: {"every": 0},
+    StallWarning: {"alignment_updates": 0, "num_validations": 0, "loss_span_updates": 0},
+}
+ROWS = [
+    pytest.param(target, option, value, id=f"{target.__name__}-{option}")
+    for target, options in REFUSED.items()
+    for option, value in options.items()
+]
+
+
+@pytest.mark.parametrize(("target", "option", "value"), ROWS)
+def test_an_option_out_of_its_range_is_refused_by_its_key(target, option, value):
+    node = {"_target_": f"{target.__module__}.{target.__name__}", "_partial_": True, option: value}
+    with pytest.raises(ConfigError, match=rf"^part\.{option}\b"):
+        instantiate(node, "part")
