@@ -29,10 +29,10 @@ BUDGETS = [
     (optim.Adafactor, 1, 450),
     (partial(optim.T5XAdafactor, lr=1e-3, factor_map="matrices"), 1, 500),
     (optim.MaxFactor, 1, 550),
-    (optim.Cain, 12, 500),
+    (optim.Cain, 4, 500),
     (muon_with_adamw, 1, 1100),
-    (optim.LearnedGradient, 20, 3000),
-    (optim.SOAP, 2, 3000),
+    (optim.LearnedGradient, 10, 1200),
+    (optim.SOAP, 2, 1300),
     (optim.PSGDKron, 2, 3000),
 ]
 
