@@ -146,6 +146,7 @@ def _alike(pairs: Sequence[Pair]) -> Iterable[list[Pair]]:
     """Return updates and their batches in lists that one call of a kernel can take."""
     found: dict[Any, list[Pair]] = defaultdict(list)
     for update, batch in pairs:
+        # a call has one count of steps; equal counts on a device are one tensor, and comparing values would wait
         step = id(batch.step) if isinstance(batch.step, Tensor) else batch.step
         found[step, batch.param.dtype, batch.param.device].append((update, batch))
     return found.values()

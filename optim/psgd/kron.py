@@ -128,6 +128,7 @@ class KronPreconditioner(GroupTransform):
         dtype = torch.bfloat16 if group["q_dtype"] == "bfloat16" else state_dtype(param)
         for block, shape in enumerate(_dims(param.shape, group).block_shapes()):
             for axis, (size, triangular) in enumerate(_axes(shape, group)):
+                # the Kronecker product of all factors is then precond_init_scale times the identity
                 q = param.new_full((size,), group["precond_init_scale"] ** (1 / max(1, len(shape))), dtype=dtype)
                 if group["cached"]:
                     product = q.square()
