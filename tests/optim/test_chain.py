@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from optim import Chain, Transform, Update, chain, grouped
+from optim import Chain, Transform, Update, chain
 from optim.transforms.adam import Adam
 from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
 from optim.transforms.clipping.by_rms import ClipByRms
@@ -102,13 +102,6 @@ def test_every_option_can_differ_by_group_and_is_checked():
     ):
         with pytest.raises(ValueError, match=message):
             adamw()([{"params": params, **wrong}])
-
-
-def test_a_chain_works_with_rules_on_names():
-    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
-    rules = [{"pattern": "bias|^1", "weight_decay": 0.0, "lr_scale": 2.0}, {"pattern": ".*"}]
-    optimizer = grouped(adamw(), rules)(model.named_parameters())
-    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.02, 0.0), (0.01, 0.1)]
 
 
 def test_named_transforms_keep_options_and_statistics_apart():

@@ -95,14 +95,6 @@ def test_options_are_in_the_groups_and_checked():
         optim.transform(state={"a": "ones"})
 
 
-def test_one_function_is_used_twice_under_a_name():
-    params = make_parameters()
-    optimizer = optim.chain(heavy_ball(), heavy_ball(momentum=0.5, name="second"), lr=0.1)(params)
-    run(optimizer, params, range(1))
-    assert optimizer.param_groups[0]["second/momentum"] == 0.5
-    assert {"total", "second/total", "step"} == set(optimizer.state[params[0]])
-
-
 def test_an_optimizer_with_functions_can_be_copied_and_continues():
     params = make_parameters()
     optimizer = optim.chain(heavy_ball(), optim.Sequential(heavy_ball(), name="b"), LearningRate(), lr=0.1)(params)

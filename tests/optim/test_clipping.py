@@ -75,8 +75,11 @@ def test_heavyballs_names_are_ours():
         assert same(params, twins)
 
 
-def test_a_function_that_changes_the_shape_is_refused():
+def test_a_function_that_changes_the_shape_and_two_of_one_name_are_refused():
     params = make_parameters()
+    groups = [{"params": params[:3], "gradient_clipping": lambda x: x}, {"params": params[3:]}]
+    with pytest.raises(ValueError, match="two functions called"):
+        optim.AdamW(groups, gradient_clipping=lambda x: 2 * x)
     with pytest.raises(ValueError, match=r"flatten must keep the shape \(16, 12\)"):
         run(optim.AdamW(params[3:4], gradient_clipping=torch.flatten), params[3:4], [0])
 

@@ -168,18 +168,6 @@ def test_a_closure_is_called_once_with_gradients_enabled_and_its_loss_returned(c
     assert torch.equal(param, twin)
 
 
-def test_hooks_run_around_a_step(case):
-    params = make_parameters()
-    optimizer = case.factory(params)
-    seen = []
-    optimizer.register_step_pre_hook(lambda *_: seen.append(values(params)))
-    optimizer.register_step_post_hook(lambda *_: seen.append(values(params)))
-    before = values(params)
-    run(optimizer, params, range(1))
-    assert same(seen[0], before)
-    assert same(seen[1], params)
-
-
 def test_nothing_is_random_nothing_is_printed_and_no_global_setting_changes(case, capsys):
     def surroundings():
         return (
