@@ -86,10 +86,13 @@ def test_a_signal_that_is_ignored_stays_ignored(small_run, tmp_path):
     assert "SIGHUP" not in (tmp_path / "log.txt").read_text()
 
 
+def words_of(small_run, *words: str) -> tuple[str, ...]:
+    return (*LONG[:-2], LONG[-1], f"data.dir={small_run.data_dir}", "sweep.name=s", *words)
+
+
 def sweep(small_run, folder: Path, num_jobs: int, *words: str, num_spares: int = 0):
     """Start a sweep of so many jobs; return its process and its folder once the last has made an update."""
-    words = (*LONG[:-2], LONG[-1], f"data.dir={small_run.data_dir}", "sweep.name=s", *words)
-    process = small_run.programs.start("train", "-m", *words, cwd=folder, num_spares=num_spares)
+    process = small_run.programs.start("train", "-m", *words_of(small_run, *words), cwd=folder, num_spares=num_spares)
     sweep_dir = folder / "runs" / "s"
     while len(found := records(sweep_dir)) < num_jobs:
         assert process.poll() is None, (folder / "log.txt").read_text()
@@ -130,11 +133,11 @@ def test_jobs_at_a_time_end_with_a_sweep_that_is_killed(small_run, tmp_path):
 
 
 def test_an_interrupted_sweep_says_how_it_is_resumed_and_is_no_job_of_another(small_run, tmp_path):
-    words = (*LONG, f"data.dir={small_run.data_dir}", "sweep.name=s")
     process, sweep_dir = sweep(small_run, tmp_path, 1, "trainer.max_steps=50000", num_spares=1)
     (job,) = records(sweep_dir)
     (tmp_path / "second").mkdir()
     (tmp_path / "second" / "runs").symlink_to(tmp_path / "runs")
+    words = words_of(small_run, "trainer.max_steps=50000")
     second = small_run.programs.start("train", "-m", *words, cwd=tmp_path / "second", num_spares=1)
     assert second.wait(timeout=300) == 1
     assert "another process is running it, left alone" in (tmp_path / "second" / "log.txt").read_text()
