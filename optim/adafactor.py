@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from optim.engine.batch import Group, ParamBatch, Scalar, Update, at_least, at_most
 from optim.engine.chain import Chain
-from optim.engine.options import OR_NONE, SWITCH, check_range
+from optim.engine.options import OR_NONE, SWITCH
 from optim.engine.transform import Transform
 from optim.transforms.clipping.by_rms import ClipByRms
 from optim.transforms.factored.moments import FactoredMoments
@@ -153,18 +153,12 @@ class AdafactorSchedule(LRScheduler):
         optimizer: an Adafactor without lr.
         initial_lr: what is reported before the first update.
 
-    Raises:
-        ValueError: the optimizer is not an `Adafactor`.
-
     Reference:
         transformers.optimization.AdafactorSchedule.
         Differs: needs no gradient when it is asked.
     """
 
     def __init__(self, optimizer: Optimizer, initial_lr: float = 0.0) -> None:
-        if not isinstance(optimizer, Adafactor):
-            raise ValueError(f"AdafactorSchedule reports the steps of Adafactor, given {type(optimizer).__name__}")
-        check_range("initial_lr", initial_lr, "[0, inf)")
         # not super().__init__: it would read the groups' lr, which is None, and wrap optimizer.step
         self.optimizer, self.reported = optimizer, initial_lr
         self.base_lrs, self.last_epoch = [initial_lr] * len(optimizer.param_groups), 0

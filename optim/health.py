@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optim.combined import Combined
-from optim.engine.batch import Group, Scalar, state_dtype
+from optim.engine.batch import Group, state_dtype
 from optim.engine.chain import Chain
 from optim.engine.options import WHOLE, check_range
 
@@ -90,25 +90,27 @@ class Health:
             return
         # everything stays on the device until `_read`, so that the step is waited for once
         groups, tensors = optimizer.param_groups, []
-        notes = [note for chain in self.chains for note in chain.limited or ()]
-        limited = [[_limited(batch) for owner, batch in notes if owner is group and batch] for group in groups]
-        for group, before, batches in zip(groups, self.before, limited, strict=True):
-            tensors += [_norms(param, old) for param, old in zip(group["params"], before, strict=True)] + batches
+        noted = [pair for chain in self.chains for pair in chain.limited or ()]
+        limits = [[limit for owner, found in noted if owner is group for limit in found] for group in groups]
+        for group, before, found in zip(groups, self.before, limits, strict=True):
+            tensors += [_norms(param, old) for param, old in zip(group["params"], before, strict=True)]
+            tensors += [torch.as_tensor(factor < 1).reshape(-1).expand(len(entries)) for factor, entries in found]
         self._forget()
         values = iter(_read(tensors))
         self.numbers = {}
-        for label, group, batches in zip(_labels(groups), groups, limited, strict=True):
-            found = _report(group, [next(values) for _ in group["params"]])
-            flags = [flag for _ in batches for flag in next(values)]
-            if flags:
-                found["clipped_share"] = sum(flags) / len(flags)
-            self.numbers |= {f"health/{label}/{name}": value for name, value in found.items()}
-
-
-def _labels(groups: Sequence[Group]) -> list[str]:
-    """Return the names of the groups; all numbers if two would share a label."""
-    labels = [str(group.get("name", place)) for place, group in enumerate(groups)]
-    return labels if len(set(labels)) == len(labels) else [str(place) for place in range(len(groups))]
+        labels = [str(group.get("name", place)) for place, group in enumerate(groups)]
+        if len(set(labels)) < len(labels):  # numbers, which two groups never share
+            labels = [str(place) for place in range(len(groups))]
+        for label, group, found in zip(labels, groups, limits, strict=True):
+            report = _report(group, [next(values) for _ in group["params"]])
+            limited: dict[int, float] = {}
+            for _, entries in found:
+                for entry, flag in zip(entries, next(values), strict=True):
+                    # limited twice is limited once
+                    limited[id(entry)] = max(flag, limited.get(id(entry), 0.0))
+            if limited:
+                report["clipped_share"] = sum(limited.values()) / len(limited)
+            self.numbers |= {f"health/{label}/{name}": value for name, value in report.items()}
 
 
 def _norms(param: Tensor, old: Tensor) -> Tensor:
@@ -121,14 +123,6 @@ def _norms(param: Tensor, old: Tensor) -> Tensor:
         grad = grad.coalesce().values()
     change = param.to(dtype) - old.to(dtype)
     return torch.stack([torch.linalg.vector_norm(x, dtype=dtype) for x in (change, old, grad)])
-
-
-def _limited(notes: Sequence[tuple[Scalar, int]]) -> Tensor:
-    """Return for each parameter of a batch whether any clipping limited it."""
-    limited: bool | Tensor = False
-    for factor, _ in notes:
-        limited = limited | (factor < 1)
-    return torch.as_tensor(limited).reshape(-1).expand(notes[0][1])
 
 
 def _read(tensors: Sequence[Tensor]) -> list[list[float]]:

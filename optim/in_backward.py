@@ -116,6 +116,7 @@ class StepInBackward(Optimizer):
         assert param.grad is not None
         if self.before_step is None or self.before_step(param.grad):
             self._step_one(param)
+        # here, before the next gradient is made: this is what saves the memory
         param.grad = None
 
     def _step_one(self, param: Tensor) -> None:
@@ -144,6 +145,7 @@ class StepInBackward(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        # what the backward pass has not reached: gradients set by hand, and those that ScaledAdam counts as zero
         for param, (stepper, _, _) in self._owners.items():
             gradient = stepper.gradient_of(param) if isinstance(stepper, Chain) else param.grad
             if param not in self._stepped and gradient is not None:

@@ -70,6 +70,7 @@ class SignOfMomentum(Transform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the signs."""
         (beta1, beta2), u, m = batch.group["betas"], update.value(), batch.state["exp_avg"]
+        # of the old average: the rule weighs u twice, differently, and only the second weight is kept
         signs = m.lerp(u, 1 - beta1).sign_()
         m.lerp_(u, 1 - beta2)
         return Update(signs, free=True)

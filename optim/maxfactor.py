@@ -92,10 +92,6 @@ class MaxFactor(Chain):
             params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
         )
 
-    def _get_lr(self) -> dict[int, float]:
-        """Return each group's lr by the group's place, as the reference does."""
-        return {place: float(group["lr"]) for place, group in enumerate(self.param_groups)}
-
 
 class MaxFactoredRows(Transform):
     """The direction of MaxFactor, whose largest element is 1.

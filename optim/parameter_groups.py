@@ -51,9 +51,6 @@ def grouped(optimizer: Factory, rules: Sequence[Mapping[str, Any]] = ()) -> Call
         ValueError: a rule is malformed. The function raises it if no parameter needs a gradient, a rule names an
             unknown hyper-parameter, a rule decides about no parameter, or a parameter has no rule.
     """
-    # both are iterable, and would fail later with a message about a single character or key
-    if isinstance(rules, Mapping | str):
-        raise ValueError(f"rules must be a list of mappings, given {type(rules).__name__} {rules!r}")
     return partial(_build, optimizer, [_parse(i, rule) for i, rule in enumerate(rules)])
 
 

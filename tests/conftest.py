@@ -41,10 +41,8 @@ QUICK = tuple(
 SLOW_ROWS = re.compile(
     r"commands/test_configs.py::test_every_recipe_composes_with_every_optimizer"
     r"|optim/test_golden.py::\w+\[(alone|stacked|as on a GPU|.*-long-)"
-    r"|optim/test_oracles.py::test_every_common_option.*\[.*(stacked|as on a GPU)"
-    r"|optim/test_skip_nonfinite.py::.*\[.*(-inf|in a vector|torch.float64|torch.float16)"
-    r"|optim/test_common_options.py::test_no_common_option_waits_for_the_device"
-    r"|optim/test_matmul.py::.*(every second|a part of)"
+    r"|optim/test_oracles.py::.*-(common|single)-.*(stacked|as on a GPU)"
+    r"|optim/test_skip_nonfinite.py::.*torch\.float64"
     r"|optim/test_.*torch\.float16"
 )
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from asr.cli.builders.instantiate import instantiate
-from asr.cli.errors import ConfigError
+from asr.config.instantiate import instantiate
 from asr.decoding.attention_rescoring import AttentionRescoring
 from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.transducer_beam import TransducerBeam
 from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.errors import ConfigError
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder

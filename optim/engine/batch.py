@@ -95,6 +95,10 @@ class ParamEntry(NamedTuple):
     shard: Shard | None = None
 
 
+Limits = list[tuple[Scalar, Sequence[ParamEntry]]]
+"""Factors of clipping, each with the parameters that it belongs to: parts of a batch may go on by themselves."""
+
+
 class Update(NamedTuple):
     """An update ``scale · rows · direction``, which is subtracted from the parameter.
 
@@ -162,7 +166,7 @@ class ParamBatch:
         stacked: whether the first axis is N.
         stacking_key: what `Chain.stacking_key` returned for these parameters.
         entries: where the parameters and statistics are stored.
-        limited: while `Health` measures, what `note_limit` was told about this batch.
+        limited: while `Health` measures, what `note_limit` was told about the parameters of this group.
         shard_groups: over which `norm` and the like reduce, if the parameter is sharded.
         store: puts what was changed in copies where it belongs; called once with this batch, when its step is complete.
         numel: of one parameter, all shards together; in a `ForeachBatch` one number per parameter.
@@ -178,7 +182,7 @@ class ParamBatch:
     stacked: bool = False
     stacking_key: Hashable = None
     entries: Sequence[ParamEntry] = ()
-    limited: list[tuple[Scalar, int]] | None = None
+    limited: Limits | None = None
     shard_groups: tuple[dist.ProcessGroup, ...] = ()
     store: Callable[[ParamBatch], None] = lambda batch: None
     numel: Any = field(init=False)
@@ -255,7 +259,7 @@ class ParamBatch:
     def note_limit(self, factor: Scalar) -> None:
         """Tell `Health` by which factor an update was limited; below 1 means that it was."""
         if self.limited is not None:
-            self.limited.append((factor, len(self.entries)))
+            self.limited.append((factor, self.entries))
 
 
 class ForeachBatch(ParamBatch):

@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from optim.engine import evaluation, saved_state
-from optim.engine.batch import HALF, Group, ParamEntry, Scalar, State, state_dtype
+from optim.engine.batch import HALF, Group, Limits, ParamEntry, State, state_dtype
 from optim.engine.capturable import Undo, keep_counts_on_device, share_counts
 from optim.engine.finite import all_finite
 from optim.engine.fsdp import local_entry
@@ -99,8 +99,8 @@ class Chain(Optimizer):
             raise ValueError("skip_nonfinite=True reads from the device, which capturable=True rules out; choose one")
         # before super().__init__, which already calls add_param_group
         self.transforms, self.skip_nonfinite, self.capturable = tuple(transforms), skip_nonfinite, capturable
-        # while `Health` measures: the group of every batch, and what clipping transforms noted about the batch
-        self.limited: list[tuple[Group, list[tuple[Scalar, int]]]] | None = None
+        # while `Health` measures: every group, and what clipping transforms noted about its parameters
+        self.limited: list[tuple[Group, Limits]] | None = None
         self._residents, self._counts = Residents(), dict[int, Tensor]()
         super().__init__(params, {"lr": lr, **merged_options(self.transforms), "maximize": maximize})
 
@@ -213,7 +213,11 @@ class Chain(Optimizer):
 
     def _step_group(self, group: Group, entries: list[ParamEntry]) -> None:
         self._count_steps(entries)
-        GroupStep(self.transforms, group, self._residents, self.state, self.limited)(entries)
+        limits: Limits | None = None
+        if self.limited is not None:
+            limits = []
+            self.limited.append((group, limits))
+        GroupStep(self.transforms, group, self._residents, self.state, limits)(entries)
 
     def _count_steps(self, entries: list[ParamEntry]) -> None:
         if self.capturable:

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optim.engine.batch import ForeachBatch, Group, ParamBatch, ParamEntry, Scalar, State, Update
+from optim.engine.batch import ForeachBatch, Group, Limits, ParamBatch, ParamEntry, State, Update
 from optim.engine.stacking import Residents, batches
 from optim.engine.storage import is_narrow
 from optim.engine.transform import FusedTransform, GroupTransform, SkipUpdate, Transform, applied
 
 Pair = tuple[Update, ParamBatch]
-Limited = list[tuple[Group, list[tuple[Scalar, int]]]]
 
 
 class GroupStep:
@@ -26,7 +25,7 @@ class GroupStep:
         group: hyper-parameters.
         residents: the optimizer's stacks.
         states: the optimizer's state.
-        limited: while `Health` measures, what clipping transforms note about each batch.
+        limited: while `Health` measures, takes what clipping transforms note.
     """
 
     def __init__(
@@ -35,7 +34,7 @@ class GroupStep:
         group: Group,
         residents: Residents,
         states: MutableMapping[Tensor, State],
-        limited: Limited | None,
+        limited: Limits | None,
     ) -> None:
         self.transforms, self.group, self.limited = transforms, group, limited
         self.residents, self.states = residents, states
@@ -94,14 +93,14 @@ class GroupStep:
         # shards differ between processes, which must reduce in one order
         alone = any(entry.shard for entry in entries) or not all(transform.stacks for transform in self.active)
         how = {"stack": not (fused or alone), "join": join and not alone}
-        for batch in batches(self.group, entries, self.residents, self.states, self._kind, **how):
-            if self.limited is not None:
-                batch.limited = []
-                self.limited.append((self.group, batch.limited))
-            yield batch
 
-    def _kind(self, shape: torch.Size) -> Hashable:
-        return tuple(transform.kind(shape) for transform in self.transforms)
+        def kind_of(shape: torch.Size) -> Hashable:
+            """Return what tells shapes apart that cannot be in one batch."""
+            return tuple(transform.kind(shape) for transform in self.transforms)
+
+        for batch in batches(self.group, entries, self.residents, self.states, kind_of, **how):
+            batch.limited = self.limited
+            yield batch
 
     def _changed(self, transforms: Sequence[Transform], update: Update, batch: ParamBatch) -> Iterator[Pair]:
         """Yield what the transforms make of an update, unless one of them skips it, and the batch that it is for."""
@@ -147,6 +146,7 @@ def _alike(pairs: Sequence[Pair]) -> Iterable[list[Pair]]:
     """Return updates and their batches in lists that one call of a kernel can take."""
     found: dict[Any, list[Pair]] = defaultdict(list)
     for update, batch in pairs:
+        # a call has one count of steps; equal counts on a device are one tensor, and comparing values would wait
         step = id(batch.step) if isinstance(batch.step, Tensor) else batch.step
         found[step, batch.param.dtype, batch.param.device].append((update, batch))
     return found.values()

@@ -66,7 +66,7 @@ def _align_group(place: int, saved: Mapping[str, Any], group: Group, options: It
 
 
 def check(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
-    """Refuse state with other statistics or options, of parameters with other shapes, and counts that are none.
+    """Refuse state with other statistics or options, or of parameters with other shapes.
 
     Optimizers with the same statistics and options, as AdamW and LaProp, are not distinguished, as torch's own are not.
 
@@ -83,7 +83,6 @@ def check(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
         want, have = _shapes(expected), _shapes(state)
         if want != have:
             raise ValueError(f"the state saved for {name} does not fit {owner}: expected {want}, given {have}")
-        _check_count(state["step"], f"step of {name}")
     for i, (group, saved) in enumerate(zip(optimizer.param_groups, given["param_groups"], strict=False)):
         # names only: shapes depend on options, such as a period's length, that are loaded with this state
         wanted, given_names = sorted(group["shared_state"]), sorted(saved["shared_state"])
@@ -91,16 +90,6 @@ def check(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
             raise ValueError(
                 f"the state saved for group {i} does not fit {owner}: expected {wanted}, given {given_names}"
             )
-        for key in ("steps", "skipped_steps"):
-            _check_count(saved["shared_state"][key], f"{key} of group {i}")
-
-
-def _check_count(value: Any, what: str) -> None:
-    """Refuse what is no count: a step of -1 divides by zero."""
-    number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    if not is_number or not number >= 0 or number % 1:
-        raise ValueError(f"the saved {what} is {value!r:.40}, and not a whole number of at least 0")
 
 
 def loaded_group(group: Group, saved: Mapping[str, Any]) -> Group:

@@ -31,17 +31,10 @@ class StateStorage(Transform):
         Zamirai et al. 2021, "Revisiting BFloat16 Training", arXiv:2010.06192: stochastic rounding of weights.
     """
 
-    allowed: ClassVar = {"seed": "[0, inf)" + WHOLE}
+    allowed: ClassVar = {"storage_dtype": [*STORAGE_DTYPES], "seed": "[0, inf)" + WHOLE}
 
     def __init__(self, storage_dtype: str = "float32", seed: int = 0) -> None:
         super().__init__(storage_dtype=storage_dtype, seed=seed)
-
-    def check(self, group: Group) -> None:
-        """Refuse other dtypes."""
-        if group["storage_dtype"] not in STORAGE_DTYPES:
-            raise ValueError(
-                f"storage_dtype must be one of {', '.join(STORAGE_DTYPES)}, given {group['storage_dtype']!r}"
-            )
 
     def idle(self, group: Group) -> bool:
         """Return True: the engine does the work."""

@@ -62,6 +62,7 @@ class TensorList:
     __radd__ = __add__
 
     def __rsub__(self, other: Any) -> Any:
+        # no foreach call has a number on the left
         return _apply(torch.neg, (self,), {}) + other
 
     def __sub__(self, other: Any) -> Any:

@@ -62,14 +62,10 @@ class LearnedAxes(Transform):
         "lr_est_period": "[1, inf)" + WHOLE,
         "max_step_scale": "(0, inf)",
         "max_full_dim": "[0, inf)" + WHOLE,
+        "meta_norm": [*META_NORMS],
         "identity_mix": "[0, 1)",
     }
     foreach = True
-
-    def check(self, group: Group) -> None:
-        """Refuse an unknown norm."""
-        if group["meta_norm"] not in META_NORMS:
-            raise ValueError(f"meta_norm must be one of {', '.join(META_NORMS)}, given {group['meta_norm']!r}")
 
     def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
         """Return averages of zero, and unit matrices."""

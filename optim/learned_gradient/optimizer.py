@@ -89,6 +89,3 @@ class LearnedGradient(Chain):
         super().__init__(
             params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
         )
-
-    def reset_speedup(self) -> None:
-        """Do nothing; the draft's own test calls this method of an earlier optimizer."""

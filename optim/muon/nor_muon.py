@@ -93,6 +93,7 @@ class NormalizeNeurons(Transform):
         u = update.direction
         v = batch.state["row"].lerp_(u.square().mean(axes[1:], keepdim=True), 1 - batch.group["betas"][1])
         u = u / v.sqrt().add_(batch.group["eps"])
+        # clamp_: a matrix of zeros stays one
         u.div_(torch.linalg.vector_norm(u, dim=axes, keepdim=True).clamp_(min=TINY))
         rows, numel = u.shape[axes[0]], u.shape[axes[0] :].numel()
         return Update(u, update.scale * min(rows, numel // rows) ** 0.5, free=True)

@@ -61,8 +61,10 @@ class Orthogonalize(GroupTransform):
     """
 
     allowed: ClassVar = {
+        "orthogonalization": [*METHODS],
         "ns_steps": "[1, 100]" + WHOLE,
         "ns_dtype": FLOAT_DTYPE,
+        "adjust_lr_fn": [*SIZES],
         "stacked_matrices": SWITCH,
         "shard_matrix_work": SWITCH,
     }
@@ -88,10 +90,7 @@ class Orthogonalize(GroupTransform):
         )
 
     def check(self, group: Group) -> None:
-        """Refuse unknown names, and options of the iterations beside a method that does not iterate."""
-        for option, known in (("orthogonalization", METHODS), ("adjust_lr_fn", tuple(SIZES))):
-            if group[option] not in known:
-                raise ValueError(f"{option} must be one of {', '.join(known)}, given {group[option]!r}")
+        """Refuse options of the iterations beside a method that does not iterate."""
         method = group["orthogonalization"]
         if method not in ITERATIVE and (group["ns_steps"], group["ns_dtype"]) != (NUM_STEPS, None):
             raise ValueError(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from optim.composable import Composable
-from optim.engine.batch import Group, ParamBatch, Update, at_least
+from optim.engine.batch import ParamBatch, Update, at_least
 from optim.muon.muon import MatrixOptions, split_options
 from optim.muon.orthogonalize import Orthogonalize, matrix_axes
 from optim.transforms.momentum import Momentum
@@ -78,16 +78,10 @@ class NormBall(Orthogonalize):
         github.com/LIONS-EPFL/scion, scion.py: Spectral, Sign, RowNorm, ColNorm with ``transpose``, and BiasRMS.
     """
 
-    allowed: ClassVar = {**Orthogonalize.allowed, "scale": "(0, inf)"}
+    allowed: ClassVar = {**Orthogonalize.allowed, "norm": [*NORMS], "scale": "(0, inf)"}
 
     def __init__(self, norm: str = "auto", scale: float = 1.0, **options: Any) -> None:
         super().__init__(**options, norm=norm, scale=scale)
-
-    def check(self, group: Group) -> None:
-        """Refuse unknown names; see `Orthogonalize.check`."""
-        super().check(group)
-        if group["norm"] not in NORMS:
-            raise ValueError(f"norm must be one of {', '.join(NORMS)}, given {group['norm']!r}")
 
     def takes(self, batch: ParamBatch) -> bool:
         """Return whether parameters are orthogonalized."""

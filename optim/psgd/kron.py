@@ -98,10 +98,12 @@ class KronPreconditioner(GroupTransform):
         "preconditioner_update_probability": "(0, 1]" + OR_NONE,
         "max_size_triangular": "[1, inf)" + WHOLE,
         "min_ndim_triangular": "[1, inf)" + WHOLE,
+        "memory_save_mode": [*MEMORY_SAVE_MODES],
         "momentum_into_precond_update": SWITCH,
         "merge_dims": SWITCH,
         "split": SWITCH,
         "store_triu_as_line": SWITCH,
+        "q_dtype": [*STORAGE_DTYPES],
         "stochastic_schedule": SWITCH,
         "delayed": SWITCH,
         "cached": SWITCH,
@@ -113,10 +115,7 @@ class KronPreconditioner(GroupTransform):
     }
 
     def check(self, group: Group) -> None:
-        """Refuse unknown modes and dtypes, and a choice between gradients that are the same."""
-        for option, known in (("memory_save_mode", MEMORY_SAVE_MODES), ("q_dtype", STORAGE_DTYPES)):
-            if group[option] not in known:
-                raise ValueError(f"{option} must be one of {', '.join(map(str, known))}, given {group[option]!r}")
+        """Refuse a choice between gradients that are the same."""
         if not (group["exp_avg_input"] or group["momentum_into_precond_update"]):
             raise ValueError(
                 "momentum_into_precond_update=False does nothing with exp_avg_input=False, which leaves no momentum; "
@@ -129,6 +128,7 @@ class KronPreconditioner(GroupTransform):
         dtype = torch.bfloat16 if group["q_dtype"] == "bfloat16" else state_dtype(param)
         for block, shape in enumerate(_dims(param.shape, group).block_shapes()):
             for axis, (size, triangular) in enumerate(_axes(shape, group)):
+                # the Kronecker product of all factors is then precond_init_scale times the identity
                 q = param.new_full((size,), group["precond_init_scale"] ** (1 / max(1, len(shape))), dtype=dtype)
                 if group["cached"]:
                     product = q.square()

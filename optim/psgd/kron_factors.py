@@ -171,6 +171,7 @@ def _move_triangular(moves: Sequence[Move], precond_lr: float) -> None:
 
 
 def _rate(found: Grams, precond_lr: float) -> Tensor:
+    # without gradients the bound is zero, and Q would become NaN instead of staying
     bound = norm_bound(found).clamp_(min=torch.finfo(found.total.dtype).tiny)
     return (precond_lr / bound)[..., None, None]
 
@@ -179,6 +180,7 @@ def _move_diagonal(moves: Sequence[Move], precond_lr: float) -> None:
     """Move vectors of any sizes."""
     qs, xs, ys = (list(column) for column in zip(*moves, strict=True))
     first, second = ([square.sum(-1) for square in torch._foreach_mul(zs, zs)] for zs in (xs, ys))
+    # the norm of a diagonal S is its largest element, and no bound is needed
     rates = [total.amax(-1, keepdim=True) for total in torch._foreach_add(first, second)]
     torch._foreach_clamp_min_(rates, torch.finfo(rates[0].dtype).tiny)
     torch._foreach_reciprocal_(rates)
@@ -196,6 +198,7 @@ def norm_bound(found: Grams) -> Tensor:
     place = found.column_squares.argmax(-1, keepdim=True)
     one = torch.zeros_like(found.column_squares).scatter_(-1, place, 1)
     image = found.total_times(found.total_times(one))
+    # clamp_: of S = 0 the image is zero, and so must be the bound
     image = image / torch.linalg.vector_norm(image, dim=-1, keepdim=True).clamp_(min=torch.finfo(image.dtype).tiny)
     return torch.linalg.vector_norm(found.total_times(image), dim=-1).mul_(found.largest)
 
@@ -204,6 +207,7 @@ def balance(factors: Sequence[Factor]) -> None:
     """Scale the Q_k such that their largest elements are equal; their Kronecker product stays the same."""
     lead = factors[0].q.dim() - (2 if factors[0].triangular else 1)
     sizes = torch.stack([factor.q.flatten(lead).abs().amax(-1) for factor in factors])
+    # in logarithms: the product of the sizes could leave the range of float32
     scales = sizes.log().mean(0).exp() / sizes
     for (_, q, _), scale in zip(factors, scales, strict=True):
         q.mul_(scale.reshape(*scale.shape, *[1] * (q.dim() - lead)))

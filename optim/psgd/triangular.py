@@ -187,6 +187,7 @@ def pack(q: Tensor, line: Tensor) -> None:
     n = q.shape[-1]
     half, corner, rectangle = _parts(line, n)
     corner.copy_(q[..., :half, half:])
+    # of an even n the last column is beyond the transposed triangle, and add_ needs zeros there
     rectangle[..., n - half :] = 0
     rectangle[..., : n - half].copy_(q[..., half:, half:].mT)
     rectangle[..., :half, 1:].add_(q[..., :half, :half])

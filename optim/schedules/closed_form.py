@@ -94,15 +94,11 @@ class ClosedFormSchedule(LRScheduler, ABC):
         if batch is None:
             self.step()
             return
-        if batch < 0:
-            raise ValueError(f"batch counts updates and must be at least 0, given {batch}")
         self.last_epoch = batch
         self._apply()
 
     def step_epoch(self, epoch: int | None = None) -> None:
         """Set the epoch at its start (0 in the first), or, without argument, count one at its end."""
-        if epoch is not None and epoch < 0:
-            raise ValueError(f"epoch must be at least 0, given {epoch}")
         self.epoch = self.epoch + 1 if epoch is None else epoch
         self._apply()
 

@@ -233,6 +233,7 @@ def _quotient(g: Tensor, m: Tensor, v: Tensor, batch: ParamBatch) -> Tensor:
     m.lerp_(g, 1 - beta1)
     average_squares(v, g, beta2)
     root = v.sqrt().add_(_root_correction(batch) * batch.group["eps"])
+    # m is a statistic: the quotient goes to the memory of the root, which is not needed again
     return torch.div(m, root, out=root)
 
 

@@ -111,7 +111,7 @@ def parse_rule(rule: Any) -> Rule:
         return rule
     if not isinstance(rule, Sequence) or isinstance(rule, str):
         raise ValueError(
-            f"a factor rule must be {HEURISTIC!r}, {MATRICES!r}, None, or a list of what each axis is, such as "
+            f"a rule of factor_map must be {HEURISTIC!r}, {MATRICES!r}, None, or a list of what each axis is, such as "
             f"('batch', 'row', 'column'), given {rule!r}"
         )
     return tuple(map(parse_dim, rule))

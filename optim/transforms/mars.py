@@ -59,6 +59,7 @@ class MarsCorrection(Transform):
         """Return the corrected gradient."""
         gradient, previous = update.value(), batch.state["previous_grad"]
         corrected = corrected_gradient(gradient, previous, batch.group, batch.step)
+        # a copy: the gradient is the user's, and the next backward pass may write to its memory
         previous.copy_(gradient)
         return corrected
 

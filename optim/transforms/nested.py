@@ -30,6 +30,7 @@ class Sequential(Transform):
         ValueError: there is no transform, or one has an evaluation point, as `ScheduleFree` has.
     """
 
+    # the class does not know whether a member does
     acts_after_step: ClassVar = True
 
     def __init__(self, *transforms: Transform, name: str = "") -> None:

@@ -15,8 +15,6 @@ import pytest
 from tests.commands.test_resume import wait_for_update
 from tests.small_runs import TINY
 
-pytestmark = pytest.mark.slow
-
 PREFIX = f"w{os.getpid() % 100_000}"
 HOSTS = {f"{PREFIX}a": "10.99.0.1", f"{PREFIX}b": "10.99.0.2"}  # namespace and interface: address
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d")

@@ -13,8 +13,6 @@ import pytest
 from tests.faults.spoken_corpus import TINY, write_audio
 from tests.programs import Started
 
-pytestmark = pytest.mark.slow
-
 NUM_UTTERANCES = 120
 WORDS = (*TINY, "features=log_mel_precomputed", "data.num_jobs=2")
 ONE_EACH = {"asr.data.preparation.saved_corpus.CHUNK_UTTERANCES": 1}

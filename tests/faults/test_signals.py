@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -16,9 +15,7 @@ from asr.sweeps.records import records
 from tests.commands.test_resume import wait_for_update
 from tests.faults.test_interrupts import start, wait_for_cpu
 from tests.programs import Started
-from tests.small_runs import LONG, MANY_SHARDS, SMALL_SHARDS
-
-pytestmark = pytest.mark.slow  # the quick ones: test_preemption.py of tests/commands and tests/training
+from tests.small_runs import LONG
 
 AGAIN = "before training began; run the same command again"
 
@@ -42,25 +39,12 @@ def ended(process: subprocess.Popen[str] | Started, folder: Path, number: signal
 
 
 @pytest.mark.parametrize(
-    ("command", "number", "cpu_s", "code", "said"),
-    [
-        ("train", signal.SIGTERM, 0.5, TRY_AGAIN, f"asr-train: ended by SIGTERM {AGAIN}"),
-        ("compare", signal.SIGTERM, 0.5, 143, "asr-compare: ended by SIGTERM"),
-    ],
+    ("command", "code", "said"), [("train", TRY_AGAIN, f" {AGAIN}"), ("compare", 128 + signal.SIGTERM, "")]
 )
-def test_a_signal_at_start_up_is_one_line(tmp_path, command, number, cpu_s, code, said):
+def test_a_signal_at_start_up_is_one_line(tmp_path, command, code, said):
     process = start(tmp_path, command, *(LONG if command == "train" else ("sweep=none",)))
-    assert wait_for_cpu(process, cpu_s)
-    assert ended(process, tmp_path, number)[::2] == (code, f"{said}\n")
-
-
-def test_a_signal_in_preparation_is_one_line(programs, tmp_path):
-    process = programs.start("prepare", *MANY_SHARDS, cwd=tmp_path, constants=SMALL_SHARDS)
-    while not list(tmp_path.glob("data/digits/*/*")):
-        assert process.poll() is None, (tmp_path / "log.txt").read_text()
-        time.sleep(0.02)
-    assert ended(process, tmp_path, signal.SIGUSR1)[:2] == (138, "asr-prepare: ended by SIGUSR1")
-    assert not list(tmp_path.glob("data/digits/*/*/prepared.json"))
+    assert wait_for_cpu(process, 0.5)
+    assert ended(process, tmp_path, signal.SIGTERM)[::2] == (code, f"asr-{command}: ended by SIGTERM{said}\n")
 
 
 @pytest.mark.parametrize(("number", "devices"), [(signal.SIGXCPU, 1), (signal.SIGHUP, 2)])
@@ -87,7 +71,6 @@ def test_an_error_of_a_library_that_clears_away_hides_no_signal(asked):
         with pytest.raises(type(asked)) as raised:
             end_if_asked(error)
         assert raised.value is asked
-    end_if_asked(ValueError("nobody has asked"))
     one, other = ValueError("caused by the other"), ValueError("caused by the one")
     one.__cause__, other.__cause__ = other, one
     end_if_asked(one)
@@ -103,127 +86,74 @@ def test_a_signal_that_is_ignored_stays_ignored(small_run, tmp_path):
     assert "SIGHUP" not in (tmp_path / "log.txt").read_text()
 
 
-@pytest.mark.parametrize(("number", "steps"), [(signal.SIGUSR1, "2,50000")])
-def test_a_sweep_that_is_signalled_hands_it_on_and_can_be_resumed(small_run, tmp_path, number, steps):
-    words = (*LONG[:-2], LONG[-1], f"data.dir={small_run.data_dir}", "sweep.name=s", f"trainer.max_steps={steps}")
-    process = small_run.programs.start("train", "-m", *words, cwd=tmp_path, num_spares=2)
-    sweep_dir = tmp_path / "runs" / "s"
-    while len(records(sweep_dir)) <= steps.count(","):
-        assert process.poll() is None, (tmp_path / "log.txt").read_text()
-        time.sleep(0.05)
-    *finished, interrupted = sorted(records(sweep_dir), key=lambda record: not record.status.startswith("finished"))
-    wait_for_update(sweep_dir / interrupted.name, 2, process)
-    if finished:
-        os.killpg(process.pid, number)  # as a terminal signals the job too
-    code, line, printed = ended(process, tmp_path, number)
-    assert code == TRY_AGAIN, printed
-    assert f"received {number.name}: stopped after update" in printed
-    assert line == (
-        f"asr-train: ended by {number.name}; to resume: the same command again, with sweep.name=s; finished jobs: "
-        f"{', '.join(record.name for record in finished) or 'none'}; not finished: {interrupted.name}"
-    )
-    assert list((sweep_dir / interrupted.name / "checkpoints").glob("update-*.ckpt"))
-    assert [record.status for record in records(sweep_dir) if record.name == interrupted.name] == ["interrupted"]
+def words_of(small_run, *words: str) -> tuple[str, ...]:
+    return (*LONG[:-2], LONG[-1], f"data.dir={small_run.data_dir}", "sweep.name=s", *words)
 
 
-@pytest.fixture
-def two_jobs(small_run, tmp_path):
-    """A sweep that trains two jobs at a time, after an update of each, and its folder."""
-    words = (*LONG, f"data.dir={small_run.data_dir}", "sweep.name=s", "seed=1,2", "hydra/launcher=parallel")
-    process = small_run.programs.start("train", "-m", *words, cwd=tmp_path)
-    sweep_dir = tmp_path / "runs" / "s"
-    while len(found := records(sweep_dir)) < 2:
-        assert process.poll() is None, (tmp_path / "log.txt").read_text()
+def sweep(small_run, folder: Path, num_jobs: int, *words: str, num_spares: int = 0):
+    """Start a sweep of so many jobs; return its process and its folder once the last has made an update."""
+    process = small_run.programs.start("train", "-m", *words_of(small_run, *words), cwd=folder, num_spares=num_spares)
+    sweep_dir = folder / "runs" / "s"
+    while len(found := records(sweep_dir)) < num_jobs:
+        assert process.poll() is None, (folder / "log.txt").read_text()
         time.sleep(0.05)
     for job in found:
-        wait_for_update(sweep_dir / job.name, 2, process)
+        if not job.status.startswith("finished"):
+            wait_for_update(sweep_dir / job.name, 2, process)
     return process, sweep_dir
 
 
-def members(group: int) -> list[str]:
-    """Return the command lines of the processes of a group, but for those that have ended."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            state, _, own = (place / "stat").read_text().rpartition(")")[2].split()[:3]
-            if int(own) == group and state != "Z":
-                found.append((place / "cmdline").read_text().replace("\0", " "))
-    return found
-
-
-@pytest.mark.parametrize(
-    ("number", "code", "said"),
-    [
-        (signal.SIGTERM, TRY_AGAIN, "ended by SIGTERM; to resume: the same"),
-        (signal.SIGINT, 130, "interrupted; to resume: the same"),
-    ],
-)
-def test_jobs_at_a_time_are_all_told_of_a_signal_and_waited_for(two_jobs, tmp_path, number, code, said):
-    process, sweep_dir = two_jobs
-    found, line, printed = ended(process, tmp_path, number)
-    names = [record.name for record in records(sweep_dir)]
-    assert found == code, printed
-    assert line == (
-        f"asr-train: {said} command again, with sweep.name=s; finished jobs: none; not finished: {', '.join(names)}"
+@pytest.mark.parametrize("launcher", ["basic", "parallel"])
+def test_a_sweep_that_is_signalled_hands_it_on_and_can_be_resumed(small_run, tmp_path, launcher):
+    steps = "trainer.max_steps=2,50000" if launcher == "basic" else "trainer.max_steps=50000,50001"
+    spares = 2 if launcher == "basic" else 0
+    process, sweep_dir = sweep(small_run, tmp_path, 2, steps, f"hydra/launcher={launcher}", num_spares=spares)
+    names = [job.name for job in records(sweep_dir) if not job.status.startswith("finished")]
+    assert len(names) == (1 if launcher == "basic" else 2)
+    code, line, printed = ended(process, tmp_path, signal.SIGUSR1)
+    assert code == TRY_AGAIN, printed
+    assert line.startswith("asr-train: ended by SIGUSR1; to resume: the same command again, with sweep.name=s")
+    assert line.endswith(f"not finished: {', '.join(names)}")
+    assert subprocess.run(["pgrep", "-r", "R,S,D,T", "-g", str(process.pid)]).returncode == 1, (
+        "a job was not waited for"
     )
-    assert members(process.pid) == []
-    assert [record.status for record in records(sweep_dir)] == ["interrupted"] * 2
-    if number == signal.SIGTERM:
-        for name in names:
-            assert list((sweep_dir / name / "checkpoints").glob("update-*.ckpt"))
+    for name in names:
+        assert list((sweep_dir / name / "checkpoints").glob("update-*.ckpt"))
+    assert {record.status for record in records(sweep_dir) if record.name in names} == {"interrupted"}
 
 
-def test_jobs_at_a_time_end_with_a_sweep_that_is_killed(two_jobs):
-    process, _ = two_jobs
-    assert len(members(process.pid)) >= 5, "the sweep, and for each job a process that waits and one that trains"
+def test_jobs_at_a_time_end_with_a_sweep_that_is_killed(small_run, tmp_path):
+    process, _ = sweep(small_run, tmp_path, 2, "trainer.max_steps=50000,50001", "hydra/launcher=parallel")
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=10)
     deadline = time.monotonic() + 10
-    while left := members(process.pid):
-        assert time.monotonic() < deadline, left
+    while subprocess.run(["pgrep", "-r", "R,S,D,T", "-g", str(process.pid)]).returncode == 0:
+        assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
 def test_an_interrupted_sweep_says_how_it_is_resumed_and_is_no_job_of_another(small_run, tmp_path):
-    words = (*LONG, f"data.dir={small_run.data_dir}", "sweep.name=s")
-    process = small_run.programs.start("train", "-m", *words, cwd=tmp_path, num_spares=1)
-    sweep_dir = tmp_path / "runs" / "s"
-    while not records(sweep_dir):
-        assert process.poll() is None, (tmp_path / "log.txt").read_text()
-        time.sleep(0.05)
+    process, sweep_dir = sweep(small_run, tmp_path, 1, "trainer.max_steps=50000", num_spares=1)
     (job,) = records(sweep_dir)
-    wait_for_update(sweep_dir / job.name, 2, process)
     (tmp_path / "second").mkdir()
     (tmp_path / "second" / "runs").symlink_to(tmp_path / "runs")
+    words = words_of(small_run, "trainer.max_steps=50000")
     second = small_run.programs.start("train", "-m", *words, cwd=tmp_path / "second", num_spares=1)
     assert second.wait(timeout=300) == 1
     assert "another process is running it, left alone" in (tmp_path / "second" / "log.txt").read_text()
     assert [record.status for record in records(sweep_dir)] == ["running"]
     code, line, _ = ended(process, tmp_path, signal.SIGINT)
     assert code == 130
-    assert line == (
-        "asr-train: interrupted; to resume: the same command again, with sweep.name=s; finished jobs: none; "
-        f"not finished: {job.name}"
-    )
+    assert line.startswith("asr-train: interrupted; to resume: the same command again, with sweep.name=s")
+    assert line.endswith(f"not finished: {job.name}")
 
 
 def test_a_tuned_sweep_never_chooses_without_a_trial_that_was_killed(small_run, tmp_path):
-    long, budget = LONG[:-2], "trainer.max_steps=50000"
-    assert LONG[-2].startswith("trainer.max_steps")
-    words = (*long, LONG[-1], budget, f"data.dir={small_run.data_dir}", "sweep=lr", "sweep.name=s", "sweep.trials=1")
-    process = small_run.programs.start("train", "-m", *words, cwd=tmp_path, num_spares=1)
-    sweep_dir = tmp_path / "runs" / "s"
-    while not records(sweep_dir):
-        assert process.poll() is None, (tmp_path / "log.txt").read_text()
-        time.sleep(0.05)
-    (trial,) = records(sweep_dir)
-    wait_for_update(sweep_dir / trial.name, 2, process)
+    words = ("trainer.max_steps=50000", "sweep=lr", "sweep.trials=1")
+    process, sweep_dir = sweep(small_run, tmp_path, 1, *words, num_spares=1)
     for pid in subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True).stdout.split():
         if int(pid) != process.pid:
             os.kill(int(pid), signal.SIGKILL)
     assert process.wait(timeout=300) == 1
-    last = (tmp_path / "log.txt").read_text().strip().splitlines()[-1]
-    assert "the sweep stops before it chooses: 1 trial did not finish, and not because of diverging" in last
-    assert last.endswith(f"{trial.name}; to resume: the same command again, with sweep.name=s")
-    assert [record.name for record in records(sweep_dir)] == [trial.name]
+    assert "the sweep stops before it chooses: 1 trial did not finish" in (tmp_path / "log.txt").read_text()
     assert not (sweep_dir / "tuning.json").exists()

@@ -11,32 +11,22 @@ def rule(options: str) -> str:
     return f"parameter_rules.rules=[{{pattern:bias}},{{pattern:'.*',{options}}}]"
 
 
-RULE = "asr-train: parameter_rules.rules.1"
 ONLY_LR = (
     *("~optimizer.weight_decay", "~optimizer.fused", "~optimizer.betas", "~optimizer.eps"),
     *("optimizer=torch_adamw", "parameter_rules=none"),
 )
 TORCH = ("optimizer=torch_adamw", "optimizer.fused=false")
 SCHEDULE = ("schedule=constant", "~schedule.warmup_steps", "~schedule.max_steps")
-LRS = "schedule._target_=torch.optim.lr_scheduler"
 REFUSED = {
-    "capturable": ((*TORCH, "+optimizer.capturable=true"), "asr-train: optimizer: "),
-    "no dense gradients": (
-        ("optimizer._target_=torch.optim.SparseAdam", *ONLY_LR),
-        "asr-train: optimizer: SparseAdam",
-    ),
-    "a rule: betas": ((*TORCH, rule("betas:[5,-3]")), f"{RULE}: "),
-    "a rule: an optimizer": (
-        (*TORCH, rule("optimizer:{_target_:torch.optim.SGD,_partial_:true,lr:0.1},nesterov:true")),
-        f"{RULE}: Nesterov",
-    ),
+    "no dense gradients": (("optimizer._target_=torch.optim.SparseAdam", *ONLY_LR), "asr-train: optimizer: SparseAdam"),
+    "a rule: betas": ((*TORCH, rule("betas:[5,-3]")), "asr-train: parameter_rules.rules.1: "),
     "steps of none": (
-        (*SCHEDULE, f"{LRS}.StepLR", "+schedule.step_size=0"),
+        (*SCHEDULE, "schedule._target_=torch.optim.lr_scheduler.StepLR", "+schedule.step_size=0"),
         "asr-train: schedule: ",
     ),
     "a callback without a logger": (
         ("logger=none", "+callbacks.lr._target_=lightning.pytorch.callbacks.LearningRateMonitor"),
-        "callbacks: LearningRateMonitor and DeviceStatsMonitor need a logger",
+        "callbacks: LearningRateMonitor",
     ),
 }
 
@@ -48,13 +38,7 @@ def test_what_torch_refuses_only_later_is_refused_at_once(programs, tmp_path, wo
     assert not list(tmp_path.iterdir())
 
 
-USED = {
-    "a closure": ("optimizer._target_=torch.optim.LBFGS", *ONLY_LR),
-    "a rule for torch": (*TORCH, rule("betas:[0.8,0.9],foreach:true,lr:1e-3")),
-}
-
-
-@pytest.mark.parametrize("words", USED.values(), ids=USED)
+@pytest.mark.parametrize("words", [("optimizer._target_=torch.optim.LBFGS", *ONLY_LR)], ids=["a closure"])
 def test_what_torch_takes_is_used(small_run, tmp_path, words):
     ended = small_run.run("train", *TINY, *words, "decode_test=false", f"run_dir={tmp_path / 'run'}")
     assert ended.code == 0, ended.printed

@@ -1,47 +1,236 @@
-"""Two processes that average their gradients keep equal parameters, whatever their random states are."""
+"""Two processes: averaged gradients, common decisions, divided matrix work, and halves of parameters."""
 
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from optim.composable import Composable
-from tests.optim.cases import CASES
+import optim
+from optim.engine.sharding import assign, divided
+from optim.transforms.adam import Adam
+from optim.transforms.learning_rate import LearningRate
+from optim.transforms.momentum import Momentum
+from tests.optim.cases import CASES, FAMILY
+from tests.optim.test_skip_nonfinite import assert_equal, bad_step, make, without_skips
+from tests.optim.training import make_parameters, run, same, values
 
 WORLD = 2
 # what the optimizers draw has to be equal too
-RUNS = [(case, {}) for case in CASES]
-RUNS += [(case, {"storage_dtype": "bfloat16"}) for case in CASES if issubclass(case.optimizer, Composable)]
+AVERAGED = [(case, {}) for case in CASES] + [(case, {"storage_dtype": "bfloat16"}) for case in FAMILY]
+# with parameters of all sorts: stacked, in two dtypes, and without matrices
+DIVIDED = {
+    "Muon_svd": partial(optim.Muon, orthogonalization="svd", stacked_matrices=True),
+    "MuonLaProp": optim.MuonLaProp,
+    "NorMuon": optim.NorMuon,
+    "Scion": optim.Scion,
+    "SOAP_split": partial(optim.SOAP, split=True, max_precond_dim=16, precondition_1d=True),
+    "PSGDKron": optim.PSGDKron,
+    "PSGDKron_cached": partial(optim.PSGDKron, cached=True, delayed=True, store_triu_as_line=False),
+}
 
 
-def _train(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=WORLD)
-    for place, (case, options) in enumerate(RUNS):
+@optim.transform(shardable=True)
+def reductions(update, batch):
+    """Uses every number per parameter that a batch can reduce."""
+    sizes = [batch.rms(update), batch.mean(update.abs()), batch.maximum(update), batch.minimum(update)]
+    return update * (1 + batch.dot(update, batch.param)) + sum(sizes)
+
+
+SHARDED = {
+    "AdamW": partial(optim.AdamW, lr=0.01, weight_decay=0.1, warmup_steps=3),
+    "AdamW_capturable": partial(optim.AdamW, lr=0.01, weight_decay=0.1, warmup_steps=3, capturable=True),
+    "AdamW_finite": partial(optim.AdamW, lr=0.01, skip_nonfinite=True),
+    "Eve": partial(optim.Eve, lr=0.01, weight_decay=0.05),
+    "Chain": optim.chain(Momentum(0.9), reductions(), optim.Sequential(Adam(), name="b"), LearningRate(), lr=0.01),
+}
+
+
+def averaged(rank: int) -> list[dict[str, torch.Tensor]]:
+    """Train with averaged gradients, and another random state than the other process."""
+    found = []
+    for case, options in AVERAGED:
         torch.manual_seed(0)
         model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 3)))
         optimizer = case.factory(model.named_parameters(), **options)
         random.seed(rank)
         torch.manual_seed(rank + 1)
-        for _ in range(50):
+        for _ in range(12):
             optimizer.zero_grad()
             model(torch.randn(8, 6)).square().mean().backward()
             optimizer.step()
-        torch.save(model.module.state_dict(), f"{folder}/{place}.{rank}.pt")
+        found.append(model.module.state_dict())
+    return found
+
+
+def skipping(rank: int) -> dict[str, Any]:
+    """Step with gradients that nobody has averaged: in two steps those of one process are bad."""
+    found = {}
+    for case in CASES:
+        params = make_parameters()
+        optimizer = make(case, params)
+        for step in range(4):
+            bad_step(optimizer, params, 3, float("nan") if step in (1, 2) and rank == step - 1 else 0.5, step)
+        found[case.name] = values(params), without_skips(optimizer), optimizer.skipped_steps
+    return found
+
+
+def trained(make_optimizer, **options):
+    params = [param for seed in range(3) for param in make_parameters(seed=seed)] + make_parameters(torch.bfloat16)
+    # the first group has no matrices
+    optimizer = make_optimizer([{"params": params[:3]}, {"params": params[3:]}], **options)
+    run(optimizer, params, range(5))
+    return params, optimizer
+
+
+def dividing(rank: int) -> dict[str, Any]:
+    """Divide some work, and compare steps with divided work with those without."""
+    calls: list[int] = []
+    dtypes = (torch.float32, torch.float64)
+    inputs = [torch.full((size,), float(size), dtype=dtype) for size in (1, 5, 2, 4) for dtype in dtypes]
+    like = [[x, x] for x in inputs]
+    results = divided(lambda x: (calls.append(x.numel()), [x * 2, x * 3])[1], inputs, [x.numel() for x in inputs], like)
+    same_bits = {}
+    for name, make_optimizer in DIVIDED.items():
+        (params, optimizer), (others, other) = trained(make_optimizer, shard_matrix_work=True), trained(make_optimizer)
+        states = [
+            [value for param in some for value in o.state[param].values() if isinstance(value, torch.Tensor)]
+            for some, o in ((params, optimizer), (others, other))
+        ]
+        same_bits[name] = same(params, others) and same(*states)
+    return {"calls": calls, "results": results, "same_bits": same_bits}
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    # 21 rows do not divide by 2, and of one row the second process holds nothing
+    return nn.Sequential(nn.Linear(6, 21), nn.Tanh(), nn.Linear(21, 1)).double()
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    for number in steps:
+        generator = torch.Generator().manual_seed(number)
+        optimizer.zero_grad()
+        model(torch.randn(8, 6, generator=generator, dtype=torch.float64)).square().sum().backward()
+        optimizer.step()
+
+
+def sharding(rank: int) -> dict[str, Any]:
+    """Train a sharded model, resume it, and see which rules refuse one."""
+    found: dict[str, Any] = {}
+    for name, make_optimizer in SHARDED.items():
+        model = make_model()
+        fully_shard(model)
+        optimizer = make_optimizer(model.named_parameters())
+        train(model, optimizer, range(4))
+        whole = StateDictOptions(full_state_dict=True)
+        saved = get_optimizer_state_dict(model, optimizer, options=whole)
+        optimizer.zero_grad()  # torch makes the state to load into by a step with gradients of its own
+        resumed = make_optimizer(model.named_parameters())
+        before = values(model.parameters())
+        set_optimizer_state_dict(model, resumed, saved, options=whole)
+        # that step has lr = 0, but Eve's decay does not follow lr: the model is loaded after its optimizer
+        with torch.no_grad():
+            for param, value in zip(model.parameters(), before, strict=True):
+                param.copy_(value)
+        train(model, resumed, range(4, 8))
+        found[name] = {key: param.full_tensor().detach() for key, param in model.named_parameters()}
+        assert all(value["step"] == 4 for value in saved["state"].values())
+    for case in CASES:
+        try:
+            case.factory(model.named_parameters())
+        except ValueError as error:
+            found[f"{case.name} refuses"] = str(error)
+    return found
+
+
+def _work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=WORLD)
+    torch.save([work(rank) for work in (averaged, skipping, dividing, sharding)], f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
-def test_two_ranks_hold_the_same_bits_after_training(tmp_path: Path):
-    mp.spawn(_train, args=(str(tmp_path),), nprocs=WORLD)
-    for place, (case, options) in enumerate(RUNS):
-        first, second = (torch.load(tmp_path / f"{place}.{rank}.pt", weights_only=True) for rank in range(WORLD))
-        torch.manual_seed(0)
-        start = nn.Linear(6, 20).weight
+@pytest.fixture(scope="module")
+def found(tmp_path_factory) -> dict[str, list[Any]]:
+    """Return what each process found; starting them takes most of the time."""
+    folder: Path = tmp_path_factory.mktemp("ranks")
+    mp.spawn(_work, args=(str(folder),), nprocs=WORLD)
+    ranks = [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+    return dict(zip(("averaged", "skipping", "dividing", "sharding"), zip(*ranks, strict=True), strict=True))
+
+
+def test_averaged_gradients_leave_the_same_bits_whatever_the_random_states(found):
+    torch.manual_seed(0)
+    start = nn.Linear(6, 20).weight
+    for (case, options), first, second in zip(AVERAGED, *found["averaged"], strict=True):
         assert not torch.equal(first["0.weight"], start)
         assert all(torch.equal(first[key], second[key]) for key in first), (case.name, options)
+
+
+def test_all_ranks_skip_where_one_of_them_has_a_bad_gradient(case, found):
+    params = make_parameters()
+    optimizer = make(case, params)
+    for step in (0, 3):
+        bad_step(optimizer, params, 3, 0.5, step)
+    for rank in found["skipping"]:
+        weights, state, num_skipped = rank[case.name]
+        assert num_skipped == 2
+        assert same(weights, params)
+        assert_equal(state, without_skips(optimizer))
+
+
+def test_each_process_computes_a_part_and_all_get_everything(found):
+    ranks = found["dividing"]
+    assert sorted(ranks[0]["calls"] + ranks[1]["calls"]) == [1, 1, 2, 2, 4, 4, 5, 5]
+    assert sum(ranks[0]["calls"]) == sum(ranks[1]["calls"])
+    for rank in ranks:
+        sizes = [1, 1, 5, 5, 2, 2, 4, 4]
+        assert [x.tolist() for x, _ in rank["results"]] == [[2.0 * size] * size for size in sizes]
+        assert [y.tolist() for _, y in rank["results"]] == [[3.0 * size] * size for size in sizes]
+        assert [x.dtype for x, _ in rank["results"]] == [torch.float32, torch.float64] * 4
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_divided_steps_have_the_bits_of_undivided_ones(found, name):
+    assert [rank["same_bits"][name] for rank in found["dividing"]] == [True] * WORLD
+
+
+def test_one_process_does_all_the_work():
+    assert same(trained(optim.Muon, shard_matrix_work=True)[0], trained(optim.Muon)[0])
+
+
+def test_the_dearest_work_goes_first_and_to_the_rank_with_least():
+    assert assign([1.0, 5.0, 3.0, 3.0], 2) == [0, 0, 1, 1]
+    assert assign([1.0, 1.0, 1.0], 4) == [0, 1, 2]
+    assert assign([], 2) == []
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_shards_step_as_the_whole_does_also_after_resuming(name, found):
+    model = make_model()
+    train(model, SHARDED[name](model.named_parameters()), range(8))
+    for rank in found["sharding"]:
+        torch.testing.assert_close(rank[name], dict(model.named_parameters()), rtol=1e-6, atol=1e-9)
+
+
+def test_rules_that_need_whole_parameters_are_refused_by_name(case, found):
+    message = found["sharding"][0].get(f"{case.name} refuses", "")
+    assert bool(message) == bool(case.not_shardable)
+    assert not message or message.startswith(
+        f"{case.name}: 0.weight is sharded, as by fully_shard, and {case.not_shardable}"
+    )

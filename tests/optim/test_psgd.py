@@ -12,9 +12,9 @@ from optim.engine.random import Draw, uniform_number
 from optim.psgd.kron_factors import Factor, applied, applied_products, balance, norm_bound
 from optim.psgd.triangular import grams, pack, subtract_product, times, transposed_solve, transposed_times, unpacked
 from optim.psgd.update_schedule import expected_updates, update_probability, updates_at
-from tests.optim.training import make_gradient, make_parameters, run, same, values
+from tests.optim.training import make_gradient, make_parameters, run
 
-SIZES = (1, 2, 5, 64, 65, 200, 500)
+SIZES = (1, 5, 65, 200)
 LEADS = pytest.mark.parametrize("lead", [(), (3,)], ids=["alone", "stacked"])
 
 
@@ -106,19 +106,6 @@ def test_gradients_become_white(shape):
     torch.testing.assert_close(covariance, torch.eye(len(covariance)).double(), rtol=0, atol=0.5)
 
 
-def test_the_update_has_the_same_size_whatever_the_size_of_gradients():
-    sizes = []
-    for scale in (1e-6, 1.0, 1e6):
-        param = nn.Parameter(torch.zeros(20, 30))
-        optimizer = optim.PSGDKron([param], lr=1.0, update_clipping=None)
-        for step in range(200):
-            before = param.detach().clone()
-            param.grad = scale * make_gradient(param, step, 0)
-            optimizer.step()
-        sizes.append((param - before).square().mean().sqrt().item())
-    assert 0.5 < min(sizes) <= max(sizes) < 2
-
-
 def test_the_schedule_is_flat_decays_and_has_a_floor():
     assert [update_probability(n, None) for n in (1, 1000)] == [1.0, 1.0]
     assert update_probability(2000, None) == pytest.approx(np.exp(-1))
@@ -136,32 +123,22 @@ def test_updates_are_as_frequent_as_their_probability(stochastic):
     assert set(made) == {True, False}
 
 
-def test_delayed_makes_the_update_before_it_learns():
-    """The first update is then the gradient times the square of the first factors."""
-    for delayed in (True, False):
-        param = nn.Parameter(torch.zeros(5, 4))
-        optimizer = optim.PSGDKron([param], lr=1.0, delayed=delayed, precond_init_scale=0.5, update_clipping=None)
-        run(optimizer, [param], [0])
-        expected = -0.25 * make_gradient(param, 0, 0)
-        assert torch.allclose(param, expected, rtol=1e-5) == delayed
-
-
 @pytest.mark.parametrize("options", [{"cached": True}, {"store_triu_as_line": False}], ids=str)
 @pytest.mark.parametrize("delayed", [True, False])
 def test_how_factors_are_kept_does_not_matter(options, delayed):
     params, twins = make_parameters(torch.float64), make_parameters(torch.float64)
-    run(optim.PSGDKron(params, delayed=delayed, preconditioner_update_probability=0.5), params, range(12))
-    twin = optim.PSGDKron(twins, delayed=delayed, preconditioner_update_probability=0.5, **options)
-    run(twin, twins, range(12))
-    for param, other in zip(params, twins, strict=True):
-        torch.testing.assert_close(param, other)
+    for each, how in ((params, {}), (twins, options)):
+        run(optim.PSGDKron(each, delayed=delayed, preconditioner_update_probability=0.5, **how), each, range(12))
+    torch.testing.assert_close(params, twins)
+    with pytest.raises(ValueError, match="leaves no momentum"):
+        optim.PSGDKron(params, exp_avg_input=False, momentum_into_precond_update=False)
 
 
 def test_merged_axes_are_those_of_a_matrix():
     param = make_parameters()[4]
     flat = nn.Parameter(param.detach().reshape(3, 48))
-    for each, options in ((param, {"merge_dims": True}), (flat, {})):
-        optimizer = optim.PSGDKron([each], **options)
+    for each, merge_dims in ((param, True), (flat, False)):
+        optimizer = optim.PSGDKron([each], merge_dims=merge_dims)
         for step in range(4):
             each.grad = make_gradient(param, step, 0).reshape(each.shape)
             optimizer.step()
@@ -189,7 +166,6 @@ def test_split_axes_have_factors_of_their_own():
 @pytest.mark.parametrize(
     ("options", "num_bytes"),
     [
-        ({}, 4 * (20 * 21 // 2 + 30 * 31 // 2)),
         ({"q_dtype": "bfloat16"}, 2 * (20 * 21 // 2 + 30 * 31 // 2)),
         ({"store_triu_as_line": False}, 4 * (20**2 + 30**2)),
         ({"cached": True}, 4 * (20 * 21 // 2 + 30 * 31 // 2 + 20**2 + 30**2)),
@@ -207,25 +183,7 @@ def test_options_decide_the_bytes_of_factors(options, num_bytes):
     assert sum(x.nbytes for key, x in optimizer.state[param].items() if key not in ("step", "exp_avg")) == num_bytes
 
 
-def test_factors_in_bfloat16_train_nearly_alike():
-    params, twins = make_parameters(), make_parameters()
-    run(optim.PSGDKron(params, q_dtype="bfloat16"), params, range(30))
-    run(optim.PSGDKron(twins), twins, range(30))
-    for param, twin, start in zip(params, twins, make_parameters(), strict=True):
-        assert (param - twin).norm() < 0.2 * (twin - start).norm()
-
-
-def test_the_seed_decides_the_probes():
-    trained = []
-    for seed in (0, 0, 1):
-        params = make_parameters()
-        run(optim.PSGDKron(params, seed=seed), params, range(3))
-        trained.append(values(params))
-    assert same(trained[0], trained[1])
-    assert not same(trained[0], trained[2])
-
-
-@pytest.mark.parametrize("shape", [(7,), (16, 12), (3, 8, 6)], ids=str)
+@pytest.mark.parametrize("shape", [(7,), (3, 8, 6)], ids=str)
 def test_kron_torch_is_followed(shape, monkeypatch):
     """With its clipping, and gradients into the fit: with momentum into it, its noise reaches the update too."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
@@ -259,5 +217,4 @@ def test_shapes_that_share_calls_on_a_gpu_step_as_they_do_alone(request):
         params = [nn.Parameter(torch.ones(shape, dtype=torch.float64)) for shape in shapes]
         run(optim.PSGDKron(params, stochastic_schedule=False), params, range(3))
         trained.append(params)
-    for alone, together in zip(*trained, strict=True):
-        torch.testing.assert_close(together, alone)
+    torch.testing.assert_close(*trained)

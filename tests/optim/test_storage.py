@@ -9,13 +9,11 @@ import torch
 from torch import nn
 
 import optim
-from optim.composable import Composable
 from optim.engine.batch import ParamBatch, ParamEntry
 from optim.engine.storage import rounded
-from tests.optim.cases import CASES
-from tests.optim.training import make_gradient, make_parameters, run, same, values
+from tests.optim.cases import each_of_the_family
+from tests.optim.training import copies, make_parameters, named, run, run_both, same, step_with
 
-ROWS = [pytest.param(case, id=case.name) for case in CASES if issubclass(case.optimizer, Composable)]
 BFLOAT16 = {"storage_dtype": "bfloat16"}
 
 
@@ -42,7 +40,7 @@ def test_what_bfloat16_can_hold_is_not_changed():
     assert rounded_at(1, nan).isnan().all()
 
 
-@pytest.mark.parametrize("row", ROWS)
+@each_of_the_family
 def test_state_of_the_parameters_shape_takes_half_of_the_bytes(row):
     def num_bytes(**options):
         param = nn.Parameter(torch.randn(300, 200))
@@ -56,44 +54,42 @@ def test_state_of_the_parameters_shape_takes_half_of_the_bytes(row):
     assert num_bytes(**BFLOAT16) == num_bytes() / 2 > 0
 
 
-@pytest.mark.parametrize("row", ROWS)
+@each_of_the_family
 def test_a_stack_rounds_as_each_parameter_would_alone(row):
-    params = make_parameters() + make_parameters(seed=1)
-    together = [(f"layer.{i}", param) for i, param in enumerate(params)]
-    alone = [(name, nn.Parameter(param.detach().clone())) for name, param in together]
-    optimizer = row.factory(together, **BFLOAT16)
-    run(optimizer, params, range(3))
-    for place, (name, param) in enumerate(alone):
-        single = row.factory([(name, param)], **BFLOAT16)
-        for step in range(3):
-            param.grad = make_gradient(param, step, place)
+    together = named(make_parameters() + make_parameters(seed=1))
+    optimizer, params = row.factory(together, **BFLOAT16), [param for _, param in together]
+    alone = copies(params)
+    singles = [row.factory([(name, param)], **BFLOAT16) for (name, _), param in zip(together, alone, strict=True)]
+    for step in range(3):
+        run(optimizer, params, [step])
+        for single, param, twin in zip(singles, params, alone, strict=True):
+            twin.grad = param.grad
             single.step()
-        for key, value in single.state[param].items():
+    torch.testing.assert_close(alone, params, rtol=1e-4, atol=1e-5)
+    for single, param, twin in zip(singles, params, alone, strict=True):
+        for key, value in single.state[twin].items():
             if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
-                torch.testing.assert_close(value, optimizer.state[params[place]][key], rtol=0.02, atol=1e-6)
-        torch.testing.assert_close(param, params[place], rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(value, optimizer.state[param][key], rtol=0.02, atol=1e-6)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@each_of_the_family
 def test_training_stays_near_that_with_float32_statistics(row):
     params, twins = make_parameters(), make_parameters()
-    run(row.factory(params, **BFLOAT16), params, range(20))
-    run(row.factory(twins), twins, range(20))
+    run_both((row.factory(params, **BFLOAT16), params), (row.factory(twins), twins), range(20))
     for param, twin, start in zip(params, twins, make_parameters(), strict=True):
         assert (param - twin).norm() < 0.2 * (twin - start).norm() + 1e-6
 
 
-@pytest.mark.parametrize("row", ROWS)
+@each_of_the_family
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_a_resumed_run_rounds_as_the_one_that_went_on(row, dtype):
     params = make_parameters(dtype)
     optimizer = row.factory(params, seed=3, **BFLOAT16)
     run(optimizer, params, range(3))
-    twins = [nn.Parameter(value) for value in values(params)]
+    twins = copies(params)
     twin = row.factory(twins)
     twin.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    run(optimizer, params, range(3, 6))
-    run(twin, twins, range(3, 6))
+    run_both((optimizer, params), (twin, twins), range(3, 6))
     assert same(params, twins)
     assert torch.bfloat16 in {value.dtype for value in twin.state[twins[3]].values() if isinstance(value, torch.Tensor)}
 
@@ -103,13 +99,5 @@ def test_small_changes_add_up():
     param = nn.Parameter(torch.zeros(4096))
     optimizer = optim.AdamW([param], betas=(0.999, 0.9), **BFLOAT16)
     for _ in range(1000):
-        param.grad = torch.ones(4096)
-        optimizer.step()
+        step_with(optimizer, [param], 1.0)
     assert optimizer.state[param]["exp_avg"].float().mean().item() == pytest.approx(1 - 0.999**1000, rel=0.01)
-
-
-def test_other_dtypes_are_refused():
-    with pytest.raises(ValueError, match="storage_dtype must be one of float32, bfloat16, given 'int8'"):
-        optim.AdamW(make_parameters(), storage_dtype="int8")
-    with pytest.raises(ValueError, match=r"seed must be a number in \[0, inf\) of whole numbers, given 0.5"):
-        optim.AdamW(make_parameters(), seed=0.5)

@@ -1,8 +1,11 @@
-"""A few parameters and gradients of all sorts, the same in every process."""
+"""A few parameters and gradients of all sorts, the same in every process, and what tests do with them."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +36,48 @@ def run(optimizer: Optimizer, params: Iterable[Tensor], steps: Iterable[int]) ->
         optimizer.step()
 
 
+def run_both(first: tuple[Optimizer, Any], second: tuple[Optimizer, Any], steps: Iterable[int]) -> None:
+    """Make the same steps with two optimizers and their parameters; the second ones get the first ones' gradients."""
+    for step in steps:
+        run(*first, [step])
+        for param, twin in zip(first[1], second[1], strict=True):
+            twin.grad = param.grad.to(twin.dtype)
+        second[0].step()
+
+
+def step_with(optimizer: Optimizer, params: Iterable[Tensor], *values: float) -> None:
+    """Make a step whose gradients hold one number each, or all the same one."""
+    params = list(params)
+    for param, value in zip(params, values if len(values) > 1 else values * len(params), strict=True):
+        param.grad = torch.full_like(param, value)
+    optimizer.step()
+
+
 def values(params: Iterable[Tensor]) -> list[Tensor]:
     """Return copies of the parameters' values."""
     return [param.detach().clone() for param in params]
 
 
+def copies(params: Iterable[Tensor]) -> list[nn.Parameter]:
+    """Return other parameters of the same values."""
+    return [nn.Parameter(value) for value in values(params)]
+
+
+def named(params: Iterable[Tensor]) -> list[tuple[str, Tensor]]:
+    """Return parameters with names."""
+    return [(f"layer.{i}", param) for i, param in enumerate(params)]
+
+
+def duplicates(x: Any) -> tuple[Any, Any]:
+    """Return a deep copy, and one that was pickled."""
+    return copy.deepcopy(x), pickle.loads(pickle.dumps(x))
+
+
 def same(first: Iterable[Tensor], second: Iterable[Tensor]) -> bool:
     """Return whether all tensors agree bit for bit."""
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def all_moved(first: Iterable[Tensor], second: Iterable[Tensor]) -> bool:
+    """Return whether every tensor differs from its former value."""
+    return not any(torch.equal(a, b) for a, b in zip(first, second, strict=True))

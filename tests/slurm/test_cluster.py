@@ -15,8 +15,6 @@ from tests.commands.test_resume import last, losses, same_weights
 from tests.slurm.conftest import WORDS, ask, wait_for
 from tests.small_runs import TINY
 
-pytestmark = pytest.mark.slow
-
 ASR_TRAIN = (sys.executable, "-m", "asr.commands.train")
 LENGTH = ("trainer.max_steps=120", "trainer.val_check_interval=60")
 SWEEP = ("-m", "hydra/launcher=slurm", "hydra.launcher.partition=low", "hydra.launcher.cpus_per_task=2")

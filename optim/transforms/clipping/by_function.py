@@ -108,11 +108,12 @@ class Clipping(Transform):
 
 def _norms(group: Group, entries: Sequence[ParamEntry]) -> Sequence[Tensor]:
     """Return the norm of every gradient, after MARS."""
-    return gradient_norms(entries) if not group.get("mars") else [_corrected_norm(entry, group) for entry in entries]
-
-
-def _corrected_norm(entry: ParamEntry, group: Group) -> Tensor:
-    # the sign that `maximize` turns is kept in the previous gradient
-    previous = -entry.state["previous_grad"] if group["maximize"] else entry.state["previous_grad"]
-    wide = entry.grad.to(state_dtype(entry.param))
-    return torch.linalg.vector_norm(corrected_gradient(wide, previous, group, entry.state["step"] + 1))
+    if not group.get("mars"):
+        return gradient_norms(entries)
+    norms = []
+    for entry in entries:
+        # the sign that `maximize` turns is kept in the previous gradient
+        previous = -entry.state["previous_grad"] if group["maximize"] else entry.state["previous_grad"]
+        wide = entry.grad.to(state_dtype(entry.param))
+        norms.append(torch.linalg.vector_norm(corrected_gradient(wide, previous, group, entry.state["step"] + 1)))
+    return norms

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tests.optim.oracles.common import Array, State
-from tests.optim.oracles.laprop import laprop
+from tests.optim.oracles.elementwise import laprop
 from tests.optim.oracles.orthogonal import by_matrix, orthogonal, resized
 
 

@@ -1,0 +1,69 @@
+"""Directions of rules that treat each element alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tests.optim.oracles.common import Array, State, beta2_of, mean_square
+
+
+def adamw(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return AdamW's: Kingma and Ba 2015, arXiv:1412.6980, algorithm 1."""
+    beta1 = options["betas"][0]
+    state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * g
+    return state["m"] / (1 - beta1**t) / (np.sqrt(mean_square(g, state, t, options)) + options["eps"])
+
+
+def laprop(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return LaProp's: Ziyin et al. 2020, arXiv:2002.04839, algorithm 1."""
+    beta1 = options["betas"][0]
+    divided = g / (np.sqrt(mean_square(g, state, t, options)) + options["eps"])
+    state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * divided
+    return state["m"] / (1 - beta1**t)
+
+
+def rmsprop(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return RMSprop's: Tieleman and Hinton 2012, lecture 6.5, with an average that is free of bias."""
+    return g / np.maximum(np.sqrt(mean_square(g, state, t, options)), options["eps"])
+
+
+def adopt(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return ADOPT's: Taniguchi et al. 2024, arXiv:2411.02853, algorithm 2, with clipping."""
+    if t == 1:
+        state["m"], state["v"] = np.zeros_like(g), g**2
+        return np.zeros_like(g)
+    beta1, beta2, exponent = options["betas"][0], beta2_of(t, options), options["clip_exponent"]
+    bound = np.inf if exponent is None else (t - 1) ** exponent
+    divided = np.clip(g / np.maximum(np.sqrt(state["v"]), options["eps"]), -bound, bound)
+    state["m"] = beta1 * state["m"] + (1 - beta1) * divided
+    state["v"] = beta2 * state["v"] + (1 - beta2) * g**2
+    return state["m"]
+
+
+def lion(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return Lion's: Chen et al. 2023, arXiv:2302.06675, algorithm 2."""
+    (beta1, beta2), m = options["betas"], state.get("m", np.zeros_like(g))
+    state["m"] = beta2 * m + (1 - beta2) * g
+    return np.sign(beta1 * m + (1 - beta1) * g)
+
+
+def divided_by_rms(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return that of Schedule-Free AdamW, see `schedule_free`."""
+    return g / (np.sqrt(mean_square(g, state, t, options)) + options["eps"])
+
+
+def schedule_free(y: Array, u: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return the next y of all three sequences: Defazio et al. 2024, arXiv:2405.15682, algorithm 1."""
+    beta, warmup_steps = options["betas"][0], options["warmup_steps"]
+    lr = options["lr"] * (t / warmup_steps if t < warmup_steps else 1.0)
+    x, z = state.get("x", y), state.get("z", y)
+    z = z - lr * (u + options["weight_decay"] * y)
+    state["lr_max"] = max(lr, state.get("lr_max", 0.0))
+    weight = t ** options["r"] * state["lr_max"] ** options["weight_lr_power"]
+    state["weight_sum"] = state.get("weight_sum", 0.0) + weight
+    c = weight / state["weight_sum"]
+    state["x"], state["z"] = (1 - c) * x + c * z, z
+    return (1 - beta) * z + beta * state["x"]
