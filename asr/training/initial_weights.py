@@ -86,10 +86,13 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """Train no parameter in whose name one of the regular expressions is found.
 
     Raises:
-        ValueError: an expression is found in no name, or nothing is left to train.
+        ValueError: an expression is malformed, or found in no name, or nothing is left to train.
     """
     for pattern in patterns:
-        frozen = [parameter for name, parameter in model.named_parameters() if re.search(pattern, name)]
+        try:
+            frozen = [parameter for name, parameter in model.named_parameters() if re.search(pattern, name)]
+        except re.error as error:  # no ValueError, as which a mistake of the user is told by its key
+            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
         if not frozen:
             some = [name for name, _ in model.named_parameters()]
             raise ValueError(f"{pattern!r} is found in no name of a parameter; names are {some[0]} to {some[-1]}")
