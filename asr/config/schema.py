@@ -232,4 +232,8 @@ def _schema(command: str, folder: Path) -> dict[str, Any]:
             known |= {group: {} for group in item if " " not in group and group != "recipe"}
     for group in known.keys() & PLAIN_GROUPS.keys():
         known[group] = yaml.safe_load((folder / PLAIN_GROUPS[group]).read_text(encoding="utf-8"))
-    return known | {key: value for key, value in own.items() if key not in ("defaults", "hydra")}
+    for key, value in own.items():
+        if key not in ("defaults", "hydra"):
+            # what a command itself says of a group stands beside the choice
+            known[key] = {**known.get(key, {}), **value} if isinstance(value, dict) else value
+    return known
