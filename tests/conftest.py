@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import asr.recipes
-from tests.commands.conftest import TINY, Trained, Workplace
+from tests.commands.conftest import TINY, Trained, Workplace, session_programs
 from tests.programs import Programs
 from tests.small_runs import SmallRun, make_small_run
 
@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # paths below tests/ of what pytest -m "" alone runs: hostile files, faults, schedulers, sweeps, simulations, and all
 # but a few of the commands, each of which trains or decodes a whole run
 SLOW = (
-    *("cli/", "demo/", "export/", "faults/", "security/", "slurm/"),
+    *("commands/", "demo/", "export/", "faults/", "security/", "slurm/"),
     *("compare/statistics/test_check_statistics.py", "models/zipformer/test_equality.py"),
     *("recipes/test_an4_commands.py", "recipes/test_custom_choices.py", "recipes/test_large_corpora.py"),
     *("recipes/test_miniatures.py", "test_check_noise.py", "test_soak.py"),
@@ -35,11 +35,12 @@ SLOW = (
     *("test_gpu_report.py", "test_readme.py::test_what_comes_next", "test_wheel.py"),
 )
 QUICK = tuple(
-    f"cli/test_{name}.py" for name in ("configs", "data", "errors", "export", "matrix_rules", "quoting", "train")
+    f"commands/test_{name}.py"
+    for name in ("configs", "errors", "export", "matrix_rules", "quoting", "sweep_jobs", "train")
 )
 # rows of tables of which others are enough while one changes something else
 SLOW_ROWS = re.compile(
-    r"cli/test_configs.py::test_every_recipe_composes_with_every_optimizer"
+    r"commands/test_configs.py::test_every_recipe_composes_with_every_optimizer"
     r"|optim/test_golden.py::\w+\[(alone|stacked|as on a GPU|.*-long-)"
     r"|optim/test_oracles.py::test_every_common_option.*\[.*(stacked|as on a GPU)"
     r"|optim/test_skip_nonfinite.py::.*\[.*(-inf|in a vector|torch.float64|torch.float16)"
@@ -100,11 +101,14 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory) -> Iterator[Programs]:
+def programs() -> Programs:
     """Return what starts the commands quickly."""
-    started = Programs(tmp_path_factory.mktemp("programs") / "log.txt")
-    yield started
-    started.close()
+    return session_programs()
+
+
+def pytest_sessionfinish() -> None:
+    if session_programs.cache_info().currsize:
+        session_programs().close()
 
 
 @pytest.fixture(scope="session")
@@ -124,5 +128,5 @@ def causal(small_run, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Trained:
     folder = tmp_path_factory.mktemp("trained")
-    printed = Workplace(folder).run("train", *TINY, "run_dir=first")
+    printed = Workplace(folder).run_fresh("train", *TINY, "run_dir=first")
     return Trained(folder, folder / "first", printed)
