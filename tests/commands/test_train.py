@@ -6,12 +6,15 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
+import soundfile
 import torch
 import yaml
 
 from asr.training.checkpoints.loading import load_checkpoint
 from tests.commands.conftest import TINY
 from tests.commands.wandb_file import read_wandb
+from tests.small_runs import TINY_MODEL
 
 
 def metrics_of(run_dir) -> list[tuple[int, str, str]]:
@@ -129,3 +132,31 @@ def test_a_failed_run_is_marked_as_failed(trained):
     said = trained.run("train", *TINY, "run_dir=failed", "optimizer.lr=1e30", "trainer.max_steps=80", code=77)
     assert "not finite; lower optimizer.lr" in said
     assert read_wandb(trained.folder / "failed").exit_codes == [1]
+
+
+def test_a_run_lists_the_cuts_that_are_too_short_in_its_folder(programs, tmp_path):
+    rows = ["audio\ttext\tsplit"]
+    # of a second of audio a transformer leaves 24 frames
+    for index, (text, split) in enumerate([("ab", "train"), ("ab" * 13, "train"), ("ab", "dev"), ("ba", "test")]):
+        audio = np.random.default_rng(index).normal(size=16_000) * 0.1
+        soundfile.write(tmp_path / f"{index}.wav", audio, 16_000)
+        rows.append(f"{index}.wav\t{text}\t{split}")
+    (tmp_path / "table.tsv").write_text("\n".join(rows))
+    words = ("recipe=custom/transformer_ctc", "data.source=table.tsv", "run_dir=run", *TINY_MODEL)
+    ended = programs.run("train", *words, cwd=tmp_path)
+    assert ended.code == 0, ended.printed
+    listed = (tmp_path / "run" / "too_short.tsv").read_text().splitlines()
+    assert listed == ["split\titem\treason", "train\t1\ttoo short for its transcript: 24 frames, 26 needed"]
+
+
+def test_find_batch_size_measures_proposes_and_leaves_without_a_run(trained):
+    def files() -> set:
+        return {path for path in trained.folder.rglob("*") if "__pycache__" not in path.parts}
+
+    before = files()
+    options = ("augment=speed_specaugment", "trainer.accumulate_grad_batches=3", "data.batch.num_buckets=2")
+    printed = trained.run("train", *TINY, "find_batch_size=true", *options)
+    assert files() == before
+    assert re.search(r"utterances.*longest s.*counted s.*peak MB.*s per update", printed)
+    assert len(re.findall(r"^ +\d+ │ +\d+\.\d │ +\d+\.\d │ +\d+ │ +\d+\.\d+ *$", printed, re.M)) == 2
+    assert re.search(r"(proposed: data\.batch\.max_duration_s=[\d.]+ \(now 30\)|did not grow measurably)", printed)
