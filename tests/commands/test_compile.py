@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from tests.commands.test_resume import last, same_weights
 from tests.small_runs import TINY
 from tests.training.runs import same
@@ -32,14 +30,6 @@ def test_a_run_is_resumed_exactly_and_decoded_by_other_commands(small_run, tmp_p
     assert ended.code == 0, ended.printed
 
 
-@pytest.mark.parametrize(
-    ("words", "environment", "said"),
-    [
-        (("logger=csv", "encoder=zipformer_xs"), {}, "compile=true: ZipformerEncoder"),
-        (TINY, {"CXX": "none"}, "trainer.compile=true: torch needs a compiler"),
-    ],
-    ids=["an encoder that draws in Python", "no compiler"],
-)
-def test_what_cannot_be_compiled_is_refused(small_run, words, environment, said):
-    ended = small_run.run("train", *words, "trainer.compile=true", environment=environment)
-    assert (ended.code, said in ended.last_line) == (2, True), ended.printed
+def test_an_encoder_that_draws_in_python_is_refused(small_run):
+    ended = small_run.run("train", "logger=csv", "encoder=zipformer_xs", "trainer.compile=true")
+    assert (ended.code, "compile=true: ZipformerEncoder" in ended.last_line) == (2, True), ended.printed
