@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -24,7 +24,7 @@ from asr.errors import RunFailed
 from asr.signals import ENDING, Terminated, not_ignored
 from asr.subprocesses import die_with_parent
 
-HEARD = (signal.SIGINT, *ENDING)
+HANDLED = (signal.SIGINT, *ENDING)
 
 
 class _Worker(NamedTuple):  # Hydra (1.3) imports plugins in a way in which there can be no dataclass
@@ -88,9 +88,13 @@ class ParallelLauncher(Launcher):
         ours, theirs = context.Pipe(duplex=False)
         job = partial(self._run, number, overrides)
         process = context.Process(target=_serve, args=(os.getpid(), theirs, job))
-        with _blocked():  # until the process has handlers of its own, and this one knows of it
+        # until the process has handlers of its own, and this one knows of it
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+        try:
             process.start()
             self.workers.append(_Worker(process, ours, number))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         # the last copy of this end then is that of the process, whose end can be noticed
         theirs.close()
 
@@ -122,15 +126,6 @@ class ParallelLauncher(Launcher):
             worker.process.join()
 
 
-@contextlib.contextmanager
-def _blocked() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _result(worker: _Worker) -> JobReturn:
     try:
         result = worker.connection.recv()
@@ -153,13 +148,13 @@ def _serve(parent: int, connection: Connection, job: Callable[[], JobReturn]) ->
     die_with_parent(parent)
 
     def end(number: int, _: object) -> None:
-        for one in not_ignored(HEARD):
+        for one in not_ignored(HANDLED):
             signal.signal(one, signal.SIG_IGN)
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number, lambda: "")
 
-    for number in not_ignored(HEARD):
+    for number in not_ignored(HANDLED):
         signal.signal(number, end)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     result: Any = None
     try:
         result = job()

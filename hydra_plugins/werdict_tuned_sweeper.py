@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,18 +127,15 @@ class TunedSweeper(Sweeper):
 
     def _compared(self, found: Sequence[TunedSystem], study: int, seed: int) -> list[list[str]]:
         """Return the overrides of the runs that are compared, with what a comparison needs to know of their tuning."""
-        jobs = {
-            one.name: [*one.words(one.best.settings), *self._tuned_as(one.name, study, list(one.space))]
-            for one in found
-        }
+        jobs = {one.name: [*one.words(one.best.settings), self._tuned_as(one.name, study, one.space)] for one in found}
         if self.search.with_defaults:
             untuned = {f"{UNTUNED}{one.optimizer}": one for one in found if one.is_usual}
-            jobs |= {name: [*one.overrides, *self._tuned_as(name, study, [])] for name, one in untuned.items()}
+            jobs |= {name: [*one.overrides, self._tuned_as(name, study, ())] for name, one in untuned.items()}
         return [[*jobs[name], f"seed={seed}"] for name in self.compared]
 
-    def _tuned_as(self, name: str, study: int, keys: Sequence[str]) -> list[str]:
+    def _tuned_as(self, name: str, study: int, keys: Iterable[str]) -> str:
         tuned = f"system:{json.dumps(name)},study:{study},studies:{self.search.studies},keys:[{','.join(keys)}]"
-        return [f"++sweep.tuned={{{tuned}}}"]
+        return f"++sweep.tuned={{{tuned}}}"
 
     def _try(self, what: str, seed: int, trials: Sequence[tuple[TunedSystem, Settings]]) -> None:
         extra = [f"seed={seed}", "decode_test=false"]
@@ -146,12 +143,7 @@ class TunedSweeper(Sweeper):
         wers = self._launch(what, jobs, self.search.tuning_overrides)
         own = [one for one in records(self.sweep_dir) if one.overrides in self.batch]
         ended = [one.name for one in own if one.failed and one.exit_code != DIVERGED]
-        if any(map(math.isnan, wers)):
-            raise RunFailed(
-                "the sweep stops before it chooses: another process is running some of its trials; when that has "
-                f"ended, resume with the same command again, with sweep.name={self.sweep_name}"
-            )
-        if ended:
+        if ended or any(map(math.isnan, wers)):  # NaN: another process is running the trial
             raise RunFailed(
                 f"the sweep stops before it chooses: {count(len(ended), 'trial')} did not finish, and not because of "
                 f"diverging, which says nothing of the settings: {shortlist(ended)}; to resume: the same command "
@@ -254,8 +246,6 @@ def report(studies: Sequence[Sequence[TunedSystem]], sweep_dir: Path) -> None:
     ]
     path = sweep_dir / FILE
     before = read_json(path) if path.exists() else []
-    if not (isinstance(before, list) and all(isinstance(study, dict) for study in before)):
-        raise ValueError(f"{path} is not what a sweep that tunes writes; remove it")
     # systems and studies that this command leaves out keep their trials
     none: dict[str, Any] = {}
     merged = [{**old, **new} for old, new in itertools.zip_longest(before, plain, fillvalue=none)]

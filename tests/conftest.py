@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import asr.recipes
-from tests.commands.conftest import TINY, Trained, Workplace
+from tests.commands.conftest import TINY, Trained, Workplace, session_programs
 from tests.programs import Programs
 from tests.small_runs import SmallRun, make_small_run
 
@@ -35,7 +35,8 @@ SLOW = (
     *("test_gpu_report.py", "test_readme.py::test_what_comes_next", "test_wheel.py"),
 )
 QUICK = tuple(
-    f"commands/test_{name}.py" for name in ("configs", "data", "errors", "export", "matrix_rules", "quoting", "train")
+    f"commands/test_{name}.py"
+    for name in ("configs", "errors", "export", "matrix_rules", "quoting", "sweep_jobs", "train")
 )
 # rows of tables of which others are enough while one changes something else
 SLOW_ROWS = re.compile(
@@ -98,11 +99,14 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory) -> Iterator[Programs]:
+def programs() -> Programs:
     """Return what starts the commands quickly."""
-    started = Programs(tmp_path_factory.mktemp("programs") / "log.txt")
-    yield started
-    started.close()
+    return session_programs()
+
+
+def pytest_sessionfinish() -> None:
+    if session_programs.cache_info().currsize:
+        session_programs().close()
 
 
 @pytest.fixture(scope="session")
@@ -122,5 +126,5 @@ def causal(small_run, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Trained:
     folder = tmp_path_factory.mktemp("trained")
-    printed = Workplace(folder).run("train", *TINY, "run_dir=first")
+    printed = Workplace(folder).run_fresh("train", *TINY, "run_dir=first")
     return Trained(folder, folder / "first", printed)

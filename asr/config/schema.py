@@ -95,6 +95,9 @@ TRAINING = {
     "trainer.step_in_backward": bool | None,
     "trainer.compile": bool | None,
     "trainer.peer_timeout_s": Count | None,
+    "sweep.gpus_per_job": Count | None,
+    "sweep.jobs_per_gpu": Count | None,
+    "sweep.target_wer": Annotated[float, Field(gt=0, lt=1)] | None,
 }
 GROUPS = ("decoder", "logger")  # a config may choose nothing from these
 KINDS: dict[str, dict[str, Any]] = {

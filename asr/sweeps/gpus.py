@@ -9,18 +9,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from asr.errors import ConfigError
 
 POLL_S = 0.5
-MOST_JOBS = 64  # on a GPU
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 @contextlib.contextmanager
-def claimed_gpus(count: int | None, jobs_per_gpu: int | None = 1) -> Iterator[dict[str, str]]:
-    """Wait until this many GPUs are free, and yield an environment in which only they are seen.
+def claimed_gpus(count: int | None, jobs_per_gpu: int | None = None) -> Iterator[dict[str, str]]:
+    """Wait until this many GPUs are free, and yield an environment in which only they are visible.
 
     A GPU is free when no other job holds its lock; locks end with the processes that hold them. A job that shares its
     GPUs waits for one that wants them alone, and the other way round.
@@ -30,24 +28,17 @@ def claimed_gpus(count: int | None, jobs_per_gpu: int | None = 1) -> Iterator[di
         jobs_per_gpu: how many jobs share a GPU; None: as 1.
 
     Raises:
-        ConfigError: there are not that many, or the jobs on a GPU are no such number.
+        ConfigError: there are not that many GPUs.
     """
-    shared = 1 if jobs_per_gpu is None else jobs_per_gpu
-    if isinstance(shared, bool) or not isinstance(shared, int) or not 1 <= shared <= MOST_JOBS:
-        raise ConfigError(f"sweep.jobs_per_gpu must be null, or 1 to {MOST_JOBS} jobs, given {jobs_per_gpu!r}")
-    if count is None and shared > 1:
-        count = 1
-    if count is None:
+    shared = jobs_per_gpu or 1
+    if count is None and shared == 1:
         yield dict(os.environ)
         return
-    names = visible_gpus()
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= len(names):
-        raise ConfigError(
-            f"sweep.gpus_per_job must be null, or 1 to the {len(names)} GPUs of this machine, given {count!r}"
-        )
+    names, wanted = visible_gpus(), 1 if count is None else count
+    if wanted > len(names):
+        raise ConfigError(f"sweep.gpus_per_job={count} sweep.jobs_per_gpu={jobs_per_gpu}: there are {len(names)} GPUs")
     with contextlib.ExitStack() as held:
-        claimed = _claim(names, count, shared, held)
-        yield {**os.environ, VARIABLE: ",".join(claimed)}
+        yield {**os.environ, VARIABLE: ",".join(_claim(names, wanted, shared, held))}
 
 
 def visible_gpus() -> list[str]:
@@ -77,19 +68,16 @@ def _claim(names: list[str], count: int, shared: int, held: contextlib.ExitStack
 
 def _locked(name: str, place: int, is_shared: bool, held: contextlib.ExitStack) -> bool:
     """Lock a GPU, and a place on it if it is shared; return whether both were free."""
-    # a lock of its own for each place; that of the GPU tells jobs that share it from one that has it alone
+    folder = Path(tempfile.gettempdir()) / f"werdict-gpus-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    # each place has its lock; that of the GPU separates jobs that share it from one that has it alone
     wanted = [(name, fcntl.LOCK_SH), (f"{name}.{place}", fcntl.LOCK_EX)] if is_shared else [(name, fcntl.LOCK_EX)]
     with contextlib.ExitStack() as attempt:
         for file_name, kind in wanted:
             try:
-                fcntl.flock(attempt.enter_context(_lock_file(file_name)), kind | fcntl.LOCK_NB)
+                file = attempt.enter_context(open(folder / file_name.replace("/", "_"), "a"))
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
         held.push(attempt.pop_all())
     return True
-
-
-def _lock_file(name: str) -> IO[str]:
-    folder = Path(tempfile.gettempdir()) / f"werdict-gpus-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
-    return open(folder / name.replace("/", "_"), "a")

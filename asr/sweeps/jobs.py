@@ -13,14 +13,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from asr.config.command_line import override_key
-from asr.console import PlainConsole
 from asr.errors import ConfigError
 from asr.evaluation.metrics_csv import read_metrics
 from asr.nested import at, flatten, is_within
@@ -36,8 +35,6 @@ from asr.systems import WITHOUT_EFFECT
 NAME = re.compile(r"\w[\w.+-]*")
 LONGEST_LABEL = 80
 
-console = PlainConsole()
-
 
 def check_sweep_name(name: object, key: str = "sweep.name") -> None:
     """Refuse a name that is no name of a folder.
@@ -49,10 +46,10 @@ def check_sweep_name(name: object, key: str = "sweep.name") -> None:
     Raises:
         ConfigError: it holds more than letters, digits and ``_ . + -``, or is that of the link to the newest run.
     """
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ConfigError(f"{key} must be letters, digits and _ . + -, as in first-try, given {name!r}")
-    if name == LATEST:
-        raise ConfigError(f"{key}: runs/{LATEST} leads to the newest run; give the sweep another name")
+    if not isinstance(name, str) or not NAME.fullmatch(name) or name == LATEST:
+        raise ConfigError(
+            f"{key} must be letters, digits and _ . + -, as in first-try, and not {LATEST}, given {name!r}"
+        )
 
 
 def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:
@@ -77,19 +74,14 @@ def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:
 
 
 def _tells(key: str) -> bool:
-    """Return whether a key tells one job from another: trials leave the test sets alone, and are no results."""
+    """Return whether jobs that differ in a key are different jobs: trials leave the test sets alone, unlike results."""
     return key == "decode_test" or not is_within(key, WITHOUT_EFFECT)
 
 
 def swept_without_effect(words: Sequence[str], params: Mapping[str, Any]) -> list[str]:
-    """Return the keys that a sweep gives several values, although they do not change the training.
-
-    Args:
-        words: overrides of the sweep.
-        params: those of its sweeper's config.
-    """
+    """Return the keys of a sweep's overrides, and of its sweeper's ``params``, that vary without another training."""
     parsed = OverridesParser.create().parse_overrides(list(words))
-    swept = [override_key(str(override.input_line)) for override in parsed if override.is_sweep_override()]
+    swept = {override.key_or_group for override in parsed if override.is_sweep_override()}
     return sorted(key for key in {*swept, *map(override_key, params)} if not _tells(key))
 
 
@@ -123,45 +115,27 @@ def run_job(
     """
     name = job_name(overrides, config)
     folder = (sweep_dir / name).resolve()
-    with _locked(sweep_dir, name) as is_ours:
-        if not is_ours:
+    (sweep_dir / RECORDS).mkdir(parents=True, exist_ok=True)
+    with open(sweep_dir / RECORDS / f"{name}.lock", "a") as file:
+        os.utime(file.fileno())  # says that a command has asked for the job, see ``asked_for``
+        try:
+            lock(file)  # two sweeps of one name must not start a job twice
+        except BlockingIOError:
             print(f"{name}: another process is running it, left alone", flush=True)
             return math.nan
         if is_finished(folder):
-            _keep(sweep_dir, name, overrides)
+            # recorded with the words that ask for it now, and the seconds that it took
+            seconds = next((record.seconds for record in records(sweep_dir) if record.name == name), 0.0)
+            JobRecord(name, list(overrides), "finished", seconds=seconds).save(sweep_dir)
             print(f"{name}: finished before, left alone", flush=True)
         else:
             _run_to_end(command, overrides, config, sweep_dir / name, to_file, places)
         return best_dev_wer(folder) if is_finished(folder) else math.inf
 
 
-@contextlib.contextmanager
-def _locked(sweep_dir: Path, name: str) -> Iterator[bool]:
-    """Lock a job, so that two sweeps of one name do not start it twice; yield whether no other process holds it.
-
-    The time of its lock changes, which says that a command has asked for it, see ``asked_for``.
-    """
-    records = sweep_dir / RECORDS
-    records.mkdir(parents=True, exist_ok=True)
-    with open(records / f"{name}.lock", "a") as file:
-        os.utime(file.fileno())
-        try:
-            lock(file)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-
-
 def asked_for(sweep_dir: Path) -> dict[str, int]:
     """Return when each job of a sweep was asked for last, by a command that started it or left it alone."""
-    return {path.stem: path.stat().st_mtime_ns for path in (sweep_dir / RECORDS).glob("*.lock") if path.is_file()}
-
-
-def _keep(sweep_dir: Path, name: str, overrides: Sequence[str]) -> None:
-    """Record a finished job with the words that ask for it now, and the seconds that it is known to have taken."""
-    known = [record.seconds for record in records(sweep_dir) if record.name == name]
-    JobRecord(name, list(overrides), "finished", seconds=known[0] if known else 0.0).save(sweep_dir)
+    return {path.stem: path.stat().st_mtime_ns for path in (sweep_dir / RECORDS).glob("*.lock")}
 
 
 def _run_to_end(
@@ -183,7 +157,10 @@ def _run_to_end(
     start = time.monotonic()
     code = None
     try:
-        with _output(sweep_dir / RECORDS / f"{name}.log" if to_file else None) as output:
+        log = sweep_dir / RECORDS / f"{name}.log"
+        with log.open("a", encoding="utf-8") if to_file else contextlib.nullcontext() as output:
+            if to_file:
+                print(f"output: {log}", flush=True)
             code = _run(command, words, config.get("sweep", {}), output)
     finally:
         status = "interrupted" if code in (None, TRY_AGAIN) else "failed"
@@ -216,16 +193,6 @@ def _run(command: str, words: Sequence[str], sweep: Mapping[str, Any], output: I
             process.wait()
 
 
-@contextlib.contextmanager
-def _output(path: Path | None) -> Iterator[IO[str] | None]:
-    if path is None:
-        yield None
-        return
-    with path.open("a", encoding="utf-8") as file:
-        print(f"output: {path}", flush=True)
-        yield file
-
-
 def begun(folder: Path) -> bool:
     """Return whether a run can be resumed."""
     return (folder / "config.yaml").is_file() and (folder / "overrides.yaml").is_file()
@@ -234,11 +201,6 @@ def begun(folder: Path) -> bool:
 def is_finished(folder: Path) -> bool:
     """Return whether a run has left its results."""
     return (folder / "report" / "summary.json").is_file()
-
-
-def finished_jobs(sweep_dir: Path) -> set[str]:
-    """Return the names of the jobs of a sweep that have left their results."""
-    return {record.stem for record in (sweep_dir / RECORDS).glob("*.json") if is_finished(sweep_dir / record.stem)}
 
 
 def best_dev_wer(folder: Path) -> float:

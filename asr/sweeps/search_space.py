@@ -12,8 +12,6 @@ from asr.errors import ConfigError
 from asr.nested import flatten
 
 SEEDS_APART = 1000  # of the trials of two studies
-MOST = 1000  # trials, studies, seeds
-NOT_CHOSEN = ("seed", "run_dir", "resume", "sweep", "decode_test", "allow_changes")  # that a sweep sets, or no job has
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,8 @@ def rounded(value: float) -> float:
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Width = Annotated[float, Field(ge=1, le=1e6)]
 Choices = dict[str, Annotated[list[Any], Field(min_length=1)]]
-Amount = Annotated[int, Field(ge=1, le=MOST)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Count = Annotated[int, Field(ge=1)]
 
 
 class _Strict(BaseModel):
@@ -78,16 +77,16 @@ class Search(_Strict):
 
     model_config = ConfigDict(strict=True, extra="ignore")  # keys of all sweeps
 
-    only: list[str] | None
+    only: Annotated[list[str], Field(min_length=1)] | None
     schedule_modes: Annotated[list[Literal["common", "usual"]], Field(min_length=1)]
     common_schedule: str
-    trials: Amount
-    max_extra_trials: Annotated[int, Field(ge=0, le=MOST)]
-    tuning_seed: Annotated[int, Field(ge=0, le=2**31)]
+    trials: Count
+    max_extra_trials: Annotated[int, Field(ge=0)]
+    tuning_seed: Seed
     tuning_overrides: list[str]
-    studies: Amount
+    studies: Count
     compared: Annotated[list[str], Field(min_length=1)] | None
-    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=MOST)]
+    seeds: Annotated[list[Seed], Field(min_length=1)]
     with_defaults: bool
     widths: _Widths
     search: list[str] | None
@@ -108,36 +107,22 @@ class Search(_Strict):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, ("sweep", *first["loc"])))
-            if first["type"] == "missing":
-                raise ConfigError(
-                    f"{where} is missing: hydra/sweeper=tuned needs sweep=optimizers or sweep=lr"
-                ) from None
             raise ConfigError(f"{where}: {first['msg']}, given {first['input']!r}") from None
-        if fixed := [key for key in choices if key.partition(".")[0] in NOT_CHOSEN]:
-            raise ConfigError(
-                f"sweep.choices.{fixed[0]}: this is the sweep's own, and no setting to choose; leave it out"
-            )
         for name in found.only or ():
             if name not in found.optimizers:
                 raise ConfigError(f"sweep.only: no range is known of {name!r}; there are {', '.join(found.optimizers)}")
-        found._refuse_seeds()
-        return found
-
-    def _refuse_seeds(self) -> None:
-        """Refuse seeds that occur twice, do not fit the studies, or are those of trials."""
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(f"sweep.seeds: every seed once, given {self.seeds}")
-        if self.studies not in (1, len(self.seeds)):
+        if found.studies not in (1, len(found.seeds)):
             raise ConfigError(
-                f"sweep.studies={self.studies} needs as many sweep.seeds, one for the winner of each study; given "
-                f"{len(self.seeds)}"
+                f"sweep.studies={found.studies} needs as many sweep.seeds, one for the winner of each study; given "
+                f"{len(found.seeds)}"
             )
-        own = {self.tuning_seed + SEEDS_APART * study for study in range(self.studies)}
-        if own & set(self.seeds):
+        own = {found.tuning_seed + SEEDS_APART * study for study in range(found.studies)}
+        if own & set(found.seeds):
             raise ConfigError(
-                f"sweep.seeds: {min(own & set(self.seeds))} is a seed of the trials, which were chosen with it; give "
+                f"sweep.seeds: {min(own & set(found.seeds))} is a seed of the trials, which were chosen with it; give "
                 "another, or another sweep.tuning_seed"
             )
+        return found
 
     def space(self, optimizer: str, schedule: str) -> dict[str, Range | Choice]:
         """Return ranges and choices by key: those of the optimizer, of its schedule, and of all systems."""

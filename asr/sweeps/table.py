@@ -13,22 +13,14 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, read_write
 from rich.table import Table
 
-from asr.compare.result import Target
 from asr.config.command_line import override_key
 from asr.console import PlainConsole, one_line
+from asr.errors import ConfigError
 from asr.evaluation.formatting import percent
 from asr.nested import at
-from asr.plain_data import read_json, read_yaml
+from asr.plain_data import read_json
 from asr.signals import end_by_default, end_with
-from asr.sweeps.jobs import (
-    asked_for,
-    begun,
-    best_dev_wer,
-    check_sweep_name,
-    finished_jobs,
-    is_finished,
-    swept_without_effect,
-)
+from asr.sweeps.jobs import asked_for, best_dev_wer, check_sweep_name, swept_without_effect
 from asr.sweeps.records import RECORDS, JobRecord, records
 
 console = PlainConsole()
@@ -39,22 +31,19 @@ class SweepTable(Callback):
 
     def __init__(self) -> None:
         self._asked: dict[str, int] = {}  # before this command
-        self._finished: set[str] = set()
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse an invalid name or target, and tell the jobs what is swept; heed signals.
+        """Refuse an invalid name, tell the jobs what is swept, and handle signals.
 
         Hydra turns errors of callbacks into warnings, so that this exits the program.
         """
         sweep_dir = Path(config.hydra.sweep.dir)
         try:
             check_sweep_name(config.sweep.name)
-            if config.sweep.target_wer is not None:
-                Target(config.sweep.target_wer, is_fixed=True)  # which checks it
-        except ValueError as error:
+        except ConfigError as error:
             print(f"asr-train: {one_line(str(error))}", file=sys.stderr)
             raise SystemExit(2) from None
-        self._asked, self._finished = asked_for(sweep_dir), finished_jobs(sweep_dir)
+        self._asked = asked_for(sweep_dir)
         if swept := swept_without_effect(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {}):
             with read_write(config.hydra):  # of all jobs, whatever sweeper and launcher start them
                 config.hydra.overrides.hydra.append(f"++sweep.swept=[{','.join(swept)}]")
@@ -71,38 +60,20 @@ class SweepTable(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Print the table, and exit with 1 if a job of this command is not finished."""
         sweep_dir = Path(config.hydra.sweep.dir)
-        found = [record for record in records(sweep_dir) if _has_run(record, sweep_dir)]
+        found, now = records(sweep_dir), asked_for(sweep_dir)
         if not found:
             print("asr-train: the sweep has no job: nothing matches what is swept", file=sys.stderr)
             raise SystemExit(2)
-        console.print(job_table(sweep_dir, found, self._finished))
-        target = config.sweep.target_wer
-        before = [record.name for record in found if record.name in self._finished and not record.failed]
-        if target is not None and any(_target_of(sweep_dir / name) != target for name in before):
-            console.print_line(
-                f"runs that were finished before do not hold sweep.target_wer={target}: asr-compare "
-                f"target_wer={target} asks for it, as one chosen after the runs"
-            )
-        now = asked_for(sweep_dir)
         own = [record for record in found if now.get(record.name) != self._asked.get(record.name)]
+        # without an exit code: left alone by this command
+        before = {one.name for one in found if not one.failed and (one not in own or one.exit_code is None)}
+        console.print(job_table(sweep_dir, found, before))
         others = [record.name for record in found if record.failed and record not in own]
         if others:
             console.print_line(f"not finished, and of another command in this sweep: {', '.join(others)}")
         console.print_line(last_line(sweep_dir, [record for record in found if record.name not in others], len(before)))
         if any(record.failed for record in own):
             raise SystemExit(1)
-
-
-def _target_of(folder: Path) -> object:
-    return at(read_yaml(folder / "config.yaml"), "sweep", "target_wer")
-
-
-def _has_run(record: JobRecord, sweep_dir: Path) -> bool:
-    """Return whether a job that its file calls finished has left a report; a line says so if not."""
-    has_run = record.failed or is_finished(sweep_dir / record.name)
-    if not has_run:
-        console.print_line(f"left out: {record.name}: its record says {record.status}, but its folder holds no report")
-    return has_run
 
 
 def job_table(sweep_dir: Path, found: list[JobRecord], before: Collection[str] = ()) -> Table:
@@ -113,9 +84,11 @@ def job_table(sweep_dir: Path, found: list[JobRecord], before: Collection[str] =
     shared = set.intersection(*(set(record.overrides) for record in found)) if len(found) > 1 else set()
     for record in found:
         folder = sweep_dir / record.name
-        wers = [best_dev_wer(folder), *_test_wers(folder)]
+        summary = folder / "report" / "summary.json"
+        tests = (at(read_json(summary), "test") or {}).values() if summary.is_file() else ()
+        wers = [best_dev_wer(folder), *(math.inf if one.get("wer") is None else one["wer"] for one in tests)]
         style = "red" if record.failed else None
-        status = "finished before" if record.name in before and not record.failed else record.status
+        status = "finished before" if record.name in before else record.status
         minutes = f"{record.seconds / 60:.1f}" if record.seconds else ""
         words = [word for word in record.overrides if word not in shared and override_key(word) != "sweep.tuned"]
         table.add_row(
@@ -130,22 +103,12 @@ def job_table(sweep_dir: Path, found: list[JobRecord], before: Collection[str] =
 
 
 def last_line(sweep_dir: Path, found: list[JobRecord], before: int) -> str:
-    """Return what happened in one line, and what can be done next.
-
-    Args:
-        sweep_dir: of the sweep.
-        found: the jobs to be told of.
-        before: number of those that were finished before.
-    """
+    """Return what happened to jobs, of which some were finished ``before``, in one line, and what can be done next."""
     failed = [record.name for record in found if record.failed]
     line = f"{len(found)} jobs: {len(found) - len(failed)} finished" + (f" ({before} of them before)" if before else "")
     if failed:
         logs = f" (logs in {sweep_dir / RECORDS})" if any((sweep_dir / RECORDS).glob("*.log")) else ""
-        refused = [one.name for one in found if one.exit_code == 2 and not begun(sweep_dir / one.name)]
-        again = f"; refused, for their options to be corrected: {', '.join(refused)}" if refused else ""
-        if len(refused) < len(failed):
-            again += f"; the same command again resumes {'the others' if refused else 'them'}"
-        return f"{line}, {len(failed)} not: {', '.join(failed)}{logs}{again}"
+        return f"{line}, {len(failed)} not: {', '.join(failed)}{logs}; the same command again starts or resumes them"
     return f"{line}. To compare them: asr-compare sweep={sweep_dir.name}"
 
 
@@ -156,12 +119,3 @@ def resume_line(sweep_dir: Path) -> str:
     ended = ", ".join(record.name for record in found if not record.failed) or "none"
     others = ", ".join(record.name for record in found if record.failed) or "none"
     return f"; {again}; finished jobs: {ended}; not finished: {others}"
-
-
-def _test_wers(folder: Path) -> list[float]:
-    """Return the WERs on test sets that a finished run has left; a job that is not finished has left none."""
-    path = folder / "report" / "summary.json"
-    if not path.is_file():
-        return []
-    wers = [found.get("wer") for found in (at(read_json(path), "test") or {}).values()]
-    return [math.inf if wer is None else wer for wer in wers]

@@ -118,12 +118,8 @@ class TunedSystem:
     def words(self, settings: Settings) -> list[str]:
         """Return the overrides of a run."""
         own = [word for word in self.overrides if override_key(word) not in settings]
-        return [
-            *own,
-            *(
-                f"{key}={json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
-                for key, value in settings.items()
-            ),
+        return own + [
+            f"{key}={json.dumps(value, ensure_ascii=False, separators=(',', ':'))}" for key, value in settings.items()
         ]
 
 
@@ -135,26 +131,23 @@ def systems(sweep: Search, seed: int) -> list[TunedSystem]:
         seed: of the settings that are tried.
 
     Raises:
-        ConfigError: a schedule is unknown, nothing is left to tune, or a key that is to be searched is no system's.
+        ConfigError: a schedule is unknown, or a key that is to be searched is no system's.
     """
     pairs = []
     only = list(dict.fromkeys(sweep.optimizers if sweep.only is None else sweep.only))
     for name in only:
         by_mode = {"common": sweep.common_schedule, "usual": sweep.optimizers[name].usual}
         pairs += [(name, schedule) for schedule in dict.fromkeys(by_mode[mode] for mode in sweep.schedule_modes)]
-    if not pairs:
-        raise ConfigError("sweep.only: nothing to tune: name at least one optimizer")
     found, known = [], set[str]()
     for name, schedule in pairs:
         if schedule not in sweep.schedules:
-            known_ones = ", ".join(sweep.schedules)
-            raise ConfigError(f"sweep: no schedule {schedule!r} in sweep.schedules; there are {known_ones}")
+            raise ConfigError(f"sweep.schedules: none is {schedule!r}; there are {', '.join(sweep.schedules)}")
         words = (f"optimizer={name}", f"schedule={schedule}", *sweep.schedules[schedule].overrides)
         whole = sweep.space(name, schedule)
         known |= whole.keys()
         space = {key: one for key, one in whole.items() if sweep.search is None or key in sweep.search}
         if LR not in space:
-            raise ConfigError(f"sweep: the lr of {name} must be searched too: in its around, and in sweep.search")
+            raise ConfigError(f"sweep.search: the lr of {name} must be searched too, and have a range")
         label = f"{name} {schedule}" if len(pairs) > len(only) else name
         usual = sweep.optimizers[name].usual if "usual" in sweep.schedule_modes else sweep.common_schedule
         found.append(TunedSystem(label, name, words, schedule == usual, space, seed))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.programs import Programs
 
 TINY = (
     "data.prepare.num_train=60",
@@ -24,6 +28,12 @@ TINY = (
 )
 
 
+@functools.cache
+def session_programs() -> Programs:
+    """Return what starts the commands quickly, for all tests of this process."""
+    return Programs(Path(tempfile.mkdtemp(prefix="werdict-programs-")) / "log.txt")
+
+
 @dataclass(frozen=True)
 class Workplace:
     """A folder to run commands in."""
@@ -31,7 +41,18 @@ class Workplace:
     folder: Path
 
     def run(self, command: str, *words: str, code: int = 0, **environment: str) -> str:
-        """Run ``asr-<command>``; return all that it printed."""
+        """Run ``asr-<command>``, forked from a process that has imported it; return all that it printed.
+
+        Variables of the environment, which may change what is imported, need a new interpreter.
+        """
+        if environment:
+            return self.run_fresh(command, *words, code=code, **environment)
+        ended = session_programs().run(command, *words, cwd=self.folder, timeout_s=600)
+        assert ended.code == code, f"exit code {ended.code}, expected {code}:\n{ended.printed}"
+        return ended.printed
+
+    def run_fresh(self, command: str, *words: str, code: int = 0, **environment: str) -> str:
+        """Run ``asr-<command>`` in a new interpreter, as a user does; return all that it printed."""
         done = subprocess.run(
             [sys.executable, "-m", "asr.commands", command, *words],
             cwd=self.folder,

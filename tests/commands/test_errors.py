@@ -14,7 +14,7 @@ from asr.commands.app import run_app
 from asr.config.build import plain
 from asr.config.dry_run import dry_run
 from asr.config.help import config_folder
-from asr.errors import OutOfMemory, RunFailed
+from asr.errors import RunFailed
 
 
 def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
@@ -32,92 +32,63 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "key", "parts"),
     [
-        # keys that there are not, and choices
+        # keys that do not exist, and choices
         ("+datta.dir=x", "datta", ["'data'"]),
         ("+data.limit=1", "data.limit", ["'limits'"]),
-        ("+data.storage.folder=x", "data.storage.folder", ["kind", "dir", "audio"]),
-        ("+init.frozen=[]", "init.frozen", ["'freeze'"]),
         ("optimizer.lrr=1", "optimizer.lrr", ["'lr'", "weight_decay"]),
         ("+optimizer.lrr=1", "optimizer.lrr", ["'lr'", "weight_decay"]),
         ("optimiser=adamw", "optimiser", ["'optimizer'"]),
         ("optimizer=adamm", "optimizer=adamm", ["'adamw'", "eve"]),
         ("recipe=digits/transfomer_ctc", "recipe", ["'digits/transformer_ctc'"]),
-        ("trainer.max_stepz=5", "trainer.max_stepz", ["'max_steps'"]),
         ("tokenizer=char +tokenizer.vocab_size=9", "tokenizer.vocab_size", []),
         ("encoder._target_=asr.models.encoders.Nothing", "encoder._target_", ["Nothing", "PYTHONPATH"]),
-        ("~seed", "seed", ["missing"]),
-        ("~callbacks", "callbacks", ["missing"]),
         ("~optimizer", "optimizer", ["missing"]),
         ("audio='a b'c", "audio", []),
         # values of the schema
         ("decode=[best,raw]", "decode", ["'raw'"]),
-        ("weights=mean", "weights", ["'mean'", "'average'"]),
         ("seed=abc", "seed", ["'abc'"]),
-        ("torch_threads=0", "torch_threads", ["0"]),
-        ("find_batch_size=maybe", "find_batch_size", ["'maybe'"]),
-        ("data.max_unreadable=2", "data.max_unreadable", ["2"]),
-        ("data.scoring_unit=words", "data.scoring_unit", ["'words'", "'character'"]),
-        ("data.storage=shar", "data.storage", ["data.storage.dir=PATH"]),
-        ("data.storage=shar data.storage.dir=new data.storage.audio=mp3", "data.storage.audio", ["'mp3'", "'opus'"]),
+        ("data.storage=shar", "data.storage", ["data.storage.dir"]),
         ("data.corpus=../elsewhere", "data.corpus", ["'../elsewhere'"]),
-        ("trainer.max_steps=null", "trainer.max_steps", ["None"]),
         ("trainer.max_steps=1e3", "trainer.max_steps", ["1000.0"]),
-        ("trainer.max_epochs=-3", "trainer.max_epochs", ["-3"]),
-        ("trainer.val_check_interval=0.5", "trainer.val_check_interval", ["0.5"]),
-        ("trainer.accelerator=tpu", "trainer.accelerator", ["'tpu'", "'gpu'"]),
-        ("trainer.precision=bf16-true", "trainer.precision", ["'bf16-true'", "'bf16-mixed'"]),
-        ("trainer.gradient_clip_val=-1", "trainer.gradient_clip_val", ["-1"]),
         ("+trainer.strategy=fsdp", "trainer.strategy", ["'fsdp'", "'ddp'"]),
-        ("init.freeze=nothing", "init.freeze", ["'nothing'"]),
+        ("sweep.target_wer=20", "sweep.target_wer", ["20"]),
+        ("data.sources=[{recipe: digits/transformer_ctc, weight: 0}]", "data.sources.0.weight", ["0"]),
         # values of what is built
         ("optimizer.lr=-1", "optimizer", ["lr", "-1"]),
-        ("optimizer.lr=fast", "optimizer.lr", ["'fast'"]),
         ("optimizer.betas=[0.9]", "optimizer.betas", ["[0.9]"]),
         ("encoder.d_model=-3", "encoder.d_model", ["-3"]),
         ("encoder.num_layers=1.5", "encoder.num_layers", ["1.5"]),
-        ("encoder=zipformer_xs encoder.num_encoder_layers=[true,1,1]", "encoder.num_encoder_layers.0", ["True"]),
         ("head=inter_ctc encoder=zipformer_xs", "head", ["intermediate_layers"]),
+        ("head=transducer", "decoder=transducer_beam", ["TransducerHead"]),
         ("schedule=eden schedule.lr_batches=0", "schedule", ["lr_batches", "0"]),
-        ("data.batch.max_duration_s=0", "data.batch", ["max_duration_s", "0"]),
         ("data.text.case=title", "data.text.case", ["title", "lower"]),
         ("parameter_rules.rules=[{pattern:nothing_like_it}]", "parameter_rules", ["nothing_like_it"]),
         ("callbacks.averaging.every=0", "callbacks.averaging.every", ["0"]),
         ("trainer.devices=0", "trainer", ["devices", "0"]),
-        (
-            "+callbacks.lr={_target_:lightning.pytorch.callbacks.LearningRateMonitor,logging_interval:never}",
-            "callbacks.lr",
-            ["logging_interval", "never"],
-        ),
         # what does not fit together, or would be lost
         ("features=log_mel_precomputed augment=speed_specaugment", "augment.audio", ["stored"]),
-        ("weights=average callbacks.averaging=null", "weights=average", ["callbacks.averaging=null"]),
+        ("features=log_mel_on_device features.precomputed=true", "features", ["precomputed", "on_device"]),
+        ("augment=noise", "augment.audio.noise", ["folder"]),
         ("weights=ema callbacks.averaging.ema_decay=null", "weights=ema", ["ema_decay=null"]),
-        ("decode=[best,average] callbacks.averaging=null", "decode=[best,average]", ["callbacks.averaging=null"]),
         ("trainer.num_nodes=2", "trainer.num_nodes=2", ["torchrun"]),
-        ("+trainer.default_root_dir=/tmp", "trainer.default_root_dir", ["run_dir"]),
-        ("+callbacks.checkpoints.run_dir=/tmp", "callbacks.checkpoints.run_dir", []),
         ("+encoder.num_features=40", "encoder.num_features", []),
-        ("+logger.wandb=5", "logger.wandb", ["5"]),
+        ("+callbacks.checkpoints.run_dir=/tmp", "callbacks.checkpoints.run_dir", []),
         # places
         ("resume=nowhere", "resume", ["nowhere"]),
-        ("run_dir=/dev/null/run", "run_dir", ["/dev/null"]),
         ("run_dir=/etc", "run_dir", ["/etc", "not empty"]),
-        ("data.dir=", "data.dir", ["''"]),
         ("recipes_dir=/nowhere/at/all", "recipes_dir", ["/nowhere/at/all"]),
-        ("data.dir='~nobody-knows/x'", "nobody-knows", []),
     ],
 )
 def test_a_wrong_override_is_explained(monkeypatch, capsys, tmp_path, words, key, parts):
-    said = run(monkeypatch, capsys, tmp_path, *words.split(" ") if "'" not in words else [words])
+    said = run(monkeypatch, capsys, tmp_path, *words.split(" ") if not {"'", "{"} & {*words} else [words])
     for part in (key, *parts):
         assert part in said
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("error", [RunFailed, OutOfMemory], ids=lambda error: error.__name__)
-def test_a_training_that_cannot_go_on_ends_with_its_message(monkeypatch, capsys, error):
+def test_a_run_that_cannot_continue_ends_with_its_message(monkeypatch, capsys):
     def fails(config):
-        raise error("out of luck; train elsewhere")
+        raise RunFailed("out of luck; train elsewhere")
 
     monkeypatch.setattr(sys, "argv", ["asr-train"])
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
@@ -128,7 +99,7 @@ def test_a_training_that_cannot_go_on_ends_with_its_message(monkeypatch, capsys,
     assert "out of luck; train elsewhere" in said
     assert "Traceback" not in said
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    with pytest.raises(error):
+    with pytest.raises(RunFailed):
         run_app("train", fails)
 
 
@@ -137,8 +108,7 @@ def test_a_training_that_cannot_go_on_ends_with_its_message(monkeypatch, capsys,
     [
         "optimizer=eve schedule=eden encoder.num_layers=1",
         "recipe=digits/zipformer_ctc ++best_lr.eve=0.1",
-        "++best_lr={adamw:0.1} allow_changes=false data.vocab_size=300",
-        "tokenizer=char",
+        "optimizer.caution=true optimizer.gradient_clipping=l2 allow_changes=false data.vocab_size=300",
     ],
 )
 def test_a_good_command_line_passes_and_writes_nothing(monkeypatch, tmp_path, line):

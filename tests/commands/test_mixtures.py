@@ -2,12 +2,10 @@
 
 import csv
 import os
-import re
 import signal
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from asr.run_folder import DATA_RECORD
 from tests.commands.conftest import TINY, Workplace
@@ -50,38 +48,27 @@ def shares(run_dir):
     return {row["name"].rpartition("/")[2]: float(row["value"]) for row in rows}
 
 
-@pytest.mark.parametrize("name", ["own", "fsdd"])
-def test_a_mixture_trains_by_weight_and_resumes_exactly_and_tests_each_corpus(place, name, request):
-    """Synthetic digits are mixed with a table of one's own, and with recordings of real digits."""
-    if name == "own":
-        first = own(place)
-    else:
-        archive = request.getfixturevalue("shared_data") / "fsdd_flac.tar"
-        first = f"recipe: fsdd/transformer_ctc, source: {archive}, {SMALL}"
-    words = (*WORDS, sources(first, 3, 1))
-    whole, killed = place.folder / f"{name}_whole", place.folder / f"{name}_killed"
-    printed = place.run("train", *words, f"run_dir={whole}")
-    assert f"mixture, per epoch: {name} 7" in printed
+def test_a_mixture_trains_by_weight_and_resumes_exactly_and_tests_each_corpus(place):
+    words = (*WORDS, sources(own(place), 3, 1))
+    whole, killed = place.folder / "whole", place.folder / "killed"
+    place.run("train", *words, f"run_dir={whole}")
     decoded = {path.name.partition(".")[0] for path in (whole / "decode").glob("*.hyp.txt")}
-    assert decoded >= {f"test-{name}", "test-digits"}
-    assert 0.6 < shares(whole)[name] < 0.9
-    assert shares(whole)[name] + shares(whole)["digits"] == pytest.approx(1)
-    saved = OmegaConf.load(whole / "config.yaml").data.sources
-    prepared_by = "prepare_custom" if name == "own" else "prepare_fsdd"
-    assert [entry.prepare._target_.rpartition(".")[2] for entry in saved] == [prepared_by, "prepare_digits"]
+    assert decoded >= {"test-own", "test-digits"}
+    assert 0.6 < shares(whole)["own"] < 0.9
+    assert shares(whole)["own"] + shares(whole)["digits"] == pytest.approx(1)
 
     process = start(place.folder, *words, f"run_dir={killed}")
     wait_for_update(killed, 8, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     refused = place.run("train", f"resume={killed}", "data.sources=null", code=2)
-    assert re.search(r"have changed since the run was started:\s+data\.sources", refused), refused
+    assert "data.sources" in refused
     assert "resuming from update" in place.run("train", f"resume={killed}")
     assert same_weights(last(whole), last(killed))
     assert losses(whole) == losses(killed)
 
 
-def test_weights_change_what_is_heard_and_not_the_data(place):
+def test_weights_change_what_is_used_in_training_and_not_the_data(place):
     for name, weights in (("by_size", ()), ("heavy", (1, 9))):
         place.run("train", *WORDS, sources(own(place), *weights), f"run_dir={name}", "decode_test=false")
     by_size, heavy = place.folder / "by_size", place.folder / "heavy"
@@ -92,70 +79,31 @@ def test_weights_change_what_is_heard_and_not_the_data(place):
 
 
 @pytest.mark.parametrize(
-    ("word", "parts"),
+    ("words", "parts"),
     [
-        ("data.sources=3", ["data.sources", "given 3"]),
-        ("data.sources=[]", ["data.sources", "given []"]),
         ("data.sources=[{recipe: fsdd}]", ["recipe=fsdd", "fsdd/transformer_ctc"]),
-        ("data.sources=[{recipe: ../x}]", ["data.sources.0.recipe", "'../x'"]),
-        ("data.sources=[{recipe: digits/transformer_ctc, wait: 1}]", ["data.sources.0.wait"]),
-        (
-            "data.sources=[{recipe: digits/transformer_ctc}, {recipe: digits/zipformer_ctc}]",
-            ["2 corpora are named digits; give each a name"],
-        ),
-        (
-            "data.sources=[{recipe: digits/transformer_ctc, weight: 1}, {recipe: fsdd/transformer_ctc}]",
-            ["give each corpus a weight, or none of them"],
-        ),
-        ("data.sources=[{recipe: digits/transformer_ctc, weight: 0}]", ["data.sources.0.weight", "0"]),
-        ("data.sources=[{recipe: digits/transformer_ctc, name: a/b}]", ["data.sources.0.name", "'a/b'"]),
-        (
-            "data.sources=[{recipe: digits/transformer_ctc, prepare: {seeed: 1}}]",
-            ["data.sources.0.prepare.seeed: prepare_digits has no such option"],
-        ),
-        (
-            "data.sources=[{recipe: digits/transformer_ctc, prepare: {output_dir: x}}]",
-            ["data.sources.0.prepare", "output_dir"],
-        ),
-        (
-            "data.sources=[{recipe: custom/transformer_ctc, source: nowhere.tsv}]",
-            ["data.sources.0.source: there is no file or folder 'nowhere.tsv'"],
-        ),
-        (
-            "data.sources=[{recipe: custom/transformer_ctc}]",
-            ["recipe custom needs your recordings: data.sources.0.source="],
-        ),
+        ("data.sources=[{recipe: digits/transformer_ctc}, {recipe: digits/zipformer_ctc}]", ["digits", "name"]),
+        ("data.sources=[{recipe: digits/transformer_ctc, weight: 1}, {recipe: fsdd/transformer_ctc}]", ["weight"]),
+        ("data.sources=[{recipe: digits/transformer_ctc, prepare: {seeed: 1}}]", ["data.sources.0.prepare.seeed"]),
+        ("data.sources=[{recipe: custom/transformer_ctc, source: nowhere.tsv}]", ["data.sources.0.source", "nowhere"]),
+        ("data.sources=[{recipe: custom/transformer_ctc}]", ["data.sources.0.source"]),
+        (["data.sources=[{recipe: digits/transformer_ctc}]", "data.source=x"], ["data.source"]),
     ],
 )
-def test_wrong_sources_are_refused_before_anything_is_prepared(programs, tmp_path, word, parts):
-    ended = programs.run("train", *WORDS, word, cwd=tmp_path)
+def test_wrong_sources_are_refused_before_anything_is_prepared(programs, tmp_path, words, parts):
+    ended = programs.run("train", *WORDS, *([words] if isinstance(words, str) else words), cwd=tmp_path)
     assert (ended.code, [part for part in parts if part not in ended.printed]) == (2, []), ended.printed
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
-def test_a_source_beside_sources_is_refused(place):
-    printed = place.run("train", *WORDS, sources(own(place)), "data.source=x", code=2)
-    assert "data.sources says of each corpus where it lies; leave data.source out" in printed
-
-
-@pytest.mark.parametrize(
-    ("of_test", "of_train", "names", "message"),
-    [
-        ("test-b", "train", ("a", "a-b"), "a and a-b would both have a test set 'test-a-b'; give one of them another"),
-        ("train", "test", ("a", "b"), "is in training of b and in the test set of a; leave it out of one of them"),
-    ],
-    ids=["one name for two sets", "held out by one and trained on by the other"],
-)
-def test_corpora_that_spoil_each_other_are_refused(place, of_test, of_train, names, message):
+def test_what_one_corpus_holds_out_and_another_trains_on_is_refused(place):
     """The second corpus has the same recordings as the first, in other splits."""
-    splits = {"test": of_test, "train": of_train}
+    other = {"train": "test", "test": "train", "dev": "dev", "split": "split"}
     rows = [row.rpartition("\t") for row in (place.folder / "own.tsv").read_text().splitlines()]
-    other = [f"{row}\t{splits.get(split, split)}" for row, _, split in rows]
-    (place.folder / "other.tsv").write_text("\n".join(other) + "\n")
-    tables = ("other.tsv", "own.tsv") if of_train == "train" else ("own.tsv", "other.tsv")
+    (place.folder / "other.tsv").write_text("".join(f"{row}\t{other[split]}\n" for row, _, split in rows))
     entries = ", ".join(
-        f"{{recipe: custom/transformer_ctc, name: {name}, source: {table}}}"
-        for name, table in zip(names, tables, strict=True)
+        f"{{recipe: custom/transformer_ctc, name: {name}, source: {name}.tsv}}" for name in ("own", "other")
     )
     words = ("recipe=digits/transformer_ctc", "tokenizer=char", f"data.sources=[{entries}]")
-    assert message in place.run("prepare", *words, code=2)
+    printed = place.run("prepare", *words, code=2)
+    assert "is in training of other and in the test set of own" in printed

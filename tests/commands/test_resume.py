@@ -78,14 +78,13 @@ def test_two_processes_do_what_one_does_that_accumulates(place):
     [("alone", ("trainer.accumulate_grad_batches=2",), 8), ("ranks", (TWO,), 7)],
     ids=["alone", "two processes"],
 )
-def test_a_killed_training_goes_on_bit_for_bit(place, trained, tmp_path, whole, options, update):
+def test_a_killed_run_is_resumed_bit_for_bit(place, trained, tmp_path, whole, options, update):
     process = start(tmp_path, *OPTIONS, *options, "run_dir=killed", f"data.dir={data(trained)}")
     wait_for_update(tmp_path / "killed", update, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     printed = Workplace(tmp_path).run("train", "resume=killed")
     assert "resuming from update 6" in printed
-    assert "CPU minutes) since it was resumed after update 6\n" in printed
     first, second = last(place.folder / whole), last(tmp_path / "killed")
     assert same_weights(first, second)
     assert same(first["averages"], second["averages"])
@@ -94,35 +93,7 @@ def test_a_killed_training_goes_on_bit_for_bit(place, trained, tmp_path, whole, 
     assert losses(place.folder / whole) == losses(tmp_path / "killed")
 
 
-def test_the_death_of_one_process_ends_the_others_and_is_said(trained, tmp_path):
-    long = ("trainer.max_steps=5000", "trainer.val_check_interval=5000", TWO, "run_dir=run")
-    process = start(tmp_path, *OPTIONS, *long, f"data.dir={data(trained)}")
-    wait_for_update(tmp_path / "run", 3, process)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    ranks = [pid for pid in children if b"LOCAL_RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()]
-    os.kill(int(ranks[0]), signal.SIGKILL)
-    assert process.wait(timeout=600) != 0
-    assert "process 1 of 2 was killed by SIGKILL; the others were ended" in (tmp_path / "log.txt").read_text()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
-
-
-def test_what_has_changed_is_said_and_refused(place):
-    printed = place.run("train", "resume=alone", "optimizer.lr=0.003", code=2)
-    assert "optimizer.lr: 0.0015 in the run, 0.003 now" in printed
-    assert "allow_changes=true" in printed
-
-
-def test_a_run_that_is_training_is_not_touched_by_a_second_process(trained, tmp_path):
-    long = ("trainer.max_steps=5000", "trainer.val_check_interval=5000", "run_dir=run")
-    process = start(tmp_path, *OPTIONS, *long, f"data.dir={data(trained)}")
-    wait_for_update(tmp_path / "run", 1, process)
-    printed = Workplace(tmp_path).run("train", "resume=run", code=2)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert "another process is training in" in printed
-
-
-def test_another_number_of_processes_goes_on_at_the_next_epoch(trained, tmp_path):
+def test_another_number_of_processes_resumes_at_the_next_epoch(trained, tmp_path):
     place = Workplace(tmp_path)
     options = (*OPTIONS, "run_dir=run", f"data.dir={data(trained)}", "trainer.max_steps=6")
     place.run("train", *options, "data.prepare.num_train=60")

@@ -1,74 +1,45 @@
 """Options that cross several parts: recipes from elsewhere, stored features, precision, two processes at once."""
 
-import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.commands.conftest import TINY, Workplace
+from tests.small_runs import TINY_MODEL
 
-PREPARE = '''
-from pathlib import Path
-import numpy as np, soundfile
-from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
-from asr.data.manifests.corpus import Corpus, Manifests
+PREPARE = """
+from asr.recipes.digits.prepare import prepare_digits
 
-def prepare_beeps(output_dir: Path, *, source: str | None = None, count: int = 20) -> Corpus:
-    """High and low beeps."""
-    splits = {}
-    for split in ("train", "dev", "test"):
-        pairs = []
-        for index in range(count):
-            name, word = f"{split}{index}", ("low", "high")[index % 2]
-            path = output_dir / f"{name}.wav"
-            soundfile.write(path, 0.3 * np.sin(np.arange(8000) * (0.1 + 0.4 * (index % 2))), 16000)
-            recording = Recording.from_file(path, recording_id=name)
-            pairs.append((recording, SupervisionSegment(name, name, 0, recording.duration, text=word)))
-        splits[split] = Manifests(
-            RecordingSet.from_recordings(r for r, _ in pairs), SupervisionSet.from_segments(s for _, s in pairs)
-        )
-    return Corpus(splits)
-'''
+def prepare_beeps(output_dir, *, source=None, count: int = 4):
+    return prepare_digits(output_dir, num_train=3 * count, num_dev=count, num_test=count)
+"""
 RECIPE = """# @package _global_
 # beeps, to show that recipes may come from elsewhere
-defaults:
-  - override /encoder: transformer_xs
-  - override /tokenizer: char
 data:
   corpus: beeps
   prepare:
     _target_: asr.recipes.beeps.prepare.prepare_beeps
     _partial_: true
-    count: 20
+    count: 4
 """
-MODEL = tuple(word for word in TINY if not word.startswith("data.prepare"))
 
 
-@pytest.fixture
-def recipes(tmp_path) -> Path:
-    folder = tmp_path / "my recipes"
-    (folder / "beeps").mkdir(parents=True)
-    (folder / "beeps" / "prepare.py").write_text(PREPARE)
-    (folder / "beeps" / "tiny.yaml").write_text(RECIPE)
-    return folder
-
-
-def test_a_recipe_outside_the_repository_trains_and_is_found_by_its_name(recipes, tmp_path):
-    place = Workplace(tmp_path)
-    where = f"recipes_dir='{recipes}'"
-    printed = place.run("train", where, "recipe=beeps/tiny", *MODEL, "logger=none", "run_dir=run")
-    assert "WER" in printed
-    place.run("train", "-m", where, "recipe=beeps/tiny", *MODEL, "logger=none", "seed=1,2", "sweep.name=both")
-    assert len(list((tmp_path / "runs" / "both").glob("*/decode/test.hyp.txt"))) == 2
-    said = place.run("train", where, "recipe=beeps/tinny", code=2)
-    assert "beeps/tiny" in said
-    assert "digits/transformer_ctc" in said
-    # decoding needs the checkpoint alone, not the recipe
-    assert "WER" in place.run("evaluate", "run=run")
+def test_a_recipe_outside_the_repository_trains_and_is_found_by_its_name(programs, tmp_path):
+    folder = tmp_path / "my recipes" / "beeps"
+    folder.mkdir(parents=True)
+    (folder / "prepare.py").write_text(PREPARE)
+    (folder / "tiny.yaml").write_text(RECIPE)
+    where = f"recipes_dir='{tmp_path}/my recipes'"
+    words = ("-m", where, "recipe=beeps/tiny", *TINY_MODEL, "seed=1,2", "sweep.name=both")
+    ended = programs.run("train", *words, cwd=tmp_path, timeout_s=300)
+    assert ended.code == 0, ended.printed
+    first, _ = tmp_path.glob("runs/both/*/decode/test.hyp.txt")
+    ended = programs.run("evaluate", f"run={first.parents[1].relative_to(tmp_path)}", "num_workers=0", cwd=tmp_path)
+    assert ended.code == 0, ended.printed
+    ended = programs.run("train", where, "recipe=beeps/tinny", cwd=tmp_path)
+    assert (ended.code, "beeps/tiny" in ended.last_line) == (2, True), ended.printed
 
 
 def test_stored_features_give_the_numbers_of_computed_ones(trained):
@@ -96,17 +67,6 @@ def test_two_processes_prepare_once(tmp_path):
     assert [process.returncode for process in both] == [0, 0], printed
     assert sum("speaking train" in text for text in printed) == 1
     assert len(list(tmp_path.glob("data/digits/*/*/prepared.json"))) == 1
-
-
-def test_changed_options_get_data_of_their_own(trained):
-    """Another tokenizer shares the audio; another corpus size shares nothing."""
-    trained.run("prepare", *TINY, "tokenizer=bpe", "data.vocab_size=30")
-    trained.run("prepare", *TINY, "data.prepare.num_dev=9")
-    corpora = {}
-    for index in trained.folder.glob("data/digits/*/*/prepared.json"):
-        corpora.setdefault(index.parent.parent.name, []).append(json.loads(index.read_text())["tokenizer"]["kind"])
-    assert len(corpora) == 2
-    assert "sentencepiece" in max(corpora.values(), key=len)
 
 
 def test_hydras_own_flags_work(tmp_path):

@@ -29,7 +29,7 @@ OPTIONS = (
 )
 
 
-def heard(samples: np.ndarray) -> str:
+def streamed_text(samples: np.ndarray) -> str:
     """Run the README's lines, and return the text of the last one, with the finals before it."""
     section = README.split("\n## Live streams\n")[1].split("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.S)
@@ -50,4 +50,4 @@ def test_it_trains_decodes_and_streams_as_the_readme_shows(trained, tmp_path, mo
     samples = np.random.default_rng(0).normal(0, 0.1, 48_000 * 3).astype(np.float32)
     soundfile.write("noise.wav", samples, 48_000, subtype="FLOAT")
     transcribed = workplace.run("transcribe", "run=runs/latest", "audio=noise.wav", "max_segment_s=10")
-    assert heard(samples) == transcribed.splitlines()[-1].partition("\t")[2]
+    assert streamed_text(samples) == transcribed.splitlines()[-1].partition("\t")[2]
