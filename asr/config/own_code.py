@@ -105,9 +105,7 @@ def _refused(key: str, node: Mapping[str, Any]) -> str:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError):
-        return (
-            ""  # of our packages, where nobody else writes: such as a recipe of recipes_dir, which decoding needs not
-        )
+        return ""  # of our packages, in which there is no such code, such as a recipe of a recipes_dir
     defined_in = str(getattr(found, "__module__", ""))
     if not is_within(defined_in, allowed):
         return f"is not defined in {' or '.join(allowed)}"
