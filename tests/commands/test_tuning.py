@@ -177,8 +177,8 @@ EVE = ("sweep.only=[eve]", "sweep.schedule_modes=[usual]")
         (["sweep.studies=3", "sweep.seeds=[1,2]"], "sweep.seeds"),
         (["sweep.tuning_overrides=['seed=1']"], "seed=1"),
         (["sweep.only=[adamw]", "sweep.compared=[untuned adamv]"], "'untuned adamv'"),
-        ([*EVE, "++sweep.choices.encoder.dropout=[0.1,2]"], "dropout=2, which is refused: encoder: dropout"),
-        ([*EVE, "sweep.tuning_overrides=['encoder.dropout=7']"], "which is refused: encoder: dropout"),
+        ([*EVE, "++sweep.choices.encoder.dropout=[0.1,2]"], "dropout=2, which is refused: encoder.dropout"),
+        ([*EVE, "sweep.tuning_overrides=['encoder.dropout=7']"], "which is refused: encoder.dropout"),
         (["sweep.only=[adamw]", "sweep.gpus_per_job=1"], "sweep.gpus_per_job=1"),
     ],
 )

@@ -39,7 +39,11 @@ def test_several_processes_work_and_tasks_are_read_as_they_become_free():
             read.append(number)
             yield number
 
-    found = run_jobs(lambda _: os.getpid(), tasks(), 2)
+    def work(_: int) -> int:
+        time.sleep(0.01)  # longer than it takes to start the second process's loop
+        return os.getpid()
+
+    found = run_jobs(work, tasks(), 2)
     pids = {next(found), next(found)}
     assert os.getpid() not in pids
     assert len(read) < 20
