@@ -11,7 +11,6 @@ from asr.commands import transcribe
 from asr.commands.app import run_app
 from asr.console import PlainConsole, one_line, printable
 from asr.errors import ConfigError
-from asr.evaluation import formatting
 from tests.faults.spoken_corpus import write_audio
 
 # what is given, what is shown
@@ -45,10 +44,6 @@ def test_what_rich_draws_has_no_controls_either():
     PlainConsole(file=file, width=80).print(Panel("a\x1b[2J\x1b]0;title\x07b"))
     assert "a\\x1b[2J" in file.getvalue()
     assert "\x1b" not in file.getvalue()
-
-
-def test_reports_replace_what_reorders():
-    assert formatting.printable("gpj.\u202eexe") == "gpj.�exe"
 
 
 @pytest.mark.parametrize(("is_terminal", "shown"), [(True, "\\x1b]0;a.wav\tone\n"), (False, "\x1b]0;a.wav\tone\n")])
