@@ -32,8 +32,9 @@ def rows(setting: Setting, of: str) -> Iterator[Row]:
         yield from until_error("losses", losses(setting), setting)
         yield from until_error("streams", streams(setting), setting)
         return
-    for case in _of_tests("optim.test_golden").REFERENCED:
-        yield from until_error(f"{case.name}: 32-bit trajectory", trajectory(case, setting), setting)
+    for case in _of_tests("optim.cases").CASES:
+        if case.golden:
+            yield from until_error(f"{case.name}: 32-bit trajectory", trajectory(case, setting), setting)
     for case in _of_tests("optim.cases").CASES:
         yield from until_error(f"{case.name}: steps", optimizer_steps(case, setting), setting)
 

@@ -132,7 +132,7 @@ def test_weights_are_chosen_on_any_manifest_but_that_of_the_test(small_run, lm, 
         ("evaluate", ["decoder.lm=gone.arpa"], "decoder: lm: 'gone.arpa'"),
         ("evaluate", ["decoder.lm=TEXT"], "text.txt: line 1"),
         ("evaluate", ["decoder.lm=WORDS"], "words.arpa: its words are like ['alpha']"),
-        ("evaluate", ["decoder.beam_size=0"], "decoder: beam_size"),
+        ("evaluate", ["decoder.beam_size=0"], "decoder.beam_size"),
         ("train", ["decoder.lm=TEXT"], "decoder.lm"),
     ],
 )
