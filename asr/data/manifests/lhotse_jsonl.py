@@ -85,12 +85,14 @@ def items(path: Path, make: Callable[[dict[str, Any]], Any], unused: Sequence[st
     Raises:
         ValueError: a line is malformed, or names anything but plain local files.
     """
+    # cuts of prepared data name files from their own folder, other manifests, as lhotse does, from the current one
+    start = path.parent if (path.parent / "prepared.json").is_file() else Path()
     number = 1
     try:
         for data in track(load_jsonl(path), f"reading {path.name}", transient=True):
             if data is not None:
                 data = {name: value for name, value in data.items() if name not in unused}
-                refuse_foreign(data)
+                refuse_foreign(data, start)
                 yield f"{path}, line {number}", make(data)
             number += 1
     except Exception as error:  # lhotse checks few types, and raises whatever follows
@@ -98,10 +100,14 @@ def items(path: Path, make: Callable[[dict[str, Any]], Any], unused: Sequence[st
         raise ValueError(f"{path}, line {number}: {error}") from error
 
 
-def refuse_foreign(data: Any) -> None:
+def refuse_foreign(data: Any, start: Path = Path()) -> None:
     """Refuse data of a manifest that name anything but plain local files; make their paths absolute.
 
     Impulse responses, in transforms of a recording, are recordings too.
+
+    Args:
+        data: of an item.
+        start: folder that relative paths start from.
 
     Raises:
         ValueError: lhotse would run a command, open an address or unpickle.
@@ -115,13 +121,13 @@ def refuse_foreign(data: Any) -> None:
                         f"run code or fetch something; save it to files, and name these ({kind} {allowed!r})"
                     )
                 # prepared data must not depend on where a command is started
-                data[place] = os.path.abspath(data[place])
+                data[place] = os.path.abspath(start / data[place])
         for name, value in data.items():
             if name != "custom":  # which is not used
-                refuse_foreign(value)
+                refuse_foreign(value, start)
     elif isinstance(data, list):
         for value in data:
-            refuse_foreign(value)
+            refuse_foreign(value, start)
 
 
 def _is_plain(path: object) -> bool:
