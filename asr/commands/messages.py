@@ -70,6 +70,8 @@ def _message(error: Exception, config_name: str) -> tuple[str, int]:
 
 def _explain_os_error(error: OSError) -> tuple[str, int]:
     """Return what the operating system refused, in a line, and the exit code: 2 if another name would help."""
+    if error.errno == errno.EPIPE:
+        return "the program that read the output has ended", 1
     where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     message = f"{error.strerror or error}" + (f": {where}" if where else "")
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, *TOO_MANY_FILES):

@@ -58,7 +58,7 @@ def test_a_failing_job_does_not_stop_the_others_and_is_named_at_the_end(trained,
     words = ("-m", "encoder.num_layers=0,1", "sweep.name=mixed", f"data.dir={data(trained)}")
     printed = Workplace(tmp_path).run("train", *QUICK, *words, code=1)
     found = {word: r.status for r in records(tmp_path / "runs" / "mixed") for word in r.overrides if "layers" in word}
-    assert "encoder: num_layers" in printed
+    assert "encoder.num_layers" in printed
     assert found == {"encoder.num_layers=0": "failed", "encoder.num_layers=1": "finished"}
     (refused,) = [record.name for record in records(tmp_path / "runs" / "mixed") if record.failed]
     assert f"2 jobs: 1 finished, 1 not: {refused}; " in printed

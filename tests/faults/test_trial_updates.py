@@ -24,10 +24,6 @@ REFUSED = {
         (*SCHEDULE, "schedule._target_=torch.optim.lr_scheduler.StepLR", "+schedule.step_size=0"),
         "asr-train: schedule: ",
     ),
-    "a callback without a logger": (
-        ("logger=none", "+callbacks.lr._target_=lightning.pytorch.callbacks.LearningRateMonitor"),
-        "callbacks: LearningRateMonitor",
-    ),
 }
 
 
