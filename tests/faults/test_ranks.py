@@ -58,7 +58,7 @@ def test_a_killed_process_is_the_only_one_that_is_spoken_of(small_run, tmp_path)
 def test_a_lost_peer_is_not_said_to_have_printed_anything_and_the_run_can_be_resumed(tmp_path):
     with (
         pytest.raises(PeerLost, match="asr-train resume="),
-        saying_how_to_resume(tmp_path, None),
+        saying_how_to_resume(tmp_path),
         explaining_lost_peers(),
     ):
         raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:1234")
