@@ -14,22 +14,6 @@ NUM_NAMED = 5
 console = PlainConsole()
 
 
-def max_unreadable(share: object, num_cuts: int) -> int:
-    """Return how many of an epoch's ``num_cuts`` may be unreadable, at least one; see `check_share`."""
-    return max(1, int(check_share(share) * num_cuts))
-
-
-def check_share(share: object) -> float:
-    """Return ``data.max_unreadable`` if it is a share.
-
-    Raises:
-        ValueError: it is not in [0, 1].
-    """
-    if not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise ValueError(f"data.max_unreadable must be in [0, 1], a share of an epoch's utterances, given {share!r}")
-    return share
-
-
 class UnreadableCuts:
     """Counts utterances that could not be read, on all ranks, in the whole run and in the current epoch.
 

@@ -9,7 +9,6 @@ import torch
 
 from asr.data.loading.batch import Batch
 from asr.errors import RunFailed
-from asr.training.unreadable import check_share, max_unreadable
 from tests.training.runs import same
 from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer, trained
 
@@ -68,12 +67,6 @@ def test_counts_go_on_in_a_resumed_run(tmp_path):
     with pytest.raises(RunFailed, match=r"4 utterances .* the 3 that data\.max_unreadable allows; .*a: cut short"):
         trainer.fit(module, loader, ckpt_path=path, weights_only=True)
     assert metrics.seen[0]["train/unreadable"] == 3
-
-
-def test_a_share_of_an_epoch_may_be_unreadable_but_always_one_utterance():
-    assert [max_unreadable(share, 8) for share in (0, 0.01, 0.5)] == [1, 1, 4]
-    with pytest.raises(ValueError, match=r"data\.max_unreadable"):
-        check_share(1.1)
 
 
 @pytest.mark.slow
