@@ -77,6 +77,14 @@ def test_a_run_of_own_classes_is_killed_resumed_and_decoded_by_those_who_trust_t
     assert "WER" in run(place, "evaluate", "run=run", WERDICT_TRUST=said[2])
 
 
+@pytest.mark.slow
+@needs("pytorch_optimizer")
+def test_an_optimizer_of_another_package_is_compared_with_ours_on_an_own_encoder_by_two_processes(place):
+    words = ("-m", "--config-dir=configs", *SMALL, *OWN[:2], "optimizer=adamw,adabelief", "sweep.name=first")
+    run(place, "train", *words, "trainer.devices=2", "logger=csv")
+    assert "adabelief" in run(place, "compare", "sweep=first")
+
+
 def test_an_error_of_an_own_encoder_keeps_its_traceback_and_names_the_key(place):
     printed = run(place, "train", "encoder._target_=mypkg.wrong.Wrong", "logger=none", code=1)
     assert "Traceback" in printed
