@@ -191,8 +191,10 @@ def check_options(command: str, config: DictConfig, folder: Path) -> None:
     for key, kind in KINDS[command].items():
         if OmegaConf.is_missing(config, key):
             raise ConfigError(f"{key} must be given: {key}=…")
-        if (top := key.partition(".")[0]) not in values and top not in GROUPS:
-            raise ConfigError(f"{top} is missing in the config: it cannot be removed")
+        *place, name = key.split(".")
+        # what a _target_ builds has its own defaults, as of trainer
+        if name not in (at(values, *place) or {}) and key not in GROUPS and place[:1] in ([], ["data"], ["init"]):
+            raise ConfigError(f"{key} is missing in the config: it cannot be removed")
         given = at(values, *key.split("."))
         try:
             TypeAdapter(kind, config=ConfigDict(strict=True)).validate_python(given)
