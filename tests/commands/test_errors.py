@@ -43,7 +43,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("tokenizer=char +tokenizer.vocab_size=9", "tokenizer.vocab_size", []),
         ("encoder._target_=asr.models.encoders.Nothing", "encoder._target_", ["Nothing", "PYTHONPATH"]),
         ("~optimizer", "optimizer", ["missing"]),
-        ("~data.num_jobs", "data.num_jobs", ["missing"]),
+        ("~data.max_unreadable", "data.max_unreadable", ["missing"]),
         ("~seed", "seed", ["missing"]),
         ("audio='a b'c", "audio", []),
         # values of the schema
