@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 
 from asr.error_text import did_you_mean
 from asr.errors import ConfigError
 from asr.nested import at
+from asr.option_types import PartialShare, Share
 
 MAX_NAME_BYTES = 100  # of a set, whose files have longer names; file systems allow 255
 
@@ -22,9 +23,7 @@ Place = Name | int  # a folder may be called 2024, which Hydra reads as a number
 Places = Place | Annotated[list[Place], Field(min_length=1)]
 FileName = Annotated[str, Field(pattern=r"^[^/.][^/]*$", max_length=MAX_NAME_BYTES)] | int
 CorpusName = Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]  # names a folder below data.dir
-Share = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch takes
 Options = dict[str, Any]  # a choice of a group
 Format = Literal["tsv", "txt", "json", "ctm", "srt", "vtt"]
@@ -44,7 +43,7 @@ class MixedCorpus(BaseModel):
 
 
 RUN = {"run": Place, "trust": list[Name], "weights": Weights, "average_since": int | None}
-READING = {**RUN, "batch_duration_s": Positive, "num_workers": int, "torch_threads": Count | None}
+READING = {**RUN, "batch_duration_s": Positive, "num_workers": int, "torch_threads": PositiveInt | None}
 DECODING = {**READING, "decoder": Options | None}
 SETS = {"manifest": Places | None, "name": FileName | None, "output_dir": Place | None}
 TRAINING = {
@@ -59,7 +58,7 @@ TRAINING = {
     "allow_changes": bool,
     "resume_logger": bool,
     "recipes_dir": Place | None,
-    "torch_threads": Count | None,
+    "torch_threads": PositiveInt | None,
     "decode_test": bool,
     "find_batch_size": bool,
     "weights": Weights,
@@ -70,8 +69,8 @@ TRAINING = {
     "data.sources": Annotated[list[MixedCorpus], Field(min_length=1)] | None,
     "data.dir": Place,
     "data.by_corpus": bool,
-    "data.num_jobs": Count | None,
-    "data.max_unreadable": Annotated[float, Field(ge=0, le=1)],
+    "data.num_jobs": PositiveInt | None,
+    "data.max_unreadable": Share,
     "data.scoring_unit": Literal["word", "character"],
     "data.transcripts_lm": Annotated[int, Field(ge=0)],
     "data.storage.kind": Literal["files", "shar"],
@@ -79,24 +78,24 @@ TRAINING = {
     "data.storage.audio": Literal["flac", "original", "opus"],
     # what Lightning would take, and a run could not keep its promises with, is left out
     "trainer.accelerator": Literal["cpu", "gpu", "cuda", "auto"],
-    "trainer.num_nodes": Count,
+    "trainer.num_nodes": PositiveInt,
     # other strategies shard the weights, or start processes in which a run cannot be resumed
     "trainer.strategy": Options
     | Literal["auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true"]
     | None,
     "trainer.precision": Literal["32-true", "16-mixed", "bf16-mixed"],
-    "trainer.max_steps": Count,
-    "trainer.max_epochs": Count | Literal[-1] | None,
-    "trainer.val_check_interval": Count,
+    "trainer.max_steps": PositiveInt,
+    "trainer.max_epochs": PositiveInt | Literal[-1] | None,
+    "trainer.val_check_interval": PositiveInt,
     "trainer.check_val_every_n_epoch": None,  # validations are counted in updates
-    "trainer.log_every_n_steps": Count,
-    "trainer.accumulate_grad_batches": Count,
+    "trainer.log_every_n_steps": PositiveInt,
+    "trainer.accumulate_grad_batches": PositiveInt,
     "trainer.gradient_clip_val": Annotated[float, Field(ge=0)] | None,
     "trainer.step_in_backward": bool | None,
     "trainer.compile": bool | None,
-    "trainer.peer_timeout_s": Count | None,
-    "sweep.gpus_per_job": Count | None,
-    "sweep.jobs_per_gpu": Count | None,
+    "trainer.peer_timeout_s": PositiveInt | None,
+    "sweep.gpus_per_job": PositiveInt | None,
+    "sweep.jobs_per_gpu": PositiveInt | None,
     "sweep.target_wer": Annotated[float, Field(gt=0, lt=1)] | None,
 }
 GROUPS = ("decoder", "logger")  # a config may choose nothing from these
@@ -133,12 +132,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "text": Places | None,
         "transcripts": bool,
         "units": Literal["tokens", "words"],
-        "order": Count,
+        "order": PositiveInt,
         "output": Place,
     },
     "stream": {
         **RUN,
-        "torch_threads": Count | None,
+        "torch_threads": PositiveInt | None,
         "audio": Place,
         "sampling_rate_hz": int,
         "packet_s": Annotated[float, Field(ge=0.01, le=10)],
@@ -147,7 +146,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "demo": {
         **RUN,
-        "torch_threads": Count | None,
+        "torch_threads": PositiveInt | None,
         "decoder": Options | None,
         "port": Annotated[int, Field(ge=0, le=65535)] | None,
         "max_upload_mb": Positive,
@@ -160,11 +159,11 @@ KINDS: dict[str, dict[str, Any]] = {
         "runs": Places | None,
         "baseline": Name | None,
         "comparisons": Literal["all", "baseline"],
-        "target_wer": Share | None,
+        "target_wer": PartialShare | None,
         "minutes": Positive | None,
         "speakers": Place | None,
         "speaker_pattern": re.Pattern[str] | None,
-        "level": Share,
+        "level": PartialShare,
         "out": Place | None,
         "logger": dict[str, Options | None] | None,
     },

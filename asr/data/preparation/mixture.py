@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source, files_
 from asr.data.preparation.saved_corpus import SavedCorpus
 
 Item = TypeVar("Item")
-NAME = re.compile(r"\w[\w.+-]{0,40}")  # of a corpus, in ids and names of test sets
 SEPARATOR = ":"  # in ids, after the name of the corpus
 
 

@@ -22,7 +22,6 @@ from asr.data.features import Features, LogMel, read_features, refuse_infinite
 from asr.data.manifests.feature_storage import npy_bytes, storage_of
 from asr.data.manifests.shar.members import ShardMember
 
-FORMATS = ("flac", "opus", "original")
 OPUS_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)  # RFC 6716, section 2; libsndfile writes no others
 BLOCK_SAMPLES = 48_000  # libsndfile 1.2.2 crashes where minutes of Ogg are written at once
 
