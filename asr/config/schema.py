@@ -96,7 +96,7 @@ TRAINING = {
     "trainer.peer_timeout_s": PositiveInt | None,
     "sweep.gpus_per_job": PositiveInt | None,
     "sweep.jobs_per_gpu": PositiveInt | None,
-    "sweep.target_wer": Annotated[float, Field(gt=0, lt=1)] | None,
+    "sweep.target_wer": PartialShare | None,
 }
 GROUPS = ("decoder", "logger")  # a config may choose nothing from these
 KINDS: dict[str, dict[str, Any]] = {
