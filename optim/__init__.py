@@ -7,8 +7,8 @@ from optim.aliases import ALIASES
 from optim.cain import Cain
 from optim.combined import Combined
 from optim.composable import CommonOptions, Composable
-from optim.engine.batch import ParamBatch, Update
 from optim.engine.chain import Chain, chain
+from optim.engine.param_batch import ParamBatch, Update
 from optim.engine.transform import FusedTransform, GroupTransform, SkipUpdate, Transform
 from optim.eve import Eve
 from optim.health import Health
@@ -37,8 +37,8 @@ from optim.schedules.warmup_stable_decay import WarmupStableDecay
 from optim.soap.optimizer import SOAP
 from optim.t5x_adafactor.factor_rules import FactorDim, HParamMap, standard_logical_factor_rules
 from optim.t5x_adafactor.optimizer import T5XAdafactor
+from optim.transforms.combining import Branches, Sequential
 from optim.transforms.function import transform
-from optim.transforms.nested import Branches, Sequential
 from optim.transforms.schedule_free import ScheduleFree
 
 __all__ = [

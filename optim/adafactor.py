@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from optim.engine.batch import Group, ParamBatch, Scalar, Update, at_least, at_most
 from optim.engine.chain import Chain
 from optim.engine.options import OR_NONE, SWITCH
+from optim.engine.param_batch import Group, ParamBatch, Scalar, Update, at_least, at_most
 from optim.engine.transform import Transform
 from optim.transforms.clipping.by_rms import ClipByRms
 from optim.transforms.factored.moments import FactoredMoments

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from optim.composable import CommonOptions, Composable
-from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.options import OR_NONE
+from optim.engine.param_batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS
 from optim.transforms.beta2 import average_squares, beta2_of

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, State, Update, choose, state_dtype, zero_per_axes, zeros
 from optim.engine.chain import Chain
 from optim.engine.options import SWITCH
+from optim.engine.param_batch import Group, ParamBatch, State, Update, choose, state_dtype, zero_per_axes, zeros
 from optim.engine.transform import Transform
 from optim.transforms.clipping.clamp import Clamp
 

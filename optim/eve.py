@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import ParamBatch, Update
 from optim.engine.chain import Chain
+from optim.engine.param_batch import ParamBatch, Update
 from optim.engine.transform import Transform
 from optim.transforms.adam import Adam
 from optim.transforms.learning_rate import LearningRate

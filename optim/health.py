@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optim.combined import Combined
-from optim.engine.batch import Group, state_dtype
 from optim.engine.chain import Chain
 from optim.engine.options import WHOLE, check_range
+from optim.engine.param_batch import Group, state_dtype
 
 
 class Health:

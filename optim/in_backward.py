@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from optim.combined import Combined
-from optim.engine.batch import Group
 from optim.engine.chain import Chain
+from optim.engine.param_batch import Group
 
 Named = Iterable[tuple[str, nn.Parameter]]
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Unpack
 from torch import Tensor
 
 from optim.composable import CommonOptions, Composable
-from optim.engine.batch import Group, ParamBatch, State, Update, zeros
+from optim.engine.param_batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS
 

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import (
+from optim.engine.chain import Chain
+from optim.engine.options import SWITCH
+from optim.engine.param_batch import (
     Group,
     ParamBatch,
     Scalar,
@@ -19,8 +21,6 @@ from optim.engine.batch import (
     zero_per_axes,
     zeros,
 )
-from optim.engine.chain import Chain
-from optim.engine.options import SWITCH
 from optim.engine.transform import Transform
 from optim.transforms.weight_decay import DecoupledDecay
 

@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import (
+from optim.engine.chain import Chain
+from optim.engine.options import WHOLE
+from optim.engine.param_batch import (
     Group,
     ParamBatch,
     Scalar,
@@ -22,8 +24,6 @@ from optim.engine.batch import (
     zero_per_axes,
     zeros,
 )
-from optim.engine.chain import Chain
-from optim.engine.options import WHOLE
 from optim.engine.transform import Transform
 from optim.transforms.adamw_kernel import same_layout, step_by_rms
 from optim.transforms.clipping.by_median_norm import ClipByMedianNorm

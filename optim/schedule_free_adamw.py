@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from optim.composable import CommonOptions, Composable
-from optim.engine.batch import Group, ParamBatch, State, Update, zeros
+from optim.engine.param_batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import FusedTransform, Transform
 from optim.transforms.adamw_kernel import has_kernel, same_layout, step_by_rms
 from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of, correction_count

@@ -40,7 +40,7 @@ TESTS = {
     "optim/test_capturable",
     "optim/engine/capturable.py": "optim/test_capturable",
     "optim/transforms/function.py": "optim/test_chainable optim/test_capturable",
-    "optim/transforms/nested.py": "optim/test_chainable",
+    "optim/transforms/combining.py": "optim/test_chainable",
     "optim/parameter_groups.py": "optim/test_parameter_groups",
     **{f"optim/schedules/{path.name}": "optim/test_schedules" for path in ROOT.glob("optim/schedules/[a-z]*.py")},
 }

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, MutableMapping, Sequence
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamEntry, State, state_dtype
+from optim.engine.param_batch import Group, ParamEntry, State, state_dtype
 from optim.engine.tensor_list import flattened, unflattened
 
 

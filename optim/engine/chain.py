@@ -13,13 +13,13 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from optim.engine import evaluation, saved_state
-from optim.engine.batch import HALF, Group, Limits, ParamEntry, State, state_dtype
 from optim.engine.capturable import Undo, keep_counts_on_device, share_counts
 from optim.engine.finite import all_finite
 from optim.engine.fsdp import local_entry
 from optim.engine.group_checks import check_group, refuse_sparse_gradients
 from optim.engine.group_step import GroupStep
 from optim.engine.options import SWITCH, check_options
+from optim.engine.param_batch import HALF, Group, Limits, ParamEntry, State, state_dtype
 from optim.engine.stacking import Residents
 from optim.engine.storage import is_narrow, narrowed
 from optim.engine.transform import (

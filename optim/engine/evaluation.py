@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optim.engine.batch import HALF, Group, State
+from optim.engine.param_batch import HALF, Group, State
 from optim.engine.transform import Transform
 
 EVALUATING = "evaluating"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamEntry, Shard
+from optim.engine.param_batch import Group, ParamEntry, Shard
 from optim.engine.transform import Transform
 
 if TYPE_CHECKING:

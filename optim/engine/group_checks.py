@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch.optim import Optimizer
 
-from optim.engine.batch import Group
 from optim.engine.fsdp import check_sharded
 from optim.engine.options import SWITCH, Domain, check_names, check_options
+from optim.engine.param_batch import Group
 from optim.engine.saved_state import named_parameters
 from optim.engine.transform import Transform
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optim.engine.batch import ForeachBatch, Group, Limits, ParamBatch, ParamEntry, State, Update
+from optim.engine.param_batch import ForeachBatch, Group, Limits, ParamBatch, ParamEntry, State, Update
 from optim.engine.stacking import Residents, batches
 from optim.engine.storage import is_narrow
 from optim.engine.transform import FusedTransform, GroupTransform, SkipUpdate, Transform, applied

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optim.engine.batch import Group, State
 from optim.engine.evaluation import EVALUATING, TRAINING_POINT
 from optim.engine.options import check_names
+from optim.engine.param_batch import Group, State
 
 Fresh = Callable[[str, Tensor, Group], State]
 """Returns the statistics that a parameter of a name and a group would begin with."""

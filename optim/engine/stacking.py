@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from optim.engine.batch import HALF, LOOP_STATE, ForeachBatch, Group, ParamBatch, ParamEntry, State
+from optim.engine.param_batch import HALF, LOOP_STATE, ForeachBatch, Group, ParamBatch, ParamEntry, State
 from optim.engine.storage import rounded, widened
 from optim.engine.tensor_list import flattened, unflattened
 

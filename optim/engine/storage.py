@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, State, Update
 from optim.engine.options import WHOLE
+from optim.engine.param_batch import Group, ParamBatch, State, Update
 from optim.engine.random import Draw
 from optim.engine.transform import Transform
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import ForeachBatch, Group, ParamBatch, ParamEntry, State, Update
 from optim.engine.options import Domain
+from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, ParamEntry, State, Update
 
 
 class SkipUpdate(Exception):

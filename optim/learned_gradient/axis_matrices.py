@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, choose
 from optim.engine.matmul import matmul
+from optim.engine.param_batch import Group, ParamBatch, choose
 from optim.learned_gradient.mode_products import inner, multiplied, symmetric_product, unfolded
 
 META_NORMS = ("frobenius", "rms", "rms_squared")

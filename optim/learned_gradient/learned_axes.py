@@ -8,8 +8,8 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
-from optim.engine.batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
 from optim.engine.options import WHOLE
+from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
 from optim.engine.tensor_list import TensorList
 from optim.engine.transform import Transform
 from optim.learned_gradient.axis_matrices import META_NORMS, learn, learned_axes, transformed

@@ -8,7 +8,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, at_least, choose, state_dtype, zero_per_axes
+from optim.engine.param_batch import (
+    Group,
+    ParamBatch,
+    Scalar,
+    State,
+    Update,
+    at_least,
+    choose,
+    state_dtype,
+    zero_per_axes,
+)
 from optim.engine.tensor_list import TensorList
 from optim.engine.transform import Transform
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from optim.composable import CommonOptions, Composable
-from optim.engine.batch import Group
+from optim.engine.param_batch import Group
 from optim.muon.orthogonalize import Orthogonalize
 from optim.transforms.momentum import NesterovMomentum
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from optim.composable import Composable
-from optim.engine.batch import Group, ParamBatch, State, Update, zero_per_axes
+from optim.engine.param_batch import Group, ParamBatch, State, Update, zero_per_axes
 from optim.engine.transform import Transform
 from optim.muon.muon import MatrixOptions, split_options
 from optim.muon.orthogonalize import Orthogonalize, matrix_axes

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, Update
 from optim.engine.options import FLOAT_DTYPE, SWITCH, WHOLE
+from optim.engine.param_batch import Group, ParamBatch, Update
 from optim.engine.sharding import divided
 from optim.engine.transform import GroupTransform
 from optim.muon.polar_factor import by_qr, by_svd, newton_schulz, polynomials

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from optim.composable import Composable
-from optim.engine.batch import ParamBatch, Update, at_least
+from optim.engine.param_batch import ParamBatch, Update, at_least
 from optim.muon.muon import MatrixOptions, split_options
 from optim.muon.orthogonalize import Orthogonalize, matrix_axes
 from optim.transforms.momentum import Momentum

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from optim.engine.batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
 from optim.engine.options import OR_NONE, SWITCH, WHOLE
+from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
 from optim.engine.sharding import divided
 from optim.engine.storage import STORAGE_DTYPES
 from optim.engine.tensor_list import TensorList

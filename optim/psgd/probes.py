@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from optim.engine.batch import ForeachBatch, ParamBatch
+from optim.engine.param_batch import ForeachBatch, ParamBatch
 from optim.engine.random import Draw
 
 CHUNK = 1 << 10  # pairs of numbers

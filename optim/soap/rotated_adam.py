@@ -11,8 +11,8 @@ from typing import ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from optim.engine.batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
 from optim.engine.options import SWITCH, WHOLE
+from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
 from optim.engine.sharding import divided
 from optim.engine.tensor_list import TensorList
 from optim.engine.transform import GroupTransform

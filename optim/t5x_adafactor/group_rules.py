@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from optim.engine.batch import Group
+from optim.engine.param_batch import Group
 from optim.t5x_adafactor.factor_rules import (
     BATCH,
     COLUMN,

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, State
 from optim.engine.chain import Chain
 from optim.engine.options import did_you_mean
+from optim.engine.param_batch import Group, State
 from optim.t5x_adafactor.factor_rules import HParamMap, rule_of_logical_axes, standard_logical_factor_rules
 from optim.t5x_adafactor.group_rules import check_rules, parse_rules, plan_of
 from optim.t5x_adafactor.transforms import MomentsByPlan, SkipNan

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, State, Update, at_least
 from optim.engine.options import SWITCH, WHOLE
+from optim.engine.param_batch import Group, ParamBatch, State, Update, at_least
 from optim.engine.transform import Transform
 from optim.transforms.factored.moments import moment_state, over_moment
 from optim.transforms.factored.plan import FactorPlan

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, zeros
+from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, zeros
 from optim.engine.transform import FusedTransform, Transform
 from optim.transforms.adamw_kernel import has_kernel, listed, same_layout
 from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of

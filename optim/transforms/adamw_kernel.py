@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optim.engine.batch import constant
+from optim.engine.param_batch import constant
 from optim.engine.tensor_list import TensorList
 
 FUSED_ON = ("cpu", "cuda", "meta", "mps", "xpu")

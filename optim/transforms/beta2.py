@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, Scalar, Update
 from optim.engine.options import SWITCH
+from optim.engine.param_batch import Group, ParamBatch, Scalar, Update
 from optim.engine.transform import Transform
 
 

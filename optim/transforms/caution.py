@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from optim.engine.batch import Group, ParamBatch, Update, at_least
 from optim.engine.options import SWITCH
+from optim.engine.param_batch import Group, ParamBatch, Update, at_least
 from optim.engine.transform import Transform
 
 

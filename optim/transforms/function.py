@@ -9,8 +9,8 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, State, Update, state_dtype, zeros
 from optim.engine.options import Domain, did_you_mean
+from optim.engine.param_batch import Group, ParamBatch, State, Update, state_dtype, zeros
 from optim.engine.transform import Transform
 
 COPIED = ("update", "gradient")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from optim.engine.batch import ParamBatch, Scalar, Update, at_most
 from optim.engine.options import WHOLE
+from optim.engine.param_batch import ParamBatch, Scalar, Update, at_most
 from optim.engine.transform import Transform
 
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.options import SWITCH
+from optim.engine.param_batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import Transform
 
 

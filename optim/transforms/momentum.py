@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, State, Update, state_dtype, zeros
 from optim.engine.options import FLOAT_DTYPE, OR_NONE, SWITCH
+from optim.engine.param_batch import Group, ParamBatch, State, Update, state_dtype, zeros
 from optim.engine.transform import Transform
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, State, Update, zeros
+from optim.engine.param_batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS
 from optim.transforms.adamw_kernel import same_layout, step_by_rms

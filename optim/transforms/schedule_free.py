@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, state_dtype, zero_per_axes
 from optim.engine.options import WHOLE
+from optim.engine.param_batch import Group, ParamBatch, Scalar, State, Update, state_dtype, zero_per_axes
 from optim.engine.transform import Transform
 from optim.transforms.learning_rate import learning_rate
 

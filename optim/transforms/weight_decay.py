@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from optim.engine.batch import Group, ParamBatch, Update
 from optim.engine.options import OR_NONE, SWITCH
+from optim.engine.param_batch import Group, ParamBatch, Update
 from optim.engine.transform import Transform
 from optim.transforms.learning_rate import learning_rate
 

@@ -9,7 +9,7 @@ from torch import nn
 import optim
 from optim import aliases
 from optim.composable import Composable
-from optim.engine.batch import Update
+from optim.engine.param_batch import Update
 from optim.engine.transform import Transform
 from tests.optim.cases import COMMON_RUNS, each_of_the_family
 from tests.optim.training import duplicates, make_parameters, run, run_both, same, step_with

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from optim import LearnedGradient
-from optim.engine.batch import ParamBatch
+from optim.engine.param_batch import ParamBatch
 from optim.learned_gradient.axis_matrices import learn, meta_gradient, transformed
 from optim.learned_gradient.mode_products import symmetric_product
 from tests.optim.training import make_parameters, run

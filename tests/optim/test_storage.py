@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import optim
-from optim.engine.batch import ParamBatch, ParamEntry
+from optim.engine.param_batch import ParamBatch, ParamEntry
 from optim.engine.storage import rounded
 from tests.optim.cases import each_of_the_family
 from tests.optim.training import copies, make_parameters, named, run, run_both, same, step_with

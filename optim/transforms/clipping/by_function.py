@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update, state_dtype
 from optim.engine.options import did_you_mean
+from optim.engine.param_batch import Group, ParamBatch, ParamEntry, State, Update, state_dtype
 from optim.engine.transform import Transform
 from optim.transforms.clipping.by_global_norm import gradient_norms, limited_by, total_norm
 from optim.transforms.clipping.functions import CLIPPERS, HEAVYBALL_NAMES

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update, state_dtype
 from optim.engine.options import OR_NONE
+from optim.engine.param_batch import Group, ParamBatch, ParamEntry, State, Update, state_dtype
 from optim.engine.transform import Transform
 
 

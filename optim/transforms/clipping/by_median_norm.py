@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update
 from optim.engine.options import OR_NONE, WHOLE
+from optim.engine.param_batch import Group, ParamBatch, ParamEntry, State, Update
 from optim.engine.tensor_list import flattened
 from optim.engine.transform import Transform
 from optim.transforms.clipping.by_global_norm import gradient_norms

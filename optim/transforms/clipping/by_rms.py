@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from optim.engine.batch import Group, ParamBatch, Update, at_least
 from optim.engine.options import OR_NONE, check_range
+from optim.engine.param_batch import Group, ParamBatch, Update, at_least
 from optim.engine.transform import Transform
 from optim.transforms.factored.plan import slice_axes, slice_rms, times_slices
 

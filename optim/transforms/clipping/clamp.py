@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, Update
 from optim.engine.options import check_range
+from optim.engine.param_batch import Group, ParamBatch, Update
 from optim.engine.transform import Transform
 
 

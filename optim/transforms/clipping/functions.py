@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from optim.engine.batch import ParamBatch, Scalar, Update, at_least
+from optim.engine.param_batch import ParamBatch, Scalar, Update, at_least
 
 MU = 127.0
 A = 87.6

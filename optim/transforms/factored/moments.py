@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, Scalar, State, Update, constant, zero_per_axes, zeros
+from optim.engine.param_batch import Group, ParamBatch, Scalar, State, Update, constant, zero_per_axes, zeros
 from optim.engine.tensor_list import TensorList
 from optim.engine.transform import Transform
 from optim.transforms.factored.plan import Axes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from optim.engine.batch import ParamBatch, Update, at_least, at_most
 from optim.engine.options import OR_NONE
+from optim.engine.param_batch import ParamBatch, Update, at_least, at_most
 from optim.engine.transform import Transform
 from optim.transforms.factored.plan import FactorPlan, slice_rms, times_slices
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from optim.engine.batch import ParamBatch, Scalar, Update
+from optim.engine.param_batch import ParamBatch, Scalar, Update
 
 Axes = tuple[int, ...]
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.batch import Group, ParamBatch, ParamEntry, State, Update
 from optim.engine.options import check_options
+from optim.engine.param_batch import Group, ParamBatch, ParamEntry, State, Update
 from optim.engine.transform import Transform, applied, merged_options, merged_shared_state, merged_state
 
 Combine = Callable[[Sequence[Tensor], ParamBatch], Tensor]
