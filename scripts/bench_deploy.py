@@ -53,7 +53,7 @@ from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.export.kinds import export_of
 from asr.export.onnx_files import onnx_session, write_int8, write_onnx
-from asr.features.normalize import GlobalNorm
+from asr.features.global_norm import GlobalNorm
 from asr.inference.streaming import StreamingRecognizer
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.encoders.zipformer.streaming_encoder import StreamingZipformer

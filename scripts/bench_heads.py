@@ -32,7 +32,7 @@ from asr.decoding.scorers.ngram import NGramScorer
 from asr.decoding.scorers.scorer import WeightedSum
 from asr.decoding.transducer_beam import TransducerBeam
 from asr.decoding.transducer_greedy import TransducerGreedy
-from asr.features.normalize import GlobalNorm
+from asr.features.global_norm import GlobalNorm
 from asr.inference.word_times import aligned, words_of
 from asr.language_models.kneser_ney import estimate, laid_out
 from asr.language_models.ngrams import SPECIAL

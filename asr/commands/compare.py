@@ -16,7 +16,7 @@ from asr.compare.compare import compare
 from asr.compare.inputs.run_folders import read_runs
 from asr.compare.inputs.speakers import SpeakerOf, read_speakers, speakers_by_pattern, with_speakers
 from asr.compare.inputs.tuning import read_tuning
-from asr.compare.report.files import write_json, write_report_files
+from asr.compare.report.html_and_json import write_json, write_report_files
 from asr.compare.report.terminal import tables
 from asr.compare.result import Comparison
 from asr.console import PlainConsole

@@ -25,7 +25,7 @@ from asr.data.preparation.prepared import PreparedData
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import FILE_OPTIONS
 from asr.errors import ConfigError
-from asr.features.normalize import GlobalNorm
+from asr.features.global_norm import GlobalNorm
 from asr.models.heads.protocols import Head
 from asr.models.recognizer import Recognizer, initialize
 from asr.nested import at

@@ -17,10 +17,10 @@ from asr.config.init_source import kept_tokenizer
 from asr.config.mixtures import describe_mixing, mixing_of
 from asr.console import PlainConsole
 from asr.data.features import Features
-from asr.data.jobs import num_processes
 from asr.data.manifests.corpus import Corpus
 from asr.data.manifests.source_files import visible_files
-from asr.data.preparation.build import PrepareSpec
+from asr.data.parallel import num_processes
+from asr.data.preparation.build_prepared import PrepareSpec
 from asr.data.preparation.ctc_lengths import Lengths
 from asr.data.preparation.fingerprint import describe_source, fingerprint
 from asr.data.preparation.mixture import Mixture

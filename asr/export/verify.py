@@ -12,7 +12,7 @@ from torch import Tensor
 
 from asr.errors import RunFailed
 from asr.export.graph import Call, Export
-from asr.features.normalize import GlobalNorm
+from asr.features.global_norm import GlobalNorm
 
 SIZES = ((1, 3), (1, 7), (2, 9), (1, 16), (3, 64), (2, 157), (1, 333), (3, 1000))  # utterances, frames of the longest
 LARGEST_DIFFERENCE = 1e-5  # relative to the largest log-probability of a frame: both are rounded to 32 bits

@@ -13,7 +13,7 @@ from torch import Tensor
 from asr.errors import RunFailed
 from asr.export.graph import Export, Graph, torchscript_call, traced
 from asr.export.verify import check_close, check_equal
-from asr.features.normalize import GlobalNorm
+from asr.features.global_norm import GlobalNorm
 from asr.safe_io import write_new
 
 PACKAGES = {"onnx": ("onnx", "onnxruntime"), "torch": (), "safetensors": ("safetensors",)}

@@ -14,9 +14,9 @@ from asr.console import PlainConsole, one_line
 from asr.data.loading.data_module import DataModule
 from asr.decoding.hypothesis import Decoder
 from asr.evaluation.confidence import Interval, bootstrap_interval
+from asr.evaluation.error_stats import headline, write_report
 from asr.evaluation.formatting import percent, shortlist
 from asr.evaluation.normalization import Normalization
-from asr.evaluation.report import headline, write_report
 from asr.evaluation.wer import RATE_NAMES, Score, Unit, Utterance, score
 from asr.inference.batches import Processed
 from asr.inference.decode import decode_all

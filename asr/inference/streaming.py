@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from asr import devices
 from asr.data.features import Features, LogMel
-from asr.data.jobs import one_thread
+from asr.data.parallel import one_thread
 from asr.data.streams import FeatureStream
 from asr.decoding.ctc_greedy import CtcStream
 from asr.decoding.hypothesis import Decoder, TokenStream

@@ -23,7 +23,7 @@ from asr.data.preparation.prepared import PreparedData
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
-from asr.evaluation.report import summary
+from asr.evaluation.error_stats import summary
 from asr.evaluation.training_plots import plot_curves
 from asr.evaluation.wer import RATE_NAMES
 from asr.inference.evaluate import Evaluated, evaluate_sets

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from lhotse import SupervisionSegment
 
-from asr.data.jobs import num_processes
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source
 from asr.data.manifests.import_manifests import UNSPLIT, ImportedManifests, import_manifests, manifest_files
 from asr.data.manifests.source_files import reads
+from asr.data.parallel import num_processes
 from asr.data.preparation.corpus_facts import chooses
 from asr.data.seeding import seed_for
 from asr.safe_io import named_path

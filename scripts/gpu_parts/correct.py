@@ -146,7 +146,7 @@ def encoders(case: Any, setting: Setting) -> Iterator[Row]:
 def losses(setting: Setting) -> Iterator[Row]:
     """Yield for CTC, CR-CTC with its augmented views, and inter-CTC how far loss and gradients are from a CPU's."""
     from asr.config.build import part
-    from asr.features.normalize import GlobalNorm
+    from asr.features.global_norm import GlobalNorm
     from asr.features.specaugment import SpecAugment
     from asr.models.encoders.transformer import TransformerEncoder
     from asr.models.recognizer import Recognizer

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from asr.evaluation.report import ERROR_COLUMNS
+from asr.evaluation.error_stats import ERROR_COLUMNS
 from asr.systems import run_settings
 
 CLASSES = {"adamw": "optim.AdamW", "eve": "optim.Eve", "cain": "optim.Cain"}

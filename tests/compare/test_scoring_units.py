@@ -13,7 +13,7 @@ from rich.console import Console
 from asr.compare.inputs.run_folders import read_runs
 from asr.compare.inputs.tuning import Tuning
 from asr.compare.plots.draw_plots import draw_plots
-from asr.compare.report.files import write_report_files
+from asr.compare.report.html_and_json import write_report_files
 from asr.compare.report.terminal import tables
 from tests.compare.made_runs import compare_runs
 from tests.compare.report.parsed_page import parse

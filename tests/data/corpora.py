@@ -13,7 +13,7 @@ from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 from asr.console import PlainConsole
 from asr.data.features import LogMel
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
-from asr.data.preparation.build import PrepareSpec
+from asr.data.preparation.build_prepared import PrepareSpec
 from asr.data.preparation.ctc_lengths import OutputFrames
 from asr.data.preparation.cuts import Limits
 from asr.data.preparation.prepare import prepare

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from asr.data.features import LogMel
-from asr.features.normalize import GlobalNorm
+from asr.features.global_norm import GlobalNorm
 from asr.models.heads.protocols import Head
 from asr.models.recognizer import Recognizer
 from asr.text.vocabulary import UNKNOWN_ID

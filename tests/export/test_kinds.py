@@ -12,7 +12,7 @@ from asr.errors import RunFailed
 from asr.export.kinds import export_of
 from asr.export.verify import check_close, check_equal
 from asr.export.write import write_onnx_files, write_torchscript
-from asr.features.normalize import GlobalNorm
+from asr.features.global_norm import GlobalNorm
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.heads.ctc import CtcHead

@@ -7,7 +7,7 @@ import torch
 from asr.data.features import LogMel
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.transducer_greedy import TransducerGreedy
-from asr.features.normalize import GlobalNorm
+from asr.features.global_norm import GlobalNorm
 from asr.inference.streaming import StreamingRecognizer
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder

@@ -10,7 +10,7 @@ from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.transducer_beam import TransducerBeam
 from asr.decoding.transducer_greedy import TransducerGreedy
-from asr.features.normalize import GlobalNorm
+from asr.features.global_norm import GlobalNorm
 from asr.features.specaugment import SpecAugment
 from asr.models.recognizer import Recognizer, initialize
 from tests.models import encoders

@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from asr.features.normalize import GlobalNorm
+from asr.features.global_norm import GlobalNorm
 from asr.features.specaugment import SpecAugment
 from asr.models.heads.cr_ctc import CrCtcHead
 from asr.models.heads.ctc import CtcHead

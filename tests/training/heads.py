@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asr.data.loading.batch import Batch
 from asr.decoding.transducer_greedy import TransducerGreedy
-from asr.features.normalize import GlobalNorm
+from asr.features.global_norm import GlobalNorm
 from asr.features.specaugment import SpecAugment
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.heads.cr_ctc import CrCtcHead

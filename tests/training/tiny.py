@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from asr.data.loading.batch import Batch
 from asr.decoding.ctc_greedy import CtcGreedy
-from asr.features.normalize import GlobalNorm
+from asr.features.global_norm import GlobalNorm
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer

@@ -49,7 +49,7 @@ class RunFiles:
         return at(self.config, "data", "scoring_unit") or "word"
 
     def set_errors(self, name: str) -> SetErrors:
-        """Read the errors on a test set, as ``asr.evaluation.report.write_report`` has written them."""
+        """Read the errors on a test set, as ``asr.evaluation.error_stats.write_report`` has written them."""
         with (self.folder / "decode" / f"{name}.errors.tsv").open(newline="\n", encoding="utf-8") as file:
             next(file)
             rows = sorted(line.removesuffix("\n").split("\t") for line in file)

@@ -16,8 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, get_worker_info
 
 from asr.data.features import Features, LogMel, cause, read_features, refuse_infinite
-from asr.data.jobs import one_thread
 from asr.data.loading.batch import AudioBatch, Batch
+from asr.data.parallel import one_thread
 from asr.data.seeding import seed_for
 from asr.error_text import memory_error
 from asr.errors import WorkerLost, raise_if_out_of_resources, too_many_open_files

@@ -14,8 +14,8 @@ from asr.data.manifests.corpus import Dropped, Manifests, Source
 from asr.data.manifests.lhotse_jsonl import read_cuts, read_items
 from asr.data.manifests.recordings import Clip, manifests_of
 from asr.data.manifests.shar.folders import TARS, find_shards, read_shards
-from asr.data.manifests.tables import SPLIT_ALIASES, read_table, split_of
 from asr.data.manifests.toolkits import KALDI_FILES, is_kaldi, is_nemo, read_kaldi, read_nemo
+from asr.data.manifests.tsv import SPLIT_ALIASES, read_table, split_of
 from asr.text.normalize import is_one_line
 
 UNSPLIT = "all"

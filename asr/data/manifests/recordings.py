@@ -10,9 +10,9 @@ from pathlib import Path
 from lhotse import Recording, SupervisionSegment
 
 from asr.console import track
-from asr.data.jobs import num_processes, run_jobs
 from asr.data.manifests.audio_checks import audio_problem, reading
 from asr.data.manifests.corpus import Dropped, Manifests
+from asr.data.parallel import num_processes, run_jobs
 
 CHUNK_FILES = 500  # a quarter of a second of reading headers
 

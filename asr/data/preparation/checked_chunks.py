@@ -16,10 +16,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from asr.console import PlainConsole, bar_title
 from asr.data.features import Features, LogMel, read_features
-from asr.data.jobs import run_jobs
 from asr.data.manifests.audio_checks import reading
 from asr.data.manifests.corpus import Dropped
 from asr.data.manifests.feature_storage import write_array
+from asr.data.parallel import run_jobs
 from asr.data.preparation.ctc_lengths import CtcLengths
 from asr.data.preparation.cuts import Limits, check_cuts, supervised_cuts
 from asr.data.preparation.indexed_cut_set import parse_cut

@@ -16,7 +16,7 @@ from lhotse.qa import validate
 from asr.console import PlainConsole
 from asr.data.manifests.corpus import Corpus
 from asr.data.manifests.import_manifests import segment_problem
-from asr.data.preparation.build import PrepareSpec, build_prepared
+from asr.data.preparation.build_prepared import PrepareSpec, build_prepared
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.data.preparation.saved_corpus import CORPUS_INDEX, SavedCorpus
 from asr.safe_io import lock, naming

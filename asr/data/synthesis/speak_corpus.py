@@ -15,8 +15,8 @@ from typing import Any
 from lhotse import Recording, SupervisionSegment
 
 from asr.console import track
-from asr.data.jobs import num_processes
 from asr.data.manifests.corpus import Corpus, Manifests
+from asr.data.parallel import num_processes
 from asr.data.seeding import seed_for
 
 SAMPLING_RATE_HZ = 16_000

@@ -7,7 +7,7 @@ from asr.compare.inputs.run_files import read_curves, read_run
 from asr.compare.inputs.run_folders import read_runs
 from asr.compare.inputs.runs import Cost
 from asr.evaluation.confidence import bootstrap_interval
-from asr.evaluation.report import write_report
+from asr.evaluation.error_stats import write_report
 from asr.evaluation.wer import Utterance, score
 from tests.compare.run_folders import write_run
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from asr.compare.report.files import write_report_files
+from asr.compare.report.html_and_json import write_report_files
 from asr.evaluation.formatting import p_value
 from tests.compare.made_comparisons import made_comparison
 from tests.compare.report.parsed_page import parse, table_of

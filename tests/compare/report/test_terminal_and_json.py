@@ -8,7 +8,7 @@ import re
 
 from rich.console import Console
 
-from asr.compare.report.files import write_json
+from asr.compare.report.html_and_json import write_json
 from asr.compare.report.terminal import tables
 from tests.compare.made_comparisons import made_comparison
 from tests.compare.made_runs import compare_runs, sweep

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from asr.data.features import read_features
-from asr.data.preparation.build import PrepareSpec
+from asr.data.preparation.build_prepared import PrepareSpec
 from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.shard_fields import AudioField
 from asr.data.preparation.shards import ShardStorage

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
-import asr.data.preparation.build
+import asr.data.preparation.build_prepared
 import asr.data.preparation.prepare
 from asr.data.manifests.corpus import Corpus
 from tests.data.corpora import (

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from asr.console import PlainConsole, track
 from asr.data.features import Features, LogMel, read_features
-from asr.data.jobs import run_jobs
 from asr.data.manifests.corpus import Dropped, write_dropped
 from asr.data.manifests.feature_storage import IN_SHARD
 from asr.data.manifests.shar.members import ShardMember
+from asr.data.parallel import run_jobs
 from asr.data.preparation.checked_chunks import FEATURES, CheckedSplit, check_corpus, ctc_lengths, store_features
 from asr.data.preparation.cuts import Limits, refuse_unfit
 from asr.data.preparation.indexed_cut_set import IndexedCutSet, parse_cut

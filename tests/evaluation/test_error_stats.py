@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from asr.evaluation.confidence import Interval, bootstrap_interval
-from asr.evaluation.report import headline, summary, write_report
+from asr.evaluation.error_stats import headline, summary, write_report
 from asr.evaluation.wer import Utterance, score
 
 UTTERANCES = [

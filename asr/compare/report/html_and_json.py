@@ -15,8 +15,8 @@ from asr.compare.report.sections import explanations, run_table, set_sections, w
 from asr.compare.report.speed import cost_table, speed_tables
 from asr.compare.result import Comparison
 from asr.console import printable
+from asr.evaluation.error_stats import check_set_name
 from asr.evaluation.formatting import count
-from asr.evaluation.report import check_set_name
 
 
 def write_report_files(comparison: Comparison, folder: Path) -> list[Path]:

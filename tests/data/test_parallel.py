@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.data.jobs import num_processes, run_jobs
+from asr.data.parallel import num_processes, run_jobs
 from asr.errors import OutOfMemory, RunFailed
 
 
@@ -115,7 +115,7 @@ def is_running(pid: int) -> bool:
 ENDLESS = """
 import os, sys, time
 from pathlib import Path
-from asr.data.jobs import run_jobs
+from asr.data.parallel import run_jobs
 
 def work(task):
     Path(sys.argv[1], str(os.getpid())).touch()
