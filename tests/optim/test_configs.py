@@ -45,6 +45,7 @@ class Model(nn.Module):
         super().__init__()
         self.layer = nn.TransformerEncoderLayer(8, 2, 16)
         self.attention_norm = nn.LayerNorm(8)
+        self.rnn = nn.GRU(8, 8, bidirectional=True)
         self.front = nn.Sequential(nn.Conv1d(4, 8, 3), nn.GELU())
         self.normalize_more = nn.Linear(8, 8, bias=False)
 
