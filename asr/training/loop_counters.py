@@ -48,6 +48,15 @@ def mark_ended(checkpoint: dict[str, Any]) -> None:
         part.update(dict.fromkeys(("ready", "started", "processed"), part["completed"]))
 
 
+def count_by_updates(checkpoint: dict[str, Any], accumulate: int) -> None:
+    """Count the micro-batches of a checkpoint as if all its updates had had ``accumulate`` of them.
+
+    Lightning (2.6) validates after multiples of a number of micro-batches: they would not fall on ends of updates.
+    """
+    total = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]
+    total.update(dict.fromkeys(total, checkpoint["global_step"] * accumulate))
+
+
 def mark_validating(checkpoint: dict[str, Any]) -> None:
     """Let Lightning repeat the validation of this update: it looks for one batch started and none completed."""
     validation = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]

@@ -133,6 +133,17 @@ def test_every_update_is_logged_once_if_a_run_is_resumed_with_another_interval_o
     assert logged(folder, 9, 10, now)[0] == list(range(10))
 
 
+@pytest.mark.parametrize(("before", "now"), [(1, 2), (2, 1), (1, 4)])
+def test_updates_of_another_number_of_micro_batches_are_validated_and_resumed_at_their_ends(tmp_path, before, now):
+    run(tmp_path / "short", 7, accumulate_grad_batches=before)
+    whole, validated, options = killed_after(7, tmp_path / "short"), Validated(), {"accumulate_grad_batches": now}
+    run(whole, 12, [validated], **options)
+    assert validated.updates == [9, 12]
+    killed = killed_after(9, whole)
+    run(killed, 12, **options)
+    assert same(*(state(folder / "checkpoints" / "last.ckpt") for folder in (whole, killed)))
+
+
 def test_a_kill_before_last_moves_makes_the_training_do_the_same_again(tmp_path, monkeypatch):
     run(tmp_path / "whole", 6)
     monkeypatch.setattr("asr.training.callbacks.checkpoint_callback.point_link", lead_to_three_only)
