@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from optim.engine.random import Draw, uniform_number
+from optim.engine.random import Draw, key_of, uniform_number
 
 CPU = torch.device("cpu")
 COUNT = 1 << 16
@@ -16,7 +16,7 @@ KINDS = ("bits16", "uniform", "normal")
 
 
 def draw(seed=0, step=1, purpose="probe", labels=("layer.weight",)):
-    return Draw(seed, step, purpose, labels, CPU)
+    return Draw(seed, step, purpose, [key_of(label) for label in labels], CPU)
 
 
 def standardized(kind, x):
