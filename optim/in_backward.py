@@ -70,7 +70,7 @@ class StepInBackward(Optimizer):
     def __init__(self, optimizer: Optimizer) -> None:
         # torch refuses a parameter that is in two groups
         super().__init__([{"params": group["params"]} for group in optimizer.param_groups], {})
-        self.optimizer = optimizer
+        self.optimizer, self.defaults = optimizer, optimizer.defaults
         self.before_step: Callable[[Tensor], bool] | None = None
         for member in self._members():
             if isinstance(member, Chain):
