@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import hydra
@@ -149,7 +148,7 @@ def _compose_and_run(guarded: _GuardedTask) -> None:
         print(command_help(command, folder))
         return
     if "--version" in words:
-        print(f"werdict {version('werdict')}")
+        print(f"werdict {asr.__version__}")
         return
     if command != "train" and {*MULTIRUN} & {*words}:
         raise ConfigError("-m is for sweeps of asr-train; this command runs once")
