@@ -13,11 +13,12 @@ from asr.errors import ConfigError
 from asr.quoting import quoted
 
 MULTIRUN = ("-m", "--multirun")
-FLAGS = (  # of Hydra
-    *("help", "hydra-help", "version", "cfg", "resolve", "package", "run", "multirun", "shell-completion"),
-    *("config-path", "config-name", "config-dir", "experimental-rerun", "info"),
-    *("sc", "cp", "cn", "cd"),
+# of Hydra: those that take a value, and those that do not
+VALUE_FLAGS = (
+    *("cfg", "package", "config-path", "config-name", "config-dir", "experimental-rerun", "info"),
+    *("cp", "cn", "cd"),
 )
+FLAGS = ("help", "hydra-help", "version", "resolve", "run", "multirun", "shell-completion", "sc")
 ADDED = ("command-line", "hydra.searchpath in command-line")  # how Hydra names who has added a folder of configs
 
 QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
@@ -44,8 +45,9 @@ def refuse_dashes(words: Iterable[str]) -> None:
     """
     for word in words:
         key, equals, value = word.lstrip("-").partition("=")
+        known = VALUE_FLAGS if equals else VALUE_FLAGS + FLAGS
         # argparse takes the beginning of a flag for it
-        if word.startswith("-") and not any(flag.startswith(key) for flag in FLAGS):
+        if word.startswith("-") and not any(flag.startswith(key) for flag in known):
             raise ConfigError(f"{word}: options are given without dashes: {key}={value if equals else '…'}")
 
 

@@ -47,6 +47,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("~seed", "seed", ["missing"]),
         ("audio='a b'c", "audio", []),
         ("--optimizer=eve", "asr-train: --optimizer=eve", []),
+        ("--run=a", "asr-train: --run=a", []),
         ("seed=2 --trainer.max_steps 5", "--trainer.max_steps", ["trainer.max_steps="]),
         # values of the schema
         ("decode=[best,raw]", "decode", ["'raw'"]),
