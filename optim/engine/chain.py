@@ -209,7 +209,7 @@ class Chain(Optimizer):
             if not state:
                 state.update(self._fresh_state(param, group, key))
                 if DRAW_KEY in state:  # in the state, so that later names and places change no draw
-                    state[DRAW_KEY] = key_of(names[i] if names else (place, i))
+                    state[DRAW_KEY] = key_of(saved_state.name_of(group, i, place))
             entry = ParamEntry(param, grad, state, key)
             # nearly all are plain, and that is asked faster
             yield entry if type(param) is Parameter else local_entry(entry)

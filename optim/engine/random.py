@@ -22,13 +22,9 @@ UNIT_OF_16_BITS = 2.0**-16
 UNIT_OF_24_BITS = 2.0**-24
 
 
-def key_of(label: str | tuple[int, int]) -> int:
-    """Return the number that draws of a parameter depend on.
-
-    Args:
-        label: the parameter's name, or (its group's place, its place in the group) without names.
-    """
-    return _digest(label)
+def key_of(name: str) -> int:
+    """Return the number that draws of a parameter of this name depend on."""
+    return _digest(name)
 
 
 def uniform_number(seed: int, step: int, purpose: str) -> float:

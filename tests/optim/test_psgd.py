@@ -201,7 +201,7 @@ def test_kron_torch_is_followed(shape, monkeypatch):
     # neither balances its factors in these steps, which would be at other steps in each
     assert min(uniform_number(0, step, "balance preconditioner") for step in range(1, 11)) > 0.01
     for step in range(1, 11):
-        draw = Draw(0, step, "probe", [key_of((0, 0))], torch.device("cpu"))
+        draw = Draw(0, step, "probe", [key_of("parameter 0 of group 0")], torch.device("cpu"))
         probe = draw.normal(ours.numel()).double().reshape(shape)
         monkeypatch.setattr(torch, "randn_like", lambda *_, probe=probe: probe.clone())
         for param, chosen in ((ours, optimizer), (theirs, peer)):
