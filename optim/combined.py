@@ -32,6 +32,9 @@ class Combined(Optimizer):
         # torch refuses a parameter that is in two groups
         super().__init__([{"params": group["params"]} for o in optimizers for group in o.param_groups], {})
         self.optimizers = list(optimizers)
+        # what every group has: some of torch's schedules ask here which options they may set
+        common = set[str].intersection(*(set(optimizer.defaults) for optimizer in self.optimizers))
+        self.defaults = {key: value for key, value in self.optimizers[0].defaults.items() if key in common}
         self._join()
 
     def _join(self) -> None:

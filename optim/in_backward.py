@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from optim.combined import Combined
 from optim.engine.chain import Chain
 from optim.engine.param_batch import Group
+from optim.engine.saved_state import named_parameters
 
 Named = Iterable[tuple[str, nn.Parameter]]
 
@@ -70,7 +71,7 @@ class StepInBackward(Optimizer):
     def __init__(self, optimizer: Optimizer) -> None:
         # torch refuses a parameter that is in two groups
         super().__init__([{"params": group["params"]} for group in optimizer.param_groups], {})
-        self.optimizer = optimizer
+        self.optimizer, self.defaults = optimizer, optimizer.defaults
         self.before_step: Callable[[Tensor], bool] | None = None
         for member in self._members():
             if isinstance(member, Chain):
@@ -89,11 +90,10 @@ class StepInBackward(Optimizer):
         A shallow copy of a member steps one parameter at a time: its groups are replaced, its state is shared.
         """
         self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
-        self._owners: dict[Tensor, tuple[Optimizer, Group, int]] = {}
+        self._owners: dict[Tensor, tuple[Optimizer, Group, str]] = {}
         for member in self._members():
             stepper = copy.copy(member)
-            for group in member.param_groups:
-                self._owners.update({param: (stepper, group, i) for i, param in enumerate(group["params"])})
+            self._owners.update({param: (stepper, group, name) for name, param, group in named_parameters(member)})
 
     def remove(self) -> None:
         """Stop stepping in the backward pass."""
@@ -120,10 +120,8 @@ class StepInBackward(Optimizer):
         param.grad = None
 
     def _step_one(self, param: Tensor) -> None:
-        stepper, group, place = self._owners[param]
-        alone = {**group, "params": [param]}
-        if "param_names" in group:
-            alone["param_names"] = [group["param_names"][place]]
+        stepper, group, name = self._owners[param]
+        alone = {**group, "params": [param], "param_names": [name]}
         if "shared_state" in group:
             # a copy: the steps of a group count once per update
             alone["shared_state"] = dict(group["shared_state"])

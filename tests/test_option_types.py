@@ -2,7 +2,7 @@
 
 import pytest
 
-from asr.config.instantiate import instantiate
+from asr.config.instantiate import check_values, instantiate
 from asr.decoding.attention_rescoring import AttentionRescoring
 from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.transducer_beam import TransducerBeam
@@ -16,6 +16,7 @@ from asr.models.heads.ctc import CtcHead
 from asr.models.heads.ctc_attention import CtcAttentionHead
 from asr.models.heads.transducer.head import TransducerHead
 from asr.models.heads.transducer.with_ctc import TransducerCtcHead
+from asr.tracking.wandb_comparison import log_comparison
 from asr.training.callbacks.averaging import WeightAveraging
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
 from asr.training.callbacks.optimizer_health import OptimizerHealth
@@ -55,6 +56,11 @@ ROWS = [
     for target, options in REFUSED.items()
     for option, value in options.items()
 ]
+
+
+def test_a_text_may_look_like_a_number():
+    words = {"tags": [2024, 1.5, "first"], "group": 2024}
+    assert check_values(log_comparison, words, "logger.wandb") == {"tags": ["2024", "1.5", "first"], "group": "2024"}
 
 
 @pytest.mark.parametrize(("target", "option", "value"), ROWS)

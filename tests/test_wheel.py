@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import asr
 from tests.commands.conftest import TINY
 
 ROOT = Path(__file__).parents[1]
@@ -29,10 +30,20 @@ def test_the_wheel_holds_the_packages_and_their_data(wheel):
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"asr", "optim", "hydra_plugins"}
     for name in ("asr/configs/train.yaml", "asr/configs/optimizer/eve.yaml", "asr/recipes/digits/prepare.py"):
         assert name in names
+    assert {"asr/py.typed", "optim/py.typed"} <= {*names}
+    assert wheel.name.startswith(f"werdict-{asr.__version__}-")
     assert "asr/configs/recipe/digits/transformer_ctc.yaml" in names
     for name in ("report.html.jinja", "report.css"):
         assert f"asr/compare/report/templates/{name}" in names
     assert len(names) == len(set(names))
+
+
+def test_an_editable_install_is_the_folder_on_the_path_and_no_copy_of_a_part(tmp_path):
+    code = f"from hatchling.build import build_editable; build_editable({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    wheel = zipfile.ZipFile(*tmp_path.iterdir())
+    (path,) = [name for name in wheel.namelist() if ".dist-info/" not in name]
+    assert wheel.read(path).decode() == str(ROOT)
 
 
 def test_an_installed_wheel_trains_in_another_folder(wheel, tmp_path):

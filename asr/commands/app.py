@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import hydra
@@ -22,7 +21,14 @@ from omegaconf import DictConfig, OmegaConf
 import asr.recipes
 from asr.commands.messages import explain_error, is_explained, leave
 from asr.commands.startup import INTERRUPTED, advice_at_start, ended_code, importing
-from asr.config.command_line import MULTIRUN, expand_short_forms, name_sweep, override_value, quote_non_ascii
+from asr.config.command_line import (
+    MULTIRUN,
+    expand_short_forms,
+    name_sweep,
+    override_value,
+    quote_non_ascii,
+    refuse_dashes,
+)
 from asr.config.help import command_help, config_folder
 from asr.config.own_code import name_origin
 from asr.console import one_line
@@ -142,10 +148,11 @@ def _compose_and_run(guarded: _GuardedTask) -> None:
         print(command_help(command, folder))
         return
     if "--version" in words:
-        print(f"werdict {version('werdict')}")
+        print(f"werdict {asr.__version__}")
         return
     if command != "train" and {*MULTIRUN} & {*words}:
         raise ConfigError("-m is for sweeps of asr-train; this command runs once")
+    refuse_dashes(words)
     sys.argv[1:] = words
     with _raw_errors():
         hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(guarded.run)()

@@ -19,6 +19,7 @@ from asr.compare.inputs.tuning import read_tuning
 from asr.compare.report.html_and_json import write_json, write_report_files
 from asr.compare.report.terminal import tables
 from asr.compare.result import Comparison
+from asr.config.instantiate import check_values
 from asr.console import PlainConsole
 from asr.error_text import did_you_mean
 from asr.errors import ConfigError
@@ -161,8 +162,8 @@ def _track(
     if node is None or (logger is None and (is_switched_off() or not has_api_key())):
         return
     given = {key: node[key] for key in ("project", "entity", "tags", "mode") if key in node}
-    group = node.get("group") or (sweep.name if sweep else None)
-    upload = log_comparison(comparison, files, output, group=group, **given)
+    given["group"] = node.get("group") or (sweep.name if sweep else None)
+    upload = log_comparison(comparison, files, output, **check_values(log_comparison, given, "logger.wandb"))
     if upload:
         console.print_line(f"upload this comparison: {upload}")
 

@@ -9,9 +9,16 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from asr.errors import ConfigError
 from asr.quoting import quoted
 
 MULTIRUN = ("-m", "--multirun")
+# of Hydra: those that take a value, and those that do not
+VALUE_FLAGS = (
+    *("cfg", "package", "config-path", "config-name", "config-dir", "experimental-rerun", "info"),
+    *("cp", "cn", "cd"),
+)
+FLAGS = ("help", "hydra-help", "version", "resolve", "run", "multirun", "shell-completion", "sc")
 ADDED = ("command-line", "hydra.searchpath in command-line")  # how Hydra names who has added a folder of configs
 
 QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
@@ -28,6 +35,20 @@ def override_value(words: Iterable[str], key: str) -> object:
     """Return the last value that overrides give to a key; None if they do not name the key."""
     found = [word for word in words if word.startswith(f"{key}=")]
     return OverridesParser.create().parse_overrides(found)[-1].value() if found else None
+
+
+def refuse_dashes(words: Iterable[str]) -> None:
+    """Refuse an option with dashes, of which Hydra would only say that it does not know it.
+
+    Raises:
+        ConfigError: names the option without them.
+    """
+    for word in words:
+        key, equals, value = word.lstrip("-").partition("=")
+        known = VALUE_FLAGS if equals else VALUE_FLAGS + FLAGS
+        # argparse takes the beginning of a flag for it
+        if word.startswith("-") and not any(flag.startswith(key) for flag in known):
+            raise ConfigError(f"{word}: options are given without dashes: {key}={value if equals else '…'}")
 
 
 def expand_short_forms(word: str) -> str:

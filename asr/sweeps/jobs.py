@@ -40,13 +40,13 @@ def check_sweep_name(name: object, key: str = "sweep.name") -> None:
     """Refuse a name that is no name of a folder.
 
     Args:
-        name: of a sweep.
+        name: of a sweep; Hydra reads 2024 as a number.
         key: that it was given as.
 
     Raises:
         ConfigError: it holds more than letters, digits and ``_ . + -``, or is that of the link to the newest run.
     """
-    if not isinstance(name, str) or not NAME.fullmatch(name) or name == LATEST:
+    if name is None or not NAME.fullmatch(str(name)) or name == LATEST:
         raise ConfigError(
             f"{key} must be letters, digits and _ . + -, as in first-try, and not {LATEST}, given {name!r}"
         )

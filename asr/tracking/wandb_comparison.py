@@ -11,6 +11,7 @@ import wandb
 
 from asr.compare.result import Comparison, Difference, SetComparison
 from asr.error_text import first_line
+from asr.option_types import Tag, Text
 from asr.tracking.wandb_access import Mode, chosen_mode
 
 COLUMNS = (
@@ -27,8 +28,8 @@ def log_comparison(
     *,
     project: str = "werdict",
     entity: str | None = None,
-    group: str | None = None,
-    tags: Sequence[str] = (),
+    group: Text | None = None,
+    tags: Sequence[Tag] = (),
     mode: Mode = "auto",
 ) -> str | None:
     """Log a run of type ``comparison`` with a table per test set, plots and pages.

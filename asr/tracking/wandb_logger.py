@@ -6,18 +6,17 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import wandb
 from lightning.pytorch.loggers import WandbLogger
-from pydantic import StringConstraints
 
 from asr.error_text import first_line
 from asr.evaluation.wer import ScoredUtterance
+from asr.option_types import Tag, Text
 from asr.safe_io import write_whole
 from asr.tracking.wandb_access import Mode, chosen_mode, refuse_unwritable_folders
 
-Tag = Annotated[str, StringConstraints(min_length=1, max_length=64)]  # by wandb's own limit
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -58,7 +57,7 @@ class WandbTracking(WandbLogger):
         config: Mapping[str, Any],
         project: str = "werdict",
         entity: str | None = None,
-        group: str | None = None,
+        group: Text | None = None,
         tags: Sequence[Tag] = (),
         mode: Mode = "auto",
     ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +48,7 @@ class ChangedUpdates:
         named = small_parameters((name, param) for name, param in named_parameters if param.requires_grad)
         before, after = self.before(named), self.after(named)
         _refuse_other_groups(before, after)
-        schedule = self.schedule(after)
-        state["lr_schedulers"][0] = _state_at(schedule, state["lr_schedulers"][0], state["epoch"])
+        state["lr_schedulers"][0] = _state_at(self.schedule(after), state["global_step"], state["epoch"])
         saved_groups = state["optimizer_states"][0]["param_groups"]
         for saved, had, has in zip(saved_groups, before.param_groups, after.param_groups, strict=True):
             # others stay as they were saved: some optimizers keep statistics in their groups
@@ -72,17 +71,12 @@ def _refuse_other_groups(before: Optimizer, after: Optimizer) -> None:
         raise ValueError(f"the optimizer has {len(have)} groups, and had {len(had)}")
 
 
-def _state_at(schedule: LRScheduler, saved: Mapping[str, Any], epoch: int) -> dict[str, Any]:
-    """Return the state of a new schedule after as many updates as a saved one has seen.
-
-    The groups of the new schedule's optimizer have the rates of that update then, or get them when the state is loaded.
-    """
-    done = int(saved.get("batch", saved.get("last_epoch", 0)))
-    fresh = schedule.state_dict()
-    if "batch" in fresh:  # a formula of these counts
-        return {**fresh, "batch": done, "epoch": saved.get("epoch", epoch)}
+def _state_at(schedule: LRScheduler, update: int, epoch: int) -> dict[str, Any]:
+    """Return the state of a new schedule after ``update`` updates; its optimizer's groups get the rates of then."""
+    if hasattr(schedule, "step_epoch"):
+        schedule.step_epoch(epoch)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch misses updates of the optimizer
-        for _ in range(done):
+        for _ in range(update):
             schedule.step()
     return dict(schedule.state_dict())

@@ -27,6 +27,11 @@ def validates_next(trainer: pl.Trainer) -> bool:
     return due or (trainer.enable_validation and is_last_update(trainer))
 
 
+def number_logged_update(trainer: pl.Trainer) -> None:
+    """Let loggers number the last update from 0: Lightning (2.6) counts one too many or too few after a resumption."""
+    trainer.fit_loop.epoch_loop._batches_that_stepped = max(0, trainer.global_step - 1)
+
+
 def mark_ended(checkpoint: dict[str, Any]) -> None:
     """Count the current micro-batch of a checkpoint as complete, and no validation as open.
 
@@ -35,13 +40,21 @@ def mark_ended(checkpoint: dict[str, Any]) -> None:
     """
     loop = checkpoint["loops"]["fit_loop"]
     progress = loop["epoch_loop.batch_progress"]
-    if progress["current"]["completed"] < progress["current"]["processed"]:
-        loop["epoch_loop.state_dict"]["_batches_that_stepped"] += 1  # the loggers' step
+    loop["epoch_loop.state_dict"]["_batches_that_stepped"] = checkpoint["global_step"]  # the loggers' step
     for part in (progress["current"], progress["total"]):
         part["completed"] = part["processed"]
     validation = loop["epoch_loop.val_loop.batch_progress"]
     for part in (validation["current"], validation["total"]):
         part.update(dict.fromkeys(("ready", "started", "processed"), part["completed"]))
+
+
+def count_by_updates(checkpoint: dict[str, Any], accumulate: int) -> None:
+    """Count the micro-batches of a checkpoint as if all its updates had had ``accumulate`` of them.
+
+    Lightning (2.6) validates after multiples of a number of micro-batches: they would not fall on ends of updates.
+    """
+    total = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]
+    total.update(dict.fromkeys(total, checkpoint["global_step"] * accumulate))
 
 
 def mark_validating(checkpoint: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
 from asr.training.changed_updates import ChangedUpdates
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
+from asr.training.loop_counters import number_logged_update
 from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
 from asr.training.processes import gather
 from asr.training.step_in_backward import GradientsInBackward, StepsInBackward
@@ -151,6 +152,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Stop after the last update by ``should_stop``: Lightning validates then, but not at ``max_steps``."""
+        number_logged_update(self.trainer)
         if 0 <= self.trainer.max_steps <= self.global_step:  # -1 without a budget
             self.trainer.should_stop = True
 
@@ -218,6 +220,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_validation_start(self) -> None:
         """Go to where the recognizer is to be evaluated."""
+        number_logged_update(self.trainer)  # a resumed run may begin with a validation
         go_to_evaluation_point(self.trainer.optimizers)
 
     def on_validation_end(self) -> None:

@@ -19,7 +19,8 @@ from optim.engine.fsdp import local_entry
 from optim.engine.group_checks import check_group, refuse_sparse_gradients
 from optim.engine.group_step import GroupStep
 from optim.engine.options import SWITCH, check_options
-from optim.engine.param_batch import HALF, Group, Limits, ParamEntry, State, state_dtype
+from optim.engine.param_batch import DRAW_KEY, HALF, Group, Limits, ParamEntry, State, state_dtype
+from optim.engine.random import key_of
 from optim.engine.stacking import Residents
 from optim.engine.storage import is_narrow, narrowed
 from optim.engine.transform import (
@@ -207,7 +208,9 @@ class Chain(Optimizer):
             state, key = self.state[param], self.stacking_key(names[i] if names else "", param, group)
             if not state:
                 state.update(self._fresh_state(param, group, key))
-            entry = ParamEntry(param, grad, state, key, names[i] if names else (place, i))
+                if DRAW_KEY in state:  # in the state, so that later names and places change no draw
+                    state[DRAW_KEY] = key_of(saved_state.name_of(group, i, place))
+            entry = ParamEntry(param, grad, state, key)
             # nearly all are plain, and that is asked faster
             yield entry if type(param) is Parameter else local_entry(entry)
 
@@ -232,6 +235,8 @@ class Chain(Optimizer):
         step = torch.zeros((), dtype=state_dtype(param), device=param.device) if self.capturable else 0
         state: State = {"step": step}
         state |= merged_state(self.transforms, param, group, stacking_key)
+        if is_narrow(group) or any(transform.draws for transform in self.transforms):
+            state[DRAW_KEY] = 0
         if is_narrow(group):
             exact = {transform.prefix + key for transform in self.transforms for key in transform.exact_state}
             state = narrowed(state, param, exact)
@@ -297,7 +302,7 @@ class Chain(Optimizer):
         for name, param in zip(group.get("param_names", [""] * len(meta["params"])), meta["params"], strict=True):
             key = self.stacking_key(name, param, group)
             state = self._fresh_state(param, group, key)
-            kinds[param.shape, param.dtype, key] = ParamEntry(param, torch.empty_like(param), state, key, name)
+            kinds[param.shape, param.dtype, key] = ParamEntry(param, torch.empty_like(param), state, key)
         entries = [entry for entry in kinds.values() if entry.param.numel() > 0]
         try:
             with torch.no_grad():

@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from optim.engine.random import Label
 from optim.engine.tensor_list import TensorList
 
 State = dict[str, Any]
@@ -21,7 +20,9 @@ Scalar = float | Tensor
 parameters, so that nothing waits for the device."""
 
 HALF = (torch.float16, torch.bfloat16)
-LOOP_STATE = ("step", "rounding_error")
+DRAW_KEY = "draw_key"
+"""The statistic that draws of a parameter depend on: see `optim.engine.random.key_of`."""
+LOOP_STATE = ("step", "rounding_error", DRAW_KEY)
 """Statistics that belong to the step loop, not to a transform."""
 
 
@@ -82,7 +83,7 @@ class Shard(NamedTuple):
 
 
 class ParamEntry(NamedTuple):
-    """A parameter that takes part in this step, with gradient, state, `Chain.stacking_key` and the label of draws.
+    """A parameter that takes part in this step, with gradient, state and `Chain.stacking_key`.
 
     If the parameter is sharded, all tensors are the parts that this process holds.
     """
@@ -91,7 +92,6 @@ class ParamEntry(NamedTuple):
     grad: Tensor
     state: State
     stacking_key: Hashable
-    label: Label
     shard: Shard | None = None
 
 

@@ -15,14 +15,16 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-Label = str | tuple[int, int]
-"""What tells a parameter from the others: its name, or (its group's place, its place in the group) without names."""
-
 # Lowbias32 of https://github.com/skeeto/hash-prospector: shifts and odd factors that were searched for such that each
 # bit of the input changes each bit of the output with a probability near one half. As signed numbers.
 FACTORS = (0x7FEB352D, 0x846CA68B - (1 << 32))
 UNIT_OF_16_BITS = 2.0**-16
 UNIT_OF_24_BITS = 2.0**-24
+
+
+def key_of(name: str) -> int:
+    """Return the number that draws of a parameter of this name depend on."""
+    return _digest(name)
 
 
 def uniform_number(seed: int, step: int, purpose: str) -> float:
@@ -39,7 +41,7 @@ class Draw:
         seed: of the optimizer.
         step: of the parameters.
         purpose: tells draws of one step apart.
-        labels: N labels.
+        keys: N numbers of `key_of`.
         device: where the numbers are made; nothing waits for it.
 
     Reference:
@@ -48,11 +50,11 @@ class Draw:
         passes; fit for rounding and probes, not for cryptography.
     """
 
-    def __init__(self, seed: int, step: int, purpose: str, labels: Sequence[Label], device: torch.device) -> None:
+    def __init__(self, seed: int, step: int, purpose: str, keys: Sequence[int], device: torch.device) -> None:
         # a count on the device would be hashed by how it is printed
         first, second = _signed_halves(_digest(seed, operator.index(step), purpose))
         # mixed on the device, of numbers that stay there: a copy from the host would stop a CUDA graph's capture
-        self.keys = _mixed(_parameter_keys(tuple(labels), device) ^ first, second)
+        self.keys = _mixed(_on_device(tuple(keys), device) ^ first, second)
 
     def bits(self, count: int) -> Tensor:
         """Return (N, count) int32 with 32 random bits each."""
@@ -100,9 +102,9 @@ def _mixed(x: Tensor, key: Tensor | int) -> Tensor:
 
 
 @lru_cache(maxsize=1 << 14)
-def _parameter_keys(labels: tuple[Label, ...], device: torch.device) -> Tensor:
+def _on_device(keys: tuple[int, ...], device: torch.device) -> Tensor:
     """Return (N, 2) int32."""
-    return torch.tensor([_signed_halves(_digest(label)) for label in labels], dtype=torch.int32, device=device)
+    return torch.tensor([_signed_halves(key) for key in keys], dtype=torch.int32, device=device)
 
 
 @lru_cache(maxsize=1 << 10)

@@ -24,12 +24,16 @@ MARKS = (
 SCHEDULE_KEYS = ("param_names", "name", "initial_lr", *MARKS)
 
 
+def name_of(group: Group, i: int, place: int) -> str:
+    """Return the name of a parameter of the optimizer's group at ``place``, or its place if it has no name."""
+    return str(group["param_names"][i]) if "param_names" in group else f"parameter {i} of group {place}"
+
+
 def named_parameters(optimizer: Optimizer) -> Iterator[tuple[str, Tensor, Group]]:
     """Yield every parameter with its name, or its place if it has no name, and its group."""
     for place, group in enumerate(optimizer.param_groups):
-        names = group.get("param_names")
         for i, param in enumerate(group["params"]):
-            yield (names[i] if names else f"parameter {i} of group {place}"), param, group
+            yield name_of(group, i, place), param, group
 
 
 def align(optimizer: Optimizer, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from optim.engine.param_batch import HALF, LOOP_STATE, ForeachBatch, Group, ParamBatch, ParamEntry, State
+from optim.engine.param_batch import DRAW_KEY, HALF, LOOP_STATE, ForeachBatch, Group, ParamBatch, ParamEntry, State
 from optim.engine.storage import rounded, widened
 from optim.engine.tensor_list import flattened, unflattened
 
@@ -59,7 +59,7 @@ class Residents(dict[Tensor, Resident]):
             entries: the members.
             states: of all parameters, ``optimizer.state``.
         """
-        names = [key for key in entries[0].state if key != "step"]
+        names = [key for key in entries[0].state if key not in ("step", DRAW_KEY)]
         held = [entry.state.get(name) for name in names for entry in entries]
         known = self.get(entries[0].param)
         if known and len(held) == len(known.views) and all(map(is_, held, known.views)):

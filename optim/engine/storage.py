@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from optim.engine.options import WHOLE
-from optim.engine.param_batch import Group, ParamBatch, State, Update
+from optim.engine.param_batch import DRAW_KEY, Group, ParamBatch, State, Update
 from optim.engine.random import Draw
 from optim.engine.transform import Transform
 
@@ -68,9 +68,9 @@ def widened(state: Mapping[str, Tensor], like: Tensor) -> State:
 
 def rounded(value: Tensor, name: str, batch: ParamBatch) -> Tensor:
     """Return a statistic of a batch in bfloat16, rounded stochastically."""
-    group, labels = batch.group, [entry.label for entry in batch.entries]
-    draw = Draw(group["seed"], batch.step, f"round {name}", labels, value.device)
-    flat = value.float().reshape(len(labels), -1)
+    keys = [entry.state[DRAW_KEY] for entry in batch.entries]
+    draw = Draw(batch.group["seed"], batch.step, f"round {name}", keys, value.device)
+    flat = value.float().reshape(len(keys), -1)
     # a bfloat16 is the upper half of a float32: a random lower half, added, carries over with the right probability
     bits = draw.bits16(flat.shape[1]).to(torch.int32).bitwise_and_(0xFFFF).add_(flat.view(torch.int32))
     # a NaN whose lower half is full, as GPUs make them, would become zero

@@ -40,6 +40,8 @@ class Transform(ABC):
     """Whether `after_step` does anything."""
     exact_state: ClassVar[tuple[str, ...]] = ()
     """Statistics that ``storage_dtype`` leaves wide: parameters of another kind, which rounding would move."""
+    draws: ClassVar[bool] = False
+    """Whether it draws random numbers, by the ``draw_key`` in a parameter's state."""
     stacks: bool = True
     """Whether it takes stacks; one that does not makes its whole chain take each parameter alone."""
     foreach: bool = False

@@ -93,6 +93,7 @@ class KronPreconditioner(GroupTransform):
     """
 
     foreach = True
+    draws = True
     allowed: ClassVar = {
         "beta": "[0, 1)",
         "preconditioner_update_probability": "(0, 1]" + OR_NONE,

@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from optim.engine.param_batch import ForeachBatch, ParamBatch
+from optim.engine.param_batch import DRAW_KEY, ForeachBatch, ParamBatch
 from optim.engine.random import Draw
 
 CHUNK = 1 << 10  # pairs of numbers
@@ -15,8 +15,8 @@ CHUNK = 1 << 10  # pairs of numbers
 
 def probes(seed: int, batch: ParamBatch, dtype: torch.dtype) -> Tensor:
     """Return a probe of the shape of every parameter; each depends on seed, step and parameter alone."""
-    labels, device = [entry.label for entry in batch.entries], batch.param.device
-    draw = Draw(seed, batch.step, "probe", labels, device)
+    keys, device = [entry.state[DRAW_KEY] for entry in batch.entries], batch.param.device
+    draw = Draw(seed, batch.step, "probe", keys, device)
     if not isinstance(batch, ForeachBatch):
         return draw.normal(batch.numel).to(dtype).reshape(batch.param.shape)
     # A draw is of one length. So it is one of chunks, which differ in the bits above those that count within.

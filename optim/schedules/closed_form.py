@@ -68,7 +68,7 @@ class ClosedFormSchedule(LRScheduler, ABC):
 
     @property
     def batch(self) -> int:
-        """Updates done so far."""
+        """Updates done so far; -1 in a part of torch's ``SequentialLR`` that has not begun."""
         return int(self.last_epoch)
 
     def get_lr(self) -> list[float | Tensor]:
@@ -86,8 +86,8 @@ class ClosedFormSchedule(LRScheduler, ABC):
 
     def get_last_lr(self) -> list[float | Tensor]:
         """Return the current learning rates, one number per group."""
-        # computed and not stored: correct after loading and for groups added later, too
-        return self.get_lr()
+        # the groups' own: a part of torch's SequentialLR that waits has no rate yet
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def step_batch(self, batch: int | None = None) -> None:
         """Count one update, or set the count of updates since the start of training."""
@@ -100,7 +100,8 @@ class ClosedFormSchedule(LRScheduler, ABC):
     def step_epoch(self, epoch: int | None = None) -> None:
         """Set the epoch at its start (0 in the first), or, without argument, count one at its end."""
         self.epoch = self.epoch + 1 if epoch is None else epoch
-        self._apply()
+        if self.batch >= 0:  # torch's SequentialLR leaves a part that waits at -1
+            self._apply()
 
     def _apply(self) -> None:
         for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
@@ -116,7 +117,10 @@ class ClosedFormSchedule(LRScheduler, ABC):
         return {"base_lrs": bases, "epoch": self.epoch, "batch": self.batch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from a saved state: set the counts, the bases and the learning rates.
+        """Resume from a saved state: set the counts and the bases.
+
+        The optimizer's own state holds the learning rates of now: construct the schedule before it is loaded, since a
+        construction sets those of the first update.
 
         Raises:
             ValueError: the state has another number of groups than the optimizer.
@@ -127,4 +131,3 @@ class ClosedFormSchedule(LRScheduler, ABC):
         for group, base in zip(groups, bases, strict=True):
             group["initial_lr"] = float(base)
         self.epoch, self.last_epoch = state_dict["epoch"], state_dict["batch"]
-        self._apply()

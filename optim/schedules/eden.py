@@ -32,7 +32,7 @@ class Eden(ClosedFormSchedule):
     Reference:
         icefall, egs/librispeech/ASR/pruned_transducer_stateless2/optim.py, class Eden; the warm-up is that of
         egs/librispeech/ASR/zipformer/optim.py.
-        Differs: the rate is set at construction and on load; groups may be added later; shares of a run.
+        Differs: the rate is set at construction; groups may be added later; shares of a run.
     """
 
     def __init__(

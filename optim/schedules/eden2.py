@@ -29,7 +29,7 @@ class Eden2(ClosedFormSchedule):
 
     Reference:
         icefall, egs/librispeech/ASR/zipformer/optim.py, class Eden2.
-        Differs: the rate is set at construction and on load; groups may be added later; shares of a run.
+        Differs: the rate is set at construction; groups may be added later; shares of a run.
     """
 
     def __init__(

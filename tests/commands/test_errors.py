@@ -46,6 +46,9 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("~data.max_unreadable", "data.max_unreadable", ["missing"]),
         ("~seed", "seed", ["missing"]),
         ("audio='a b'c", "audio", []),
+        ("--optimizer=eve", "asr-train: --optimizer=eve", []),
+        ("--run=a", "asr-train: --run=a", []),
+        ("seed=2 --trainer.max_steps 5", "--trainer.max_steps", ["trainer.max_steps="]),
         # values of the schema
         ("decode=[best,raw]", "decode", ["'raw'"]),
         ("seed=abc", "seed", ["'abc'"]),
@@ -109,6 +112,7 @@ def test_a_run_that_cannot_continue_ends_with_its_message(monkeypatch, capsys):
     "line",
     [
         "optimizer=eve schedule=eden encoder.num_layers=1",
+        "sweep.name=2024 logger.wandb.tags=[2024,1.5,first]",
         "recipe=digits/zipformer_ctc ++best_lr.eve=0.1",
         "optimizer.caution=true optimizer.gradient_clipping=l2 allow_changes=false data.vocab_size=300",
     ],

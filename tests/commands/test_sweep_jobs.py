@@ -54,6 +54,7 @@ def test_a_sweep_without_a_name_is_named_by_its_time():
     assert (flag, words, name.startswith("sweep.name=20")) == ("-m", ["seed=1,2", "optimizer=eve"], True)
     for named in (["-m", "sweep.name=x"], ["seed=1"]):
         assert name_sweep(named) == named
+    check_sweep_name(2024)  # what Hydra reads of sweep.name=2024
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "", ".hidden", None, "latest"])

@@ -415,7 +415,6 @@ CASES = [
                 "test_a_generator_and_named_parameters_do_the_same_as_a_list",
                 "test_groups_with_different_options_act_like_optimizers_of_their_own",
                 "test_dtypes_may_mix_within_a_group",
-                "test_a_state_loads_with_or_without_names",
             ),
             "the probes of a parameter depend on its name, or without names on its place and that of its group",
         ),

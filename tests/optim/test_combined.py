@@ -6,8 +6,9 @@ from functools import partial
 
 import pytest
 import torch
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
 
-from optim import Adafactor, Combined, Constant, Eve, grouped
+from optim import Adafactor, AdamW, Combined, Constant, Eve, Muon, grouped, step_in_backward
 from tests.optim.training import copies, duplicates, make_parameters, named, run, run_both, same, values
 
 
@@ -42,6 +43,23 @@ def test_a_schedule_moves_every_members_lr():
     optimizer.step()
     schedule.step()
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.02 / 2, 0.1 / 2, 0.01 / 2])
+
+
+@pytest.mark.parametrize(
+    "schedule", [partial(OneCycleLR, total_steps=9, max_lr=0.1), partial(CyclicLR, base_lr=0.01, max_lr=0.1)]
+)
+@pytest.mark.parametrize("wrapped", [lambda params, make: make(params), step_in_backward], ids=["after", "in backward"])
+def test_torchs_cycles_of_lr_and_momentum_are_followed_if_all_members_have_the_option(schedule, wrapped):
+    muon = grouped(partial(Muon, lr=0.01), [{"pattern": "[35]$"}, {"pattern": ".*", "optimizer": AdamW}])
+    optimizer, alone = wrapped(named(make_parameters()), muon), Muon(make_parameters())
+    rates = [schedule(each) for each in (optimizer, alone)]
+    for _ in range(3):
+        for each in (optimizer, alone, *rates):
+            each.step()
+    for group in optimizer.param_groups:
+        assert all(group[key] == alone.param_groups[0][key] for key in ("lr", "betas"))
+    with pytest.raises(ValueError, match="momentum or beta1"):
+        schedule(combined(make_parameters()))
 
 
 def test_a_checkpoint_and_copies_continue_bit_for_bit_and_apart_from_the_original(tmp_path):

@@ -32,7 +32,7 @@ def test_the_slow_form_is_followed(row, options, repeats, device, request):
     optimizer = row.factory(params, **{name: value for name, value in options.items() if name in known})
     slow = [param.detach().numpy().copy() for param in params]
     # random draws depend on the place of a parameter
-    states = [{"label": (0, place)} for place in range(len(params))]
+    states = [{"name": f"parameter {place} of group 0"} for place in range(len(params))]
     options = optimizer.defaults
     for t in range(1, 26):
         for place, param in enumerate(params):

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import optim
-from optim.engine.random import Draw, uniform_number
+from optim.engine.param_batch import LOOP_STATE
+from optim.engine.random import Draw, key_of, uniform_number
 from optim.psgd.kron_factors import Factor, applied, applied_products, balance, norm_bound
 from optim.psgd.triangular import grams, pack, subtract_product, times, transposed_solve, transposed_times, unpacked
 from optim.psgd.update_schedule import expected_updates, update_probability, updates_at
@@ -180,7 +181,8 @@ def test_options_decide_the_bytes_of_factors(options, num_bytes):
     param = nn.Parameter(torch.ones(20, 30))
     optimizer = optim.PSGDKron([param], **options)
     run(optimizer, [param], range(2))
-    assert sum(x.nbytes for key, x in optimizer.state[param].items() if key not in ("step", "exp_avg")) == num_bytes
+    factors = [x for key, x in optimizer.state[param].items() if key not in (*LOOP_STATE, "exp_avg")]
+    assert sum(x.nbytes for x in factors) == num_bytes
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 8, 6)], ids=str)
@@ -199,7 +201,8 @@ def test_kron_torch_is_followed(shape, monkeypatch):
     # neither balances its factors in these steps, which would be at other steps in each
     assert min(uniform_number(0, step, "balance preconditioner") for step in range(1, 11)) > 0.01
     for step in range(1, 11):
-        probe = Draw(0, step, "probe", [(0, 0)], torch.device("cpu")).normal(ours.numel()).double().reshape(shape)
+        draw = Draw(0, step, "probe", [key_of("parameter 0 of group 0")], torch.device("cpu"))
+        probe = draw.normal(ours.numel()).double().reshape(shape)
         monkeypatch.setattr(torch, "randn_like", lambda *_, probe=probe: probe.clone())
         for param, chosen in ((ours, optimizer), (theirs, peer)):
             param.grad = make_gradient(param, step, 0)

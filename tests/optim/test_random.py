@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from optim.engine.random import Draw, uniform_number
+from optim.engine.random import Draw, key_of, uniform_number
 
 CPU = torch.device("cpu")
 COUNT = 1 << 16
 KINDS = ("bits16", "uniform", "normal")
 
 
-def draw(seed=0, step=1, purpose="probe", labels=("layer.weight",)):
-    return Draw(seed, step, purpose, labels, CPU)
+def draw(seed=0, step=1, purpose="probe", names=("layer.weight",)):
+    return Draw(seed, step, purpose, [key_of(name) for name in names], CPU)
 
 
 def standardized(kind, x):
@@ -39,7 +39,7 @@ def test_moments_and_neighbors_are_those_of_independent_numbers(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_parameters_purposes_and_seeds_are_uncorrelated(kind):
     draws = [draw(step=step) for step in range(1, 13)] + [draw(seed=seed) for seed in range(1, 13)]
-    draws += [draw(purpose="round"), draw(labels=("layer.bias",)), draw(labels=((0, 1),)), draw(labels=((1, 0),))]
+    draws += [draw(purpose="round"), draw(names=("layer.bias",)), draw(names=("parameter 0 of group 1",))]
     rows = torch.stack([standardized(kind, getattr(each, kind)(4096)[0]) for each in draws])
     products = rows @ rows.T / 4096**0.5
     assert products.fill_diagonal_(0).abs().max() < 5
@@ -56,11 +56,11 @@ def test_every_value_of_a_byte_is_as_frequent():
 @pytest.mark.parametrize("kind", [*KINDS, "bits"])
 @pytest.mark.parametrize("count", [0, 1, 7, 33])
 def test_a_parameter_draws_the_same_alone_and_in_a_stack(kind, count):
-    labels = ["a", "b", (0, 2)]
-    together = getattr(draw(labels=labels), kind)(count)
+    names = ["a", "b", "c"]
+    together = getattr(draw(names=names), kind)(count)
     assert together.shape == (3, count)
-    for label, row in zip(labels, together, strict=True):
-        assert torch.equal(getattr(draw(labels=[label]), kind)(count)[0], row)
+    for name, row in zip(names, together, strict=True):
+        assert torch.equal(getattr(draw(names=[name]), kind)(count)[0], row)
 
 
 def test_draws_are_the_same_in_every_process():

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, LinearLR, SequentialLR
 
 from optim import (
     Constant,
@@ -25,9 +26,11 @@ from tests.optim.golden.reader import arrays, manifest
 
 MAKERS = (
     lambda o: Eden(o, 20, 2, 5.0),
+    lambda o: Eden(o, 20, 2),
     lambda o: WarmupCosine(o, 50, 5, 0.1),
     lambda o: Constant(o, 4),
     lambda o: Eden2(o, 20, 5.0),
+    lambda o: Eden2(o, 20, 0),
     lambda o: Noam(o, 16, 5),
     lambda o: WarmupLinear(o, 50, 5, 0.1),
     lambda o: WarmupInverseSquareRoot(o, 5),
@@ -146,25 +149,49 @@ def test_epochs_are_counted_or_set_and_change_edens_rate_at_once():
     assert lrs(optimizer)[0] == pytest.approx(0.1 * 5**-0.25)
 
 
+# where a schedule may stand; torch's own multiply the present rate, so that a wrong one would stay wrong
+PLACES = {
+    "alone": lambda make, o: make(o),
+    "first": lambda make, o: SequentialLR(o, [make(o), ExponentialLR(o, 0.5)], [4]),
+    "second": lambda make, o: SequentialLR(o, [LinearLR(o, 0.1, total_iters=4), make(o)], [4]),
+    "chained": lambda make, o: ChainedScheduler([make(o), ExponentialLR(o, 0.5)], o),
+}
+
+
 @each_schedule
-@pytest.mark.parametrize("order", ["optimizer first", "schedule first", "schedule alone"])
-def test_a_resumed_run_continues_in_whatever_order_things_are_loaded(make, order):
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("order", [1, -1], ids=["schedule first", "optimizer first"])
+def test_a_run_resumed_from_any_update_has_the_rates_of_an_uninterrupted_one(make, place, order):
+    whole, wanted, saved = make_optimizer(second_lr=0.3), [], []
+    schedule = place(make, whole)
+    for _ in range(9):
+        wanted.append(lrs(whole))
+        saved.append(copy.deepcopy((schedule.state_dict(), whole.state_dict())))
+        advance(whole, schedule)
+    for update, states in enumerate(saved):
+        fresh = make_optimizer()
+        resumed = place(make, fresh)
+        for part, state in list(zip((resumed, fresh), states, strict=True))[::order]:
+            part.load_state_dict(state)
+        for rates in wanted[update:]:
+            assert lrs(fresh) == rates
+            assert resumed.get_last_lr() == rates
+            advance(fresh, resumed)
+
+
+@each_schedule
+def test_a_state_holds_counts_and_bases_and_loading_it_sets_no_rate(make):
     optimizer = make_optimizer(second_lr=0.3)
     schedule = make(optimizer)
     advance(optimizer, schedule, 12)
     schedule.step_epoch(3)
-    state, counts = copy.deepcopy(optimizer.state_dict()), schedule.state_dict()
+    counts, fresh = schedule.state_dict(), make_optimizer(second_lr=0.3)
     assert counts == {"base_lrs": [0.1, 0.3], "epoch": 3, "batch": 12}
-    fresh = make_optimizer()
-    if order == "optimizer first":
-        fresh.load_state_dict(state)
-    resumed = make(fresh)
+    resumed, before = make(fresh), lrs(fresh)
     resumed.load_state_dict(counts)
-    if order == "schedule first":
-        fresh.load_state_dict(state)
-    assert lrs(fresh) == lrs(optimizer)
-    advance(optimizer, schedule, 3)
-    advance(fresh, resumed, 3)
+    assert lrs(fresh) == before
+    advance(fresh, resumed)
+    advance(optimizer, schedule)
     assert lrs(fresh) == lrs(optimizer)
     with pytest.raises(ValueError, match="2 groups, the optimizer has 1"):
         make(Eve([nn.Parameter(torch.ones(2))])).load_state_dict(counts)

@@ -16,6 +16,7 @@ from tests.optim.training import make_gradient, make_parameters, named, same, va
 SGD = partial(torch.optim.SGD, lr=0.02, momentum=0.9)
 FACTORIES = {
     "torch AdamW": partial(torch.optim.AdamW, lr=0.02, fused=True),
+    "without names": lambda named: optim.PSGDKron([param for _, param in named], lr=0.02),
     "several": optim.grouped(partial(optim.Eve, lr=0.02), [{"pattern": "bias", "optimizer": SGD}, {"pattern": "."}]),
 }
 
@@ -72,7 +73,7 @@ def test_every_optimizer_does_what_it_does_after_the_backward_pass(case):
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-def test_a_run_of_torchs_optimizer_or_several_switches_from_either_way_to_the_other(name):
+def test_a_run_of_other_optimizers_too_switches_from_either_way_to_the_other(name):
     factory = FACTORIES[name]
     (usual, after), (model, within) = both(factory)
     assert same(model.parameters(), usual.parameters())

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import optim
-from optim.engine.param_batch import ParamBatch, ParamEntry
+from optim.engine.param_batch import DRAW_KEY, ParamBatch, ParamEntry
+from optim.engine.random import key_of
 from optim.engine.storage import rounded
 from tests.optim.cases import each_of_the_family
 from tests.optim.training import copies, make_parameters, named, run, run_both, same, step_with
@@ -19,7 +20,7 @@ BFLOAT16 = {"storage_dtype": "bfloat16"}
 
 def rounded_at(step, value):
     param = nn.Parameter(torch.zeros_like(value))
-    entry = ParamEntry(param, value, {}, None, "weight")
+    entry = ParamEntry(param, value, {DRAW_KEY: key_of("weight")}, None)
     return rounded(value, "m", ParamBatch(param, value, {}, {"seed": 0}, step, param.shape, entries=[entry]))
 
 

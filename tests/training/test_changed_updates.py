@@ -41,8 +41,8 @@ def trained(factory, schedule) -> tuple[nn.Module, torch.optim.Optimizer, lr_sch
 
 
 def state_of(optimizer, rates) -> dict[str, Any]:
-    parts = {"optimizer_states": [optimizer.state_dict()], "lr_schedulers": [rates.state_dict()], "epoch": 0}
-    return copy.deepcopy(parts)
+    parts = {"optimizer_states": [optimizer.state_dict()], "lr_schedulers": [rates.state_dict()]}
+    return copy.deepcopy({**parts, "global_step": DONE, "epoch": 0})
 
 
 def options(group: dict[str, Any]) -> dict[str, Any]:
@@ -62,6 +62,14 @@ SCHEDULES = {
     "torch's cycle": (
         partial(lr_scheduler.OneCycleLR, max_lr=0.1, total_steps=9),
         partial(lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=9),
+    ),
+    "a formula after torch's": (
+        COSINE,
+        lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.LinearLR(o, 0.1, total_iters=4), COSINE(o)], [4]),
+    ),
+    "torch's chain": (
+        lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.ExponentialLR(o, 0.9)], o),
+        lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.ExponentialLR(o, 0.5)], o),
     ),
     "from torch's to a formula": (partial(lr_scheduler.StepLR, step_size=2), COSINE),
     "from a formula to torch's": (COSINE, partial(lr_scheduler.StepLR, step_size=2)),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import lightning.pytorch as pl
 import pytest
 
 from asr.errors import Diverged
+from asr.evaluation.metrics_csv import read_metrics
+from asr.tracking.metrics_csv import MetricsCsv
 from asr.training.callbacks import checkpoint_callback
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
 from asr.training.checkpoints import files as checkpoint_files
@@ -84,6 +89,16 @@ def test_the_best_is_remembered_over_a_resumption(tmp_path):
     assert state(tmp_path / "checkpoints" / "best.ckpt")["global_step"] == 5
 
 
+def killed_after(update: int, whole: Path) -> Path:
+    """Return a folder with one checkpoint of a run, and its metrics."""
+    killed = whole.parent / f"{whole.name}-{update}"
+    (killed / "checkpoints").mkdir(parents=True)
+    duplicate(update_file(whole / "checkpoints", update), update_file(killed / "checkpoints", update))
+    if (whole / "metrics.csv").exists():
+        shutil.copy(whole / "metrics.csv", killed)
+    return killed
+
+
 @pytest.mark.parametrize(("accumulate", "updates"), [(1, (1, 3, 4, 8)), (2, (2, 3, 5, 6))])
 def test_a_run_is_resumed_bit_for_bit_from_any_update(tmp_path, accumulate, updates):
     """Four micro-batches are an epoch, and every third update is validated: in between, at one of them, at both."""
@@ -91,12 +106,42 @@ def test_a_run_is_resumed_bit_for_bit_from_any_update(tmp_path, accumulate, upda
     validated = Validated()
     run(whole, 9, [validated, CheckpointCallback(whole, keep_last=9, every_n_updates=1)], **options)
     for update in updates:
-        killed, seen = tmp_path / str(update), Validated()
-        (killed / "checkpoints").mkdir(parents=True)
-        duplicate(update_file(whole / "checkpoints", update), update_file(killed / "checkpoints", update))
+        killed, seen = killed_after(update, whole), Validated()
         run(killed, 9, [seen], **options)
         assert same(*(state(folder / "checkpoints" / "last.ckpt") for folder in (whole, killed)))
         assert seen.updates == [number for number in validated.updates if number > update]
+
+
+def logged(folder: Path, done: int, max_steps: int, validate_every: int) -> list[list[int]]:
+    """Continue a run after ``done`` updates; return the steps of all rows of the training loss, and of the WER."""
+    logger = MetricsCsv(folder)
+    logger.resume(done)
+    options = {"logger": logger, "log_every_n_steps": 1, "validate_every": validate_every}
+    run(folder, max_steps, [CheckpointCallback(folder, keep_last=9, every_n_updates=1)], **options)
+    metrics = read_metrics(logger.path, bool)
+    return [list(metrics[name][0]) for name in ("train/loss", "val/wer")]
+
+
+@pytest.mark.parametrize("before", [2, 3])
+@pytest.mark.parametrize("now", [2, 3])
+def test_every_update_is_logged_once_if_a_run_is_resumed_with_another_interval_or_extended(tmp_path, before, now):
+    logged(tmp_path / "run", 0, 7, before)
+    for update in (4, 5, 6, 7):  # an epoch ends at 4
+        folder, ends = killed_after(update, tmp_path / "run"), (update // 7 * 7, 9)
+        validated = [u for u in range(1, 10) if u % (before if u <= update else now) == 0 or u in ends]
+        assert logged(folder, update, 9, now) == [list(range(9)), [u - 1 for u in validated]]
+    assert logged(folder, 9, 10, now)[0] == list(range(10))
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 2), (2, 1), (1, 4)])
+def test_updates_of_another_number_of_micro_batches_are_validated_and_resumed_at_their_ends(tmp_path, before, now):
+    run(tmp_path / "short", 7, accumulate_grad_batches=before)
+    whole, validated, options = killed_after(7, tmp_path / "short"), Validated(), {"accumulate_grad_batches": now}
+    run(whole, 12, [validated], **options)
+    assert validated.updates == [9, 12]
+    killed = killed_after(9, whole)
+    run(killed, 12, **options)
+    assert same(*(state(folder / "checkpoints" / "last.ckpt") for folder in (whole, killed)))
 
 
 def test_a_kill_before_last_moves_makes_the_training_do_the_same_again(tmp_path, monkeypatch):

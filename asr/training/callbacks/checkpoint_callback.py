@@ -23,7 +23,14 @@ from asr.training.checkpoints.files import (
     write,
 )
 from asr.training.evaluation_point import at_evaluation_point
-from asr.training.loop_counters import ends_update, is_last_update, mark_ended, mark_validating, validates_next
+from asr.training.loop_counters import (
+    count_by_updates,
+    ends_update,
+    is_last_update,
+    mark_ended,
+    mark_validating,
+    validates_next,
+)
 
 SCORE = "val/wer"
 
@@ -129,6 +136,10 @@ class CheckpointCallback(Checkpoint):
         mark_ended(checkpoint)
         if self.validation_is_next:
             mark_validating(checkpoint)
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
+        """Let validations follow whole updates if these have another number of micro-batches now."""
+        count_by_updates(checkpoint, trainer.accumulate_grad_batches)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the last update saved, and the best."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from optim.engine.random import Draw, uniform_number
+from optim.engine.random import Draw, key_of, uniform_number
 from tests.optim.oracles.common import Array, State
 
 
@@ -59,7 +59,7 @@ def _drawn(options: Mapping[str, Any], t: int, purpose: str, probability: float)
 
 
 def _probe(p: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
-    draw = Draw(options["seed"], t, "probe", [state["label"]], torch.device("cpu"))
+    draw = Draw(options["seed"], t, "probe", [key_of(state["name"])], torch.device("cpu"))
     return draw.normal(p.size)[0].double().numpy()
 
 
