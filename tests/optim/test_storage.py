@@ -77,8 +77,9 @@ def test_a_stack_rounds_as_each_parameter_would_alone(row):
 def test_training_stays_near_that_with_float32_statistics(row):
     params, twins = make_parameters(), make_parameters()
     run_both((row.factory(params, **BFLOAT16), params), (row.factory(twins), twins), range(20))
-    for param, twin, start in zip(params, twins, make_parameters(), strict=True):
-        assert (param - twin).norm() < 0.2 * (twin - start).norm() + 1e-6
+    # of all elements together: a tensor of one may be rounded one way several times in a row
+    ours, theirs, starts = (nn.utils.parameters_to_vector(each) for each in (params, twins, make_parameters()))
+    assert (ours - theirs).norm() < 0.2 * (theirs - starts).norm()
 
 
 @each_of_the_family
