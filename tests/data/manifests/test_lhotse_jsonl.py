@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from lhotse import Features, MonoCut, Recording, SupervisionSegment
+from lhotse import CutSet, Features, MonoCut, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
 from asr.data.manifests.import_manifests import import_manifests
@@ -79,6 +79,21 @@ def test_overlapping_cuts_hold_their_utterance_once_and_whole(tmp_path):
     ((segment,), found) = manifests.supervisions, list(manifests.recordings)
     assert (segment.id, segment.start, segment.duration, segment.recording_id) == ("s", 0.25, 0.5, "a")
     assert (len(found), dropped) == (1, [])
+
+
+def test_cuts_trimmed_to_supervisions_that_overlap_hold_each_once_though_their_times_are_rounded(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(44100 * 6), 44100)
+    cut = Recording.from_file(tmp_path / "a.wav").to_cut()
+    starts = (0.0, 0.536, 2.855, 3.111)
+    cut.supervisions = [SupervisionSegment(f"s{start}", "a", start, 1.619 + start / 10, text="hi") for start in starts]
+    trimmed = list(CutSet.from_cuts([cut]).trim_to_supervisions())
+    manifests, _ = read_cuts(write(tmp_path / "cuts.jsonl", *trimmed), "test")
+    assert len(trimmed) == 4 < sum(len(one.supervisions) for one in trimmed)
+    for found, expected in zip(manifests.supervisions, cut.supervisions, strict=True):
+        assert (found.id, found.start) == (expected.id, pytest.approx(expected.start, abs=1 / 44100))
+    shifted = fastcopy(trimmed[0], start=3 / 44100)
+    with pytest.raises(ValueError, match=r"cuts\.jsonl, line 2: the id 's0\.0'"):
+        read_cuts(write(tmp_path / "cuts.jsonl", trimmed[0], shifted), "test")
 
 
 def test_cuts_that_give_an_id_another_meaning_or_are_mixed_are_refused(tmp_path):
