@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 from lhotse import Features, Recording, SupervisionSegment
 from lhotse.cut import Cut, MonoCut, MultiCut
 from lhotse.serialization import deserialize_item, load_jsonl
+from lhotse.utils import to_list
 
 from asr.console import track
 from asr.data.manifests.corpus import Dropped, Manifests
@@ -71,9 +72,14 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
 
 
 def segments_of(cut: MonoCut | MultiCut, recording_id: str) -> Iterator[SupervisionSegment]:
-    """Yield the supervisions of a cut, at their time in its recording, which they may call otherwise."""
+    """Yield the supervisions of a cut, at their time in its recording, which they may call otherwise.
+
+    lhotse reads the channels of the cut, whichever a supervision names.
+    """
     for segment in cut.supervisions:
-        yield replace(plain_segment(segment).with_offset(cut.start), recording_id=recording_id)
+        inside = set(to_list(segment.channel)) <= set(to_list(cut.channel))
+        channel = segment.channel if inside else cut.channel
+        yield replace(plain_segment(segment).with_offset(cut.start), recording_id=recording_id, channel=channel)
 
 
 def items(path: Path, make: Callable[[dict[str, Any]], Any], unused: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from lhotse import CutSet, Features, MonoCut, Recording, SupervisionSegment
+from lhotse import CutSet, Features, MonoCut, MultiCut, Recording, SupervisionSegment
+from lhotse.shar import SharWriter
 from lhotse.utils import fastcopy
 
 from asr.data.manifests.import_manifests import import_manifests
@@ -131,3 +132,19 @@ def test_the_channel_that_a_supervision_names_is_read(tmp_path, channel, level):
     ((cut,), _, _) = evaluation_cuts(tmp_path, str, SPEC.features)
     assert np.allclose(cut.load_audio()[0], level, atol=1e-3)
     assert any("several channels: 1" in note for note in import_manifests(tmp_path).notes)
+
+
+@pytest.mark.parametrize(
+    ("own", "channel", "level"), [(1, 0, 0.2), (0, [0, 1], 0.1), ([1, 2], 0, 0.2), ([0, 2], 2, 0.3)]
+)
+def test_of_a_cut_no_channel_is_read_that_is_not_its_own(tmp_path, own, channel, level):
+    whole = recording(tmp_path, num_channels=3)
+    segment = SupervisionSegment("s", "a", 0.25, 0.5, channel, text="hi")
+    kind = MultiCut if isinstance(own, list) else MonoCut
+    cut = kind("c", 0.0, whole.duration, own, [segment], recording=whole)
+    (tmp_path / "shar").mkdir()
+    with SharWriter(str(tmp_path / "shar"), fields={"recording": "wav"}) as shards:
+        shards.write(cut)
+    for source in (write(tmp_path / "cuts.jsonl", cut), tmp_path / "shar"):
+        ((found,), dropped, _) = evaluation_cuts(source, str, SPEC.features)
+        assert np.allclose(found.load_audio()[0], level, atol=1e-3), (source, dropped)
