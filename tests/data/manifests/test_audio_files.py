@@ -1,3 +1,4 @@
+import os
 import re
 from pathlib import Path
 
@@ -56,6 +57,16 @@ def test_long_files_are_cut_in_pauses_of_their_own_channel(folder):
     assert [cut.channel for cut in parts.cuts] == [0, 1]
     assert [cut.start for cut in parts.cuts] == pytest.approx([0, 1.85], abs=0.03)
     assert [cut.end for cut in parts.cuts] == pytest.approx([1.15, 3], abs=0.03)
+
+
+def test_of_a_good_mp3_no_errors_of_its_decoder_are_printed(folder, capfd):
+    rng = np.random.default_rng(0)
+    loudness = np.repeat(rng.choice([0.0, 0.001, 0.5], size=400), 1600)
+    soundfile.write(folder / "long.mp3", loudness * rng.normal(size=len(loudness)) * 0.3, 16_000)
+    (file,), _ = audio_files([Path("long.mp3")], max_s=2.0)
+    assert all(len(cut.load_audio()[0]) for cut in file.cuts)
+    os.write(2, b"others are still printed")
+    assert (len(file.cuts) > 10, capfd.readouterr().err) == (True, "others are still printed")
 
 
 def test_no_path_is_the_id_of_a_part_of_another_file(folder):
