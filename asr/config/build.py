@@ -94,9 +94,7 @@ def build_data_parts(config: Mapping[str, Any], kept: Tokenizer | None = None) -
     if perturb is not None and features.precomputed:
         raise ConfigError("augment.audio changes the audio, but features are stored; choose augment.audio=null")
     text, limits, batch, workers = (part(config, f"data.{name}") for name in ("text", "limits", "batch", "workers"))
-    trainer = part(config, "tokenizer")
-    if kept is not None:
-        trainer = KeptTokenizer(kept)
+    trainer = part(config, "tokenizer") if kept is None else KeptTokenizer(kept)
     return DataParts(features, text, limits, batch, workers, perturb, trainer)
 
 
