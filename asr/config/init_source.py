@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -36,8 +36,10 @@ from asr.training.initial_weights import (
     take,
     write_matches,
 )
-from asr.training.module import TrainingModule
 from asr.training.weights import choose_weights
+
+if TYPE_CHECKING:
+    from asr.training.module import TrainingModule
 
 ICEFALL = ".pt"  # how files of icefall's models end; ours end with .ckpt
 ICEFALL_FEATURES = (80, 16_000, 0.01)
