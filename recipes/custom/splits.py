@@ -63,13 +63,13 @@ class HeldOut:
         if None in self.parts:
             how.append("utterances, because not every one names its speaker: voices may be in several splits")
         elif self.parts:
-            why = f"whole ones would be above {MOST * share:.0%} of the audio or {MOST_SPEAKERS:.0%} of the speakers"
-            how.append(f"parts of speakers, {len(self.parts)} of {num_speakers}, because {why}: they are in train too")
+            why = f"one more whole would be over {MOST * share:.0%} of the audio or {MOST_SPEAKERS:.0%} of the speakers"
+            how.append(f"parts of speakers, {len(self.parts)} of {num_speakers}, who are in train too, because {why}")
         note = f"{kind} was split off, {size}, seed {seed}: {', and '.join(how)}"
         if self.shows_much:
             return note
         points = 98 / max(1, self.num_words) ** 0.5  # 1.96 standard deviations of a share of a half
-        return f"{note}; a WER on so few is uncertain by up to {points:.0f} points, more recordings make it surer"
+        return f"{note}; a WER on so few words is uncertain by up to {points:.0f} points: more recordings help"
 
 
 def split_off(
