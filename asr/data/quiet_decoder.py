@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -22,7 +23,8 @@ def quiet_decoder(audio: object) -> Iterator[None]:
     Args:
         audio: what is read: the path of a file, or anything else that may hold MP3.
     """
-    if isinstance(audio, str | os.PathLike) and not os.fspath(audio).lower().endswith(".mp3"):
+    is_other = isinstance(audio, str | os.PathLike) and not os.fspath(audio).lower().endswith(".mp3")
+    if is_other or sys.__stderr__ is None:  # where it was closed, its number may be another file's
         yield
         return
     _enter()
