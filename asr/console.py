@@ -83,6 +83,11 @@ class PlainConsole(Console):
         return super().render_str(printable(text), **options)
 
 
+# of standard output, for all parts that print during a run: rich prints nothing into the line of a progress bar only if
+# both have one console
+console = PlainConsole()
+
+
 def bar_title(text: str) -> str:
     """Return text as the description of a progress bar, which rich reads as markup whatever the console does."""
     return escape(one_line(text))

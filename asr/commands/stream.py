@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from asr.config.restore import restore
 from asr.console import PlainConsole, printable
 from asr.data.manifests.recordings import open_recording
+from asr.data.quiet_decoder import quiet_decoder
 from asr.errors import ConfigError, RunFailed
 from asr.inference.streaming import Partial, StreamingRecognizer
 from asr.safe_io import named_path
@@ -67,7 +68,12 @@ def _from_file(file: soundfile.SoundFile, size: int, at_own_pace: bool) -> Itera
     """Yield samples of the first channel."""
     begin, heard_s = time.monotonic(), 0.0
     try:
-        for block in file.blocks(size, dtype="float32", always_2d=True):
+        blocks = file.blocks(size, dtype="float32", always_2d=True)
+        while True:
+            with quiet_decoder(file.name):
+                block = next(blocks, None)
+            if block is None:
+                return
             heard_s += len(block) / file.samplerate
             if at_own_pace:
                 time.sleep(max(0.0, begin + heard_s - time.monotonic()))

@@ -15,7 +15,8 @@ from asr.commands.output_file import lock_output_dir, new_file
 from asr.commands.transcript_record import TranscriptRecord, maker_of
 from asr.config.restore import restore, transcriber_of
 from asr.console import PlainConsole, printable
-from asr.data.manifests.audio_files import find_audio, groups_of
+from asr.data.manifests.audio_files import ENDINGS, find_audio, groups_of
+from asr.data.manifests.media_files import MEDIA_ENDINGS
 from asr.error_text import shortened
 from asr.errors import ConfigError, RunFailed, remedy
 from asr.inference.transcribe import Transcriber
@@ -40,7 +41,7 @@ def run(options: DictConfig) -> None:
     if options.output is not None and options.output_dir is not None:
         raise ConfigError("output and output_dir cannot be given together; keep one of them")
     output = None if options.output is None else new_file(options.output)
-    files = find_audio(patterns)
+    files = find_audio(patterns, (*ENDINGS, *MEDIA_ENDINGS))
     if options.output_dir is None:
         _check_formats(formats, len(files))
         _check_ending(formats[0], output)

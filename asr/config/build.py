@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +33,9 @@ from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import KeptTokenizer, Tokenizer
 from asr.training.checkpoints.loading import FORMAT
 from asr.training.initial_weights import freeze
-from asr.training.module import OptimizerFactory, ScheduleFactory, TrainingModule
+
+if TYPE_CHECKING:
+    from asr.training.module import OptimizerFactory, ScheduleFactory, TrainingModule
 
 OPTIONAL = ("augment.audio", "augment.features")
 GIVEN = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
@@ -94,9 +96,7 @@ def build_data_parts(config: Mapping[str, Any], kept: Tokenizer | None = None) -
     if perturb is not None and features.precomputed:
         raise ConfigError("augment.audio changes the audio, but features are stored; choose augment.audio=null")
     text, limits, batch, workers = (part(config, f"data.{name}") for name in ("text", "limits", "batch", "workers"))
-    trainer = part(config, "tokenizer")
-    if kept is not None:
-        trainer = KeptTokenizer(kept)
+    trainer = part(config, "tokenizer") if kept is None else KeptTokenizer(kept)
     return DataParts(features, text, limits, batch, workers, perturb, trainer)
 
 
@@ -203,6 +203,9 @@ def build_module(config: Mapping[str, Any], parts: DataParts, prepared: Prepared
     Raises:
         ConfigError: a part is refused.
     """
+    # Lightning takes seconds, which decoding would wait for
+    from asr.training.module import TrainingModule
+
     updates = build_update_parts(config)
     recognizer = build_recognizer(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
     freeze(recognizer, config["init"]["freeze"])

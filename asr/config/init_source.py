@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from asr.plain_data import read_json
 from asr.run_folder import INIT_RECORD
 from asr.safe_io import named_path, write_whole
 from asr.subprocesses import is_first_process
-from asr.text.tokenizer import Tokenizer, tokenizer_from_state
+from asr.text.tokenizer import SentencePieceFile, Tokenizer, tokenizer_from_state
 from asr.training.checkpoints.files import update_files
 from asr.training.checkpoints.icefall import encoder_weights, icefall_state
 from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint, newest_good_checkpoint
@@ -36,11 +36,14 @@ from asr.training.initial_weights import (
     take,
     write_matches,
 )
-from asr.training.module import TrainingModule
 from asr.training.weights import choose_weights
+
+if TYPE_CHECKING:
+    from asr.training.module import TrainingModule
 
 ICEFALL = ".pt"  # how files of icefall's models end; ours end with .ckpt
 ICEFALL_FEATURES = (80, 16_000, 0.01)
+OF_FILE = f"{SentencePieceFile.__module__}.{SentencePieceFile.__name__}"
 # where a config has a rate that weights know, and the key that sets it
 RATES = {
     "data.sampling_rate_hz": ("features", "sampling_rate_hz"),
@@ -91,7 +94,9 @@ def source_rates(config: Mapping[str, Any], overridden: Collection[str]) -> list
 
 
 def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Tokenizer | None:
-    """Return the tokenizer that ``init.keep_tokenizer`` keeps: the source's, which a run's checkpoints hold too.
+    """Return the tokenizer that is not made of the texts or a file: the one of ``init.keep_tokenizer``, or of the run.
+
+    The checkpoints of a run hold its tokenizer; a file of the user's may have been moved since.
 
     Args:
         config: of the run.
@@ -100,9 +105,12 @@ def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Toke
     Raises:
         ConfigError: there is no source, or it has no tokenizer.
     """
-    if not at(config, "init", "keep_tokenizer"):
+    kept, is_file = at(config, "init", "keep_tokenizer"), at(config, "tokenizer", "_target_") == OF_FILE
+    if not kept and not is_file:
         return None
     own = None if begun is None else newest_good_checkpoint(begun)
+    if own is None and not kept:
+        return None
     if own is None:
         path = _place(config, begun)
         if path is None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import DictConfig
@@ -33,6 +34,7 @@ from asr.inference.batches import default_device
 from asr.inference.transcribe import Transcriber
 from asr.inference.transcripts_lm import saved_search
 from asr.models.recognizer import Recognizer
+from asr.nested import at
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
@@ -118,10 +120,18 @@ class TextSide:
 def restore_text(run: object) -> TextSide:
     """Rebuild the text side of what ``run=`` names."""
     checkpoint = load_checkpoint(checkpoint_file(str(run)))
-    check_restored(checkpoint.config, checkpoint.path)
+    _check_decoded(checkpoint)
     with _naming(checkpoint.path):
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
         return TextSide(checkpoint, part(checkpoint.config, "data.text"), tokenizer)
+
+
+def _check_decoded(checkpoint: LoadedCheckpoint) -> None:
+    """Refuse code of others in the parts that decode; nothing else of a config is built, or even imported."""
+    config = checkpoint.config
+    parts: dict[str, Any] = {key: config.get(key) for key in ("encoder", "head", "features", "decoder")}
+    parts |= {group: {name: at(config, group, name)} for group, name in (("augment", "features"), ("data", "text"))}
+    check_restored(parts, checkpoint.path)
 
 
 def recognizer_of(checkpoint: LoadedCheckpoint) -> Recognizer:
@@ -130,7 +140,7 @@ def recognizer_of(checkpoint: LoadedCheckpoint) -> Recognizer:
     Raises:
         ConfigError: its parts do not fit each other.
     """
-    check_restored(checkpoint.config, checkpoint.path)
+    _check_decoded(checkpoint)
     weights = checkpoint.weights
     with _naming(checkpoint.path):
         vocab_size = tokenizer_from_state(checkpoint.tokenizer).vocab_size

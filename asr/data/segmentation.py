@@ -11,6 +11,8 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
+from asr.data.quiet_decoder import quiet_decoder
+
 FRAME_S = 0.01
 SILENCE_DB = -100.0  # of digital silence
 MAX_READ = 2**22  # samples of all channels in memory at a time
@@ -36,7 +38,7 @@ def levels(path: Path, channel: int) -> NDArray[np.float32]:
         channel: of the file, from 0.
     """
     found = []
-    with soundfile.SoundFile(path) as file:
+    with quiet_decoder(path), soundfile.SoundFile(path) as file:
         samples = round(file.samplerate * FRAME_S)
         num_frames = max(1, MAX_READ // (samples * file.channels))
         for block in file.blocks(samples * num_frames, dtype="float32", always_2d=True):

@@ -8,17 +8,22 @@ from dataclasses import replace
 from importlib.metadata import version
 
 from asr.evaluation.wer import Utterance
-from asr.text.normalize import TextNormalizer
+from asr.text.normalize import TextNormalizer, collapse_spaces
 
 CHOICES = ("none", "basic", "english")
+# people and programs write either: grave, acute, modifier letters, quotation marks, prime, full width
+APOSTROPHES = str.maketrans(dict.fromkeys("`´ʻʼʽ‘’‛′＇", "'"))
+# those that quote, or end a plural: at an end of a word, or several
+_QUOTES = re.compile(r"(?<!\S)'+|'+(?!\S)|''+")
 
 
 class Normalization:
     """Changes references and hypotheses alike.
 
     Args:
-        name: ``none``; ``basic``, lower case, without punctuation but for apostrophes, of any language; or ``english``,
-            Whisper's rules, by which *colour* is *color*, *twenty one* is *21*, and *I'm* is *I am*.
+        name: ``none``; ``basic``, lower case, without punctuation but for apostrophes within words, of any language; or
+            ``english``, Whisper's rules, by which *colour* is *color*, *twenty one* is *21*, and *I'm* is *I am*. For
+            both, typographic apostrophes are plain ones.
 
     Raises:
         ValueError: there is no such choice, or its package is not installed.
@@ -35,8 +40,7 @@ class Normalization:
         self.note = ""
         if name == "basic":
             normalizer = TextNormalizer("lower", "strip")
-            # don’t is don't: people and programs write either
-            self._change = lambda text: normalizer(re.sub(r"(?<=\w)’(?=\w)", "'", text))
+            self._change = lambda text: collapse_spaces(_QUOTES.sub(" ", normalizer(text)))
             self.note = "scored in lower case without punctuation (scoring.normalize=basic)"
         elif name == "english":
             try:
@@ -54,4 +58,10 @@ class Normalization:
         change = self._change
         if change is None:
             return utterances
-        return [replace(one, reference=change(one.reference), hypothesis=change(one.hypothesis)) for one in utterances]
+
+        def changed(text: str) -> str:
+            return change(text.translate(APOSTROPHES))
+
+        return [
+            replace(one, reference=changed(one.reference), hypothesis=changed(one.hypothesis)) for one in utterances
+        ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,11 +35,12 @@ class Transcriber:
 
     def __call__(self, files: Sequence[Path], name: str = "audio") -> tuple[list[Transcript], list[tuple[str, str]]]:
         """Return the transcripts of files that can be read, in order, and (path, reason) for the others."""
-        read, unreadable = audio_files(files, self.max_segment_s, self.each_channel)
-        places = {cut.id: (file.path, cut) for file in read for cut in file.cuts}
-        cuts = [cut for _, cut in places.values()]
-        parts = self.recognizer, self.decoder, self.data_module
-        decoded = decode_all(*parts, cuts, name) if cuts else Processed[Utterance]()
+        with tempfile.TemporaryDirectory() as folder:
+            read, unreadable = audio_files(files, self.max_segment_s, self.each_channel, Path(folder))
+            places = {cut.id: (file.path, cut) for file in read for cut in file.cuts}
+            cuts = [cut for _, cut in places.values()]
+            parts = self.recognizer, self.decoder, self.data_module
+            decoded = decode_all(*parts, cuts, name) if cuts else Processed[Utterance]()
         segments: dict[Path, list[Segment]] = defaultdict(list)
         for found in decoded.results:
             path, cut = places[found.id]

@@ -26,6 +26,7 @@ from asr.evaluation.wer import Word
 from asr.features.pauses import find_pauses
 from asr.models.heads.protocols import FrameScores, Head
 from asr.text.normalize import collapse_spaces
+from asr.text.vocabulary import joined
 
 CENTER_FRAMES = 3.5  # of the seven frames of features that the convolutions make the first encoding of
 
@@ -109,7 +110,7 @@ def spelled(surfaces: Iterable[str]) -> list[tuple[str, list[int]]]:
     letters = [(number, letter) for number, surface in enumerate(surfaces) for letter in surface]
     runs = groupby(letters, key=lambda pair: bool(collapse_spaces(pair[1])))
     words = [list(run) for is_word, run in runs if is_word]
-    return [("".join(letter for _, letter in word), [*dict.fromkeys(number for number, _ in word)]) for word in words]
+    return [(joined(letter for _, letter in word), [*dict.fromkeys(number for number, _ in word)]) for word in words]
 
 
 def _product(log_probs: Sequence[float], tokens: Sequence[int]) -> float:

@@ -10,15 +10,17 @@ from typing import Literal
 
 # U+200B is a space of zero width; U+2581 is how sentencepiece writes a space, so it cannot also be a character
 _SPACES = re.compile("[\\s\x00-\x1f\x7f-\x9f\u200b\u2581]+")
-# never seen and never spoken: soft hyphen, direction controls, word joiner, byte-order mark;
-# the joiners U+200C and U+200D stay, because Persian, Hindi and emoji are spelt with them
-_INVISIBLE = re.compile("[\u00ad\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
+# Unicode's format characters (category Cf): never seen and never spoken. The joiners U+200C and U+200D stay, because
+# Persian, Hindi and emoji are spelled with them, and so do signs that are seen: they span Arabic or Syriac numbers.
+_INVISIBLE = re.compile(
+    "[\u00ad\u061c\u180e\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
+)
 SURROGATE = re.compile("[\ud800-\udfff]")
 # these stand between two words without a space: dashes longer than a hyphen, slash, ellipsis
 _WORD_BREAKS = frozenset("\u2012\u2013\u2014\u2015/\u2026")
 _CASES: dict[str, Callable[[str], str]] = {"keep": str, "lower": str.lower, "upper": str.upper}
 _EMOJI_JOINER = "\u200d"
-_EMOJI_TAGS = frozenset(map(chr, range(0xE0020, 0xE0080)))
 
 
 def collapse_spaces(text: str) -> str:
@@ -77,7 +79,7 @@ class TextNormalizer:
                 run += 2 if character in _WORD_BREAKS else 1
                 continue
             # these only make sense after another character: both are kept or dropped together
-            follows = category == "M" or character == _EMOJI_JOINER or character in _EMOJI_TAGS
+            follows = category == "M" or character == _EMOJI_JOINER
             if not (run and follows):
                 kept.append(" " + character if run > 1 else character)
                 run = 0

@@ -1,4 +1,4 @@
-"""Tokenizer with sentencepiece's BPE or unigram pieces, trained here or by icefall."""
+"""Tokenizer with sentencepiece's pieces: trained here, by icefall, or by the user."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from asr.text.vocabulary import (
     UNKNOWN_ID,
     UNKNOWN_SURFACE,
     TokenizerState,
+    joined,
     without_blanks,
 )
 
+KINDS = sentencepiece_model_pb2.ModelProto.SentencePiece  # type: ignore[attr-defined]
 ICEFALL_MARKS = ("<blk>", "<sos/eos>")  # pieces of theirs that no text has
 
 
 class SubwordTokenizer:
-    """Subwords of a sentencepiece model; a run of unseen characters is one ``<unk>``."""
+    """Subwords of a sentencepiece model; a run of unseen characters is one ``<unk>``, or its bytes if it has them."""
 
     kind = "sentencepiece"
 
@@ -55,6 +57,8 @@ class SubwordTokenizer:
         """Return the text of a piece by itself."""
         if token == UNKNOWN_ID:
             return UNKNOWN_SURFACE
+        if self._processor.is_byte(token):  # <0xE4>: mostly a part of a character
+            return bytes([int(self._pieces[token][1:-1], base=16)]).decode("utf-8", "surrogateescape")
         return "" if self._processor.is_control(token) else self._pieces[token].replace(SPACE_PIECE, " ")
 
     @property
@@ -77,7 +81,7 @@ class SubwordTokenizer:
         Raises:
             ValueError: an id lies outside the vocabulary.
         """
-        return collapse_spaces("".join(self.surfaces[token] for token in without_blanks(ids, self.vocab_size)))
+        return collapse_spaces(joined(self.surfaces[token] for token in without_blanks(ids, self.vocab_size)))
 
     def state(self) -> TokenizerState:
         """Return everything needed to rebuild the tokenizer, as JSON-able data."""
@@ -162,13 +166,9 @@ def icefall_tokenizer(model: bytes) -> tuple[SubwordTokenizer, list[int]]:
     Reference:
         icefall, egs/librispeech/ASR/local/train_bpe_model.py.
     """
-    try:
-        spec = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
-    except DecodeError as error:
-        raise ValueError(f"{len(model)} bytes are no sentencepiece model: {error}") from error
-    kinds = sentencepiece_model_pb2.ModelProto.SentencePiece  # type: ignore[attr-defined]
+    spec = _parsed(model)
     pieces = [piece.piece for piece in spec.pieces]
-    unknown = [number for number, piece in enumerate(spec.pieces) if piece.type == kinds.UNKNOWN]
+    unknown = [number for number, piece in enumerate(spec.pieces) if piece.type == KINDS.UNKNOWN]
     if pieces[:1] != [SPECIAL_PIECES[BLANK_ID]] or len(unknown) != 1:
         raise ValueError(
             f"the sentencepiece model begins {pieces[:3]}, with {len(unknown)} unknown pieces; icefall's begin "
@@ -176,17 +176,51 @@ def icefall_tokenizer(model: bytes) -> tuple[SubwordTokenizer, list[int]]:
         )
     rest = [number for number in range(1, len(pieces)) if number != unknown[0]]
     order = [0, unknown[0], *rest]
-    reordered = [spec.pieces[number] for number in order]
-    del spec.pieces[:]
-    spec.pieces.extend(reordered)
-    spec.pieces[UNKNOWN_ID].piece = SPECIAL_PIECES[UNKNOWN_ID]
     for piece in spec.pieces:
         if piece.piece in ICEFALL_MARKS:
-            piece.type = kinds.CONTROL
+            piece.type = KINDS.CONTROL
+    for rules in (spec.normalizer_spec, spec.denormalizer_spec):
+        rules.precompiled_charsmap, rules.name = b"", "identity"
+    return _rebuilt(spec, [spec.pieces[number] for number in order]), order
+
+
+def own_tokenizer(model: bytes) -> SubwordTokenizer:
+    """Return the tokenizer of any sentencepiece model, with the blank first, the unknown token second.
+
+    Control pieces such as ``<s>``, which no text has, are left out. Rules that rewrite characters, user-defined symbols
+    and bytes work as in sentencepiece.
+
+    Args:
+        model: serialized.
+
+    Raises:
+        ValueError: it is no such model.
+    """
+    spec = _parsed(model)
+    of_text = [one for one in spec.pieces if one.type != KINDS.CONTROL and one.piece not in SPECIAL_PIECES]
+    unknown = [one for one in spec.pieces if one.type == KINDS.UNKNOWN]
+    blank = KINDS(piece=SPECIAL_PIECES[BLANK_ID], type=KINDS.CONTROL)
+    return _rebuilt(spec, [blank, *unknown, *(one for one in of_text if one.type != KINDS.UNKNOWN)])
+
+
+def _parsed(model: bytes) -> Any:
+    try:
+        spec = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
+    except DecodeError as error:
+        raise ValueError(f"{len(model)} bytes are no sentencepiece model: {error}") from error
+    if not spec.pieces:
+        raise ValueError(f"{len(model)} bytes are no sentencepiece model: it has no pieces")
+    return spec
+
+
+def _rebuilt(spec: Any, pieces: Sequence[Any]) -> SubwordTokenizer:
+    """Return the tokenizer of a model with these pieces, of which the first two are the blank and the unknown one."""
+    pieces = [KINDS.FromString(piece.SerializeToString()) for piece in pieces]
+    del spec.pieces[:]
+    spec.pieces.extend(pieces)
+    spec.pieces[UNKNOWN_ID].piece = SPECIAL_PIECES[UNKNOWN_ID]
     trainer = spec.trainer_spec
     trainer.pad_id, trainer.pad_piece, trainer.unk_id = BLANK_ID, SPECIAL_PIECES[BLANK_ID], UNKNOWN_ID
     trainer.bos_id = trainer.eos_id = -1
     del trainer.user_defined_symbols[:]
-    for rules in (spec.normalizer_spec, spec.denormalizer_spec):
-        rules.precompiled_charsmap, rules.name = b"", "identity"
-    return SubwordTokenizer(spec.SerializeToString()), order
+    return SubwordTokenizer(spec.SerializeToString())

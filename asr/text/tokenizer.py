@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from asr.nested import is_within
+from asr.safe_io import named_path
 from asr.text.character import CharacterTokenizer
-from asr.text.subword import SubwordTokenizer
+from asr.text.subword import SubwordTokenizer, own_tokenizer
 from asr.text.vocabulary import UNKNOWN_ID, TokenizerState
 from asr.trust import trusted
 
@@ -32,7 +32,7 @@ class Tokenizer(Protocol):
 
     @property
     def surfaces(self) -> Sequence[str]:
-        """The text of every id by itself; joined, with runs of spaces as one, they are what ``decode`` returns."""
+        """The text of every id by itself; ``joined``, with runs of spaces as one, they are what ``decode`` returns."""
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -56,11 +56,13 @@ class TokenizerTrainer(Protocol):
         ...
 
 
-@dataclass(frozen=True)
 class KeptTokenizer:
     """Instead of training a tokenizer, uses one that another model was trained with."""
 
-    tokenizer: Tokenizer
+    instead = "init.keep_tokenizer=false"
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """Return the tokenizer.
@@ -74,11 +76,30 @@ class KeptTokenizer:
         if share > MAX_UNKNOWN:
             most = sorted(unknown, key=lambda character: -unknown[character])[:10]
             raise ValueError(
-                f"the tokenizer that is kept does not know {share:.1%} of the characters of the training texts, "
-                f"such as {' '.join(map(repr, most))}; change the texts (data.text.case), or train a tokenizer "
-                "(init.keep_tokenizer=false)"
+                f"the tokenizer does not know {share:.1%} of the characters of the training texts, such as "
+                f"{' '.join(map(repr, most))}; change the texts (data.text.case), or train a tokenizer ({self.instead})"
             )
         return self.tokenizer
+
+
+class SentencePieceFile(KeptTokenizer):
+    """Instead of training a tokenizer, uses the user's own sentencepiece model.
+
+    Args:
+        path: of the ``.model`` file.
+
+    Raises:
+        ValueError: the file is no such model.
+        OSError: it cannot be read.
+    """
+
+    instead = "tokenizer=bpe"
+
+    def __init__(self, path: str) -> None:
+        try:
+            super().__init__(own_tokenizer(named_path(path).read_bytes()))
+        except (ValueError, RuntimeError) as error:  # of sentencepiece
+            raise ValueError(f"tokenizer.path: {path}: {error}") from error
 
 
 _FROM_STATE: dict[str, Callable[[Mapping[str, Any]], Tokenizer]] = {

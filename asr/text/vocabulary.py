@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from asr.text.normalize import SURROGATE
 
 BLANK_ID = 0
 UNKNOWN_ID = 1
@@ -27,3 +29,14 @@ def without_blanks(ids: Sequence[int], vocab_size: int) -> list[int]:
             "decode with the tokenizer that the model was trained with"
         )
     return [int(token) for token in ids if token != BLANK_ID]
+
+
+def joined(surfaces: Iterable[str]) -> str:
+    """Return the text of tokens by their surfaces, in which bytes of UTF-8 are written as surrogates (PEP 383).
+
+    Bytes that are no character read U+FFFD each, as in sentencepiece.
+    """
+    text = "".join(surfaces)
+    if not SURROGATE.search(text):
+        return text
+    return SURROGATE.sub("\ufffd", text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape"))

@@ -6,9 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from asr.console import PlainConsole
-
-console = PlainConsole()
+from asr.console import console
 
 
 @contextlib.contextmanager

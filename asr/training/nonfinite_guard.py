@@ -9,14 +9,12 @@ from typing import Any
 from torch import Tensor
 
 from asr import devices
-from asr.console import PlainConsole
+from asr.console import console
 from asr.data.loading.batch import Batch
 from asr.errors import Diverged, RunFailed
 from asr.models.heads.protocols import Losses
 
 MAX_CONSECUTIVE_SKIPS = 50
-
-_print = PlainConsole().print_line
 
 
 class SkippedUpdate(Exception):
@@ -61,7 +59,7 @@ class NonfiniteGuard:
             self.counts["too_short"] += num_too_short
             short = {cut for ids, _, mask in seen for cut, is_short in _pairs(ids, mask) if is_short}
             for cut in sorted(short - self.named):
-                _print(
+                console.print_line(
                     f"{cut} is too short for its transcript and cannot be learned from: more tokens than frames have "
                     "no alignment (a speed above 1 shortens a cut). Counted in train/too_short, printed once"
                 )
@@ -97,7 +95,7 @@ class NonfiniteGuard:
         self.counts["skipped_updates"] += 1
         self.counts["consecutive_skips"] += 1
         in_a_row, num = self.counts["consecutive_skips"], self.counts["skipped_updates"]
-        _print(f"update {update} is skipped, {in_a_row} in a row, {num} in all; {why}")
+        console.print_line(f"update {update} is skipped, {in_a_row} in a row, {num} in all; {why}")
         return in_a_row >= self.max_consecutive_skips
 
     @property

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from asr.console import PlainConsole
+from asr.console import console
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import PreparedData
 from asr.decoding.hypothesis import Decoder
@@ -39,8 +39,6 @@ from asr.training.weights import choose_weights, why_missing
 TRACKED = {"wer": "wer", "wer_low": "wer_lo", "wer_high": "wer_hi", "cer": "cer"}
 
 PACKAGES = ("torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb")
-
-console = PlainConsole()
 
 
 def report_run(

@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from asr.console import PlainConsole
+from asr.console import console
 from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
 from asr.data.loading.dataset import Perturb, SpeechDataset
@@ -15,8 +15,6 @@ from asr.data.loading.loader import EvaluationLoader, Workers, load_batches
 from asr.data.loading.sampling import DurationBucketSampler
 from asr.data.preparation.prepared import PreparedData
 from asr.subprocesses import is_first_process
-
-console = PlainConsole(quiet=not is_first_process())
 
 
 class SpeechDataModule(pl.LightningDataModule):
@@ -112,7 +110,7 @@ class ResumableLoader:
         """
         saved = {key: state[key] for key in self._shares()}
         self.start = int(state["processed"]) if saved == self._shares() else None
-        if self.start is None:
+        if self.start is None and is_first_process():
             console.print(
                 f"{saved['world_size']} processes with {saved['accumulate']} micro-batches per update are now "
                 f"{self._shares()['world_size']} with {self._shares()['accumulate']}: resuming from the next epoch",

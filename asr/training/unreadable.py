@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from asr.console import PlainConsole
+from asr.console import console
 from asr.data.loading.batch import Batch
 from asr.errors import RunFailed
 from asr.training.processes import gather
 
 NUM_NAMED = 5
-
-console = PlainConsole()
 
 
 class UnreadableCuts:

@@ -10,6 +10,7 @@ from asr.config.build import plain
 from asr.config.dry_run import dry_run
 from asr.config.help import CONFIGS, choices
 from tests.configs import choice
+from tests.text.cases import own_model
 
 ROOT = Path(__file__).parents[2]
 NO_GROUPS = ("hydra", "compare", "optimizer_options")
@@ -32,6 +33,7 @@ COMPANIONS = {
     ("decoder", "transducer_greedy"): ["head=transducer"],
     ("decoder", "attention_rescoring"): ["head=ctc_attention"],
     ("decoder", "transducer_beam"): ["head=transducer"],
+    ("tokenizer", "file"): ["tokenizer.path=own.model"],
 }
 
 
@@ -41,7 +43,9 @@ def composed(*overrides: str):
 
 
 @pytest.mark.parametrize(("group", "name"), SINGLE, ids=lambda value: str(value))
-def test_every_choice_composes_and_is_built(group, name):
+def test_every_choice_composes_and_is_built(group, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.model").write_bytes(own_model(vocab_size=12))
     dry_run(plain(composed(f"{group}={name}", *COMPANIONS.get((group, name), []))))
 
 

@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from asr.text.tokenizer import tokenizer_from_state
 from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint
 from tests.small_runs import TINY
+from tests.text.cases import own_model
+
+NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 UNMOVED = ("optimizer.lr=1e-30", "trainer.max_steps=1", "trainer.val_check_interval=1", "decode=[last]")
 
@@ -84,6 +88,19 @@ def test_what_is_frozen_stays_and_a_resumed_run_needs_no_source(small_run, tmp_p
     assert {name.partition(".")[0] for name in before if not torch.equal(after[name], later[name])} <= {"head"}
     ended = small_run.run("train", resume, f"init={small_run.run_dir}")
     assert (ended.code, ended.printed.startswith("asr-train: init")) == (2, True), ended.printed
+
+
+def test_a_tokenizer_of_ones_own_is_in_the_checkpoints_so_that_a_resumed_run_needs_no_file(small_run, tmp_path):
+    own = tmp_path / "own.model"
+    own.write_bytes(own_model(NUMBERS, vocab_size=300, byte_fallback=True, user_defined_symbols=["<laugh>"]))
+    words = (*(word for word in TINY if word != "tokenizer=char"), "tokenizer=file", f"tokenizer.path={own}")
+    ended = small_run.run("train", *words, f"run_dir={tmp_path}/new", "trainer.max_steps=3")
+    assert ended.code == 0, ended.printed
+    own.unlink()
+    ended = small_run.run("train", f"resume={tmp_path}/new", "trainer.max_steps=6", "allow_changes=true")
+    assert ended.code == 0, ended.printed
+    pieces = tokenizer_from_state(load_checkpoint(checkpoint_file(f"{tmp_path}/new")).tokenizer).pieces
+    assert {"<0xFF>", "<laugh>"} < {*pieces}
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_is_resumed_from_its_source(small_run, tmp_path):

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -136,6 +138,16 @@ def test_what_cannot_be_written_is_said_before_any_work(small_run, folder, words
     shutil.copy(folder / "audio" / "short.flac", folder / "short.wav")
     assert said in transcribe(small_run, folder, *words, code=2)
     assert not (folder / "o").exists()
+
+
+def test_decoding_waits_for_no_library_that_only_trains_or_draws(small_run):
+    code = "import sys\nfrom asr.commands.__main__ import transcribe\ntranscribe()\nprint(*sys.modules)"
+    words = (f"run={small_run.run_dir}", f"audio={small_run.audio()}", "torch_threads=1")
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=small_run.folder, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "torch" in loaded
+    assert not loaded & {"lightning", "matplotlib", "scipy.signal", "torchmetrics", "torch._dynamo", "wandb"}
 
 
 def test_audio_of_unusual_kinds_is_transcribed_or_named(small_run, tmp_path):

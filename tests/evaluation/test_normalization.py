@@ -18,9 +18,17 @@ def test_each_choice_forgives_more(name):
     assert (f"scoring.normalize={name}" in Normalization(name).note) == (name != "none")
 
 
-def test_either_apostrophe_is_one_and_a_quotation_mark_is_none():
-    pair = Utterance("a", "Don’t say ‘l’eau’!", "don't say l'eau")
-    assert score(Normalization("basic")([pair])).utterances[0].words.errors == 0
+@pytest.mark.parametrize("name", ["basic", "english"])
+def test_every_apostrophe_is_one_and_quotation_marks_are_none(name):
+    if name == "english":
+        pytest.importorskip("whisper_normalizer")
+    plain = "don't say yes or no the dogs food"
+    for written in "'`´ʻʼ‘’‛′＇":
+        quoted = f"“Don{written}t say {written}yes{written}, ‘or’ ``no''”: the dogs{written} food."
+        pair = Utterance("a", quoted, plain)
+        assert score(Normalization(name)([pair])).utterances[0].words.errors == 0, written
+    pair = Utterance("a", "п’ять, l’eau d'or", "пʼять l'eau dor")
+    assert score(Normalization("basic")([pair])).utterances[0].words.errors == 1
 
 
 def test_another_choice_is_refused():

@@ -11,65 +11,77 @@ from lhotse import Recording, SupervisionSegment
 
 from asr.recipes.custom.prepare import prepare_custom, split_off
 
-FRACTIONS = {"test": 0.1, "dev": 0.05}
+FRACTIONS = {"test": 0.1, "dev": 0.1}
 
 
 def said_by(**counts: int) -> list[SupervisionSegment]:
     return [
-        SupervisionSegment(f"{speaker}-{index}", "r", 0, 1, text="hi", speaker=speaker)
+        SupervisionSegment(f"{speaker}-{index}", "r", 0, 1 + index % 5, text="a b c", speaker=speaker)
         for speaker, count in counts.items()
         for index in range(count)
     ]
 
 
+def speakers(*counts: float) -> dict[str, int]:
+    return {f"speaker{index:04}": int(count) for index, count in enumerate(counts)}
+
+
 @pytest.mark.parametrize(
-    ("counts", "num_train"),
+    ("counts", "whole"),
     [
-        ({f"speaker{i}": 10 for i in range(10)}, 80),
-        ({"big": 98, **{f"speaker{i}": 1 for i in range(25)}}, 98),
-        # one of every few is large, as in the dialogues of games
-        ({f"speaker{i}": 1 + 40 * (i % 5 == 0) for i in range(26)}, 200),
+        (speakers(*[100] * 10), True),
+        (speakers(*[2] * 1000), True),
+        (speakers(*(1000 / rank for rank in range(1, 101))), True),  # Zipf
+        (speakers(725, 677, *range(1, 23), 36, 36), False),
+        (speakers(2000, *[3] * 100), False),
+        (speakers(2000, *[30] * 9), False),
+        (speakers(*[200] * 4), False),
+        (speakers(1500), False),
     ],
+    ids=["equal", "many tiny", "Zipf", "two giants", "giant and tiny", "giant and a few", "four", "one"],
 )
-def test_speakers_are_held_out_whole_and_most_is_left_to_train_on(counts, num_train):
-    for seed in range(20):
-        splits, notes = split_off({"all": said_by(**counts)}, FRACTIONS, seed)
-        speakers = {name: {segment.speaker for segment in found} for name, found in splits.items()}
-        assert all(speakers[name] for name in ("train", "dev", "test"))
-        assert sum(map(len, speakers.values())) == len(counts)
-        assert sum(map(len, splits.values())) == sum(counts.values())
-        assert len(splits["train"]) >= num_train
-        assert len(speakers["train"]) >= 0.8 * len(counts)
-        assert [note.split(",")[0] for note in notes] == ["test was split off", "dev was split off"]
-        assert all("by speaker" in note and f"seed {seed}" in note for note in notes)
+def test_held_out_splits_are_large_enough_and_never_too_large_and_voices_are_shared_only_if_they_must(counts, whole):
+    everything = said_by(**counts)
+    total_s = sum(segment.duration for segment in everything)
+    for seed in range(5):
+        splits, notes = split_off({"all": everything}, FRACTIONS, seed)
+        assert sorted(one.id for found in splits.values() for one in found) == sorted(one.id for one in everything)
+        voices = {name: {segment.speaker for segment in found} for name, found in splits.items()}
+        assert len(voices["train"]) >= 0.6 * len(counts)
+        for kind, note in zip(("test", "dev"), notes, strict=True):
+            assert 0.08 <= sum(segment.duration for segment in splits[kind]) / total_s <= 0.15
+            assert len(splits[kind]) >= 100  # and 300 words
+            shared = voices[kind] & voices["train"]
+            assert all(counts[name] >= max(counts.values()) / 2 for name in shared)
+            assert whole == (not shared) == ("parts of speakers" not in note)
+            assert f"{kind} was split off, {len(splits[kind])} utterances" in note
+            assert f"seed {seed}" in note
 
 
-def test_shares_are_kept_where_speakers_are_many():
-    splits, _ = split_off({"all": said_by(**{f"speaker{i:02}": 1 + i % 7 for i in range(60)})}, FRACTIONS, 1)
-    total = sum(map(len, splits.values()))
-    assert 0.05 * total < len(splits["test"]) <= round(0.1 * total)
-    assert 0.02 * total < len(splits["dev"]) <= round(0.05 * total)
+def test_small_corpora_give_what_they_can_and_it_is_said_how_little_that_shows():
+    for num, most in ((30, 0.15), (150, 0.15), (4, 0.5)):
+        splits, notes = split_off({"all": said_by(anna=num)}, FRACTIONS, 1)
+        total_s = sum(segment.duration for found in splits.values() for segment in found)
+        for kind in ("dev", "test"):
+            assert 0 < sum(segment.duration for segment in splits[kind]) <= most * total_s
+        assert splits["train"]
+        assert all("uncertain by" in note for note in notes)
 
 
-@pytest.mark.parametrize(
-    ("speakers", "why"), [(("a", "b"), "fewer than 10 speakers"), (("a", "b", "c", None), "not every utterance")]
-)
-def test_without_enough_speakers_utterances_are_held_out_and_it_is_said_why(speakers, why):
-    segments = [
-        SupervisionSegment(f"{i}", "r", 0, 1, text="hi", speaker=speakers[i % len(speakers)]) for i in range(40)
-    ]
-    splits, notes = split_off({"all": segments}, FRACTIONS, 1)
-    assert {name: len(found) for name, found in splits.items()} == {"train": 34, "dev": 2, "test": 4}
-    assert all("by utterance" in note and why in note for note in notes)
+def test_utterances_without_a_speaker_are_held_out_one_by_one_only_if_named_ones_do_not_do():
+    unnamed = [SupervisionSegment(f"{index}", "r", 0, 2, text="a b c") for index in range(1000)]
+    for named, whole in ((said_by(**speakers(*[10] * 4)), False), (said_by(**speakers(*[50] * 20)), True)):
+        splits, notes = split_off({"all": [*unnamed, *named]}, FRACTIONS, 1)
+        assert all(("not every one names its speaker" in note) != whole for note in notes)
+        assert all((None in {segment.speaker for segment in splits[kind]}) != whole for kind in ("dev", "test"))
 
 
 def test_only_what_is_missing_is_split_off():
-    train, mine = said_by(a=10, b=10, c=10, d=10, e=10), said_by(x=3)
+    train, mine = said_by(**speakers(*[100] * 10)), said_by(x=3)
     splits, notes = split_off({"train": train, "test-mine": mine}, FRACTIONS, 1)
     assert set(splits) == {"train", "dev", "test-mine"}
     assert splits["test-mine"] == mine
     assert len(notes) == 1
-    assert "by speaker" in notes[0]
     everything = {"train": train, "dev": said_by(y=1), "test-mine": mine}
     assert split_off(everything, FRACTIONS, 1) == (everything, [])
 

@@ -1,5 +1,9 @@
 """Texts of many scripts, and the trainers that must bring each of them back unchanged."""
 
+import io
+
+import sentencepiece
+
 from asr.text.character import CharacterTokenizerTrainer
 from asr.text.subword import SentencePieceTrainer
 
@@ -16,6 +20,17 @@ TEXTS = {
     "stacked marks": ["x\u0323\u0307 q\u0303", "ệ ǖ", "z\u0335\u0336\u0337"],
     "special piece names": ["<blk> <unk> <s> </s>", "<unk>s are <blk>s"],
 }
+
+LETTERS = ["abc cab", "bac", "aab c"]
+
+
+def own_model(texts: list[str] = LETTERS, **options) -> bytes:
+    """A sentencepiece model as the user trains it, with sentencepiece's own order of pieces."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=model, minloglevel=2, hard_vocab_limit=False, **options
+    )
+    return model.getvalue()
 
 
 def pieces_possible(texts: list[str]) -> int:

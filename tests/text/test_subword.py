@@ -1,13 +1,17 @@
 import base64
 import io
+import random
 import re
 
 import pytest
 import sentencepiece
 
-from asr.text.subword import SentencePieceTrainer, SubwordTokenizer
+from asr.inference.word_times import spelled
+from asr.text.normalize import collapse_spaces
+from asr.text.subword import SentencePieceTrainer, SubwordTokenizer, own_tokenizer
+from asr.text.tokenizer import SentencePieceFile, tokenizer_from_state
 
-from .cases import pieces_possible
+from .cases import own_model, pieces_possible
 
 TEXTS = [
     "the cat sat on the mat", "a cat and the other cat", "that mat is that of the cat", "she sees the sea",
@@ -81,3 +85,47 @@ def test_a_foreign_sentencepiece_model_is_refused(options, first_pieces):
     )
     with pytest.raises(ValueError, match=rf"starts with pieces {first_pieces}.*<blk>"):
         SubwordTokenizer(model.getvalue())
+
+
+OWN = {
+    "bpe": {"model_type": "bpe", "vocab_size": 60},
+    "unigram": {"vocab_size": 40},
+    "bytes": {"model_type": "bpe", "vocab_size": 300, "byte_fallback": True},
+    "user-defined": {"vocab_size": 50, "user_defined_symbols": ["<laugh>", "[um]"]},
+    "other places": {"vocab_size": 50, "pad_id": 3, "unk_id": 2, "bos_id": 0, "eos_id": -1, "unk_piece": "[UNK]"},
+}
+
+
+@pytest.mark.parametrize("options", OWN.values(), ids=OWN)
+def test_a_model_of_ones_own_reads_and_writes_as_sentencepiece_does(options, tmp_path):
+    model = own_model(TEXTS, unk_surface="\u2047", **options)  # by default there are spaces around it
+    (tmp_path / "own.model").write_bytes(model)
+    kept = SentencePieceFile(str(tmp_path / "own.model")).train(TEXTS)
+    tokenizer, theirs = tokenizer_from_state(kept.state()), sentencepiece.SentencePieceProcessor(model_proto=model)
+    assert tokenizer.pieces[:2] == ["<blk>", "<unk>"]
+    assert not {"<s>", "</s>", "<pad>", "[UNK]"} & set(tokenizer.pieces)
+    for text in [*TEXTS, "a <laugh> [um]cat <laugh>", "ﬁve caté", "naïve 语音 👍 x"]:
+        ids, expected = tokenizer.encode(text), theirs.encode(text)
+        unknown = theirs.id_to_piece(theirs.unk_id())
+        assert [unknown if token == 1 else tokenizer.pieces[token] for token in ids] == theirs.id_to_piece(expected)
+        assert tokenizer.decode(ids) == collapse_spaces(theirs.decode(expected))
+        words = spelled(tokenizer.surfaces[token] for token in ids)
+        assert [word for word, _ in words] == tokenizer.decode(ids).split()
+        if options.get("byte_fallback"):
+            assert 1 not in ids
+    rng = random.Random(0)
+    for _ in range(200):
+        ids = rng.choices(range(2, tokenizer.vocab_size), k=8)
+        expected = theirs.decode([theirs.piece_to_id(tokenizer.pieces[token]) for token in ids])
+        assert tokenizer.decode(ids) == collapse_spaces(expected)
+
+
+def test_a_file_that_is_no_model_or_knows_little_of_the_texts_is_refused(tmp_path):
+    (tmp_path / "own.model").write_bytes(own_model(TEXTS, vocab_size=40))
+    (tmp_path / "no.model").write_bytes(b"no model")
+    with pytest.raises(ValueError, match=r"tokenizer\.path"):
+        SentencePieceFile(str(tmp_path / "no.model"))
+    with pytest.raises(ValueError, match=r"tokenizer=bpe"):
+        SentencePieceFile(str(tmp_path / "own.model")).train(["МЯУ"])
+    with pytest.raises(ValueError, match="no pieces"):
+        own_tokenizer(b"")

@@ -1,5 +1,6 @@
 """What a run says on the terminal."""
 
+import io
 from functools import partial
 from types import SimpleNamespace
 
@@ -7,7 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from asr.console import console
 from asr.training.callbacks.progress import TrainingProgress, describe_groups, describe_time
+from asr.training.callbacks.stall_warning import StallWarning
+from asr.training.nonfinite_guard import NonfiniteGuard
+from asr.training.unreadable import UnreadableCuts
 from optim import AdamW, Cain, WarmupCosine, grouped, step_in_backward
 
 RULES = [
@@ -20,6 +25,24 @@ LINES = [
     "AdamW: 2 tensors, 6 parameters, lr 0.025, weight_decay 0.5",
     "AdamW: 1 tensors, 8 parameters, lr 0.25, weight_decay 0",
 ]
+
+
+def test_what_any_part_prints_during_a_run_never_stands_in_the_line_of_the_bar(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(console, "_force_terminal", True)
+    monkeypatch.setattr(console, "is_interactive", True)
+    monkeypatch.setattr(console, "_file", terminal := io.StringIO())
+    progress, trainer = TrainingProgress(), trainer_at(0, 1000)
+    progress.on_train_start(trainer, None)
+    StallWarning()._warn("loss", "stuck", "update 1: flat")
+    UnreadableCuts().see(SimpleNamespace(skipped=[("a", "missing audio")]))
+    NonfiniteGuard().end_empty_update(2)
+    trainer.global_step = 500
+    progress.on_validation_end(trainer, None)
+    progress.on_exception(trainer, None)
+    printed = terminal.getvalue()
+    for text in ("update 1: flat", "left out a: ", "update 2", "update 500/1000"):
+        assert f"\r\x1b[2K{text}" in printed
 
 
 @pytest.mark.parametrize("build", [lambda named, make: make(named), step_in_backward])

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Protocol, Self
 
 import numpy as np
+import scipy  # whose signal is loaded when it is first used: decoding would wait for it
 from lhotse import Recording
 from lhotse.augmentation import AudioTransform
 from lhotse.cut import Cut, MonoCut
 from lhotse.utils import fastcopy
-from scipy.signal import butter, fftconvolve, sosfilt
 
 from asr.data.loading.perturb import SpeedPerturb
 from asr.data.manifests.audio_checks import file_content, reading
@@ -109,6 +109,8 @@ class Acoustics:
         Raises:
             ValueError: a file cannot be used.
         """
+        import scipy.signal  # noqa: F401  # before loader workers are forked: each would wait for it again
+
         self.check_files()
         if self.babble is not None:
             self.babble.cuts = cuts
@@ -175,7 +177,7 @@ class Reverberate:
         else:
             response = self.files.read(rate_hz, rng, None)
             response = response[np.abs(response).argmax() :]
-        wet = fftconvolve(samples, response)[: len(samples)]
+        wet = scipy.signal.fftconvolve(samples, response)[: len(samples)]
         return _at_level_of(samples, wet)
 
     def _made_up(self, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
@@ -259,7 +261,8 @@ class Telephone:
     def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
         """Return (N,) filtered samples (Butterworth band-pass, 24 dB per octave on each side)."""
         low, high = TELEPHONE_HZ
-        return sosfilt(butter(4, (low, min(high, 0.45 * rate_hz)), "bandpass", fs=rate_hz, output="sos"), samples)
+        band = scipy.signal.butter(4, (low, min(high, 0.45 * rate_hz)), "bandpass", fs=rate_hz, output="sos")
+        return scipy.signal.sosfilt(band, samples)
 
 
 class Volume:

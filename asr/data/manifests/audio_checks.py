@@ -16,6 +16,7 @@ from lhotse import Recording
 from lhotse.audio import set_current_audio_backend
 
 from asr.data.manifests.shar.members import FilesAndShards, ShardMember
+from asr.data.quiet_decoder import quiet_decoder
 from asr.error_text import text_of
 from asr.errors import raise_if_out_of_resources
 
@@ -85,7 +86,8 @@ def audio_problem(recording: Recording) -> str | None:
             return open(place, "rb") if data is None else io.BytesIO(data)
 
         try:
-            with reading(place), soundfile.SoundFile(place if data is None else io.BytesIO(data)) as file:
+            opened = place if data is None else io.BytesIO(data)
+            with reading(place), quiet_decoder(opened), soundfile.SoundFile(opened) as file:
                 problem = next(_problems(file, encoded, len(source.channels), recording), None)
         except ValueError as error:
             return f"unreadable audio: {error}"

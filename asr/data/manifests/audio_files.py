@@ -10,6 +10,7 @@ import soundfile
 from lhotse import Recording
 from lhotse.cut import Cut, MonoCut
 
+from asr.data.manifests.media_files import is_media, media_duration_s, write_flac
 from asr.data.manifests.recordings import open_recording
 from asr.data.manifests.source_files import matching_files, visible_files
 from asr.data.segmentation import levels, parts_between_pauses
@@ -36,8 +37,12 @@ class AudioFile:
     cuts: list[Cut]
 
 
-def find_audio(patterns: Sequence[str]) -> dict[Path, Path]:
+def find_audio(patterns: Sequence[str], endings: Sequence[str] = ENDINGS) -> dict[Path, Path]:
     """Return the files of paths, folders and glob patterns, each once, in order, with the place that each was found in.
+
+    Args:
+        patterns: what is given.
+        endings: of files that count in folders, in lower case.
 
     Raises:
         ValueError: there is no pattern, or one matches no file.
@@ -50,9 +55,9 @@ def find_audio(patterns: Sequence[str]) -> dict[Path, Path]:
         if expanded.is_dir():
             # links to folders are not followed
             visible = visible_files(expanded)
-            files = sorted(file for file in visible if file.suffix.lower() in ENDINGS and file.is_file())
+            files = sorted(file for file in visible if file.suffix.lower() in endings and file.is_file())
             if not files:
-                raise ValueError(f"audio: the folder {pattern!r} holds no file that ends with {', '.join(ENDINGS)}")
+                raise ValueError(f"audio: the folder {pattern!r} holds no file that ends with {', '.join(endings)}")
         else:
             files = matching_files("audio", pattern, "a file, a folder, a pattern like 'calls/*.wav', or a list")
         for file in files:
@@ -65,7 +70,7 @@ def groups_of(files: Sequence[Path], max_files: int, max_s: float) -> Iterator[S
     start, total_s = 0, 0.0
     for place, file in enumerate(files):
         try:
-            duration_s = soundfile.info(file).duration
+            duration_s = media_duration_s(file) if is_media(file) else soundfile.info(file).duration
         except (soundfile.SoundFileError, TypeError):  # said when it is transcribed
             duration_s = 0.0
         if place > start and (place - start == max_files or total_s + duration_s > max_s):
@@ -77,7 +82,7 @@ def groups_of(files: Sequence[Path], max_files: int, max_s: float) -> Iterator[S
 
 
 def audio_files(
-    files: Sequence[Path], max_s: float, each_channel: bool = False
+    files: Sequence[Path], max_s: float, each_channel: bool = False, folder: Path | None = None
 ) -> tuple[list[AudioFile], list[tuple[str, str]]]:
     """Return the files that can be read, and (path, reason) for the others.
 
@@ -85,16 +90,17 @@ def audio_files(
         files: audio.
         max_s: longer files are cut in pauses.
         each_channel: use all channels; False: the first.
+        folder: for the audio of media files, needed as long as the cuts are; None: such files are not read.
     """
     read: list[AudioFile] = []
     unreadable = []
-    for file in files:
+    for number, file in enumerate(files):
         name = str(file)
         if not is_one_line(name) or SURROGATE.search(name):
             why = "its name is not one line of UTF-8, or LC_ALL is not a locale of UTF-8; transcripts are lines with it"
             unreadable.append((repr(name), why))
             continue
-        recording, problem = open_recording(file, name)
+        recording, problem = _open(file, name, folder and folder / f"{number}.flac")
         if recording is None:
             unreadable.append((name, problem))
             continue
@@ -106,6 +112,16 @@ def audio_files(
         else:
             read.append(AudioFile(file, cuts))
     return read, unreadable
+
+
+def _open(file: Path, name: str, flac: Path | None) -> tuple[Recording | None, str]:
+    if flac is None or not is_media(file):
+        return open_recording(file, name)
+    try:
+        write_flac(file, flac)
+    except ValueError as error:
+        return None, str(error)
+    return open_recording(flac, name)
 
 
 def _parts(recording: Recording, channel: int, max_s: float) -> Iterator[Cut]:

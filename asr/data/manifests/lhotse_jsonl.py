@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 from lhotse import Features, Recording, SupervisionSegment
 from lhotse.cut import Cut, MonoCut, MultiCut
 from lhotse.serialization import deserialize_item, load_jsonl
+from lhotse.utils import to_list
 
 from asr.console import track
 from asr.data.manifests.corpus import Dropped, Manifests
@@ -44,7 +45,8 @@ def read_items(path: Path, kind: type[Item]) -> list[Item]:
 def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
     """Read ``cuts*.jsonl(.gz)`` as the recordings and supervisions of the cuts.
 
-    Several cuts may hold the same supervision of the same recording; it is read once.
+    Several cuts may hold the same supervision of the same recording; it is read once. lhotse rounds its times in each
+    cut to samples, so that they may differ by one.
 
     Returns:
         Manifests, and the cuts without audio or supervision.
@@ -62,16 +64,22 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
             lacking = "supervision" if cut.has_recording else "recording"
             dropped.append(Dropped(split, cut.id, f"no {lacking}: the cut has none"))
             continue
-        add_item(recordings, cut.recording, where, may_repeat=True)
+        sample_s = 1 / cut.sampling_rate
+        add_item(recordings, cut.recording, where, sample_s)
         for segment in segments_of(cut, cut.recording.id):
-            add_item(supervisions, segment, where, may_repeat=True)
+            add_item(supervisions, segment, where, sample_s)
     return Manifests.of(recordings.values(), supervisions.values()), dropped
 
 
 def segments_of(cut: MonoCut | MultiCut, recording_id: str) -> Iterator[SupervisionSegment]:
-    """Yield the supervisions of a cut, at their time in its recording, which they may call otherwise."""
+    """Yield the supervisions of a cut, at their time in its recording, which they may call otherwise.
+
+    lhotse reads the channels of the cut, whichever a supervision names.
+    """
     for segment in cut.supervisions:
-        yield replace(plain_segment(segment).with_offset(cut.start), recording_id=recording_id)
+        inside = set(to_list(segment.channel)) <= set(to_list(cut.channel))
+        channel = segment.channel if inside else cut.channel
+        yield replace(plain_segment(segment).with_offset(cut.start), recording_id=recording_id, channel=channel)
 
 
 def items(path: Path, make: Callable[[dict[str, Any]], Any], unused: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
@@ -142,18 +150,32 @@ def plain_segment(segment: SupervisionSegment) -> SupervisionSegment:
     return replace(segment, speaker=speaker, custom=None, alignment=None)
 
 
-def add_item(found: dict[str, Item], item: Item, where: str, may_repeat: bool = False) -> None:
+def add_item(found: dict[str, Item], item: Item, where: str, sample_s: float | None = None) -> None:
     """Add an item by its id.
+
+    Args:
+        found: items by id.
+        item: to add.
+        where: it stands, for messages.
+        sample_s: by how many seconds the times of an item that is repeated may differ; None: none may be repeated.
 
     Raises:
         ValueError: another item has this id, or, unless it may repeat, the same.
     """
     name = str(item.recording_id if isinstance(item, Features) else item.id)
     known = found.setdefault(name, item)
-    if known is not item and not (may_repeat and known == item):
+    if known is not item and (sample_s is None or not _is_same(known, item, sample_s)):
         raise ValueError(
             f"{where}: the id {name!r} of a {type(item).__name__} was given before; every item needs an id of its own"
         )
+
+
+def _is_same(known: Item, item: Item, sample_s: float) -> bool:
+    if isinstance(known, SupervisionSegment) and isinstance(item, SupervisionSegment):
+        # rounded: the times are not exact multiples
+        near = all(round(abs(a - b) / sample_s) <= 1 for a, b in ((known.start, item.start), (known.end, item.end)))
+        return near and replace(item, start=known.start, duration=known.duration) == known
+    return known == item
 
 
 def to_line(item: ManifestItem) -> str:

@@ -9,16 +9,13 @@ import lightning.pytorch as pl
 from pydantic import PositiveInt
 from torch import Tensor
 
-from asr.console import PlainConsole
+from asr.console import console
 from asr.option_types import Probability
-from asr.subprocesses import is_first_process
 from asr.training.checkpoints.loading import AVERAGES
 from asr.training.evaluation_point import at_evaluation_point
 from asr.training.loop_counters import ends_update
 from asr.training.module import TrainingModule
 from asr.training.running_averages import RunningAverages
-
-console = PlainConsole(quiet=not is_first_process())
 
 
 class WeightAveraging(pl.Callback):
@@ -46,7 +43,7 @@ class WeightAveraging(pl.Callback):
             self.averages, self.restored = RunningAverages.from_state(self.restored, device), None
             return
         self.averages = RunningAverages(weights, trainer.global_step)
-        if trainer.global_step:
+        if trainer.global_step and trainer.is_global_zero:
             console.print(f"the checkpoint has no averages of weights: they start after update {trainer.global_step}")
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from asr import devices
-from asr.console import PlainConsole
+from asr.console import console
 from asr.training.module import TrainingModule
 from asr.training.processes import gather
 
@@ -27,7 +27,6 @@ class TrainingProgress(pl.Callback):
     """
 
     def __init__(self) -> None:
-        self.console = PlainConsole()
         self.bar: Progress | None = None
         self.task: Any = None
         self.last_report, self.wait_s = 0.0, FIRST_REPORT_S
@@ -39,8 +38,8 @@ class TrainingProgress(pl.Callback):
         self.begun = trainer.global_step, self.last_report
         groups = describe_groups(trainer.optimizers[0])
         for line in groups if trainer.is_global_zero and len(groups) > 1 else ():
-            self.console.print_line(f"  {line}")
-        if not trainer.is_global_zero or not self.console.is_terminal:  # a log file would hold every frame of the bar
+            console.print_line(f"  {line}")
+        if not trainer.is_global_zero or not console.is_terminal:  # a log file would hold every frame of the bar
             return
         self.bar = Progress(
             TextColumn("update"),
@@ -50,7 +49,7 @@ class TrainingProgress(pl.Callback):
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=self.console,
+            console=console,
         )
         self.task = self.bar.add_task("train", total=trainer.max_steps, completed=trainer.global_step, numbers="")
         self.bar.start()
@@ -75,9 +74,7 @@ class TrainingProgress(pl.Callback):
         # names, not the counter train/unreadable: that one counts an utterance again in every epoch
         names = {cut for named in gather(pl_module.unreadable.named) for cut in named}
         if trainer.is_global_zero and names:
-            self.console.print(
-                f"{len(names)} utterances could not be read and were left out of training or validation."
-            )
+            console.print(f"{len(names)} utterances could not be read and were left out of training or validation.")
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Close the bar: an error printed below it would be overwritten."""
@@ -92,7 +89,7 @@ class TrainingProgress(pl.Callback):
         if first_update < trainer.global_step < trainer.max_steps:
             pace_s = (self.last_report - start) / (trainer.global_step - first_update)
             line += f"  {describe_time(pace_s * (trainer.max_steps - trainer.global_step))} left"
-        self.console.print(line)
+        console.print(line)
 
     def _numbers(self, trainer: pl.Trainer) -> str:
         metrics = trainer.callback_metrics  # the newest value of each

@@ -10,7 +10,7 @@ from typing import Any
 import lightning.pytorch as pl
 from pydantic import PositiveInt
 
-from asr.console import PlainConsole
+from asr.console import console
 from asr.evaluation.wer import Score
 from asr.training.module import TrainingModule
 
@@ -77,7 +77,6 @@ class StallWarning(pl.Callback):
     ) -> None:
         self.alignment_updates, self.num_validations = alignment_updates, num_validations
         self.loss_span_updates = loss_span_updates
-        self.console = PlainConsole()
         self.found: dict[str, str] = {}  # the last finding of each topic, so that none is printed twice
         self.high_wer: list[float] = []  # mean losses at the last consecutive validations with a WER of 100 % or more
         self.trend = LossTrend()
@@ -143,7 +142,7 @@ class StallWarning(pl.Callback):
     def _warn(self, topic: str, finding: str, text: str) -> None:
         """Print a warning if its finding is new; an empty finding means that all is well."""
         if finding and self.found.get(topic) != finding:
-            self.console.print_line(text)
+            console.print_line(text)
         self.found[topic] = finding
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,11 +1,14 @@
+import os
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from asr.data.manifests.audio_files import audio_files, find_audio, groups_of
+from asr.data.manifests.audio_files import ENDINGS, audio_files, find_audio, groups_of
+from asr.data.manifests.media_files import MEDIA_ENDINGS
 
 
 @pytest.fixture
@@ -56,6 +59,47 @@ def test_long_files_are_cut_in_pauses_of_their_own_channel(folder):
     assert [cut.channel for cut in parts.cuts] == [0, 1]
     assert [cut.start for cut in parts.cuts] == pytest.approx([0, 1.85], abs=0.03)
     assert [cut.end for cut in parts.cuts] == pytest.approx([1.15, 3], abs=0.03)
+
+
+def test_of_a_good_mp3_no_errors_of_its_decoder_are_printed(folder, capfd):
+    rng = np.random.default_rng(0)
+    loudness = np.repeat(rng.choice([0.0, 0.001, 0.5], size=400), 1600)
+    soundfile.write(folder / "long.mp3", loudness * rng.normal(size=len(loudness)) * 0.3, 16_000)
+    (file,), _ = audio_files([Path("long.mp3")], max_s=2.0)
+    assert all(len(cut.load_audio()[0]) for cut in file.cuts)
+    os.write(2, b"others are still printed")
+    assert (len(file.cuts) > 10, capfd.readouterr().err) == (True, "others are still printed")
+
+
+@pytest.mark.parametrize(("name", "codec", "rate_hz"), [("a.m4a", "aac", 16_000), ("a.webm", "libopus", 48_000)])
+def test_audio_of_media_files_is_read_and_what_is_missing_of_it_is_said(folder, name, codec, rate_hz):
+    av = pytest.importorskip("av")
+    with av.open(name, "w") as media:
+        stream = media.add_stream(codec, rate=rate_hz, layout="stereo")
+        samples = np.stack([np.zeros(3 * rate_hz), np.sin(np.arange(3 * rate_hz) / 9)]) * 0.3
+        frame = av.AudioFrame.from_ndarray(samples.astype(np.float32), format="fltp", layout="stereo")
+        frame.sample_rate = rate_hz
+        media.mux([packet for one in (frame, None) for packet in stream.encode(one)])
+    content = Path(name).read_bytes()
+    Path("playlist.m4a").write_text("#EXTM3U\n#EXTINF:1,\na.wav\n")
+    Path("half.webm").write_bytes(content[: len(content) // 2])
+    files = [Path(name), Path("half.webm"), Path("playlist.m4a")]
+    (file,), unread = audio_files(files, 5.0, each_channel=True, folder=folder)
+    assert file.path == Path(name)
+    assert len(list(groups_of([Path(name)] * 3, max_files=9, max_s=7.0))) == 2
+    levels = [np.sqrt(np.mean(cut.load_audio() ** 2)) for cut in file.cuts]
+    assert levels == pytest.approx([0.0, 0.3 / 2**0.5], abs=0.02)
+    assert [path for path, _ in unread] == ["half.webm", "playlist.m4a"]
+
+
+def test_without_pyav_media_files_are_named_with_what_reads_them(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    Path("a.mp4").write_bytes(b"some")
+    files = find_audio(["."], (*ENDINGS, *MEDIA_ENDINGS))
+    read, unread = audio_files([*files], 5.0, folder=folder)
+    assert len(read) == 5
+    assert [(path, "setup.py media" in why) for path, why in unread] == [("a.mp4", True)]
+    assert len(list(groups_of([*files], max_files=9, max_s=10.0))) == 1
 
 
 def test_no_path_is_the_id_of_a_part_of_another_file(folder):

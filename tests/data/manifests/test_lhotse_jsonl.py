@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from lhotse import Features, MonoCut, Recording, SupervisionSegment
+from lhotse import CutSet, Features, MonoCut, MultiCut, Recording, SupervisionSegment
+from lhotse.shar import SharWriter
 from lhotse.utils import fastcopy
 
 from asr.data.manifests.import_manifests import import_manifests
@@ -81,6 +82,21 @@ def test_overlapping_cuts_hold_their_utterance_once_and_whole(tmp_path):
     assert (len(found), dropped) == (1, [])
 
 
+def test_cuts_trimmed_to_supervisions_that_overlap_hold_each_once_though_their_times_are_rounded(tmp_path):
+    soundfile.write(tmp_path / "a.wav", np.zeros(44100 * 6), 44100)
+    cut = Recording.from_file(tmp_path / "a.wav").to_cut()
+    starts = (0.0, 0.536, 2.855, 3.111)
+    cut.supervisions = [SupervisionSegment(f"s{start}", "a", start, 1.619 + start / 10, text="hi") for start in starts]
+    trimmed = list(CutSet.from_cuts([cut]).trim_to_supervisions())
+    manifests, _ = read_cuts(write(tmp_path / "cuts.jsonl", *trimmed), "test")
+    assert len(trimmed) == 4 < sum(len(one.supervisions) for one in trimmed)
+    for found, expected in zip(manifests.supervisions, cut.supervisions, strict=True):
+        assert (found.id, found.start) == (expected.id, pytest.approx(expected.start, abs=1 / 44100))
+    shifted = fastcopy(trimmed[0], start=3 / 44100)
+    with pytest.raises(ValueError, match=r"cuts\.jsonl, line 2: the id 's0\.0'"):
+        read_cuts(write(tmp_path / "cuts.jsonl", trimmed[0], shifted), "test")
+
+
 def test_cuts_that_give_an_id_another_meaning_or_are_mixed_are_refused(tmp_path):
     other = cut_of(tmp_path, "b", "t")
     other.recording = fastcopy(other.recording, id="a")
@@ -116,3 +132,19 @@ def test_the_channel_that_a_supervision_names_is_read(tmp_path, channel, level):
     ((cut,), _, _) = evaluation_cuts(tmp_path, str, SPEC.features)
     assert np.allclose(cut.load_audio()[0], level, atol=1e-3)
     assert any("several channels: 1" in note for note in import_manifests(tmp_path).notes)
+
+
+@pytest.mark.parametrize(
+    ("own", "channel", "level"), [(1, 0, 0.2), (0, [0, 1], 0.1), ([1, 2], 0, 0.2), ([0, 2], 2, 0.3)]
+)
+def test_of_a_cut_no_channel_is_read_that_is_not_its_own(tmp_path, own, channel, level):
+    whole = recording(tmp_path, num_channels=3)
+    segment = SupervisionSegment("s", "a", 0.25, 0.5, channel, text="hi")
+    kind = MultiCut if isinstance(own, list) else MonoCut
+    cut = kind("c", 0.0, whole.duration, own, [segment], recording=whole)
+    (tmp_path / "shar").mkdir()
+    with SharWriter(str(tmp_path / "shar"), fields={"recording": "wav"}) as shards:
+        shards.write(cut)
+    for source in (write(tmp_path / "cuts.jsonl", cut), tmp_path / "shar"):
+        ((found,), dropped, _) = evaluation_cuts(source, str, SPEC.features)
+        assert np.allclose(found.load_audio()[0], level, atol=1e-3), (source, dropped)

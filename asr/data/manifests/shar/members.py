@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from lhotse.audio.backend import LibsndfileBackend
 
+from asr.data.quiet_decoder import quiet_decoder
 from asr.errors import TOO_MANY_FILES, UnusableFile
 
 # as in Kaldi's tables, a place follows the path: byte, number of bytes, checksum
@@ -119,7 +120,7 @@ class FilesAndShards(LibsndfileBackend):
     def read_audio(self, path_or_fd: object, *args: Any, **kwargs: Any) -> tuple[np.ndarray, int]:
         """Return samples (channels, N) float32, and their rate in Hz."""
         member = ShardMember.find(path_or_fd)
-        samples: tuple[np.ndarray, int] = super().read_audio(
-            path_or_fd if member is None else io.BytesIO(member.read()), *args, **kwargs
-        )
+        source = path_or_fd if member is None else io.BytesIO(member.read())
+        with quiet_decoder(source):
+            samples: tuple[np.ndarray, int] = super().read_audio(source, *args, **kwargs)
         return samples
