@@ -40,7 +40,6 @@ from asr.models.recognizer import Recognizer
 from asr.run_folder import free_folder, usable_folder
 from asr.subprocesses import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
 from asr.training.changed_updates import small_parameters
-from asr.training.compiled_encoder import check_compilable
 from asr.training.evaluation_point import HasEvaluationPoint
 from asr.training.initial_weights import freeze
 from asr.training.processes import is_started_as_rank
@@ -100,11 +99,6 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
             data.perturb.check_files()
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     recognizer = outline_recognizer(config, VOCAB_SIZE, data.features.num_features)
-    if config["trainer"].get("compile", False):
-        try:
-            check_compilable(recognizer.encoder)
-        except ValueError as error:
-            raise ConfigError(f"trainer.{error}") from error
     source = read_source(config, data.features, recognizer.state_dict(), begun)
     _warn_of_decay(try_updates(config, recognizer, on_cpu), config)
     return Outline(trainer, data, recognizer.encoder, source)

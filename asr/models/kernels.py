@@ -41,4 +41,4 @@ def is_tracing() -> bool:
     Then modules compute what they always do, in operations that other programs have, and for any number of frames:
     autograd functions, loops over blocks, and views by strides would be recorded for the example alone, or not at all.
     """
-    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined]
+    return bool(torch.jit.is_tracing()) or torch.compiler.is_compiling()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""``trainer.compile=true``: the layers of an encoder as code that torch has compiled.
+"""``trainer.compile=true``: the layers of an encoder, or all of an encoder of one's own, as code that torch compiles.
 
 B batch, T frames, F mel bins.
 """
@@ -13,26 +13,11 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
-from asr.models.depthwise import DepthwiseConv1d
-from asr.models.encoders.layered import LayeredEncoder
 from asr.training.module import TrainingModule
 
 BACKEND = "inductor"
 # torch's code depends on the sizes that it first sees, and is other code for one utterance than for several
 EXAMPLES = ((4, 400), (1, 400))  # B, T
-
-
-def check_compilable(encoder: nn.Module) -> None:
-    """Refuse an encoder whose code torch would compile again and again.
-
-    Raises:
-        ValueError: names the encoders that can be compiled.
-    """
-    if not isinstance(encoder, LayeredEncoder):
-        raise ValueError(
-            f"compile=true: {type(encoder).__name__} draws in Python what each update skips and how much, and would be "
-            "compiled again for each draw; choose a transformer or a conformer, or trainer.compile=false"
-        )
 
 
 class CompiledEncoder(pl.Callback):
@@ -46,8 +31,8 @@ class CompiledEncoder(pl.Callback):
         """Compile the layers, forward and backward."""
         assert isinstance(pl_module, TrainingModule)
         encoder, num_features = pl_module.recognizer.encoder, len(pl_module.recognizer.normalize.mean)
-        assert isinstance(encoder, LayeredEncoder)
         compile_layers(encoder)
+        pl_module.recognizer.set_batch_count(0.0)
         with torch.random.fork_rng([pl_module.device] if pl_module.device.type == "cuda" else []):
             for example in EXAMPLES:
                 _differentiate(trainer, encoder, torch.zeros(*example, num_features, device=pl_module.device))
@@ -58,15 +43,18 @@ class CompiledEncoder(pl.Callback):
         restore_layers(pl_module.recognizer.encoder)
 
 
-def compile_layers(encoder: LayeredEncoder) -> None:
-    """Have the layers compiled when they are first used in training; in evaluation they stay as they are."""
-    for module in encoder.modules():
-        # on a CPU its code would hold for one T
-        if isinstance(module, DepthwiseConv1d):
-            vars(module)["forward"] = torch.compiler.disable(module.forward)
-    # one function of all layers, whose weights are its arguments: they share its code
+def compile_layers(encoder: nn.Module) -> None:
+    """Have the layers compiled when they are first used in training; in evaluation they stay as they are.
+
+    A layer may have a method ``is_plain``: a forward pass in which it is false uses the layer as it is.
+    """
+    layers = getattr(encoder, "layers_to_compile", (encoder,))
+    # beyond its limit torch (2.13) silently leaves what it has not compiled as it is
+    limit = max(torch._dynamo.config.recompile_limit, len(EXAMPLES) * len(layers))
+    torch._dynamo.config.recompile_limit = limit
+    # one function of all layers, whose weights are its arguments: those of one size share its code
     compiled = torch.compile(_apply, dynamic=True, backend=BACKEND)
-    for layer in encoder.layers:
+    for layer in layers:
         vars(layer)["forward"] = partial(_forward, layer, compiled)
 
 
@@ -81,14 +69,23 @@ def _apply(layer: nn.Module, *args: Any) -> Any:
 
 
 def _forward(layer: nn.Module, compiled: Callable[..., Any], *args: Any) -> Any:
-    return (compiled if layer.training else _apply)(layer, *args)
+    return (compiled if layer.training and _is_plain(layer) else _apply)(layer, *args)
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    is_plain: Callable[[], bool] | None = getattr(layer, "is_plain", None)
+    return is_plain is None or is_plain()
 
 
 def _differentiate(trainer: pl.Trainer, encoder: nn.Module, features: Tensor) -> None:
+    """Compute gradients of a forward pass that is compiled, and forget them."""
     parameters = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
     num_frames = torch.full((len(features),), features.shape[1], device=features.device)
-    with trainer.precision_plugin.train_step_context():
-        loss = encoder(features, num_frames)[0].float().square().mean()
+    is_compiled = False
+    while not is_compiled:  # which passes are is drawn
+        with trainer.precision_plugin.train_step_context():
+            loss = encoder(features, num_frames)[0].float().square().mean()
+        is_compiled = all(map(_is_plain, encoder.modules()))
     if parameters:
         # not backward(): DDP would count these gradients as those of an update
         torch.autograd.grad(loss, parameters, allow_unused=True)

@@ -28,8 +28,3 @@ def test_a_run_is_resumed_exactly_and_decoded_by_other_commands(small_run, tmp_p
     assert same(last(whole)["optimizer_states"], last(folder)["optimizer_states"])
     ended = small_run.run("evaluate", f"run={whole}", f"output_dir={tmp_path / 'out'}")
     assert ended.code == 0, ended.printed
-
-
-def test_an_encoder_that_draws_in_python_is_refused(small_run):
-    ended = small_run.run("train", "logger=csv", "encoder=zipformer_xs", "trainer.compile=true")
-    assert (ended.code, "compile=true: ZipformerEncoder" in ended.last_line) == (2, True), ended.printed

@@ -89,6 +89,11 @@ class LayeredEncoder(nn.Module):
         self.subsampling = ConvSubsampling(num_features, d_model, subsampling_channels, dropout, subsampling_factor)
         self.positions = RotaryPositions(d_model // num_heads)
 
+    @property
+    def layers_to_compile(self) -> nn.ModuleList:
+        """What ``trainer.compile=true`` compiles, one by one."""
+        return self.layers
+
     def output_frames(self, num_frames: Tensor) -> Tensor:
         """Return the number of encodings of utterances of ``num_frames`` frames."""
         return self.subsampling.output_frames(num_frames)

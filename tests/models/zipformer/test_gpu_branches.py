@@ -35,14 +35,16 @@ def swoosh_alone() -> tuple[Tensor, list[Tensor]]:
 
 
 def swoosh_dropout_linear() -> tuple[Tensor, list[Tensor]]:
-    linear = ActivationDropoutAndLinear(6, 3, SWOOSH_L, scale=1.0, dropout=0.4).train()
+    linear = ActivationDropoutAndLinear(6, 3, SWOOSH_L, scale=1.0)
     x = torch.randn(7, 4, 6, requires_grad=True)
-    return linear(x), [x, *linear.parameters()]
+    return linear(x, (torch.rand(7, 1, 6) > 0.4) / 0.6), [x, *linear.parameters()]
 
 
 def balancing() -> tuple[Tensor, list[Tensor]]:
     x = torch.randn(7, 4, 6, requires_grad=True)
-    return Balancer(BatchCount(), 0.7, 0.8, 2.0, 3.0, probability=1.0)(x) * 1.0, [x]
+    batch_count = BatchCount()
+    batch_count.begin_pass(x.device)
+    return Balancer(batch_count, 0.7, 0.8, 2.0, 3.0, probability=1.0)(x) * 1.0, [x]
 
 
 def wide_mlp() -> tuple[Tensor, list[Tensor]]:
@@ -76,16 +78,15 @@ def test_a_kernel_in_one_block_is_the_kernel_in_many(gpu, kernel):
 @pytest.mark.parametrize("drawn", [0.0, 0.1, 0.9])
 @pytest.mark.parametrize("limit", [1.2, 50.0])
 @pytest.mark.parametrize("probability", [SELDOM, OFTEN])
-def test_whitening_that_does_not_wait_for_the_device_is_whitening_that_does(
-    monkeypatch, gpu, probability, limit, drawn
-):
-    monkeypatch.setattr(scaling, "draw", lambda: drawn)
+def test_whitening_that_does_not_wait_for_the_device_is_whitening_that_does(gpu, probability, limit, drawn):
+    batch_count = BatchCount()
+    batch_count.drawn = drawn
     torch.manual_seed(0)
     x, gradient = torch.randn(3, 40, 8) @ torch.randn(8, 8) + 5.0, torch.randn(3, 40, 8)
     found = []
     for switch in (lambda: None, gpu):
         switch()
-        module, leaf = Whiten(limit, gradient_scale=0.02, num_groups=2), x.clone().requires_grad_()
+        module, leaf = Whiten(batch_count, limit, gradient_scale=0.02, num_groups=2), x.clone().requires_grad_()
         module.probability.fill_(probability)
         module(leaf).backward(gradient)
         found.append((leaf.grad, module.probability))
@@ -93,9 +94,10 @@ def test_whitening_that_does_not_wait_for_the_device_is_whitening_that_does(
     assert torch.equal(found[1][1], found[0][1])
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("drawn", [0.01, 0.5])
 @pytest.mark.parametrize("causal", [False, True])
-def test_training_an_encoder_on_all_branches_of_a_gpu_is_training_it_on_those_of_a_cpu(gpu, causal, seed):
+def test_training_an_encoder_on_all_branches_of_a_gpu_is_training_it_on_those_of_a_cpu(monkeypatch, gpu, causal, drawn):
+    monkeypatch.setattr(scaling, "draw", lambda: drawn)
     torch.manual_seed(0)
     encoder = ZipformerEncoder(80, **WAVE, causal=causal, chunk_size=[16], left_context_frames=[32]).train()
     encoder.set_batch_count(1e6)
@@ -105,7 +107,7 @@ def test_training_an_encoder_on_all_branches_of_a_gpu_is_training_it_on_those_of
         switch()
         encoder.load_state_dict(probabilities, strict=False)
         encoder.zero_grad()
-        torch.manual_seed(seed)
+        torch.manual_seed(1)
         encodings, _ = encoder(features, num_frames)
         encodings.square().sum().backward()
         gradients = [parameter.grad.flatten() for parameter in encoder.parameters()]
@@ -113,4 +115,5 @@ def test_training_an_encoder_on_all_branches_of_a_gpu_is_training_it_on_those_of
         found.append((encodings.detach(), torch.cat(gradients), left))
     torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-10, atol=1e-11)
     assert (found[1][1] - found[0][1]).norm() < 1e-10 * found[0][1].norm()
-    assert found[1][2] == found[0][2] != probabilities
+    assert found[1][2] == found[0][2]
+    assert (found[0][2] != probabilities) == (drawn < SELDOM)

@@ -15,7 +15,6 @@ from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.encoders.zipformer.layer import ZipformerEncoderLayer
 from asr.models.encoders.zipformer.modules import BypassModule
 from asr.models.encoders.zipformer.scaling import SharedDropout
-from asr.models.encoders.zipformer.swoosh import ActivationDropoutAndLinear
 from asr.models.encoders.zipformer.whiten import OFTEN, SELDOM, Whiten
 from asr.models.icefall_weights import convert_encoder
 from tests.models.zipformer.reference import Reference
@@ -24,32 +23,34 @@ from tests.models.zipformer.sizes import SMALL
 OURS = {
     Balancer: lambda m: (m.min_positive, m.max_positive, m.min_abs, m.max_abs, m.probability, GRADIENT_SCALE),
     Whiten: lambda m: (m.num_groups, m.limit, m.gradient_scale, SELDOM, OFTEN),
-    BypassModule: lambda m: (m.skip_rate, m.scale_min),
+    BypassModule: lambda m: (m.scale_min,),
     ZipformerEncoderLayer: lambda m: (
         m.attention_skip_rate,
         m.conv_skip_rate,
         m.ff_skip_rate,
         m.const_attention_rate,
+        m.skip_rate,
+        *[m.dropout] * 3,
     ),
     RelPositionMultiheadAttentionWeights: lambda m: (m.pos_skip_rate,),
     ConvNeXt: lambda m: (m.layerdrop_rate,),
     SharedDropout: lambda m: (m.probability,),
-    ActivationDropoutAndLinear: lambda m: (m.dropout,),
 }
 THEIRS = {
     "Balancer": lambda m: (m.min_positive, m.max_positive, m.min_abs, m.max_abs, m.prob, m.grad_scale),
     "Whiten": lambda m: (m.num_groups, m.whitening_limit, m.grad_scale, m.min_prob, m.max_prob),
-    "BypassModule": lambda m: (m.skip_rate, m.scale_min),
+    "BypassModule": lambda m: (m.scale_min,),
     "ZipformerEncoderLayer": lambda m: (
         m.attention_skip_rate,
         m.conv_skip_rate,
         m.ff2_skip_rate,
         m.const_attention_rate,
+        m.bypass.skip_rate,
+        *(module.out_proj.dropout_p for module in (m.feed_forward1, m.feed_forward2, m.feed_forward3)),
     ),
     "RelPositionMultiheadAttentionWeights": lambda m: (m.pos_emb_skip_rate,),
     "ConvNeXt": lambda m: (m.layerdrop_rate,),
     "Dropout3": lambda m: (m.p,),
-    "ActivationDropoutAndLinear": lambda m: (m.dropout_p,),
 }
 
 

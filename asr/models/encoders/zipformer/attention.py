@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.attention_kernel import AttentionWeights, attend, attention_weights
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.chunks import StreamingCache
@@ -81,7 +80,7 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
 
     def __init__(self, batch_count: BatchCount, embed_dim: int, num_heads: int, size: HeadSize) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        self.batch_count, self.num_heads = batch_count, num_heads
         query_dim, pos_query_dim = num_heads * size.query_head_dim, num_heads * size.pos_head_dim
         # queries, keys and position queries come from one matrix product
         self.dims = query_dim, query_dim, pos_query_dim
@@ -89,7 +88,9 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         self.linear_pos = scaled_linear(size.pos_dim, pos_query_dim, scale=0.05, bias=False)
         # scores do not depend on the mean of the keys, whose bias would wander with rounding errors
         self.balance_keys = Balancer(batch_count, 0.4, 0.6, 0.0, 100.0, probability=0.025)
-        self.whiten_keys = Whiten(whitening_schedule(batch_count, 3.0), gradient_scale=0.025, num_groups=num_heads)
+        self.whiten_keys = Whiten(
+            batch_count, whitening_schedule(batch_count, 3.0), gradient_scale=0.025, num_groups=num_heads
+        )
         self.pos_skip_rate = ScheduledFloat(batch_count, (0.0, 0.5), (4000.0, 0.0))
 
     def forward(self, x: Tensor, pos_emb: Tensor, attn_mask: Tensor, cache: StreamingCache) -> AttentionWeights:
@@ -103,10 +104,9 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         """
         query, key, pos_query = self.in_proj(x).split(self.dims, dim=-1)
         key = cache.extend(self.whiten_keys(self.balance_keys(key)))
-        skip = self.training and scaling.draw() < float(self.pos_skip_rate)
         # a limit on the scores themselves: a softmax near 0 or 1 has no gradient left that could bring them back
-        penalize = self.training and scaling.draw() < PENALTY_PROBABILITY
-        if skip:
+        penalize = self.training and self.batch_count.works(PENALTY_PROBABILITY)
+        if self.training and self.batch_count.works(self.pos_skip_rate):
             query, pos = with_zero_grad(query, self.linear_pos.weight), None
         else:
             pos = self.linear_pos(pos_emb).t().unflatten(0, (self.num_heads, -1))
@@ -125,7 +125,7 @@ class SelfAttention(nn.Module):
         self.num_heads = num_heads
         self.in_proj = nn.Linear(embed_dim, num_heads * value_head_dim)
         self.out_proj = scaled_linear(num_heads * value_head_dim, embed_dim, scale=0.05)
-        self.whiten = Whiten(whitening_schedule(batch_count, 7.5, ratio=3.0))
+        self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5, ratio=3.0))
 
     def forward(self, x: Tensor, weights: AttentionWeights, cache: StreamingCache) -> Tensor:
         """Attend from every frame of x (B, T, D)."""
@@ -152,8 +152,8 @@ class NonlinAttention(nn.Module):
             0.5,
             5.0,
         )
-        self.whiten1 = Whiten(whitening_schedule(batch_count, 5.0))
-        self.whiten2 = Whiten(whitening_schedule(batch_count, 5.0, ratio=3.0))
+        self.whiten1 = Whiten(batch_count, whitening_schedule(batch_count, 5.0))
+        self.whiten2 = Whiten(batch_count, whitening_schedule(batch_count, 5.0, ratio=3.0))
 
     def forward(self, x: Tensor, weights: AttentionWeights, cache: StreamingCache, constant: bool = False) -> Tensor:
         """Attend from every frame of x (B, T, D) with the first head; ``constant``: equally to all that it sees."""

@@ -44,6 +44,25 @@ def _by_distance_traced(pos_query: Tensor, pos: Tensor) -> Tensor:
     return shifted.reshape(size, heads, num_targets, num_places - 1)[..., : num_places - num_targets]
 
 
+class _ByDistance(Function):
+    """`by_distance` of scores with as many sources as targets, both ways in operations that a compiler fuses."""
+
+    @staticmethod
+    def forward(ctx: Any, by_place: Tensor) -> Tensor:
+        num = (by_place.shape[-1] + 1) // 2
+        frames = torch.arange(num, device=by_place.device)
+        place = num - 1 - frames.unsqueeze(1) + frames
+        return by_place.gather(-1, place.expand(*by_place.shape[:-1], num))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        num = gradient.shape[-1]
+        places, targets = (torch.arange(n, device=gradient.device) for n in (2 * num - 1, num))
+        source = places - (num - 1 - targets.unsqueeze(1))
+        taken = gradient.gather(-1, source.clamp(0, num - 1).expand(*gradient.shape[:-1], 2 * num - 1))
+        return torch.where((source >= 0) & (source < num), taken, 0.0)
+
+
 @dataclass(frozen=True)
 class AttentionWeights:
     """Attention weights, and what their gradient will be made of.
@@ -81,7 +100,9 @@ def attention_weights(
     uses: list[Use | None] = []
     if is_tracing():
         assert pos is not None
-        scores = query @ key.transpose(2, 3) + _by_distance_traced(pos_query, pos)
+        compiles = torch.compiler.is_compiling()
+        by_place = _ByDistance.apply(pos_query @ pos) if compiles else _by_distance_traced(pos_query, pos)
+        scores = query @ key.transpose(2, 3) + by_place
         return AttentionWeights((scores + attn_mask).softmax(dim=-1), query.new_empty(0), uses)
     values, handle = _Weights.apply(query, key, pos_query, pos, attn_mask, penalize, uses)
     return AttentionWeights(values, handle, uses)
@@ -111,7 +132,7 @@ class _Attend(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         values, weights = ctx.saved_tensors
         went_through = gradient.new_zeros(MAX_USES)
-        went_through[ctx.number] = 1.0
+        went_through[ctx.number].fill_(1.0)  # to set it would copy a number from the host
         # the softmax subtracts again what all sources have in common, which in 16 bits would drown their differences
         ctx.uses[ctx.number] = (gradient, values - values.mean(dim=-2, keepdim=True))
         return weights[:, : values.shape[1]].mT @ gradient, went_through, None, None

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.scaling import BatchCount, FloatLike, ScheduledFloat
 from asr.models.kernels import blocks
 
@@ -141,7 +140,7 @@ class Balancer(nn.Module):
         super().__init__()
         self.min_positive, self.max_positive, self.min_abs, self.max_abs = min_positive, max_positive, min_abs, max_abs
         falling = ScheduledFloat(batch_count, (0.0, 0.5), (8000.0, 0.125))
-        self.probability = falling if probability is None else probability
+        self.batch_count, self.probability = batch_count, falling if probability is None else probability
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x (B, …, D)."""
@@ -150,9 +149,7 @@ class Balancer(nn.Module):
 
     def drawn_bounds(self, trained: bool) -> Bounds | None:
         """Return the bounds now; None if this pass is not drawn, or not ``trained`` and without a gradient."""
-        # nothing is drawn where it cannot work: evaluation must not advance the generator
-        works = self.training and trained and scaling.draw() < float(self.probability)
-        return self.bounds() if works else None
+        return self.bounds() if self.training and trained and self.batch_count.works(self.probability) else None
 
     def bounds(self) -> Bounds:
         """Return the bounds now."""

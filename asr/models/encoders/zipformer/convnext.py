@@ -38,12 +38,13 @@ class ConvNeXt(nn.Module):
         self.hidden_balancer = Balancer(batch_count, 0.3, 1.0, 0.75, 5.0)
         self.pointwise_conv2 = scaled_linear(3 * channels, channels, scale=0.01)
         self.out_balancer = Balancer(batch_count, 0.4, 0.6, 1.0, 6.0)
-        self.out_whiten = Whiten(5.0)
+        self.out_whiten = Whiten(batch_count, 5.0)
         self.layerdrop_rate = ScheduledFloat(batch_count, (0.0, 0.2), (20_000.0, 0.015))
+        self.batch_count, self.rate = batch_count, batch_count.register(self.layerdrop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to x (B, T, F, C), which must be 0 where padded."""
-        kept = utterance_mask(x, float(self.layerdrop_rate)) if self.training else None
+        kept = utterance_mask(x, self.batch_count.values[self.rate]) if self.training else None
         convolved, x = self.depthwise_conv(x)
         return self.out_whiten(self.out_balancer(self._mlp(convolved, kept).add_(x)))
 

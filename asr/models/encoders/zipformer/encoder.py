@@ -5,19 +5,19 @@ B batch, T frames, F mel bins, D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Annotated
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from asr.models.encoders.zipformer.attention import HeadSize
+from asr.models.encoders.zipformer.attention import PENALTY_PROBABILITY, HeadSize
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.chunks import ALL, Chunks, draw_chunks
-from asr.models.encoders.zipformer.layer import LayerSize
+from asr.models.encoders.zipformer.layer import LayerSize, ZipformerEncoderLayer
 from asr.models.encoders.zipformer.modules import OUTPUT_DOWNSAMPLING_FACTOR, SimpleDownsample
-from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat
+from asr.models.encoders.zipformer.scaling import BatchCount, FloatLike, ScheduledFloat
 from asr.models.encoders.zipformer.stack import ZipformerStack
 from asr.models.encoders.zipformer.subsampling import ZipformerSubsampling, halved_frames
 from asr.models.encoders.zipformer.whiten import Whiten
@@ -106,6 +106,8 @@ class ZipformerEncoder(nn.Module):
         self.encoder_dim, self.encoder_unmasked_dim, self.d_model = encoder_dim, encoder_unmasked_dim, max(encoder_dim)
         self.ref_duration_s = ref_duration_s
         self.batch_count = BatchCount()
+        self.chunks: Chunks | None = None
+        self.has_begun = False
         falling = ScheduledFloat(self.batch_count, (0.0, 3 * dropout), (20_000.0, dropout))
         self.encoder_embed = ZipformerSubsampling(
             self.batch_count, num_features, encoder_dim[0], falling, subsampling_channels
@@ -127,6 +129,22 @@ class ZipformerEncoder(nn.Module):
                 module.probability = 0.0
             elif isinstance(module, Whiten) and not whiten:
                 module.largest_probability = 0.0
+        self.batch_count.seldom = list(self._seldom())
+
+    def _seldom(self) -> Iterator[FloatLike]:
+        yield PENALTY_PROBABILITY
+        for module in self.modules():
+            if isinstance(module, Balancer):
+                yield module.probability
+            elif isinstance(module, Whiten):
+                yield module.largest_probability
+            elif isinstance(module, ZipformerEncoderLayer):
+                yield from (module.const_attention_rate, module.self_attn_weights.pos_skip_rate)
+
+    @property
+    def layers_to_compile(self) -> list[ZipformerEncoderLayer]:
+        """What ``trainer.compile=true`` compiles, one by one."""
+        return [module for module in self.modules() if isinstance(module, ZipformerEncoderLayer)]
 
     def set_batch_count(self, audio_s: float) -> None:
         """Set how far training is, in seconds of audio so far; to be called before each update."""
@@ -146,21 +164,32 @@ class ZipformerEncoder(nn.Module):
         Returns:
             Encodings (B, T', D), unspecified where padded, and their valid lengths (B,), in 40 ms frames.
         """
+        if not self.training:
+            # nothing drawn: results must not depend on a seed
+            self.chunks = self._draw_chunks(slice(1))
+        elif not self.has_begun:
+            self.begin_pass(features.device)
+        self.has_begun = False
         x, lengths = self.encoder_embed(features, num_frames)
         masks = self._channel_masks(x)
-        chunks, outputs = self._chunks(), []
+        outputs = []
         for stack, width, mask in zip(self.encoders, self.encoder_dim, masks, strict=True):
-            x = stack(convert_num_channels(x, width), lengths, mask, chunks)
+            x = stack(convert_num_channels(x, width), lengths, mask, self.chunks)
             outputs.append(x)
         return self.downsample_output(full_dim_output(outputs), lengths), self.output_frames(num_frames)
 
-    def _chunks(self) -> Chunks | None:
-        if not self.causal:
-            return None
-        if self.training:
-            return draw_chunks(self.chunk_size, self.left_context_frames)
-        # nothing drawn: results must not depend on a seed
-        return draw_chunks(self.chunk_size[:1], self.left_context_frames[:1])
+    def begin_pass(self, device: torch.device) -> Hashable:
+        """Draw what Python must know of the next forward pass in training; without it that pass does so itself.
+
+        Returns:
+            What has been drawn: passes for which it is equal launch the same kernels. None: it is seldom drawn.
+        """
+        self.batch_count.begin_pass(device)
+        self.chunks, self.has_begun = self._draw_chunks(slice(None)), True
+        return (self.chunks,) if self.batch_count.is_plain else None
+
+    def _draw_chunks(self, choices: slice) -> Chunks | None:
+        return draw_chunks(self.chunk_size[choices], self.left_context_frames[choices]) if self.causal else None
 
     def _channel_masks(self, x: Tensor) -> list[Tensor | None]:
         """Return factors (B, 1, D) for each stack: 0 for the upper channels of some utterances, in training.

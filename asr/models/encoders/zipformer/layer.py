@@ -5,11 +5,13 @@ B batch, T frames, S frames attended to, D width, P width of a position.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
-from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.attention import (
     HeadSize,
     NonlinAttention,
@@ -20,12 +22,13 @@ from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.chunks import WHOLE, StreamingCache
 from asr.models.encoders.zipformer.modules import BypassModule, ConvolutionModule, FeedforwardModule
 from asr.models.encoders.zipformer.scaling import (
+    LOG_SCALE_LIMIT,
     BatchCount,
     BiasNorm,
     FloatLike,
     ScheduledFloat,
+    limits,
     masked,
-    utterance_mask,
 )
 from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
 
@@ -68,11 +71,27 @@ class Frames:
     chunk_size: int | None
 
 
+@dataclass(frozen=True)
+class Draws:
+    """What is drawn for a layer in a forward pass in training.
+
+    Attributes:
+        kept: (6, B, 1, 1), 0 for utterances that go without attention, without the first convolution, the second
+            feed-forward module, the second convolution, the third feed-forward module, and past the layer; else 1.
+        dropout: (B, 1, H) factors of the hidden channels of each feed-forward module.
+        limits: (3, 2) of the scales of both bypasses and of the norm.
+    """
+
+    kept: Tensor
+    dropout: tuple[Tensor, Tensor, Tensor]
+    limits: Tensor
+
+
 class ZipformerEncoderLayer(nn.Module):
     """Three feed-forward modules and, twice, attention and convolution, with attention weights computed once.
 
     Args:
-        dropout: probability in the feed-forward modules.
+        dropout: probability in training of each hidden channel of an utterance in the feed-forward modules.
         skip_rate: probability in training that an utterance goes past the layer.
 
     Reference:
@@ -90,20 +109,26 @@ class ZipformerEncoderLayer(nn.Module):
         )
         # weights are drawn in this order: another one would be another initialization
         self.self_attn_weights = RelPositionMultiheadAttentionWeights(batch_count, dim, num_heads, size.head)
-        self.feed_forward1 = FeedforwardModule(batch_count, dim, hidden_dim * 3 // 4, dropout)
+        self.feed_forward1 = FeedforwardModule(batch_count, dim, hidden_dim * 3 // 4)
         self.nonlin_attention = NonlinAttention(batch_count, dim)
         self.self_attn1 = SelfAttention(batch_count, dim, num_heads, size.head.value_head_dim)
         self.conv_module1 = ConvolutionModule(batch_count, dim, kernel, size.causal)
-        self.feed_forward2 = FeedforwardModule(batch_count, dim, hidden_dim, dropout)
+        self.feed_forward2 = FeedforwardModule(batch_count, dim, hidden_dim)
         self.bypass_mid = BypassModule(batch_count, dim)
         self.self_attn2 = SelfAttention(batch_count, dim, num_heads, size.head.value_head_dim)
         self.conv_module2 = ConvolutionModule(batch_count, dim, kernel, size.causal)
-        self.feed_forward3 = FeedforwardModule(batch_count, dim, hidden_dim * 5 // 4, dropout)
+        self.feed_forward3 = FeedforwardModule(batch_count, dim, hidden_dim * 5 // 4)
         self.norm = BiasNorm(dim)
-        self.bypass = BypassModule(batch_count, dim, skip_rate)
-        self.size = size
+        self.bypass = BypassModule(batch_count, dim)
+        self.size, self.batch_count, self.dropout, self.skip_rate = size, batch_count, dropout, skip_rate
+        self.hidden_dims = hidden_dim * 3 // 4, hidden_dim, hidden_dim * 5 // 4
         self._set_bounds(batch_count)
         self._set_skip_rates(batch_count)
+        attention, conv, ff = self.attention_skip_rate, self.conv_skip_rate, self.ff_skip_rate
+        of_bypasses = (limits(batch_count, bypass.scale_min, 1.0) for bypass in (self.bypass_mid, self.bypass))
+        of_norm = limits(batch_count, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
+        rates = attention, conv, ff, conv, ff, skip_rate, dropout
+        self.place = batch_count.register(*rates, *itertools.chain(*of_bypasses, of_norm))
 
     def _set_bounds(self, batch_count: BatchCount) -> None:
         """Set bounds on what the modules add, and on what the layer returns."""
@@ -116,7 +141,7 @@ class ZipformerEncoderLayer(nn.Module):
         self.balancer_ff3 = Balancer(batch_count, 0.3, 0.7, min_ff3, 4.0, probability=0.05)
         self.balancer1 = Balancer(batch_count, 0.45, 0.55, 0.2, 4.0)
         self.balancer2 = Balancer(batch_count, 0.45, 0.55, 0.1, 4.0)
-        self.whiten = Whiten(whitening_schedule(batch_count, 4.0, ratio=3.0))
+        self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 4.0, ratio=3.0))
 
     def _set_skip_rates(self, batch_count: BatchCount) -> None:
         """Set how often, in training, an utterance goes without a module."""
@@ -127,33 +152,32 @@ class ZipformerEncoderLayer(nn.Module):
         self.ff_skip_rate = ScheduledFloat(batch_count, *late)
         self.const_attention_rate = ScheduledFloat(batch_count, (0.0, 0.25), (4000.0, 0.025))
 
-    def forward(self, x: Tensor, frames: Frames, cache: StreamingCache = WHOLE) -> Tensor:
-        """Apply the layer to x (B, T, D), and to what is kept of the frames before."""
+    def forward(self, x: Tensor, frames: Frames, draws: Draws | None = None, cache: StreamingCache = WHOLE) -> Tensor:
+        """Apply the layer to x (B, T, D), and to what is kept of the frames before; without draws in evaluation."""
         before, convolved = x, (frames.padding, frames.chunk_size, cache)
+        # one factor for all three modules that attend: an utterance goes without attention, not without one of them
+        attends, convolves1, feeds2, convolves2, feeds3, enters = (None,) * 6 if draws is None else draws.kept
+        dropout1, dropout2, dropout3 = (None,) * 3 if draws is None else draws.dropout
+        of_mid, of_bypass, of_norm = (None,) * 3 if draws is None else draws.limits
         weights = self.self_attn_weights(x, frames.pos_emb, frames.attn_mask, cache)
-        x = x + self.feed_forward1(x)
-        # one mask for all three modules that attend: an utterance goes without attention, not without one of them
-        attends = self._kept(x, self.attention_skip_rate)
+        x = x + self.feed_forward1(x, dropout1)
         # now and then the mean over all frames, so that it does not depend on sharp attention
-        constant = self.training and scaling.draw() < float(self.const_attention_rate)
+        constant = self.training and self.batch_count.works(self.const_attention_rate)
         nonlinear = self.nonlin_attention(x, weights, cache, constant)
         x = x + masked(self.balancer_na(nonlinear), attends)
         x = x + masked(self.self_attn1(x, weights, cache), attends)
-        x = x + self._sometimes(self.conv_module1(x, *convolved), self.conv_skip_rate)
-        x = x + self._sometimes(self.balancer_ff2(self.feed_forward2(x)), self.ff_skip_rate)
-        x = self.bypass_mid(before, x)
+        x = x + masked(self.conv_module1(x, *convolved), convolves1)
+        x = x + masked(self.balancer_ff2(self.feed_forward2(x, dropout2)), feeds2)
+        x = self.bypass_mid(before, x, of_mid)
         x = x + masked(self.self_attn2(x, weights, cache), attends)
-        x = x + self._sometimes(self.conv_module2(x, *convolved), self.conv_skip_rate)
-        x = x + self._sometimes(self.balancer_ff3(self.feed_forward3(x)), self.ff_skip_rate)
-        x = self.bypass(before, self.norm(self.balancer1(x)))
+        x = x + masked(self.conv_module2(x, *convolved), convolves2)
+        x = x + masked(self.balancer_ff3(self.feed_forward3(x, dropout3)), feeds3)
+        x = self.bypass(before, self.norm(self.balancer1(x), of_norm), of_bypass, enters)
         return self.whiten(self.balancer2(x))
 
-    def _kept(self, x: Tensor, skip_rate: FloatLike) -> Tensor | None:
-        # outside of training nothing is drawn, and the batch count may not be set
-        return utterance_mask(x, float(skip_rate)) if self.training else None
-
-    def _sometimes(self, x: Tensor, skip_rate: FloatLike) -> Tensor:
-        return masked(x, self._kept(x, skip_rate))
+    def is_plain(self) -> bool:
+        """Return whether this is a forward pass as most are, see `BatchCount`."""
+        return self.batch_count.is_plain
 
     def cache_shapes(self, left_frames: int) -> tuple[tuple[int, int], ...]:
         """Return (frames, width) of what each module keeps between chunks, in the order of use."""
@@ -163,3 +187,15 @@ class ZipformerEncoderLayer(nn.Module):
         values = left_frames, size.num_heads * size.head.value_head_dim
         convolved = size.cnn_module_kernel // 2, size.encoder_dim
         return keys, nonlinear, values, convolved, values, convolved
+
+
+def drawn(layers: Sequence[ZipformerEncoderLayer], x: Tensor) -> list[Draws]:
+    """Draw for all layers of a stack at once, which see x (B, T, D)."""
+    values = torch.stack([layer.batch_count.values[layer.place] for layer in layers])
+    rates, dropout, limits = values[:, :6], values[:, 6], values[:, 7:].unflatten(1, (3, 2))
+    size, num_layers, dims = len(x), len(layers), layers[0].hidden_dims
+    kept = torch.rand(num_layers, 6, size, 1, 1, device=x.device) >= rates[:, :, None, None, None]
+    factors = torch.rand(num_layers, size, 1, sum(dims), device=x.device) >= (dropout := dropout[:, None, None, None])
+    factors = (factors / (1 - dropout)).to(x.dtype)
+    of_layers = zip(kept.to(x.dtype), factors, limits, strict=True)
+    return [Draws(kept, factors.split(dims, dim=-1), limits) for kept, factors, limits in of_layers]

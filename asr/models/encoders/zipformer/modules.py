@@ -15,11 +15,9 @@ from asr.models.encoders.zipformer.chunks import StreamingCache
 from asr.models.encoders.zipformer.scaling import (
     BIAS_RANGE,
     BatchCount,
-    FloatLike,
     ScheduledFloat,
     limit_param_value,
     masked,
-    utterance_mask,
 )
 from asr.models.encoders.zipformer.swoosh import SWOOSH_L, SWOOSH_R, ActivationDropoutAndLinear
 from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
@@ -31,16 +29,16 @@ OUTPUT_DOWNSAMPLING_FACTOR = 2  # from 50 Hz to 25
 class FeedforwardModule(nn.Module):
     """A linear map, SwooshL, and a linear map back."""
 
-    def __init__(self, batch_count: BatchCount, embed_dim: int, feedforward_dim: int, dropout: FloatLike) -> None:
+    def __init__(self, batch_count: BatchCount, embed_dim: int, feedforward_dim: int) -> None:
         super().__init__()
         self.in_proj = nn.Linear(embed_dim, feedforward_dim)
         self.balancer = Balancer(batch_count, 0.3, 1.0, 0.75, 5.0)
-        self.out_proj = ActivationDropoutAndLinear(feedforward_dim, embed_dim, SWOOSH_L, scale=0.1, dropout=dropout)
-        self.out_whiten = Whiten(whitening_schedule(batch_count, 7.5))
+        self.out_proj = ActivationDropoutAndLinear(feedforward_dim, embed_dim, SWOOSH_L, scale=0.1)
+        self.out_whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map x (B, T, D)."""
-        return self.out_whiten(self.out_proj(self.balancer(self.in_proj(x))))
+    def forward(self, x: Tensor, dropout: Tensor | None = None) -> Tensor:
+        """Map x (B, T, D); factors (B, 1, H) of the hidden channels are those of dropout."""
+        return self.out_whiten(self.out_proj(self.balancer(self.in_proj(x)), dropout))
 
 
 class ChunkCausalDepthwiseConv1d(nn.Module):
@@ -114,7 +112,7 @@ class ConvolutionModule(nn.Module):
             ScheduledFloat(batch_count, (0.0, 0.2), (20_000.0, 0.5)),
             10.0,
         )
-        self.whiten = Whiten(whitening_schedule(batch_count, 7.5))
+        self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5))
         self.out_proj = ActivationDropoutAndLinear(channels, channels, SWOOSH_R, scale=0.05)
 
     def forward(self, x: Tensor, padding: Tensor, chunk_size: int | None, cache: StreamingCache) -> Tensor:
@@ -134,22 +132,25 @@ class BypassModule(nn.Module):
 
     Early in training the scale is kept near 1, so that every module learns something.
 
-    Args:
-        skip_rate: probability in training that an utterance goes past the modules in between.
     """
 
-    def __init__(self, batch_count: BatchCount, embed_dim: int, skip_rate: FloatLike = 0.0) -> None:
+    def __init__(self, batch_count: BatchCount, embed_dim: int) -> None:
         super().__init__()
         self.bypass_scale = nn.Parameter(torch.full((embed_dim,), 0.5))
-        self.skip_rate = skip_rate
         self.scale_min = ScheduledFloat(batch_count, (0.0, 0.9), (20_000.0, 0.2))
 
-    def forward(self, before: Tensor, after: Tensor) -> Tensor:
-        """Return the mixture of (B, T, D) and (B, T, D)."""
-        scale: Tensor = self.bypass_scale
-        if self.training:
-            scale = limit_param_value(scale, float(self.scale_min), 1.0)
-            scale = masked(scale, utterance_mask(before, float(self.skip_rate)))
+    def forward(
+        self, before: Tensor, after: Tensor, limits: Tensor | None = None, kept: Tensor | None = None
+    ) -> Tensor:
+        """Return the mixture of (B, T, D) and (B, T, D).
+
+        Args:
+            before: what went into the modules in between.
+            after: what came out of them.
+            limits: (2,) of the scale; None: it is not limited.
+            kept: (B, 1, 1), 0 for utterances that go past the modules; None: none does.
+        """
+        scale = masked(limit_param_value(self.bypass_scale, limits), kept)
         return torch.lerp(before, after, scale.to(before.dtype))
 
 

@@ -6,6 +6,8 @@ B batch, T frames, D channels.
 from __future__ import annotations
 
 import bisect
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,15 +27,49 @@ class BatchCount:
 
     Every scheduled value of an encoder reads the same one. Counting audio, as icefall's ``get_adjusted_batch_count``
     does, makes schedules independent of the batch size, of the number of processes, and of accumulation.
+
+    Attributes:
+        seldom: probabilities of all that works in some forward passes only.
+        drawn: what decides which of it works in this pass, see `works`.
+        is_plain: whether none of it does.
+        values: (N,) what was registered, as it is in this forward pass, where the encoder is.
     """
 
     def __init__(self) -> None:
         # no default: training would silently use values of another time
         self._num_batches: float | None = None
+        self._registered: list[FloatLike] = []
+        self.seldom: Sequence[FloatLike] = ()
+        self.drawn, self.is_plain = 1.0, True
+        self.values = torch.empty(0)
 
     def set(self, num_batches: float) -> None:
         """Set the number of batches, at least 0."""
         self._num_batches = num_batches
+
+    def register(self, *values: FloatLike) -> slice:
+        """Have values computed for each forward pass; return where in ``values`` they will be."""
+        self._registered += values
+        return slice(len(self._registered) - len(values), len(self._registered))
+
+    def begin_pass(self, device: torch.device) -> None:
+        """Draw what works in a forward pass in training, and compute all values for it."""
+        self.drawn = draw()
+        self.is_plain = not any(map(self.works, self.seldom))
+        values = torch.tensor([float(value) for value in self._registered])
+        # one copy for all of them, into memory that stays: a captured pass reads there
+        if self.values.device != device or len(self.values) != len(values):
+            self.values = values.to(device)
+        else:
+            self.values.copy_(values.pin_memory() if device.type == "cuda" else values, non_blocking=True)
+
+    def works(self, probability: FloatLike) -> bool:
+        """Return whether what works with this probability works in this forward pass.
+
+        One number decides for all modules. Each keeps its probability, but what works seldom works in the same passes:
+        most passes are without any of it, and are the same code, which can be compiled.
+        """
+        return not is_tracing() and self.drawn < float(probability)
 
     @property
     def num_batches(self) -> float:
@@ -74,8 +110,29 @@ class ScheduledFloat:
         return self.values[right - 1] + (now - start) / (end - start) * (self.values[right] - self.values[right - 1])
 
 
-FloatLike = float | ScheduledFloat
-"""A constant or a scheduled value; ``float()`` gives its value now."""
+class Limit:
+    """A limit of a parameter in the passes in which it works, in others infinite.
+
+    Args:
+        value: the limit.
+        infinite: −∞ of a least value, ∞ of a largest.
+    """
+
+    def __init__(self, batch_count: BatchCount, value: FloatLike, infinite: float) -> None:
+        self.batch_count, self.value, self.infinite = batch_count, value, infinite
+
+    def __float__(self) -> float:
+        """Return the limit in this pass."""
+        return float(self.value) if self.batch_count.works(LIMIT_PROBABILITY) else self.infinite
+
+
+def limits(batch_count: BatchCount, least: FloatLike, most: FloatLike) -> tuple[Limit, Limit]:
+    """Return limits of a parameter, see `limit_param_value`."""
+    return Limit(batch_count, least, -math.inf), Limit(batch_count, most, math.inf)
+
+
+FloatLike = float | ScheduledFloat | Limit
+"""A constant or a value that changes; ``float()`` gives its value now."""
 
 
 def draw() -> float:
@@ -87,28 +144,25 @@ def draw() -> float:
 
 class _LimitParamValue(Function):
     @staticmethod
-    def forward(ctx: Any, parameter: Tensor, least: float, most: float) -> Tensor:
-        ctx.save_for_backward(parameter)
-        ctx.least, ctx.most = least, most
+    def forward(ctx: Any, parameter: Tensor, limits: Tensor) -> Tensor:
+        ctx.save_for_backward(parameter, limits)
         return parameter.view_as(parameter)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (parameter,) = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        parameter, limits = ctx.saved_tensors
+        least, most = limits.unbind()
         # a descent along a gradient of this sign would lead further out
-        outwards = ((parameter < ctx.least) & (gradient > 0)) | ((parameter > ctx.most) & (gradient < 0))
-        return torch.where(outwards, -gradient, gradient), None, None
+        outwards = ((parameter < least) & (gradient > 0)) | ((parameter > most) & (gradient < 0))
+        return torch.where(outwards, -gradient, gradient), None
 
 
-def limit_param_value(parameter: Tensor, least: float, most: float) -> Tensor:
-    """Return a parameter unchanged; elements outside [least, most] get gradients that lead back inside.
-
-    It does so in a random 60 % of the calls.
-    """
-    if draw() < LIMIT_PROBABILITY:
-        limited: Tensor = _LimitParamValue.apply(parameter, least, most)
-        return limited
-    return parameter
+def limit_param_value(parameter: Tensor, limits: Tensor | None) -> Tensor:
+    """Return a parameter unchanged; elements outside of the limits (2,) get gradients that lead back inside."""
+    if limits is None:
+        return parameter
+    limited: Tensor = _LimitParamValue.apply(parameter, limits)
+    return limited
 
 
 class _ScaleGrad(Function):
@@ -188,30 +242,18 @@ class BiasNorm(nn.Module):
         self.log_scale = nn.Parameter(torch.tensor(1.0))
         self.bias = nn.Parameter(torch.randn(num_channels) * INITIAL_NORM_BIAS_STD)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalize x (B, T, D)."""
-        log_scale: Tensor = self.log_scale
-        if self.training:
-            log_scale = limit_param_value(log_scale, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
+    def forward(self, x: Tensor, limits: Tensor | None = None) -> Tensor:
+        """Normalize x (B, T, D); limits (2,) of the logarithm of the scale."""
+        log_scale = limit_param_value(self.log_scale, limits)
         if is_tracing():
             return x * _norm_factor(x, self.bias, log_scale)[1]
         normalized: Tensor = _BiasNorm.apply(x, self.bias, log_scale)
         return normalized
 
 
-def shared_mask(x: Tensor, probability: float) -> Tensor | None:
-    """Return factors (B, 1, D) for x (B, T, D), 0 or 1 / (1 − probability); None if nothing is dropped."""
-    if probability == 0:
-        return None
-    kept = torch.rand(x.shape[0], 1, x.shape[2], device=x.device) > probability
-    return kept.to(x.dtype) / (1 - probability)
-
-
-def utterance_mask(x: Tensor, probability: float) -> Tensor | None:
-    """Return factors (B, 1, 1), 0 with ``probability``, else 1; None if nothing is left out."""
-    if probability == 0:
-        return None
-    return (torch.rand(x.shape[0], 1, 1, device=x.device) > probability).to(x.dtype)
+def utterance_mask(x: Tensor, probability: Tensor) -> Tensor:
+    """Return factors (B, 1, 1), 0 with ``probability`` (1,), else 1."""
+    return (torch.rand(x.shape[0], 1, 1, device=x.device) >= probability).to(x.dtype)
 
 
 def masked(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -222,13 +264,18 @@ def masked(x: Tensor, mask: Tensor | None) -> Tensor:
 class SharedDropout(nn.Module):
     """Drops channels of whole utterances: the mask is the same for all frames."""
 
-    def __init__(self, probability: FloatLike) -> None:
+    def __init__(self, batch_count: BatchCount, probability: FloatLike) -> None:
         super().__init__()
-        self.probability = probability
+        self.batch_count, self.probability = batch_count, probability
+        self.place = batch_count.register(probability)
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop channels of x (B, T, D) in training."""
-        return masked(x, shared_mask(x, float(self.probability))) if self.training else x
+        if not self.training:
+            return x
+        probability = self.batch_count.values[self.place]
+        kept = torch.rand(x.shape[0], 1, x.shape[2], device=x.device) >= probability
+        return x * (kept / (1 - probability)).to(x.dtype)
 
 
 def scale_initial_(layer: nn.Linear | nn.Conv2d, scale: float) -> None:

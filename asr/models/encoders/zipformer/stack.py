@@ -6,6 +6,7 @@ B batch, T frames at 50 Hz, D width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +14,9 @@ from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.attention import compact_rel_pos_encoding
 from asr.models.encoders.zipformer.chunks import Chunks, StreamingCache
-from asr.models.encoders.zipformer.layer import Frames, LayerSize, ZipformerEncoderLayer
+from asr.models.encoders.zipformer.layer import Frames, LayerSize, ZipformerEncoderLayer, drawn
 from asr.models.encoders.zipformer.modules import BypassModule, SimpleDownsample, upsample
-from asr.models.encoders.zipformer.scaling import BatchCount, FloatLike, ScheduledFloat
+from asr.models.encoders.zipformer.scaling import BatchCount, FloatLike, ScheduledFloat, limits
 
 INITIAL_SKIP_RATE, FINAL_SKIP_RATE = 0.5, 0.035
 POS_DROPOUT = 0.15
@@ -48,7 +49,7 @@ class ZipformerStack(nn.Module):
         warmup: tuple[float, float],
     ) -> None:
         super().__init__()
-        self.factor, self.pos_dim = factor, size.head.pos_dim
+        self.batch_count, self.factor, self.pos_dim = batch_count, factor, size.head.pos_dim
         begin, step = warmup[0], (warmup[1] - warmup[0]) / num_layers
         final = FINAL_SKIP_RATE * factor**0.5
         self.layers = nn.ModuleList()
@@ -59,6 +60,8 @@ class ZipformerStack(nn.Module):
         # at the full rate neither exists: parameters that nothing uses would have no gradient
         self.downsample = SimpleDownsample(factor) if factor > 1 else None
         self.out_combiner = BypassModule(batch_count, size.encoder_dim) if factor > 1 else None
+        if self.out_combiner is not None:
+            self.limits = batch_count.register(*limits(batch_count, self.out_combiner.scale_min, 1.0))
 
     def forward(self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None) -> Tensor:
         """Apply the stack.
@@ -74,7 +77,8 @@ class ZipformerStack(nn.Module):
         factor = self.factor
         chunks = None if chunks is None else chunks.downsampled(factor)
         few = self._layers(self.downsample(x, lengths), (lengths + factor - 1) // factor, channel_mask, chunks)
-        return self.out_combiner(x, upsample(few, factor, x.shape[1]))
+        of_scale = self.batch_count.values[self.limits] if self.training else None
+        return self.out_combiner(x, upsample(few, factor, x.shape[1]), of_scale)
 
     def _layers(self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None) -> Tensor:
         num_frames = x.shape[1]
@@ -87,8 +91,10 @@ class ZipformerStack(nn.Module):
         attn_mask = torch.where(hidden, HIDDEN, 0.0).to(x.dtype)
         frames = Frames(pos_emb, padding, attn_mask, None if chunks is None else chunks.size)
         x = x if channel_mask is None else x * channel_mask
-        for layer in self.layers:
-            x = layer(x, frames)
+        layers = cast("list[ZipformerEncoderLayer]", list(self.layers))
+        draws = drawn(layers, x) if self.training else [None] * len(layers)
+        for layer, of_layer in zip(layers, draws, strict=True):
+            x = layer(x, frames, of_layer)
             # again: biases have filled the masked channels
             x = x if channel_mask is None else x * channel_mask
         return x
@@ -118,7 +124,7 @@ class ZipformerStack(nn.Module):
         frames = self._chunk(few, (lengths + factor - 1) // factor, num_processed // factor, left_frames // factor)
         for layer, layer_past in zip(self.layers, past, strict=True):
             cache = StreamingCache(layer_past)
-            few = layer(few, frames, cache)
+            few = layer(few, frames, None, cache)
             kept.append(tuple(cache.kept))
         return few if self.out_combiner is None else self.out_combiner(x, upsample(few, factor, x.shape[1])), kept
 

@@ -15,11 +15,13 @@ from asr.models.encoders.conv_subsampling import padded_to
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.convnext import ConvNeXt
 from asr.models.encoders.zipformer.scaling import (
+    LOG_SCALE_LIMIT,
     BatchCount,
     BiasNorm,
     FloatLike,
     ScheduledFloat,
     SharedDropout,
+    limits,
     scale_grad,
 )
 from asr.models.encoders.zipformer.swoosh import SWOOSH_R
@@ -60,6 +62,8 @@ class ZipformerSubsampling(nn.Module):
         channels: Sequence[int],
     ) -> None:
         super().__init__()
+        self.batch_count = batch_count
+        self.limits = batch_count.register(*limits(batch_count, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT))
         first, second, third = channels
         self.conv1 = nn.Conv2d(1, first, 3, padding=(0, 1))
         self.balancer1 = Balancer(batch_count, 0.05, 0.95, 0.2, 1.0)
@@ -71,9 +75,11 @@ class ZipformerSubsampling(nn.Module):
         num_bins = ((num_features - 1) // 2 - 1) // 2
         self.image_shape = (num_bins, third)
         self.out = nn.Linear(third * num_bins, embed_dim)
-        self.out_whiten = Whiten(ScheduledFloat(batch_count, (0.0, 4.0), (20_000.0, 8.0)), gradient_scale=0.02)
+        self.out_whiten = Whiten(
+            batch_count, ScheduledFloat(batch_count, (0.0, 4.0), (20_000.0, 8.0)), gradient_scale=0.02
+        )
         self.out_norm = BiasNorm(embed_dim)
-        self.dropout = SharedDropout(dropout)
+        self.dropout = SharedDropout(batch_count, dropout)
 
     def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Subsample.
@@ -86,7 +92,8 @@ class ZipformerSubsampling(nn.Module):
             Vectors (B, T', D) and their valid lengths (B,).
         """
         x, lengths = self._image(padded_to(MIN_FRAMES, features), num_frames)
-        return self.dropout(self.out_norm(self.out_whiten(self._project(self.convnext(x))))), lengths
+        limits = self.batch_count.values[self.limits] if self.training else None
+        return self.dropout(self.out_norm(self.out_whiten(self._project(self.convnext(x))), limits)), lengths
 
     def stream(self, features: Tensor, num_frames: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """Subsample a chunk.

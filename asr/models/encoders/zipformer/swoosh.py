@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from asr.models.encoders.zipformer.scaling import FloatLike, masked, scale_initial_, shared_mask
+from asr.models.encoders.zipformer.scaling import masked, scale_initial_
 from asr.models.kernels import block_of, blocks, is_tracing
 
 SLOPE = 0.08
@@ -122,20 +122,16 @@ class ActivationDropoutAndLinear(nn.Linear):
 
     Args:
         scale: of the initial weights, relative to PyTorch's.
-        dropout: probability in training of each channel of an utterance.
     """
 
-    def __init__(
-        self, num_inputs: int, num_outputs: int, swoosh: Swoosh, scale: float, dropout: FloatLike = 0.0
-    ) -> None:
+    def __init__(self, num_inputs: int, num_outputs: int, swoosh: Swoosh, scale: float) -> None:
         super().__init__(num_inputs, num_outputs)
         scale_initial_(self, scale)
-        self.swoosh, self.dropout = swoosh, dropout
+        self.swoosh = swoosh
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map x (B, T, D) to (B, T, E)."""
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map x (B, T, D) to (B, T, E); the mask (B, 1, D) has the factors of dropout."""
         if is_tracing():
-            return F.linear(self.swoosh(x), self.weight, self.bias)
-        mask = shared_mask(x, float(self.dropout)) if self.training else None
+            return F.linear(masked(self.swoosh(x), mask), self.weight, self.bias)
         result: Tensor = _ActivationDropoutLinear.apply(x, self.weight, self.bias, mask, self.swoosh)
         return result

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from asr import devices
-from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.scaling import BatchCount, FloatLike, ScheduledFloat
 
 TINY = 1e-20
@@ -93,8 +92,11 @@ class Whiten(nn.Module):
         Differs: how often it works is saved in checkpoints, and all ranks do as the first one found.
     """
 
-    def __init__(self, limit: FloatLike, gradient_scale: float = 0.01, num_groups: int = 1) -> None:
+    def __init__(
+        self, batch_count: BatchCount, limit: FloatLike, gradient_scale: float = 0.01, num_groups: int = 1
+    ) -> None:
         super().__init__()
+        self.batch_count = batch_count
         self.limit, self.gradient_scale, self.num_groups = limit, gradient_scale, num_groups
         self.largest_probability = OFTEN
         # a buffer: a resumed run must continue with it, and DistributedDataParallel sends the first rank's to all
@@ -103,13 +105,11 @@ class Whiten(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x (B, …, D)."""
-        if not self.training or not x.requires_grad:
-            return x
-        drawn = scaling.draw()
         # before the buffer is looked at: most passes end here, on every device
-        if drawn >= self.largest_probability:
+        works = self.training and self.batch_count.works(self.largest_probability)
+        if not works or not x.requires_grad:
             return x
-        applies = self.probability > drawn
+        applies = self.probability > self.batch_count.drawn
         if not devices.on_accelerator(x) and not applies:
             return x
         whitened: Tensor = _Whitened.apply(x, self, float(self.limit), applies)
