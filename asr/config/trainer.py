@@ -12,6 +12,7 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from asr.config.instantiate import instantiate
 from asr.errors import ConfigError
+from asr.training.captured_encoder import CapturedEncoder
 from asr.training.compiled_encoder import CompiledEncoder
 
 SLURM_VARIABLES = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NAME", "SLURM_PROCID")
@@ -50,6 +51,13 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     in_backward, peer_timeout_s = node.pop("step_in_backward", False), node.pop("peer_timeout_s", None)
     if node.pop("compile", False):
         callbacks = [*callbacks, CompiledEncoder()]
+    if node.pop("capture", False):
+        if in_backward:
+            raise ConfigError(
+                "trainer.capture=true computes all gradients of the encoder at once, and trainer.step_in_backward=true "
+                "needs them one by one; set one of the two to false"
+            )
+        callbacks = [*callbacks, CapturedEncoder()]
     node["max_epochs"] = -1
     node["val_check_interval"] *= node["accumulate_grad_batches"]
     trainer = _instantiate(node, loggers, callbacks)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from asr.error_text import is_out_of_memory
-from asr.models.encoders.layered import LayeredEncoder
+from asr.training.captured_encoder import CapturedForward
 from asr.training.compiled_encoder import compile_layers
-from gpu_parts.capture import median_ms, num_kernels
+from gpu_parts.capture import NUM_WARM_UPS, median_ms, num_kernels
 from gpu_parts.setting import Row, Setting, lacking, left_out, until_error
 
 NAMES = {
@@ -64,7 +64,7 @@ class Measured:
             encodings.float().square().mean().backward()
 
         self.step: Callable[[], None] = step
-        for _ in range(2):
+        for _ in range(NUM_WARM_UPS):
             step()
         if setting.on_gpu:
             torch.cuda.reset_peak_memory_stats()
@@ -95,19 +95,22 @@ def _encoder(setting: Setting, name: str, precision: str, peak: float) -> Iterat
         goal = f"at most {MOST_OF_AUTHORS:g} of time and memory" if setting.on_gpu else ""
         check = f"{name}, {precision}, authors' package"
         yield from until_error(check, _authors(setting, name, precision, found, check, goal), setting, goal)
-    if precision == "bf16" and isinstance(encoder, LayeredEncoder):
-        check = f"{name}, bf16, {size} utterances, trainer.compile=true"
-        yield from until_error(check, _compiled(setting, encoder, size, check), setting, "")
+    if precision == "bf16" and not setting.small:  # the compiler takes minutes on a CPU
+        for what in ("trainer.capture=true", "trainer.compile=true", "both"):
+            if what == "trainer.compile=true":
+                compile_layers(encoder)
+            check = f"{name}, bf16, {what}"
+            yield from until_error(check, _sped_up(setting, encoder, check), setting, "")
     if precision == "bf16" and setting.on_gpu:
         yield _largest(setting, name)
 
 
-def _compiled(setting: Setting, encoder: LayeredEncoder, size: int, check: str) -> Iterator[Row]:
-    if setting.small:
-        yield left_out(check, "the compiler takes minutes on a CPU")
-        return
-    compile_layers(encoder)
-    yield Row(check, Measured(encoder, setting, "bf16", size).text())
+def _sped_up(setting: Setting, encoder: nn.Module, check: str) -> Iterator[Row]:
+    if "compile" not in check:
+        vars(encoder)["forward"] = CapturedForward(encoder)
+    for size in UTTERANCES:
+        yield Row(f"{check}, {size} utterances", Measured(encoder, setting, "bf16", size).text())
+    vars(encoder).pop("forward", None)
 
 
 def _largest(setting: Setting, name: str) -> Row:

@@ -1,0 +1,174 @@
+"""``trainer.capture=true``: forward and backward passes of an encoder as CUDA graphs, one for each shape.
+
+A small batch takes a GPU less time than Python takes to launch its kernels. A graph launches all of them at once.
+
+B utterances, T frames, F mel bins, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from asr.training.module import TrainingModule
+
+STEPS = 16  # sizes per doubling
+MAX_GRAPHS = 256
+
+
+def rounded(size: int) -> int:
+    """Return the next size of which there are ``STEPS`` between a power of two and the next one."""
+    step = max(1, (1 << (size.bit_length() - 1)) // STEPS)
+    return -(-size // step) * step
+
+
+@dataclass
+class Pass:
+    """A forward and a backward pass that graphs replay, between tensors that stay where they are.
+
+    Attributes:
+        features: (B, T, F), read by ``forward``.
+        num_frames: (B,).
+        encodings: (B, T', D), written by ``forward``.
+        lengths: (B,).
+        gradient: (B, T', D) by the encodings, read by ``backward``, which adds to the gradients of the parameters.
+    """
+
+    features: Tensor
+    num_frames: Tensor
+    forward: torch.cuda.CUDAGraph
+    encodings: Tensor
+    lengths: Tensor
+    backward: torch.cuda.CUDAGraph
+    gradient: Tensor
+
+
+class _Replay(Function):
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, encoder: CapturedForward, of_shape: Pass) -> Tensor:
+        ctx.encoder, ctx.of_shape = encoder, of_shape
+        of_shape.forward.replay()
+        return of_shape.encodings.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
+        ctx.of_shape.gradient.copy_(gradient)
+        ctx.encoder.add_gradients(ctx.of_shape.backward)
+        return None, None, None
+
+
+class CapturedForward:
+    """What takes the place of an encoder's ``forward`` in training on a GPU.
+
+    Batches are padded to one of a few shapes. The first pass of a shape is computed as always, the second one is
+    captured, later ones are replayed: each has the same numbers, as far as kernels are deterministic. An encoder that
+    draws in Python has a method ``begin_pass``, as `ZipformerEncoder.begin_pass`.
+
+    Args:
+        encoder: whose passes in training neither wait for the GPU nor depend on anything but their arguments, its
+            parameters and buffers, and torch's generators.
+    """
+
+    def __init__(self, encoder: nn.Module) -> None:
+        self.encoder, self.compute = encoder, encoder.forward
+        self.parameters = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
+        # one memory for the gradients of all graphs
+        self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
+        # what makes autograd call the backward pass: features have no gradient
+        self.anchor = torch.zeros((), device=self.parameters[0].device, requires_grad=True)
+        self.passes: dict[Hashable, Pass | None] = {}
+        self.pool: Any = None
+        self.is_pending = False
+
+    def __call__(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode (B, T, F) of lengths (B,), as the encoder does; the encodings may have more padding."""
+        if not self.encoder.training or not torch.is_grad_enabled():
+            return self.compute(features, num_frames)
+        size, num = features.shape[:2]
+        more = rounded(size) - size, rounded(num) - num
+        features, num_frames = F.pad(features, (0, 0, 0, more[1], 0, more[0])), F.pad(num_frames, (0, more[0]))
+        encodings, lengths = self._encode(features, num_frames)
+        return encodings[:size], lengths[:size]
+
+    def _encode(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        begin: Callable[[torch.device], Hashable] | None = getattr(self.encoder, "begin_pass", None)
+        drawn = () if begin is None else begin(features.device)
+        key = drawn, features.shape, features.dtype
+        # a replay overwrites what the backward pass of the replay before it still needs
+        if drawn is None or self.is_pending or (key not in self.passes and len(self.passes) == MAX_GRAPHS):
+            return self.compute(features, num_frames)
+        if key not in self.passes:
+            self.passes[key] = None  # kernels are chosen, and libraries prepared, in a pass that is not captured
+            return self.compute(features, num_frames)
+        found = self.passes[key]
+        if found is None:
+            found = self.passes[key] = self._captured(features, num_frames)
+        found.features.copy_(features)
+        found.num_frames.copy_(num_frames)
+        self.is_pending = True
+        encodings: Tensor = _Replay.apply(self.anchor, self, found)
+        return encodings, found.lengths
+
+    def _captured(self, features: Tensor, num_frames: Tensor) -> Pass:
+        features, num_frames = features.clone(), num_frames.clone()
+        self.pool = self.pool or torch.cuda.graph_pool_handle()
+        # other threads, such as the one that pins batches, go on calling CUDA meanwhile
+        options = {"pool": self.pool, "capture_error_mode": "thread_local"}
+        forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        dtype, enabled = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
+        # every replay must make the 16-bit copies of weights again
+        torch.clear_autocast_cache()
+        with torch.cuda.graph(forward, **options), torch.autocast("cuda", dtype, enabled, cache_enabled=False):
+            encodings, lengths = self.compute(features, num_frames)
+        gradient = torch.zeros_like(encodings)
+        with torch.cuda.graph(backward, **options):
+            gradients = torch.autograd.grad(encodings, self.parameters, gradient, allow_unused=True)
+            used = [pair for pair in zip(self.gradients, gradients, strict=True) if pair[1] is not None]
+            torch._foreach_add_(*map(list, zip(*used, strict=True)))
+        return Pass(features, num_frames, forward, encodings.detach(), lengths, backward, gradient)
+
+    def add_gradients(self, backward: torch.cuda.CUDAGraph) -> None:
+        """Replay a backward pass, and add its gradients to those of the parameters."""
+        self.is_pending = False
+        before = [parameter.grad for parameter in self.parameters]
+        if before[0] is not self.gradients[0]:
+            torch._foreach_zero_(self.gradients)
+        backward.replay()
+        for parameter, gradient, earlier in zip(self.parameters, self.gradients, before, strict=True):
+            if earlier is not None and earlier is not gradient:
+                gradient.add_(earlier)
+            parameter.grad = gradient
+
+
+class CapturedEncoder(pl.Callback):
+    """Replays the passes of the encoder in training from CUDA graphs, on one GPU.
+
+    With several, gradients would go past DistributedDataParallel: then passes are as always, and so they are on a CPU.
+    """
+
+    def __init__(self) -> None:
+        self.captured: CapturedForward | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take the place of the encoder's forward pass."""
+        assert isinstance(pl_module, TrainingModule)
+        if pl_module.device.type == "cuda" and trainer.world_size == 1:
+            encoder = pl_module.recognizer.encoder
+            self.captured = vars(encoder)["forward"] = CapturedForward(encoder)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        """Forget a pass that had no backward pass, such as one without a feasible utterance."""
+        if self.captured is not None:
+            self.captured.is_pending = False
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Put the encoder's own forward pass back."""
+        assert isinstance(pl_module, TrainingModule)
+        vars(pl_module.recognizer.encoder).pop("forward", None)
