@@ -39,7 +39,7 @@ class RotaryPositions(nn.Module):
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate queries or keys (B, H, T, K) by the angles of their frames."""
+    """Rotate queries or keys (…, T, K) by the angles of their frames."""
     # in 16 bits the rounding would depend on the position
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(x.dtype)

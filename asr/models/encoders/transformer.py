@@ -28,7 +28,7 @@ class SelfAttention(nn.Module):
         batch, frames, width = x.shape
         # one matrix product for all three; (3, B, H, T, K)
         heads = self.query_key_value(x).view(batch, frames, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
-        query, key = rotate(heads[0], *positions), rotate(heads[1], *positions)
+        query, key = rotate(heads[:2], *positions)
         dropout = self.dropout if self.training else 0.0
         attended = F.scaled_dot_product_attention(query, key, heads[2], attn_mask=mask, dropout_p=dropout)
         return self.output(attended.transpose(1, 2).reshape(batch, frames, width))
