@@ -38,8 +38,8 @@ def decode(
         UnscoredText: scores are not finite.
     """
     with torch.inference_mode():
-        encoded = recognizer(batch.features, batch.num_frames)
-    return decode_encodings(recognizer, decoder, tokenizer, batch, *encoded, features)
+        encodings, num_frames = recognizer(batch.features, batch.num_frames)
+    return decode_encodings(recognizer, decoder, tokenizer, batch, encodings, num_frames, features)
 
 
 def decode_encodings(

@@ -36,7 +36,10 @@ from asr.training.module import TrainingModule
 from asr.training.weights import choose_weights, why_missing
 
 # names of the results in wandb, by those of summary.json
-TRACKED = {"wer": "wer", "wer_low": "wer_lo", "wer_high": "wer_hi", "cer": "cer"}
+TRACKED = {
+    **{"wer": "wer", "wer_low": "wer_lo", "wer_high": "wer_hi", "cer": "cer"},
+    **{name: name for name in ("substitutions", "deletions", "insertions")},
+}
 
 PACKAGES = ("torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb")
 
@@ -101,9 +104,13 @@ def report_run(
             notes.append(note)
         results = decoding(best, notes, run_dir / "decode")
         for name, found in results.items():
-            log_samples(loggers, f"test/{name}", found.score, best.update)
+            log_samples(loggers, f"test/{name}", found.score, best.update, sets[name])
+        for name, score in module.scores.items():  # of the last validation, this time with audio
+            log_samples(loggers, f"val/{name}", score, module.trainer.global_step, prepared.cuts(name))
         test = _numbers(results)
-        _log_summary(loggers, test)
+        _log_summary(loggers, _tracked(test))
+        _log_summary(loggers, {"num_parameters": _size(module), "minutes": _minutes(training, cost)})
+        _log_checkpoint(loggers, best)
         outcome |= {"test": test, "notes": notes, **_origin(best), "weights_asked_for": weights}
         for which in others if sets else ():
             checkpoint, missing = _checkpoint(run_dir, which, weights)
@@ -112,7 +119,7 @@ def report_run(
                 continue
             console.print(f"with decode={which}:")
             numbers = _numbers(decoding(checkpoint, notes, run_dir / "decode" / which))
-            _log_summary(loggers, numbers, f"{which}/")
+            _log_summary(loggers, _tracked(numbers, f"{which}/"))
             outcome.setdefault("other_weights", {})[which] = {"test": numbers, **_origin(checkpoint)}
         outcome |= {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
         _write(run_dir, module, prepared, outcome)
@@ -143,12 +150,20 @@ class _Decoding:
 
 def _write(run_dir: Path, module: TrainingModule, prepared: PreparedData, outcome: Mapping[str, Any]) -> None:
     """Write the summary and the curves."""
-    size = sum(p.numel() for p in module.recognizer.parameters())
-    data = {"num_parameters": size, "data": prepared.fingerprint, "data_splits": prepared.splits}
+    data = {"num_parameters": _size(module), "data": prepared.fingerprint, "data_splits": prepared.splits}
     data["noise"] = at(module.extra_state, "data", "noise")
     write_summary(run_dir, {**outcome, **data, **peak_memory_mb(), **provenance()})
     if (run_dir / "metrics.csv").exists():  # logger=none writes none
         plot_curves(run_dir / "metrics.csv", run_dir / "report", RATE_NAMES[module.unit])
+
+
+def _size(module: TrainingModule) -> int:
+    return sum(p.numel() for p in module.recognizer.parameters())
+
+
+def _minutes(training: Mapping[str, float], cost: Mapping[str, float | int | None]) -> float:
+    """Return the minutes of training since the start of the run, as far as they were measured."""
+    return round((cost.get("training_seconds") or training["seconds"]) / 60, 2)
 
 
 def _checkpoint(run_dir: Path, which: str, weights: str) -> tuple[LoadedCheckpoint, str]:
@@ -188,14 +203,23 @@ def _origin(checkpoint: LoadedCheckpoint) -> dict[str, Any]:
     }
 
 
-def _log_summary(loggers: Sequence[Any], test: Mapping[str, Mapping[str, Any]], prefix: str = "") -> None:
-    """Send the final numbers to those loggers that take them."""
-    numbers = {
+def _tracked(test: Mapping[str, Mapping[str, Any]], prefix: str = "") -> dict[str, float]:
+    return {
         f"{prefix}test/{name}/{short}": result[key]
         for name, result in test.items()
         for key, short in TRACKED.items()
         if result[key] is not None
     }
+
+
+def _log_checkpoint(loggers: Sequence[Any], best: LoadedCheckpoint) -> None:
+    for logger in loggers:
+        if hasattr(logger, "log_checkpoint"):
+            logger.log_checkpoint(best.path, best.update)
+
+
+def _log_summary(loggers: Sequence[Any], numbers: Mapping[str, float]) -> None:
+    """Send final numbers to those loggers that take them."""
     for logger in loggers:
         if hasattr(logger, "log_summary"):
             logger.log_summary(numbers)

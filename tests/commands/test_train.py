@@ -63,8 +63,13 @@ def test_the_summary_says_what_was_measured(trained):
 def test_wandb_gets_numbers_config_samples_and_summary(trained):
     found = read_wandb(trained.run_dir)
     assert {"train/loss", "train/lr", "train/gradient_norm", "train/audio_s_per_s"} <= found.history
-    assert {"val/dev/wer", "val/dev/cer", "val/dev/samples/_type", "test/test/samples/_type"} <= found.history
+    assert {"val/dev/wer", "val/dev/cer", "val/dev/loss"} <= found.history & found.minima
+    assert {"val/dev/samples/_type", "test/test/samples/_type"} <= found.history
     assert {"test/test/wer", "test/test/wer_lo", "test/test/wer_hi"} <= set(found.summary)
+    assert {"test/test/substitutions", "num_parameters", "minutes"} <= set(found.summary)
+    # a table of each set can be played
+    files = [[entry.path for entry in one.manifest.contents] for one in found.artifacts]
+    assert sum(any(path.endswith(".wav") for path in one) for one in files) == 2
     assert found.config["encoder"]["d_model"] == 48
     assert found.exit_codes == [0]
 
