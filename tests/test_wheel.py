@@ -30,8 +30,9 @@ def test_the_wheel_holds_the_packages_and_their_data(wheel):
     for name in ("asr/configs/train.yaml", "asr/configs/optimizer/eve.yaml", "asr/recipes/digits/prepare.py"):
         assert name in names
     assert "asr/configs/recipe/digits/transformer_ctc.yaml" in names
-    for name in ("report.html.jinja", "report.css"):
+    for name in ("report.html.jinja", "base.html.jinja", "report.css"):
         assert f"asr/compare/report/templates/{name}" in names
+    assert "asr/training/run_page/templates/run_page.html.jinja" in names
     assert len(names) == len(set(names))
 
 

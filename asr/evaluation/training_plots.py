@@ -24,8 +24,8 @@ def plot_curves(metrics: Path, folder: Path, rate_name: str = "WER") -> list[Pat
     """
     curves = read_metrics(metrics, lambda name: name.startswith(("train/loss", "train/lr", "val/")))
     of_training = {name: {"train": curves[f"train/{name}"]} for name in ("loss", "lr") if f"train/{name}" in curves}
-    loss = of_training.get("loss", {}) | _on_dev(curves, "loss")
-    plots = {"loss": (loss, "loss (nats per token)"), "wer": (_on_dev(curves, "wer"), f"{rate_name} on dev (%)")}
+    loss = of_training.get("loss", {}) | on_dev(curves, "loss")
+    plots = {"loss": (loss, "loss (nats per token)"), "wer": (on_dev(curves, "wer"), f"{rate_name} on dev (%)")}
     plots["lr"] = of_training.get("lr", {}), "learning rate"
     folder.mkdir(parents=True, exist_ok=True)
     # a file matplotlibrc in the current folder may be somebody else's, and ask for TeX
@@ -33,7 +33,7 @@ def plot_curves(metrics: Path, folder: Path, rate_name: str = "WER") -> list[Pat
         return [_plot(folder / f"{name}.png", *drawn) for name, drawn in plots.items() if drawn[0]]
 
 
-def _on_dev(curves: Mapping[str, Points], what: str) -> dict[str, Points]:
+def on_dev(curves: Mapping[str, Points], what: str) -> dict[str, Points]:
     """Return curves by the name of their development set; ``val/wer`` is the mean of all."""
     parts = {name: name.split("/") for name in curves}
     return {part[1]: curves[name] for name, part in parts.items() if part[0] == "val" and part[2:] == [what]}

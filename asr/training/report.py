@@ -23,7 +23,8 @@ from asr.data.preparation.prepared import PreparedData
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
-from asr.evaluation.report import summary
+from asr.evaluation.formatting import percent
+from asr.evaluation.report import headline, summary
 from asr.evaluation.training_plots import plot_curves
 from asr.evaluation.wer import RATE_NAMES
 from asr.inference.evaluate import Evaluated, evaluate_sets
@@ -33,6 +34,9 @@ from asr.training.callbacks.sample_tables import log_samples
 from asr.training.checkpoints.files import explaining_failed_writes
 from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.module import TrainingModule
+from asr.training.run_page.examples import augmented_features, token_alignments
+from asr.training.run_page.page import RunPage, write_run_page
+from asr.training.speech_data_module import SpeechDataModule
 from asr.training.weights import choose_weights, why_missing
 
 # names of the results in wandb, by those of summary.json
@@ -48,8 +52,7 @@ console = PlainConsole()
 
 def report_run(
     module: TrainingModule,
-    data_module: DataModule,
-    prepared: PreparedData,
+    data: SpeechDataModule,
     run_dir: Path,
     loggers: Sequence[Any],
     training: Mapping[str, float],
@@ -59,14 +62,14 @@ def report_run(
     weights: str = "raw",
     decode: Sequence[str] = ("best",),
     notes: Sequence[str] = (),
+    difference: Mapping[str, tuple[str, str]] | None = None,
     search: Callable[[], tuple[Decoder, str]] | None = None,
 ) -> None:
     """Decode the test sets, and write ``decode/`` and ``report/``.
 
     Args:
         module: the trained module.
-        data_module: reads the cuts.
-        prepared: the data.
+        data: of the run.
         run_dir: folder of the run.
         loggers: get final numbers and sample texts.
         training: wall-clock and CPU seconds of this process; ``resumed_after``, an update, if the run was resumed.
@@ -78,13 +81,14 @@ def report_run(
             the last, which nothing on dev has chosen. The first gives the result. What the others give goes to
             ``decode/<name>/``, and to ``other_weights`` of the summary.
         notes: about the run, such as an early stop.
+        difference: of the config from its recipe, by key, for the page of the run.
         search: returns the decoder of the result, and a note on it; called with the weights of the result. What the
             decoder of validation gives goes to ``decode/without_lm/``. None: the decoder of validation alone.
 
     Raises:
         RunFailed: a file cannot be written, or, after all is written, no utterance of a test set could be read.
     """
-    watch = Stopwatch()
+    watch, prepared = Stopwatch(), data.prepared
     with explaining_failed_writes(run_dir):
         first, *others = decode
         best, missing = _checkpoint(run_dir, first, weights)
@@ -96,7 +100,7 @@ def report_run(
             notes.append("error rates are of characters, without spaces (CER)")
         sets = {name: prepared.cuts(name) for name in test_names}
         outcome = dict(settings)
-        decoding = _Decoding(module, data_module, sets, module.decoder)
+        decoding = _Decoding(module, data.readers, sets, module.decoder)
         if search is not None and sets:
             console.print("without a language model:")
             outcome["without_lm"] = _numbers(decoding(best, notes, run_dir / "decode" / "without_lm"))
@@ -107,9 +111,9 @@ def report_run(
             log_samples(loggers, f"test/{name}", found.score, best.update, sets[name])
         for name, score in module.scores.items():  # of the last validation, this time with audio
             log_samples(loggers, f"val/{name}", score, module.trainer.global_step, prepared.cuts(name))
-        test = _numbers(results)
-        _log_summary(loggers, _tracked(test))
-        _log_summary(loggers, {"num_parameters": _size(module), "minutes": _minutes(training, cost)})
+        examples = augmented_features(module.recognizer, data), token_alignments(module.recognizer, data)
+        test, minutes = _numbers(results), _minutes(training, cost)
+        _log_summary(loggers, {**_tracked(test), "num_parameters": _size(module), "minutes": minutes})
         _log_checkpoint(loggers, best)
         outcome |= {"test": test, "notes": notes, **_origin(best), "weights_asked_for": weights}
         for which in others if sets else ():
@@ -123,6 +127,10 @@ def report_run(
             outcome.setdefault("other_weights", {})[which] = {"test": numbers, **_origin(checkpoint)}
         outcome |= {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
         _write(run_dir, module, prepared, outcome)
+        scores = {name: found.score for name, found in results.items()} or module.scores
+        sets |= {name: prepared.cuts(name) for name in module.scores}
+        facts = _facts(module, results, best, minutes)
+        write_run_page(RunPage(run_dir, facts, notes, scores, sets, *examples, difference or {}))
         _print_places(run_dir, best.path, training, decoded=bool(results))
     if decoding.failures:
         raise RunFailed(decoding.failures[0])
@@ -164,6 +172,20 @@ def _size(module: TrainingModule) -> int:
 def _minutes(training: Mapping[str, float], cost: Mapping[str, float | int | None]) -> float:
     """Return the minutes of training since the start of the run, as far as they were measured."""
     return round((cost.get("training_seconds") or training["seconds"]) / 60, 2)
+
+
+def _facts(
+    module: TrainingModule, results: Mapping[str, Evaluated], best: LoadedCheckpoint, minutes: float
+) -> list[str]:
+    """Return lines about the test sets, else about the development sets, and about the model."""
+    tested = [f"{name}: {headline(found.score, found.interval)}" for name, found in results.items()]
+    scores = module.scores.items()
+    on_dev = [f"{name}: {one.rate_name} {percent(one.wer)} % in the last validation" for name, one in scores]
+    return [
+        *(tested or on_dev),
+        f"{_size(module):,} parameters, {minutes} minutes of training",
+        f"weights: {best.described}, of {best.path.name} after update {best.update}",
+    ]
 
 
 def _checkpoint(run_dir: Path, which: str, weights: str) -> tuple[LoadedCheckpoint, str]:
@@ -230,7 +252,7 @@ def _print_places(run_dir: Path, checkpoint: Path, training: Mapping[str, float]
     since = f" since it was resumed after update {training['resumed_after']}" if "resumed_after" in training else ""
     for line in (
         f"trained in {minutes:.1f} minutes ({cpu_minutes:.1f} CPU minutes){since}",
-        f"report:      {run_dir / 'report'}",
+        f"report:      {run_dir / 'report' / 'report.html'}",
         f"hypotheses:  {run_dir / 'decode' if decoded else 'none, no test set was decoded'}",
         f"checkpoint:  {checkpoint}",
     ):
