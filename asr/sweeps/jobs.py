@@ -21,7 +21,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from asr.config.command_line import override_key
 from asr.errors import ConfigError
-from asr.evaluation.metrics_csv import read_metrics
+from asr.evaluation.metrics_csv import best_dev_wer
 from asr.nested import at, flatten, is_within
 from asr.run_folder import LATEST
 from asr.safe_io import lock
@@ -213,11 +213,3 @@ def begun(folder: Path) -> bool:
 def is_finished(folder: Path) -> bool:
     """Return whether a run has left its results."""
     return (folder / "report" / "summary.json").is_file()
-
-
-def best_dev_wer(folder: Path) -> float:
-    """Return the lowest WER on the development sets that a run has reached so far; infinity if there is none."""
-    metrics = folder / "metrics.csv"
-    points = read_metrics(metrics, lambda name: name == "val/wer") if metrics.is_file() else {}
-    values = points["val/wer"][1] if points else []
-    return min(filter(math.isfinite, values), default=math.inf)

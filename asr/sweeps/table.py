@@ -17,10 +17,11 @@ from asr.config.command_line import override_key
 from asr.console import PlainConsole, one_line
 from asr.errors import ConfigError
 from asr.evaluation.formatting import percent
+from asr.evaluation.metrics_csv import best_dev_wer
 from asr.nested import at
 from asr.plain_data import read_json
 from asr.signals import end_by_default, end_with
-from asr.sweeps.jobs import asked_for, best_dev_wer, check_sweep_name, swept_keys
+from asr.sweeps.jobs import asked_for, check_sweep_name, swept_keys
 from asr.sweeps.records import RECORDS, JobRecord, records
 
 console = PlainConsole()

@@ -18,6 +18,7 @@ from pydantic import StringConstraints
 
 from asr.console import PlainConsole
 from asr.error_text import first_line
+from asr.evaluation.metrics_csv import best_dev_wer
 from asr.evaluation.wer import ScoredUtterance
 from asr.nested import at
 from asr.safe_io import write_whole
@@ -91,6 +92,7 @@ class WandbTracking(WandbLogger):
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         mode = chosen_mode("offline" if given.pop("offline", False) else mode)
         self.run_dir, self.log_model, self.minimized = run_dir, log_model, set[str]()
+        self.best_wer = best_dev_wer(run_dir)
         # jobs of a sweep are grouped by its name
         name = run_dir.name if at(config, "sweep", "name") else "/".join(run_dir.parts[-2:])
         usual = {"WANDB_NAME": ("name", name), "WANDB_JOB_TYPE": ("job_type", "train")}
@@ -127,7 +129,13 @@ class WandbTracking(WandbLogger):
     check_machine = staticmethod(refuse_unwritable_folders)  # called before anything is built
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log numbers of an update; the run's summary keeps the minimum of each that is measured on dev."""
+        """Log numbers of an update; the run's summary keeps the minimum of each that is measured on dev.
+
+        Sweeps of wandb do not know the minima of a summary: for them the best WER so far is logged too.
+        """
+        if "val/wer" in metrics:
+            self.best_wer = min(self.best_wer, metrics["val/wer"])
+            metrics = {**metrics, "best_wer": self.best_wer}
         for name in metrics:
             if name.startswith("val/") and name not in self.minimized:
                 self.minimized.add(name)

@@ -151,9 +151,11 @@ def test_a_resumed_run_has_its_minima_its_audio_its_checkpoint_and_one_line_for_
     (tmp_path / "best.ckpt").write_bytes(b"weights")
     run_dir = tmp_path / "run"
     _, alone = finished(run_dir)
+    (run_dir / "metrics.csv").write_text("step,name,value\n0,val/wer,0.4\n1,val/wer,nan\n")
     time.sleep(1)  # wandb names folders by seconds
     found, upload = finished(run_dir, use=use, log_model=True)
     assert found.minima == {"val/wer", "val/dev/loss"}
+    assert float(found.summary["best_wer"]) == 0.4, "that of the part before"
     assert [one.type for one in found.artifacts if one.name.startswith("model-")] == ["model"]
     files = [entry.path for one in found.artifacts for entry in one.manifest.contents]
     assert len([path for path in files if path.endswith(".wav")]) == 1
@@ -173,7 +175,7 @@ def test_an_agent_of_a_wandb_sweep_drives_asr_train(tmp_path, monkeypatch):
     """The agent's own code makes the command of the documented sweep; only its server is missing."""
     text = (ROOT / "docs" / "wandb.md").read_text(encoding="utf-8")
     sweep = yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.S)[1])
-    assert sweep["metric"] == {"name": "val/wer", "goal": "minimize"}
+    assert sweep["metric"] == {"name": "best_wer", "goal": "minimize"}
     job = {"args": {name: {"value": one["values"][-1]} for name, one in sweep["parameters"].items()}}
     expanded = create_sweep_command_args(job)
     words = [word for part in create_sweep_command(sweep["command"]) for word in expanded.get(part[2:-1], [part])]
