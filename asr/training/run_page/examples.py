@@ -102,4 +102,5 @@ def _examples(
     return [
         Example(id, text, matrix.float().cpu().numpy(), shift_s, names[: len(matrix)])
         for id, text, matrix, names in zip(batch.ids, batch.texts, matrices, named, strict=True)
+        if matrix.numel()  # a transcript may be empty
     ]
