@@ -34,6 +34,7 @@ from asr.systems import WITHOUT_EFFECT
 
 NAME = re.compile(r"\w[\w.+-]*")
 LONGEST_LABEL = 80
+SWEPT = "sweep.swept"  # key by which each job is told what its sweep varies
 
 
 def check_sweep_name(name: object, key: str = "sweep.name") -> None:
@@ -63,7 +64,7 @@ def job_name(overrides: Sequence[str], config: Mapping[str, Any], sweep_dir: Pat
         config: composed, unresolved.
         sweep_dir: folder of the sweep.
     """
-    swept = at(config, "sweep", "swept") or ()
+    swept = at(config, *SWEPT.split(".")) or ()
     words = [word for word in overrides if override_key(word) in swept or _tells(override_key(word))]
     trained = {key: value for key, value in flatten(config).items() if _tells(key)}
     # the label may be cut, and options that do not change the training are in the words alone
@@ -125,6 +126,7 @@ def run_job(
     Raises:
         Terminated: a signal asked this process to end.
     """
+    overrides = [word for word in overrides if override_key(word) != SWEPT]  # not the user's, and of the sweep alone
     name = job_name(overrides, config, sweep_dir)
     folder = (sweep_dir / name).resolve()
     (sweep_dir / RECORDS).mkdir(parents=True, exist_ok=True)

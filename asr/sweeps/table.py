@@ -21,7 +21,7 @@ from asr.evaluation.metrics_csv import best_dev_wer
 from asr.nested import at
 from asr.plain_data import read_json
 from asr.signals import end_by_default, end_with
-from asr.sweeps.jobs import asked_for, check_sweep_name, swept_keys
+from asr.sweeps.jobs import SWEPT, asked_for, check_sweep_name, swept_keys
 from asr.sweeps.records import RECORDS, JobRecord, records
 
 console = PlainConsole()
@@ -47,7 +47,7 @@ class SweepTable(Callback):
         self._asked = asked_for(sweep_dir)
         if swept := swept_keys(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {}):
             with read_write(config.hydra):  # of all jobs, whatever sweeper and launcher start them
-                config.hydra.overrides.hydra.append(f"++sweep.swept=[{','.join(swept)}]")
+                config.hydra.overrides.hydra.append(f"++{SWEPT}=[{','.join(swept)}]")
         if config.hydra.launcher._target_.endswith((".BasicLauncher", ".ParallelLauncher")):
             end_with(lambda: resume_line(sweep_dir))
 
