@@ -1,4 +1,4 @@
-"""Raw audio as features, for encoders that compute their own.
+"""Raw audio: as features, for encoders that compute their own, and to listen to.
 
 T frames, F samples of a frame.
 """
