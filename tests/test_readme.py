@@ -57,7 +57,7 @@ def test_what_comes_next_works_in_its_order(tmp_path):
         else:
             assert "WER" in printed
     assert len(list((tmp_path / "runs" / "digits" / "transformer_ctc").iterdir())) == 2
-    assert len(list((tmp_path / "runs").glob("first/optimizer-*/report/summary.json"))) == 4
+    assert len(list((tmp_path / "runs").glob("first/optimizer-*/report/summary.json"))) == 6
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "runs"]
 
 

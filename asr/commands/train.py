@@ -20,6 +20,7 @@ from asr.commands.launcher import launch
 from asr.config.build import build_all, build_module, num_threads
 from asr.config.command_line import added_config_folders
 from asr.config.init_source import record_source, start_from
+from asr.config.recipe_difference import difference_from_recipe
 from asr.config.resolve import Plan, plan_run, settle_classes
 from asr.config.resume import LAST_RECORDED, accepted_changes, build_resumed_module, saying_how_to_resume
 from asr.config.resumed_config import differs, record_accepted, recorded_overrides, saved_config
@@ -168,8 +169,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
                 console.print_line(f"the former {before} is kept as {backup}")
             report_run(
                 module,
-                plan.data_module,
-                plan.prepared,
+                data,
                 run_dir,
                 loggers,
                 training=watch.read()
@@ -181,6 +181,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
                 weights=config["weights"],
                 decode=config["decode"],
                 notes=[early] if early else [],
+                difference=difference_from_recipe(config, run_dir),
                 search=search,
             )
     if early:

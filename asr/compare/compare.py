@@ -169,6 +169,7 @@ class _SetComparer:
         # a system with a single lucky seed has no verdicts, and as the best it would leave the others without them too
         candidates = [name for name in ranked if len(self.counts.errors[name]) > 1] or ranked
         speakers = {speaker for speaker, words in zip(self.errors.speakers, self.errors.words, strict=True) if words}
+        has_learned = any(one.num_learned for one in self.reliability.values())
         return SetComparison(
             name=self.name,
             unit=self.unit,
@@ -180,7 +181,8 @@ class _SetComparer:
             num_candidates=len(candidates),
             baseline=self.baseline,
             omnibus=self.differences.omnibus,
-            power=self.differences.power(candidates[0]),
+            # runs that learned nothing agree in 100 %, which says nothing of seeds
+            power=self.differences.power(candidates[0]) if has_learned else None,
             gone={name: self.reliability[name] for name in self.gone},
         )
 

@@ -160,7 +160,7 @@ class SetComparison:
         num_candidates: systems that the best was chosen from: those with several seeds, if there are any.
         baseline: name of the system that others are compared with; None if it has no run on this set.
         omnibus: of systems that share seeds; None for fewer than three with at least two.
-        power: None if no pair was tested.
+        power: None if no pair was tested, or no run learned.
         gone: systems of which all runs failed; they have no row.
     """
 

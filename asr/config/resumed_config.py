@@ -25,7 +25,11 @@ from asr.systems import WITHOUT_EFFECT
 OF_THIS_START = ("resume", "trust", "allow_changes", "resume_logger", "recipes_dir", "run_dir", "find_batch_size")
 FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is resumed
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
-DESTINATION = ("project", "entity", "mode")  # where a logger sends numbers to
+# where a logger sends numbers to, and what it sends beside them
+DESTINATION = (
+    *("project", "entity", "mode", "offline", "settings", "id", "version", "fork_from", "resume_from"),
+    *("log_model", "save_code", "tensorboard", "sync_tensorboard", "force"),
+)
 ABSENT = "absent"  # what a config that lacks a key is said to have there
 # what may differ between a run and its resumption: no update that follows depends on it
 FREE = (*WITHOUT_EFFECT, "init", "weights", "decode", "callbacks", "trainer.devices", "trainer.num_nodes")
@@ -99,7 +103,7 @@ def _refuse_destinations(saved: Mapping[str, Any], given: set[str], defaults: Ma
         f"logger.{name}.{key}={value}"
         for name, node in (saved.get("logger") or {}).items()
         for key in DESTINATION
-        if (value := at(node, key)) not in (None, defaults[key], "offline") and f"logger.{name}.{key}" not in given
+        if (value := at(node, key)) not in (None, defaults.get(key), "offline") and f"logger.{name}.{key}" not in given
     ]
     if foreign:
         raise ConfigError(

@@ -1,14 +1,30 @@
-"""Raw audio as features, for encoders that compute their own.
+"""Raw audio: as features, for encoders that compute their own, and to listen to.
 
 T frames, F samples of a frame.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 import numpy as np
 from lhotse.cut import Cut
 
 from asr.data.resampling import at_rate
+
+PLAYED_HZ = 16_000  # rate at which people listen to utterances
+
+
+def read_audio(cuts: Iterable[Cut], ids: Collection[str]) -> dict[str, np.ndarray]:
+    """Return the audio (N,) float32, at ``PLAYED_HZ``, of the cuts of these ids, as far as it can be read."""
+    audio = {}
+    for cut in cuts if ids else ():
+        if cut.id in ids and cut.has_recording:
+            try:
+                audio[cut.id] = at_rate(cut, PLAYED_HZ).load_audio()[0]
+            except Exception:  # a decoder may raise anything; data of features may have lost their audio
+                continue
+    return audio
 
 
 class Waveform:

@@ -33,6 +33,11 @@ def interval(low: float, high: float, shown: Callable[[float], str] = percent) -
     return f"[{shown(low) if math.isfinite(low) else '−∞'}, {shown(high) if math.isfinite(high) else '∞'}]"
 
 
+def rate_interval(low: float, high: float) -> str:
+    """Return the ends of an interval of a rate in percent; ``–`` if every rate is inside."""
+    return UNKNOWN if low <= 0 and math.isinf(high) else interval(low, high)
+
+
 def number(value: float | None, unit: str = "") -> str:
     """Return a number with three digits, or with all its digits before the point, and its unit."""
     if value is None or not math.isfinite(value):

@@ -29,6 +29,14 @@ def read_metrics(path: Path, is_wanted: Callable[[str], bool]) -> dict[str, Poin
     return points
 
 
+def best_dev_wer(run_dir: Path) -> float:
+    """Return the lowest WER on the development sets that a run has reached so far; infinity if there is none."""
+    metrics = run_dir / "metrics.csv"
+    points = read_metrics(metrics, lambda name: name == "val/wer") if metrics.is_file() else {}
+    values = points["val/wer"][1] if points else []
+    return min(filter(math.isfinite, values), default=math.inf)
+
+
 def rows_before(file: IO[str], update: int) -> Iterator[list[str]]:
     """Yield the header and the rows that were logged before an update.
 

@@ -39,6 +39,24 @@ def decode(
     """
     with torch.inference_mode():
         encodings, num_frames = recognizer(batch.features, batch.num_frames)
+    return decode_encodings(recognizer, decoder, tokenizer, batch, encodings, num_frames, features)
+
+
+def decode_encodings(
+    recognizer: Recognizer,
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    batch: Batch,
+    encodings: Tensor,
+    num_frames: Tensor,
+    features: Features | None = None,
+) -> list[Utterance]:
+    """Return reference and hypothesis of every utterance, see ``decode``, of encodings (B, T, D) and lengths (B,).
+
+    Raises:
+        UnscoredText: scores are not finite.
+    """
+    with torch.inference_mode():
         found = [best for best, *_ in decoder(recognizer.head, encodings, num_frames)]
         _refuse_unscored(batch.ids, encodings, num_frames, found)
         words: list[tuple[Word, ...]] = [()] * len(batch)

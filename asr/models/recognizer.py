@@ -5,7 +5,7 @@ B batch, T frames, F mel bins, D width, U tokens.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -103,12 +103,25 @@ class Recognizer(nn.Module):
         # after the copies: each view is augmented differently
         if self.augment is not None and generator is not None:
             features = self.augment(features, num_frames, generator)
+        (*inner, last), lengths = self._encode_layers(features, num_frames)
+        return self.head.loss(last, lengths, tokens, num_tokens, inner)
+
+    def encode_layers(self, features: Tensor, num_frames: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Return encodings of the layers that the loss needs, the last of which `forward` returns, and lengths."""
+        return self._encode_layers(self.normalize(features), num_frames)
+
+    def losses_of(self, layers: Sequence[Tensor], num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Losses:
+        """Return the loss of each utterance from what `encode_layers` returns; without augmentation all views agree."""
+        views = self.head.num_views
+        *inner, last = (layer.repeat(views, 1, 1) for layer in layers)
+        return self.head.loss(last, num_frames.repeat(views), tokens, num_tokens, inner)
+
+    def _encode_layers(self, features: Tensor, num_frames: Tensor) -> tuple[list[Tensor], Tensor]:
         if not self.head.intermediate_layers:
             encodings, lengths = self.encoder(features, num_frames)
-            return self.head.loss(encodings, lengths, tokens, num_tokens)
+            return [encodings], lengths
         assert isinstance(self.encoder, HasInnerLayers)
-        (*inner, last), lengths = self.encoder.encode_layers(features, num_frames, self.head.intermediate_layers)
-        return self.head.loss(last, lengths, tokens, num_tokens, inner)
+        return self.encoder.encode_layers(features, num_frames, self.head.intermediate_layers)
 
 
 def _check_layers(encoder: nn.Module, head: Head) -> None:

@@ -21,7 +21,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from asr.config.command_line import override_key
 from asr.errors import ConfigError
-from asr.evaluation.metrics_csv import read_metrics
+from asr.evaluation.metrics_csv import best_dev_wer
 from asr.nested import at, flatten, is_within
 from asr.run_folder import LATEST
 from asr.safe_io import lock
@@ -34,6 +34,7 @@ from asr.systems import WITHOUT_EFFECT
 
 NAME = re.compile(r"\w[\w.+-]*")
 LONGEST_LABEL = 80
+SWEPT = "sweep.swept"  # key by which each job is told what its sweep varies
 
 
 def check_sweep_name(name: object, key: str = "sweep.name") -> None:
@@ -52,25 +53,36 @@ def check_sweep_name(name: object, key: str = "sweep.name") -> None:
         )
 
 
-def job_name(overrides: Sequence[str], config: Mapping[str, Any]) -> str:
-    """Return the name of a job's folder: the overrides, shortened, and a hash of them and of what is trained.
+def job_name(overrides: Sequence[str], config: Mapping[str, Any], sweep_dir: Path) -> str:
+    """Return the name of a job's folder: what is swept, shortened, and a hash of all overrides and what is trained.
 
     What does not change the training counts only if it is swept, so that a sweep may be resumed with other threads.
+    A job that the sweep has already keeps its name, also if other keys are swept now.
 
     Args:
         overrides: of the job.
         config: composed, unresolved.
+        sweep_dir: folder of the sweep.
     """
-    # lr-0.01 of optimizer.lr=0.01, without special characters of Hydra's grammar: folders are given as resume=…
-    swept = at(config, "sweep", "swept") or ()
+    swept = at(config, *SWEPT.split(".")) or ()
     words = [word for word in overrides if override_key(word) in swept or _tells(override_key(word))]
-    parts = (word.partition("=") for word in words)
-    texts = (re.sub(r"[^\w.]+", "-", f"{key.rpartition('.')[2]}-{value}").strip("-") for key, _, value in parts)
-    label = "_".join(texts)[:LONGEST_LABEL]
     trained = {key: value for key, value in flatten(config).items() if _tells(key)}
     # the label may be cut, and options that do not change the training are in the words alone
     digest = hashlib.sha256(json.dumps([trained, words], sort_keys=True, default=str).encode()).hexdigest()[:8]
-    return f"{label or 'default'}-{digest}"
+    known = next((sweep_dir / RECORDS).glob(f"*-{digest}.lock"), None)
+    # sweepers that do not say what they sweep put it first
+    shown = [word for word in words if override_key(word) in swept] or words
+    return known.stem if known else f"{_label(shown) if shown else 'default'}-{digest}"
+
+
+def _label(words: Sequence[str]) -> str:
+    """Return overrides as part of a name; of a long one the seed stays, in which alone many jobs differ."""
+    parts = [word.partition("=") for word in sorted(words, key=lambda word: override_key(word) == "seed")]
+    # lr-0.01 of optimizer.lr=0.01, without special characters of Hydra's grammar: folders are given as resume=…
+    texts = [re.sub(r"[^\w.]+", "-", f"{key.rpartition('.')[2]}-{value}").strip("-") for key, _, value in parts]
+    last = f"_{texts[-1]}" if override_key(parts[-1][0]) == "seed" else ""
+    whole = "_".join(texts)
+    return whole if len(whole) <= LONGEST_LABEL else whole[: LONGEST_LABEL - len(last)] + last
 
 
 def _tells(key: str) -> bool:
@@ -78,11 +90,12 @@ def _tells(key: str) -> bool:
     return key == "decode_test" or not is_within(key, WITHOUT_EFFECT)
 
 
-def swept_without_effect(words: Sequence[str], params: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a sweep's overrides, and of its sweeper's ``params``, that vary without another training."""
+def swept_keys(words: Sequence[str], params: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a sweep's overrides, and of its sweeper's ``params``, that vary."""
     parsed = OverridesParser.create().parse_overrides(list(words))
-    swept = {override.key_or_group for override in parsed if override.is_sweep_override()}
-    return sorted(key for key in {*swept, *map(override_key, params)} if not _tells(key))
+    return sorted(
+        {override.key_or_group for override in parsed if override.is_sweep_override()} | {*map(override_key, params)}
+    )
 
 
 def run_job(
@@ -113,7 +126,8 @@ def run_job(
     Raises:
         Terminated: a signal asked this process to end.
     """
-    name = job_name(overrides, config)
+    overrides = [word for word in overrides if override_key(word) != SWEPT]  # not the user's, and of the sweep alone
+    name = job_name(overrides, config, sweep_dir)
     folder = (sweep_dir / name).resolve()
     (sweep_dir / RECORDS).mkdir(parents=True, exist_ok=True)
     with open(sweep_dir / RECORDS / f"{name}.lock", "a") as file:
@@ -201,11 +215,3 @@ def begun(folder: Path) -> bool:
 def is_finished(folder: Path) -> bool:
     """Return whether a run has left its results."""
     return (folder / "report" / "summary.json").is_file()
-
-
-def best_dev_wer(folder: Path) -> float:
-    """Return the lowest WER on the development sets that a run has reached so far; infinity if there is none."""
-    metrics = folder / "metrics.csv"
-    points = read_metrics(metrics, lambda name: name == "val/wer") if metrics.is_file() else {}
-    values = points["val/wer"][1] if points else []
-    return min(filter(math.isfinite, values), default=math.inf)

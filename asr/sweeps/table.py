@@ -17,10 +17,11 @@ from asr.config.command_line import override_key
 from asr.console import PlainConsole, one_line
 from asr.errors import ConfigError
 from asr.evaluation.formatting import percent
+from asr.evaluation.metrics_csv import best_dev_wer
 from asr.nested import at
 from asr.plain_data import read_json
 from asr.signals import end_by_default, end_with
-from asr.sweeps.jobs import asked_for, best_dev_wer, check_sweep_name, swept_without_effect
+from asr.sweeps.jobs import SWEPT, asked_for, check_sweep_name, swept_keys
 from asr.sweeps.records import RECORDS, JobRecord, records
 
 console = PlainConsole()
@@ -44,9 +45,9 @@ class SweepTable(Callback):
             print(f"asr-train: {one_line(str(error))}", file=sys.stderr)
             raise SystemExit(2) from None
         self._asked = asked_for(sweep_dir)
-        if swept := swept_without_effect(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {}):
+        if swept := swept_keys(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {}):
             with read_write(config.hydra):  # of all jobs, whatever sweeper and launcher start them
-                config.hydra.overrides.hydra.append(f"++sweep.swept=[{','.join(swept)}]")
+                config.hydra.overrides.hydra.append(f"++{SWEPT}=[{','.join(swept)}]")
         if config.hydra.launcher._target_.endswith((".BasicLauncher", ".ParallelLauncher")):
             end_with(lambda: resume_line(sweep_dir))
 

@@ -10,6 +10,7 @@ from urllib.parse import urlparse
 
 import wandb
 from wandb.env import CACHE_DIR, DATA_DIR, get_cache_dir, get_data_dir
+from wandb.sdk.wandb_setup import singleton
 
 FORMER_HOST = "api.wandb.ai"  # keys saved by earlier versions of wandb are filed under it
 
@@ -18,11 +19,21 @@ Mode = Literal["auto", "online", "offline"]
 MODES: dict[str, Mode] = {"online": "online", "run": "online", "offline": "offline", "dryrun": "offline"}
 
 
+def settings() -> wandb.Settings:
+    """Return wandb's own settings: of ``wandb init`` and ``wandb offline`` in this folder, and of its variables."""
+    return singleton().settings
+
+
+def default_project() -> str:
+    """Return the project of runs for which none is given: of wandb's settings or variables, else ``werdict``."""
+    return settings().project or "werdict"
+
+
 def has_api_key() -> bool:
     """Return whether wandb would find an API key without a prompt."""
     if os.environ.get("WANDB_API_KEY"):
         return True
-    hosts = (urlparse(wandb.Settings().base_url).hostname, FORMER_HOST)
+    hosts = (urlparse(settings().base_url).hostname, FORMER_HOST)
     try:
         saved = netrc.netrc(os.environ.get("NETRC"))
     except (OSError, netrc.NetrcParseError):
@@ -31,21 +42,27 @@ def has_api_key() -> bool:
 
 
 def is_switched_off() -> bool:
-    """Return whether a variable of wandb asks for no runs at all."""
+    """Return whether a variable of wandb, or its settings, ask for no runs at all."""
     disabled = os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "t", "yes", "y", "on")
-    return disabled or os.environ.get("WANDB_MODE") == "disabled"
+    return disabled or (os.environ.get("WANDB_MODE") or settings().mode) == "disabled"
+
+
+def _may_be_online() -> bool:
+    return settings().mode != "offline" and has_api_key()
 
 
 def chosen_mode(mode: Mode) -> Mode:
-    """Return the mode that ``auto`` stands for: the variable WANDB_MODE, else online if there is an API key.
+    """Return the mode that ``auto`` stands for: of WANDB_MODE or ``wandb offline``, else online if there is a key.
 
     Raises:
         ValueError: WANDB_MODE is not a mode of wandb's, wandb is switched off, or it cannot write.
     """
     if mode == "auto":
         if is_switched_off():
-            raise ValueError("wandb is switched off by WANDB_MODE or WANDB_DISABLED; choose logger=csv, or unset that")
-        named = os.environ.get("WANDB_MODE") or ("online" if has_api_key() else "offline")
+            raise ValueError(
+                "wandb is switched off by WANDB_MODE, WANDB_DISABLED or its settings; choose logger=csv, or unset that"
+            )
+        named = os.environ.get("WANDB_MODE") or ("online" if _may_be_online() else "offline")
         if named not in MODES:
             raise ValueError(f"WANDB_MODE must be online, offline or disabled, given {named[:40]!r}")
         mode = MODES[named]

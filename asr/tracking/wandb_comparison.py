@@ -12,7 +12,7 @@ import wandb
 from asr.compare.result import Comparison, Difference, SetComparison
 from asr.error_text import first_line
 from asr.option_types import Tag, Text
-from asr.tracking.wandb_access import Mode, chosen_mode
+from asr.tracking.wandb_access import Mode, chosen_mode, default_project
 
 COLUMNS = (
     *("system", "seeds", "wer_mean", "wer_sd", "low", "high", "over"),
@@ -26,7 +26,7 @@ def log_comparison(
     files: Sequence[Path],
     folder: Path,
     *,
-    project: str = "werdict",
+    project: str | None = None,
     entity: str | None = None,
     group: Text | None = None,
     tags: Sequence[Tag] = (),
@@ -37,6 +37,7 @@ def log_comparison(
     Args:
         files: of the comparison; those that wandb can show are uploaded.
         folder: of the comparison; wandb's files go below it.
+        project: of wandb; None: as for runs.
         entity: wandb user or team.
         group: of the runs that are compared, if they have one.
         mode: ``auto`` is online if there is an API key.
@@ -50,10 +51,10 @@ def log_comparison(
     online = chosen_mode(mode) == "online"
     try:
         run = wandb.init(
-            project=project,
+            project=project or default_project(),
             entity=entity,
             group=group,
-            tags=list(tags),
+            tags=list(tags) or None,
             job_type="comparison",
             name=f"comparison of {comparison.title}",
             dir=folder,

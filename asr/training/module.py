@@ -22,7 +22,8 @@ from asr.data.seeding import seed_for
 from asr.decoding.hypothesis import Decoder
 from asr.errors import Diverged, RunFailed
 from asr.evaluation.wer import Score, Unit, Utterance, score
-from asr.inference.decode import UnscoredText, decode
+from asr.inference.decode import UnscoredText, decode_encodings
+from asr.models.heads.protocols import Losses
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
 from asr.training.changed_updates import ChangedUpdates
@@ -86,6 +87,7 @@ class TrainingModule(pl.LightningModule):
         # what this rank has decoded, and could not read, by development set
         self.decoded: defaultdict[str, list[Utterance]] = defaultdict(list)
         self.num_unread: Counter[str] = Counter()
+        self.dev_sums: defaultdict[str, UpdateSums] = defaultdict(UpdateSums)
         self.scores: dict[str, Score] = {}
         self.unit: Unit = unit
         self.sums = UpdateSums()
@@ -136,15 +138,18 @@ class TrainingModule(pl.LightningModule):
         loss = losses.total.sum()
         self.sums = self.sums.plus(
             loss=loss.detach(),
-            num_tokens=batch.num_tokens.where(losses.feasible, 0).sum(),
             num_utterances=len(batch),
             audio_s=batch.audio_s,
             num_too_short=(~losses.feasible).sum(),
-            parts=torch.stack([losses.parts[name].detach().sum() for name in self.recognizer.head.loss_names]),
+            **self._token_sums(batch, losses),
         )
         if self.in_backward is not None:
             self.in_backward.begin(loss, self.sums.num_tokens)
         return loss
+
+    def _token_sums(self, batch: Batch, losses: Losses) -> dict[str, Tensor]:
+        parts = torch.stack([losses.parts[name].detach().sum() for name in self.recognizer.head.loss_names])
+        return {"num_tokens": batch.num_tokens.where(losses.feasible, 0).sum(), "parts": parts}
 
     def update_s(self) -> float:
         """Return how many seconds of audio an update may hold at most, on all ranks."""
@@ -182,11 +187,8 @@ class TrainingModule(pl.LightningModule):
         self.gradient_norm = norm * scale
         finite = math.isfinite(sums.loss) and sums.num_nonfinite == 0
         skipped = self.guard.end_update(self.global_step, finite, int(sums.num_too_short), self.global_rank)
-        parts = zip(self.recognizer.head.loss_names, sums.parts, strict=True)
         numbers = {
-            "train/loss": sums.loss / num_tokens,
-            # of a loss with one part that is all
-            **{f"train/{name}_loss": part / num_tokens for name, part in parts if len(sums.parts) > 1},
+            **sums.per_token("train", self.recognizer.head.loss_names),
             "train/gradient_norm": self.gradient_norm,  # before clipping
             "train/lr": float(optimizer.param_groups[0]["lr"]),
             "train/utterances": sums.num_utterances,
@@ -228,7 +230,7 @@ class TrainingModule(pl.LightningModule):
         go_to_training_point(self.trainer.optimizers)
 
     def validation_step(self, batch: Batch, batch_index: int, dataloader_idx: int = 0) -> None:
-        """Decode a batch.
+        """Decode a batch, and add up its losses, both from the same encodings.
 
         Raises:
             Diverged: the scores of the model are not finite.
@@ -237,7 +239,7 @@ class TrainingModule(pl.LightningModule):
         self.unreadable.see(batch)
         self.current_batch = batch
         try:
-            found = decode(self.recognizer, self.decoder, self.tokenizer, batch) if len(batch) else []
+            found = self._decode_with_loss(name, batch) if len(batch) else []
         except UnscoredText as error:
             raise Diverged(
                 f"the model has diverged: in the validation of update {self.trainer.global_step} its scores are not "
@@ -246,14 +248,23 @@ class TrainingModule(pl.LightningModule):
         self.decoded[name].extend(found)
         self.num_unread[name] += len(batch.skipped)
 
+    @torch.inference_mode()
+    def _decode_with_loss(self, name: str, batch: Batch) -> list[Utterance]:
+        layers, num_frames = self.recognizer.encode_layers(batch.features, batch.num_frames)
+        found = decode_encodings(self.recognizer, self.decoder, self.tokenizer, batch, layers[-1], num_frames)
+        losses = self.recognizer.losses_of(layers, num_frames, batch.tokens, batch.num_tokens)
+        self.dev_sums[name] = self.dev_sums[name].plus(loss=losses.total.sum(), **self._token_sums(batch, losses))
+        return found
+
     def on_validation_epoch_end(self) -> None:
-        """Log the error rates of each development set, and their mean WER, which selects the best checkpoint.
+        """Log loss and error rates of each development set, and the mean WER, which selects the best checkpoint.
 
         Raises:
             RunFailed: no utterance of a development set could be read.
         """
         # texts, not rates: a mean of the ranks' rates would not be the rate of the set
         ranks = gather((dict(self.decoded), self.num_unread))
+        loss_names = self.recognizer.head.loss_names
         for name in self.dev_names:
             utterances = [one for decoded, _ in ranks for one in decoded.get(name, [])]
             num_unread = sum(unread[name] for _, unread in ranks)
@@ -263,13 +274,16 @@ class TrainingModule(pl.LightningModule):
                     "by it; put their audio back and resume the run, or prepare the data again"
                 )
             self.scores[name] = result = score(utterances, self.unit)
+            sums = self.dev_sums[name].over_ranks(self.trainer.strategy, self.device, len(loss_names))
+            self.log_dict(sums.per_token(f"val/{name}", loss_names))
             self.log_dict({f"val/{name}/wer": result.wer, f"val/{name}/cer": result.cer})
         # the name that CheckpointCallback and EarlyStopping read
         self.log("val/wer", sum(result.wer for result in self.scores.values()) / len(self.scores))
 
     def on_validation_epoch_start(self) -> None:
-        """Drop the texts of the last validation."""
+        """Drop the texts and losses of the last validation."""
         self.decoded.clear()
+        self.dev_sums.clear()
         self.num_unread.clear()
         if isinstance(self.trainer.model, DistributedDataParallel):
             # DDP (torch 2.13) sends buffers to all ranks at the first forward after training, and would wait forever

@@ -23,7 +23,8 @@ from asr.data.preparation.prepared import PreparedData
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import RunFailed
-from asr.evaluation.error_stats import summary
+from asr.evaluation.error_stats import headline, summary
+from asr.evaluation.formatting import percent
 from asr.evaluation.training_plots import plot_curves
 from asr.evaluation.wer import RATE_NAMES
 from asr.inference.evaluate import Evaluated, evaluate_sets
@@ -33,18 +34,23 @@ from asr.training.callbacks.sample_tables import log_samples
 from asr.training.checkpoints.files import explaining_failed_writes
 from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.module import TrainingModule
+from asr.training.run_page.examples import augmented_features, token_alignments
+from asr.training.run_page.page import RunPage, write_run_page
+from asr.training.speech_data_module import SpeechDataModule
 from asr.training.weights import choose_weights, why_missing
 
 # names of the results in wandb, by those of summary.json
-TRACKED = {"wer": "wer", "wer_low": "wer_lo", "wer_high": "wer_hi", "cer": "cer"}
+TRACKED = {
+    **{"wer": "wer", "wer_low": "wer_lo", "wer_high": "wer_hi", "cer": "cer"},
+    **{name: name for name in ("substitutions", "deletions", "insertions")},
+}
 
 PACKAGES = ("torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb")
 
 
 def report_run(
     module: TrainingModule,
-    data_module: DataModule,
-    prepared: PreparedData,
+    data: SpeechDataModule,
     run_dir: Path,
     loggers: Sequence[Any],
     training: Mapping[str, float],
@@ -54,14 +60,14 @@ def report_run(
     weights: str = "raw",
     decode: Sequence[str] = ("best",),
     notes: Sequence[str] = (),
+    difference: Mapping[str, tuple[str, str]] | None = None,
     search: Callable[[], tuple[Decoder, str]] | None = None,
 ) -> None:
     """Decode the test sets, and write ``decode/`` and ``report/``.
 
     Args:
         module: the trained module.
-        data_module: reads the cuts.
-        prepared: the data.
+        data: of the run.
         run_dir: folder of the run.
         loggers: get final numbers and sample texts.
         training: wall-clock and CPU seconds of this process; ``resumed_after``, an update, if the run was resumed.
@@ -73,13 +79,14 @@ def report_run(
             the last, which nothing on dev has chosen. The first gives the result. What the others give goes to
             ``decode/<name>/``, and to ``other_weights`` of the summary.
         notes: about the run, such as an early stop.
+        difference: of the config from its recipe, by key, for the page of the run.
         search: returns the decoder of the result, and a note on it; called with the weights of the result. What the
             decoder of validation gives goes to ``decode/without_lm/``. None: the decoder of validation alone.
 
     Raises:
         RunFailed: a file cannot be written, or, after all is written, no utterance of a test set could be read.
     """
-    watch = Stopwatch()
+    watch, prepared = Stopwatch(), data.prepared
     with explaining_failed_writes(run_dir):
         first, *others = decode
         best, missing = _checkpoint(run_dir, first, weights)
@@ -91,7 +98,7 @@ def report_run(
             notes.append("error rates are of characters, without spaces (CER)")
         sets = {name: prepared.cuts(name) for name in test_names}
         outcome = dict(settings)
-        decoding = _Decoding(module, data_module, sets, module.decoder)
+        decoding = _Decoding(module, data.readers, sets, module.decoder)
         if search is not None and sets:
             console.print("without a language model:")
             outcome["without_lm"] = _numbers(decoding(best, notes, run_dir / "decode" / "without_lm"))
@@ -99,9 +106,13 @@ def report_run(
             notes.append(note)
         results = decoding(best, notes, run_dir / "decode")
         for name, found in results.items():
-            log_samples(loggers, f"test/{name}", found.score, best.update)
-        test = _numbers(results)
-        _log_summary(loggers, test)
+            log_samples(loggers, f"test/{name}", found.score, best.update, sets[name])
+        for name, score in module.scores.items():  # of the last validation, this time with audio
+            log_samples(loggers, f"val/{name}", score, module.trainer.global_step, prepared.cuts(name))
+        examples = augmented_features(module.recognizer, data), token_alignments(module.recognizer, data)
+        test, minutes = _numbers(results), _minutes(training, cost)
+        _log_summary(loggers, {**_tracked(test), "num_parameters": _size(module), "minutes": minutes})
+        _log_checkpoint(loggers, best)
         outcome |= {"test": test, "notes": notes, **_origin(best), "weights_asked_for": weights}
         for which in others if sets else ():
             checkpoint, missing = _checkpoint(run_dir, which, weights)
@@ -110,10 +121,14 @@ def report_run(
                 continue
             console.print(f"with decode={which}:")
             numbers = _numbers(decoding(checkpoint, notes, run_dir / "decode" / which))
-            _log_summary(loggers, numbers, f"{which}/")
+            _log_summary(loggers, _tracked(numbers, f"{which}/"))
             outcome.setdefault("other_weights", {})[which] = {"test": numbers, **_origin(checkpoint)}
         outcome |= {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
         _write(run_dir, module, prepared, outcome)
+        scores = {name: found.score for name, found in results.items()} or module.scores
+        sets |= {name: prepared.cuts(name) for name in module.scores}
+        facts = _facts(module, results, best, minutes)
+        write_run_page(RunPage(run_dir, facts, notes, scores, sets, *examples, difference or {}))
         _print_places(run_dir, best.path, training, decoded=bool(results))
     if decoding.failures:
         raise RunFailed(decoding.failures[0])
@@ -141,12 +156,34 @@ class _Decoding:
 
 def _write(run_dir: Path, module: TrainingModule, prepared: PreparedData, outcome: Mapping[str, Any]) -> None:
     """Write the summary and the curves."""
-    size = sum(p.numel() for p in module.recognizer.parameters())
-    data = {"num_parameters": size, "data": prepared.fingerprint, "data_splits": prepared.splits}
+    data = {"num_parameters": _size(module), "data": prepared.fingerprint, "data_splits": prepared.splits}
     data["noise"] = at(module.extra_state, "data", "noise")
     write_summary(run_dir, {**outcome, **data, **peak_memory_mb(), **provenance()})
     if (run_dir / "metrics.csv").exists():  # logger=none writes none
         plot_curves(run_dir / "metrics.csv", run_dir / "report", RATE_NAMES[module.unit])
+
+
+def _size(module: TrainingModule) -> int:
+    return sum(p.numel() for p in module.recognizer.parameters())
+
+
+def _minutes(training: Mapping[str, float], cost: Mapping[str, float | int | None]) -> float:
+    """Return the minutes of training since the start of the run, as far as they were measured."""
+    return round((cost.get("training_seconds") or training["seconds"]) / 60, 2)
+
+
+def _facts(
+    module: TrainingModule, results: Mapping[str, Evaluated], best: LoadedCheckpoint, minutes: float
+) -> list[str]:
+    """Return lines about the test sets, else about the development sets, and about the model."""
+    tested = [f"{name}: {headline(found.score, found.interval)}" for name, found in results.items()]
+    scores = module.scores.items()
+    on_dev = [f"{name}: {one.rate_name} {percent(one.wer)} % in the last validation" for name, one in scores]
+    return [
+        *(tested or on_dev),
+        f"{_size(module):,} parameters, {minutes} minutes of training",
+        f"weights: {best.described}, of {best.path.name} after update {best.update}",
+    ]
 
 
 def _checkpoint(run_dir: Path, which: str, weights: str) -> tuple[LoadedCheckpoint, str]:
@@ -186,14 +223,23 @@ def _origin(checkpoint: LoadedCheckpoint) -> dict[str, Any]:
     }
 
 
-def _log_summary(loggers: Sequence[Any], test: Mapping[str, Mapping[str, Any]], prefix: str = "") -> None:
-    """Send the final numbers to those loggers that take them."""
-    numbers = {
+def _tracked(test: Mapping[str, Mapping[str, Any]], prefix: str = "") -> dict[str, float]:
+    return {
         f"{prefix}test/{name}/{short}": result[key]
         for name, result in test.items()
         for key, short in TRACKED.items()
         if result[key] is not None
     }
+
+
+def _log_checkpoint(loggers: Sequence[Any], best: LoadedCheckpoint) -> None:
+    for logger in loggers:
+        if hasattr(logger, "log_checkpoint"):
+            logger.log_checkpoint(best.path, best.update)
+
+
+def _log_summary(loggers: Sequence[Any], numbers: Mapping[str, float]) -> None:
+    """Send final numbers to those loggers that take them."""
     for logger in loggers:
         if hasattr(logger, "log_summary"):
             logger.log_summary(numbers)
@@ -204,7 +250,7 @@ def _print_places(run_dir: Path, checkpoint: Path, training: Mapping[str, float]
     since = f" since it was resumed after update {training['resumed_after']}" if "resumed_after" in training else ""
     for line in (
         f"trained in {minutes:.1f} minutes ({cpu_minutes:.1f} CPU minutes){since}",
-        f"report:      {run_dir / 'report'}",
+        f"report:      {run_dir / 'report' / 'report.html'}",
         f"hypotheses:  {run_dir / 'decode' if decoded else 'none, no test set was decoded'}",
         f"checkpoint:  {checkpoint}",
     ):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -50,6 +50,13 @@ class UpdateSums(NamedTuple):
         local = torch.cat([torch.stack(scalars), parts.expand(num_parts)])
         sums = devices.to_host(strategy.reduce(local, reduce_op="sum"))  # Lightning's default is the mean
         return UpdateSums(*sums[:-num_parts])._replace(parts=sums[-num_parts:])
+
+    def per_token(self, prefix: str, part_names: Sequence[str]) -> dict[str, float]:
+        """Return what sums over all ranks give to log: the loss per target token and, if it has several, its parts."""
+        # of a loss with one part that is all
+        parts = zip(part_names, self.parts, strict=True) if len(part_names) > 1 else ()
+        numbers = {f"{prefix}/loss": self.loss, **{f"{prefix}/{name}_loss": part for name, part in parts}}
+        return {name: number / max(1, self.num_tokens) for name, number in numbers.items()}
 
 
 class NominalAudio:

@@ -4,45 +4,75 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from asr.config.command_line import name_sweep
 from asr.errors import ConfigError
 from asr.sweeps.gpus import VARIABLE, claimed_gpus
-from asr.sweeps.jobs import check_sweep_name, job_name, swept_without_effect
+from asr.sweeps.jobs import LONGEST_LABEL, check_sweep_name, job_name, swept_keys
+from asr.sweeps.records import RECORDS
 
 CONFIG = {"seed": 1, "optimizer": {"lr": 0.1}, "data": {"dir": None}, "trainer": {"devices": 1}, "sweep": {"name": "a"}}
 
 
+def named(words: Sequence[str], config: Mapping[str, Any], sweep_dir: Path = Path("none")) -> str:
+    return job_name(words, config, sweep_dir)
+
+
+CONSTANT = [f"encoder.{name}_of_the_encoder=123456789" for name in ("width", "depth", "dropout", "heads")]
+
+
+def test_a_name_begins_with_what_is_swept_and_shows_the_seed():
+    swept = {**CONFIG, "sweep": {"swept": ["optimizer", "seed"]}}
+    assert named([*CONSTANT, "seed=2", "optimizer=adamw"], swept).startswith("optimizer-adamw_seed-2-")
+    # a sweeper that does not say what it sweeps, and values that are too long
+    for config in (CONFIG, {**CONFIG, "sweep": {"swept": ["recipe", "seed"]}}):
+        names = [named(["optimizer=eve", f"+recipe={'x' * 90}", f"seed={seed}", *CONSTANT], config) for seed in (1, 2)]
+        assert all(f"_seed-{seed}-" in name for seed, name in enumerate(names, start=1)), names
+        assert max(map(len, names)) <= LONGEST_LABEL + 9
+
+
+def test_a_job_keeps_its_name_when_something_else_is_swept(tmp_path):
+    words = ["optimizer=eve", "seed=1"]
+    before = named(words, {**CONFIG, "sweep": {"swept": ["optimizer"]}}, tmp_path)
+    (tmp_path / RECORDS).mkdir()
+    (tmp_path / RECORDS / f"{before}.lock").touch()
+    swept = {**CONFIG, "sweep": {"swept": ["seed"]}}
+    assert named(words, swept, tmp_path) == before != named(words, swept)
+
+
 def test_a_job_is_named_by_what_is_trained_not_by_where():
-    name = job_name(["optimizer=eve", "optimizer.lr=0.01", "seed=1"], CONFIG)
+    name = named(["optimizer=eve", "optimizer.lr=0.01", "seed=1"], CONFIG)
     assert name.startswith("optimizer-eve_lr-0.01_seed-1-")
     moved = {**CONFIG, "data": {"dir": "/elsewhere"}, "sweep": {"name": "b"}}
-    assert job_name(["optimizer=eve", "optimizer.lr=0.01", "seed=1", "data.dir=/elsewhere"], moved) == name
+    assert named(["optimizer=eve", "optimizer.lr=0.01", "seed=1", "data.dir=/elsewhere"], moved) == name
 
 
 @pytest.mark.parametrize("changed", [{"optimizer": {"lr": 0.2}}, {"trainer": {"devices": 2}}, {"decode_test": False}])
 def test_another_training_is_another_job(changed):
-    assert job_name(["optimizer=eve"], {**CONFIG, **changed}) != job_name(["optimizer=eve"], CONFIG)
+    assert named(["optimizer=eve"], {**CONFIG, **changed}) != named(["optimizer=eve"], CONFIG)
 
 
 @pytest.mark.parametrize("key", ["weights", "torch_threads", "trainer.step_in_backward"])
 def test_values_that_are_swept_are_different_jobs_whatever_they_change(key):
-    swept = swept_without_effect([f"{key}=1,2", "seed=1,2"], {})
-    names = {job_name([f"{key}={value}"], {**CONFIG, "sweep": {"swept": swept}, key: value}) for value in (1, 2)}
+    swept = swept_keys([f"{key}=1,2", "seed=1,2"], {})
+    names = {named([f"{key}={value}"], {**CONFIG, "sweep": {"swept": swept}, key: value}) for value in (1, 2)}
     assert len(names) == 2
-    assert swept_without_effect([f"{key}=1"], {f"+{key}": "1,2"}) == swept, "the params of a sweeper are swept too"
+    assert swept_keys(["seed=1,2"], {f"+{key}": "1,2"}) == swept, "the params of a sweeper are swept too"
 
 
 def test_one_value_that_does_not_change_the_training_does_not_change_the_name():
-    assert swept_without_effect(["torch_threads=1", "logger=csv", "optimizer=eve,adamw"], {}) == []
-    names = {job_name(["seed=1", f"torch_threads={n}"], {**CONFIG, "torch_threads": n}) for n in (1, 2)}
+    assert swept_keys(["torch_threads=1", "logger=csv", "optimizer=eve,adamw"], {}) == ["optimizer"]
+    names = {named(["seed=1", f"torch_threads={n}"], {**CONFIG, "torch_threads": n}) for n in (1, 2)}
     assert len(names) == 1
 
 
 def test_a_name_is_short_and_can_be_given_again_as_an_override():
-    names = {job_name(["data.prepare.words=[a,b]", "+x/y@z={a:1}", f"recipe={'x' * 90}{end}"], CONFIG) for end in "ab"}
+    names = {named(["data.prepare.words=[a,b]", "+x/y@z={a:1}", f"recipe={'x' * 90}{end}"], CONFIG) for end in "ab"}
     assert len(names) == 2
     for name in names:
         assert not set(name) & set("=,/[]{}:@ ")

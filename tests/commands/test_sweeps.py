@@ -47,6 +47,7 @@ def test_a_sweep_that_was_killed_is_resumed_where_it_was(trained, tmp_path):
     process.wait()
     printed = Workplace(tmp_path).run("train", *words)
     assert jobs(sweep_dir) == {"optimizer=eve": "finished", "optimizer=adamw": "finished"}
+    assert killed.name.startswith("optimizer-adamw-"), "what is the same in all jobs is not in their names"
     assert "resuming from update 6" in printed
     assert "2 jobs: 2 finished (1 of them before). To compare them: asr-compare sweep=first" in printed
     assert same_weights(last(killed), last(trained.run_dir))

@@ -14,6 +14,7 @@ import yaml
 from asr.training.checkpoints.loading import load_checkpoint
 from tests.commands.conftest import TINY
 from tests.commands.wandb_file import read_wandb
+from tests.compare.report.parsed_page import parse, table_of
 from tests.small_runs import TINY_MODEL
 
 
@@ -38,11 +39,20 @@ def test_the_run_folder_holds_what_it_should(trained):
     for name in (
         *("config.yaml", "overrides.yaml", "metrics.csv", "checkpoints/best.ckpt", "checkpoints/last.ckpt"),
         *(f"decode/test.{name}" for name in ("hyp.txt", "wer.txt", "alignments.txt", "errors.tsv", "ctm")),
-        *("report/summary.json", "report/loss.png", "report/wer.png", "report/lr.png"),
+        *("report/report.html", "report/summary.json", "report/loss.png", "report/wer.png", "report/lr.png"),
     ):
         assert name in files
     assert yaml.safe_load((trained.run_dir / "overrides.yaml").read_text())[: len(TINY)] == list(TINY)
     assert yaml.safe_load((trained.run_dir / "config.yaml").read_text())["encoder"]["d_model"] == 48
+
+
+def test_the_page_of_a_run_shows_how_it_learned_what_it_mistook_and_what_was_changed(trained):
+    page = parse((trained.run_dir / "report" / "report.html").read_text(encoding="utf-8"))
+    shown = [image.attributes["alt"] for image in page.all("img")]
+    assert shown[:4] == ["Loss", "WER on dev", "Learning rate", "Gradient norm before clipping"]
+    assert [name.rpartition("-")[0] for name in shown[4:]] == ["digits-train"] * 2 + ["digits-dev"] * 2
+    assert len(page.all("audio")) == 5
+    assert ["encoder.d_model", "144", "48"] in table_of(page, "Differs from its recipe")
 
 
 def test_the_summary_says_what_was_measured(trained):
@@ -63,8 +73,13 @@ def test_the_summary_says_what_was_measured(trained):
 def test_wandb_gets_numbers_config_samples_and_summary(trained):
     found = read_wandb(trained.run_dir)
     assert {"train/loss", "train/lr", "train/gradient_norm", "train/audio_s_per_s"} <= found.history
-    assert {"val/dev/wer", "val/dev/cer", "val/dev/samples/_type", "test/test/samples/_type"} <= found.history
+    assert {"val/dev/wer", "val/dev/cer", "val/dev/loss"} <= found.history & found.minima
+    assert {"val/dev/samples/_type", "test/test/samples/_type"} <= found.history
     assert {"test/test/wer", "test/test/wer_lo", "test/test/wer_hi"} <= set(found.summary)
+    assert {"test/test/substitutions", "num_parameters", "minutes"} <= set(found.summary)
+    # a table of each set can be played
+    files = [[entry.path for entry in one.manifest.contents] for one in found.artifacts]
+    assert sum(any(path.endswith(".wav") for path in one) for one in files) == 2
     assert found.config["encoder"]["d_model"] == 48
     assert found.exit_codes == [0]
 

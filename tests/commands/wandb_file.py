@@ -21,8 +21,17 @@ class WandbFile:
     summary: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     exit_codes: list[int] = field(default_factory=list)
-    group: str = ""
-    job_type: str = ""
+    run: Any = None  # its last record
+    minima: set[str] = field(default_factory=set)  # metrics whose minimum the summary holds
+    artifacts: list[Any] = field(default_factory=list)
+
+    @property
+    def group(self) -> str:
+        return self.run.run_group
+
+    @property
+    def job_type(self) -> str:
+        return self.run.job_type
 
 
 def _records(data: bytes) -> Iterator[bytes]:
@@ -44,7 +53,7 @@ def _key(item: Any) -> str:
 
 
 def read_wandb(run_dir: Path) -> WandbFile:
-    (path,) = run_dir.rglob("*.wandb")
+    path = max(run_dir.rglob("*.wandb"))  # the last part of a resumed run
     found = WandbFile()
     for data in _records(path.read_bytes()):
         record = wandb_internal_pb2.Record()
@@ -52,6 +61,8 @@ def read_wandb(run_dir: Path) -> WandbFile:
         found.history |= {_key(item) for item in record.history.item}
         found.summary |= {_key(item): item.value_json for item in record.summary.update}
         found.config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
-        found.group, found.job_type = record.run.run_group or found.group, record.run.job_type or found.job_type
+        found.run = record.run if record.HasField("run") else found.run
+        found.minima |= {record.metric.name} if record.metric.summary.min else set()
+        found.artifacts += [record.artifact] if record.HasField("artifact") else []
         found.exit_codes += [record.exit.exit_code] if record.WhichOneof("record_type") == "exit" else []
     return found

@@ -63,7 +63,7 @@ def test_only_pairs_with_the_baseline_are_tested_when_asked():
     assert only["cain"].to_best.verdict == "not tested"
     assert (only["cain"].to_best.low, only["cain"].to_best.high) == (-math.inf, math.inf)
     assert only["cain"].to_best.p_adjusted is None
-    assert "It was not tested against cain." in headline(comparison.sets[0], 0.95)
+    assert any("was not tested against cain." in one for one in headline(comparison.sets[0], 0.95))
 
 
 def test_a_test_set_without_the_baseline_has_no_tests_of_pairs_with_it():

@@ -71,6 +71,11 @@ CONFIGS = {
     "a logger that writes anywhere": ({"logger__x": CSV}, "logger.x"),
     "a logger's entity": ({"logger__wandb": {**WANDB, "entity": "stranger"}}, "logger.wandb.entity=stranger"),
     "a logger's project": ({"logger__other": {**WANDB, "project": "theirs"}}, "logger.other.project=theirs"),
+    "a logger's server": (
+        {"logger__wandb": {**WANDB, "settings": {"base_url": "http://127.0.0.1:1"}}},
+        "logger.wandb.settings",
+    ),
+    "a logger that uploads code": ({"logger__wandb": {**WANDB, "save_code": True}}, "logger.wandb.save_code=True"),
     "keys of Hydra's": ({"hydra": {"callbacks": {"x": MKDIR}}}, "hydra"),
     "an interpolation": ({"logger__wandb": {**WANDB, "tags": ["${oc.env:HOME}"]}}, "interpolations"),
     "data elsewhere": ({"data__dir": "theirs"}, "the data of the run are not in"),

@@ -66,7 +66,14 @@ class Plot:
     svg: str
 
 
-def draw(name: str, title: str, caption: str, fill: Callable[[Axes], Legend], axes_in: float = AXES_IN) -> Plot:
+def draw(
+    name: str,
+    title: str,
+    caption: str,
+    fill: Callable[[Axes], Legend],
+    axes_in: float = AXES_IN,
+    with_png: bool = True,
+) -> Plot:
     """Draw a plot with its legend below, where it hides nothing; the same content gives the same bytes.
 
     Args:
@@ -75,6 +82,7 @@ def draw(name: str, title: str, caption: str, fill: Callable[[Axes], Legend], ax
         caption: of the plot.
         fill: draws on the axes, and returns what the legend explains.
         axes_in: height without the legend, in inches.
+        with_png: whether the PNG is drawn too, else it is empty.
     """
     with matplotlib.style.context(["default", STYLE | {"svg.hashsalt": name}]), warnings.catch_warnings():
         # names may be in any script; in the SVG, which the report shows, the browser draws their letters
@@ -82,18 +90,23 @@ def draw(name: str, title: str, caption: str, fill: Callable[[Axes], Legend], ax
         figure = Figure(layout="constrained")
         axes = figure.add_subplot()
         axes.set_title(title)
-        handles, names = zip(*fill(axes), strict=True)
-        entry_pt = 0.58 * LEGEND_PT * max(map(len, names)) + 34  # width of DejaVu's letters and of the sample line
+        legend = fill(axes)
+        handles, names = [handle for handle, _ in legend], [name for _, name in legend]
+        entry_pt = (
+            0.58 * LEGEND_PT * max(map(len, names), default=0) + 34
+        )  # width of DejaVu's letters and of the sample line
         columns = max(1, min(3, len(names), int(72 * WIDTH_IN // entry_pt)))
         figure.set_size_inches(WIDTH_IN, axes_in + LEGEND_ROW_IN * -(-len(names) // columns))
         # matplotlib leaves out labels that begin with an underscore
         labels = [f" {shortened(name, NAME_LENGTH)}" for name in names]
         options: dict[str, Any] = {"ncols": columns, "frameon": False, "handlelength": 3, "fontsize": LEGEND_PT}
-        figure.legend(handles, labels, loc="outside lower left", **options)
+        if legend:
+            figure.legend(handles, labels, loc="outside lower left", **options)
         png, svg = io.BytesIO(), io.StringIO()
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
         figure.set_layout_engine("none")  # keeps the layout of the SVG; a new one takes as long as drawing
-        figure.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
+        if with_png:
+            figure.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
     return Plot(name, title, caption, png.getvalue(), svg.getvalue())
 
 

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from asr.compare.plots.drawing import Legend, Plot, draw, is_wide, label_log_axis
 from asr.compare.plots.line_styles import INK, PAPER, LineStyle
 from asr.compare.result import SetComparison
-from asr.evaluation.formatting import interval, percent, points, shortened
+from asr.evaluation.formatting import interval, percent, points, rate_interval, shortened
 
 ROW_IN = 0.42  # height of a system in inches
 NAME_LENGTH = 32  # leaves room for the numbers
@@ -94,7 +94,7 @@ def plot_wers(found: SetComparison, styles: Mapping[str, LineStyle], level: floa
             row.wer_mean,
             row.low,
             row.high if math.isfinite(row.high) else max(row.wers),
-            f"{percent(row.wer_mean)} {interval(row.low, row.high)}",
+            f"{percent(row.wer_mean)} {rate_interval(row.low, row.high)}",
             row.scope == "this run only",
             row.wers,
         )

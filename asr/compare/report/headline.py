@@ -7,13 +7,24 @@ from collections.abc import Collection, Sequence
 from typing import TypeVar
 
 from asr.compare.result import Difference, Power, Row, SeedContrast, SetComparison, Verdict
-from asr.evaluation.formatting import count, detectable, interval, p_equation, percent, points, shortlist
+from asr.evaluation.formatting import (
+    UNKNOWN,
+    count,
+    detectable,
+    interval,
+    p_equation,
+    percent,
+    points,
+    rate_interval,
+    shortlist,
+)
 
 Pair = TypeVar("Pair", Difference, SeedContrast)
 UNKNOWN_SPEAKERS = (
     "Speakers are unknown: verdicts and intervals assume that utterances are independent, and are too sure if one "
     "speaker has several of them; name the speakers with speakers=FILE or speaker_pattern=REGEX."
 )
+UNDECIDED: tuple[Verdict, ...] = ("cannot distinguish", "better")  # of others, compared with the lowest mean
 FEW_SPEAKERS = 5  # below, t has less than four degrees of freedom, and its quantiles are far above the normal ones
 
 
@@ -29,20 +40,33 @@ def chosen_best(found: SetComparison) -> str:
 
 
 def headline(found: SetComparison, level: float) -> list[str]:
-    """Return sentences, the most important one first."""
+    """Return sentences, the most important one first: the winner if there is one, else what it takes to find one."""
     best = best_of(found)
-    first = f"{best.system} {_claim(found, best)}: {percent(best.wer_mean)} % {interval(best.low, best.high)}."
     covers = f"over {best.scope}."
     if best.scope == "this run only":
         covers = f"of this run only: another seed may give another {found.rate_name}."
     chosen = chosen_best(found)
-    sentences = [first, f"The brackets show the {100 * level:g} % interval{f', {chosen},' if chosen else ''} {covers}"]
-    sentences += [*_failures(found), *_units(found)]
+    around = f"{100 * level:g} % interval{f', {chosen},' if chosen else ''}"
+    brackets = f"The brackets show the {around} {covers}"
+    if rate_interval(best.low, best.high) == UNKNOWN:
+        brackets = f"The {around} excludes no {found.rate_name}: there are too few seeds or speakers."
+    notes = [*_failures(found), *_units(found)]
     if len(found.rows) == 1:
-        return [*sentences, "There is no other system to compare it with."]
+        alone = "There is no other system to compare it with."
+        return [f"{best.system} has this {found.rate_name}: {_rate(best)}.", brackets, *notes, alone]
+    winner = _winner(found, best)
+    first = (
+        [f"{winner}: {_rate(best)}.", brackets] if winner else [*_no_winner(found, best), *_seeds_needed(found, best)]
+    )
     pairs = [*_against_best(found, best), *_against_baseline(found, best)]
     pairs += other_pairs_sentence(found.pairs, {best.system, found.baseline}, has_table=True)
-    return [*sentences, *_omnibus(found, level), *pairs, *_power(found, best)]
+    power = [what_is_found(found.power)] if found.power else []
+    return [*first, *notes, *_omnibus(found, level), *pairs, *power, *(_seeds_needed(found, best) if winner else ())]
+
+
+def _rate(row: Row) -> str:
+    ends = rate_interval(row.low, row.high)
+    return f"{percent(row.wer_mean)} %{'' if ends == UNKNOWN else f' {ends}'}"
 
 
 def _failures(found: SetComparison) -> list[str]:
@@ -79,35 +103,53 @@ def _units(found: SetComparison) -> list[str]:
     return []
 
 
-def _claim(found: SetComparison, best: Row) -> str:
-    if len(found.rows) == 1:
-        return f"has this {found.rate_name}"
-    if len(best.seeds) == 1:
-        return f"had the lowest {found.rate_name}, but with only one seed"
-    others = [row.to_best for row in found.rows if row is not best]
-    sure = all(difference is not None and difference.verdict == "worse" for difference in others)
-    among = "" if best is found.rows[0] else " of the systems with several seeds"
-    return f"is best{among}" if sure else f"has the lowest {found.rate_name}{among}"
+def _winner(found: SetComparison, best: Row) -> str:
+    """Return the claim that a system is best; empty if it is not significantly better than each with several seeds."""
+    others = [row for row in found.rows if row is not best]
+    several = [row for row in others if len(row.seeds) > 1]
+    sure = all(row.to_best is not None and row.to_best.verdict == "worse" for row in several)
+    if not several or not sure or not _has_learned(found):
+        return ""
+    among = "" if several == others else " of the systems with several seeds"
+    return f"{best.system} is best{among}"
+
+
+def _no_winner(found: SetComparison, best: Row) -> list[str]:
+    """Return that there is no winner, with the mean error rates of the systems that may be the best."""
+    if not _has_learned(found):
+        below = f"no run has learned, which takes a {found.rate_name} below 100 %"
+        return [f"No difference found: {below}.", "Train for more updates, or with another learning rate."]
+    near = [row for row in found.rows if row is best or (row.to_best and row.to_best.verdict in UNDECIDED)]
+    if len(near) == 1:
+        return [f"No winner: {best.system}, with {_rate(best)}, is not compared with each other system."]
+    rates = f"mean {found.rate_name}s of {percent(near[0].wer_mean)} to {percent(near[-1].wer_mean)} %"
+    return [f"No difference found between {shortlist(row.system for row in near)}: {rates}."]
+
+
+def _has_learned(found: SetComparison) -> bool:
+    return any(row.reliability.num_learned for row in found.rows)
 
 
 def _against_best(found: SetComparison, best: Row) -> list[str]:
     """Return how the best system compares with each other one, by verdict."""
     templates: dict[Verdict | None, str] = {
-        "better": "On the seeds that both have, it is worse than {}.",
-        "worse": "It is better than {}.",
-        "cannot distinguish": "It cannot be distinguished from {}.",
-        "not tested": "It was not tested against {}.",
-        "one seed: not compared": "It has only one seed in common with {}: not compared.",
-        None: "It has no seed in common with {}: not compared.",
+        "better": "On the seeds that both have, {} is worse than {}.",
+        "worse": "{} is better than {}.",
+        "cannot distinguish": "{} cannot be distinguished from {}.",
+        "not tested": "{} was not tested against {}.",
+        "one seed: not compared": "{} has only one seed in common with {}: not compared.",
+        None: "{} has no seed in common with {}: not compared.",
     }
     others = {row.system: row.to_best and row.to_best.verdict for row in found.rows if row is not best}
     names = {verdict: [name for name, given in others.items() if given == verdict] for verdict in templates}
-    return [template.format(shortlist(names[verdict])) for verdict, template in templates.items() if names[verdict]]
+    return [
+        text.format(best.system, shortlist(names[verdict])) for verdict, text in templates.items() if names[verdict]
+    ]
 
 
 def _against_baseline(found: SetComparison, best: Row) -> list[str]:
     if found.baseline == best.system:
-        return ["The best system is the baseline."]
+        return ["The system with the lowest mean is the baseline."]
     difference = best.to_baseline
     if difference is None:
         return []
@@ -135,18 +177,18 @@ def _omnibus(found: SetComparison, level: float) -> list[str]:
     ]
 
 
-def _power(found: SetComparison, best: Row) -> list[str]:
-    if found.power is None:
+def _seeds_needed(found: SetComparison, best: Row) -> list[str]:
+    if found.power is None or found.power.nearest is None:
         return []
-    sentences = [what_is_found(found.power)]
-    if found.power.nearest is not None:
-        needed = found.power.seeds_needed
-        seeds = "More than 100 seeds, or a larger test set," if needed is None else f"About {needed} seeds each"
-        sentences.append(
-            f"{seeds} would be needed to distinguish {best.system} from {found.power.nearest}, if the true difference "
-            "is as large as the measured one."
-        )
-    return sentences
+    (nearest,) = (row.to_best for row in found.rows if row.system == found.power.nearest)
+    if nearest is None or abs(nearest.mean) < 1e-9:
+        return []  # no number of seeds would find a difference of 0, up to the rounding of means
+    needed = found.power.seeds_needed
+    seeds = "More than 100 seeds, or a larger test set," if needed is None else f"About {needed} seeds each"
+    return [
+        f"{seeds} would be needed to distinguish {best.system} from {found.power.nearest}, if the true difference is "
+        "as large as the measured one."
+    ]
 
 
 def what_is_found(power: Power) -> str:

@@ -8,13 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from asr.compare.plots.draw_plots import Plots, draw_plots
+from asr.compare.report.pages import render
 from asr.compare.report.sections import explanations, run_table, set_sections, what_verdicts_are_about
 from asr.compare.report.speed import cost_table, speed_tables
 from asr.compare.result import Comparison
-from asr.console import printable
 from asr.evaluation.error_stats import check_set_name
 from asr.evaluation.formatting import count
 
@@ -40,23 +38,15 @@ def write_report_files(comparison: Comparison, folder: Path) -> list[Path]:
 
 
 def _page(comparison: Comparison, plots: Plots) -> str:
-    """Return a page without scripts that loads nothing, with all names as text; for phones, and to keep offline."""
-    environment = Environment(
-        loader=PackageLoader("asr.compare.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        # what macros return is escaped already, and no plain string
-        finalize=lambda value: printable(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     nouns = {"system": len(comparison.systems), "run": len(comparison.runs), "test set": len(comparison.sets)}
-    return environment.get_template("report.html.jinja").render(
+    return render(
+        "report.html.jinja",
         comparison=comparison,
         size=", ".join(count(amount, noun) for noun, amount in nouns.items()),
         sections=set_sections(comparison),
         about=what_verdicts_are_about(comparison),
         plots=plots,
+        styles=plots.styles,
         costs=[*speed_tables(comparison), cost_table(comparison)],
         runs=run_table(comparison),
         explanations=explanations(comparison.level, comparison.rate_name),

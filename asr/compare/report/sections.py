@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from asr.compare.report.headline import best_of, chosen_best, headline, other_pairs, what_is_found
 from asr.compare.report.tables import SYSTEM, Cell, Column, Table, interval_cell, mean_cell, verdict_cell
 from asr.compare.result import Comparison, Difference, SetComparison
-from asr.evaluation.formatting import UNKNOWN, count, interval, number, p_value, percent, points
+from asr.evaluation.formatting import UNKNOWN, count, number, p_value, percent, points, rate_interval
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ def _wer_table(found: SetComparison, level: float) -> Table:
     best, others = best_of(found).system, dict[str, str]()
     # the tables of differences repeat the verdicts
     if len(found.rows) > 1:
-        others["best"] = best
+        others["lowest"] = best
         if found.baseline not in (None, best):
             others["baseline"] = str(found.baseline)
     rows = []
     for row in found.rows:
-        against = {"best": row.to_best, "baseline": row.to_baseline}
+        against = {"lowest": row.to_best, "baseline": row.to_baseline}
         verdicts = [_verdict(found, against[role], role * (row.system == other)) for role, other in others.items()]
-        around = Cell(interval(row.low, row.high), row.scope)
+        around = Cell(rate_interval(row.low, row.high), row.scope)
         rows.append(
             [Cell(row.system), mean_cell(row.wer_mean, row.wer_sd), *verdicts, around, Cell(str(len(row.seeds)))]
         )
@@ -107,9 +107,9 @@ def _verdict(found: SetComparison, difference: Difference | None, own: str = "")
 
 
 def _difference_tables(found: SetComparison, level: float) -> list[Table]:
-    """Return differences from the best and, unless it is the same system, the baseline; and other significant ones."""
+    """Return differences from the lowest, the baseline unless it is the same, and other significant ones."""
     best = best_of(found).system
-    role = "best and baseline" if best == found.baseline else "best"
+    role = "lowest and baseline" if best == found.baseline else "lowest"
     to_best = {row.system: row.to_best for row in found.rows}
     tables = [_differences(f"Difference from {best} ({role})", found, level, to_best)]
     if found.baseline not in (None, best):
@@ -117,7 +117,7 @@ def _difference_tables(found: SetComparison, level: float) -> list[Table]:
         tables.append(_differences(f"Difference from {found.baseline} (baseline)", found, level, to_baseline))
     significant, others = other_pairs(found.pairs, {best, found.baseline})
     between = {f"{one.system} minus {one.other}": one for one in significant}
-    note = f"Pairs without the best and the baseline; {len(others)} more cannot be distinguished."
+    note = f"Pairs without the lowest and the baseline; {len(others)} more cannot be distinguished."
     return [*tables, _differences("Other pairs that differ significantly", found, level, between, note)]
 
 

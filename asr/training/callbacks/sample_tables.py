@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
 
+from asr.data.waveform import PLAYED_HZ, read_audio
 from asr.evaluation.wer import Score, ScoredUtterance
 from asr.training.module import TrainingModule
 
@@ -24,11 +25,13 @@ class SampleTables(pl.Callback):
             log_samples(trainer.loggers, f"val/{name}", result, trainer.global_step)
 
 
-def log_samples(loggers: Sequence[Any], name: str, result: Score, step: int) -> None:
-    """Send the samples of a set to those loggers that show tables."""
+def log_samples(loggers: Sequence[Any], name: str, result: Score, step: int, cuts: Iterable[Any] = ()) -> None:
+    """Send the samples of a set to those loggers that show tables, with the audio of those that are among ``cuts``."""
     for logger in loggers:
         if hasattr(logger, "log_samples"):  # metrics.csv holds numbers only
-            logger.log_samples(name, samples(result), step)
+            shown = samples(result)
+            audio = read_audio(cuts, {one.utterance.id for one in shown})
+            logger.log_samples(name, shown, step, audio, PLAYED_HZ)
 
 
 def samples(result: Score) -> list[ScoredUtterance]:

@@ -66,12 +66,12 @@ def test_the_first_table_holds_wers_intervals_and_verdicts(page, comparison):
     tables = [table for table in page.all("table") if table.all("caption")[0].text == "Word error rates"]
     assert len(tables) == 2
     header, *rows = table_of(page, "Word error rates")
-    assert header == ["system", "WER %", "vs. best", "vs. baseline", "95 % interval", "seeds"]
+    assert header == ["system", "WER %", "vs. lowest", "vs. baseline", "95 % interval", "seeds"]
     best, adamw = comparison.sets[0].rows[0], comparison.sets[0].rows[2]
     assert rows[0] == [
         "eve lr=0.01",
         f"{100 * best.wer_mean:.2f} ± {100 * best.wer_sd:.2f}",
-        "best",
+        "lowest",
         best.to_baseline.verdict,
         f"[{100 * best.low:.2f}, {100 * best.high:.2f}] seeds and speakers",
         "3",
@@ -80,7 +80,7 @@ def test_the_first_table_holds_wers_intervals_and_verdicts(page, comparison):
 
 
 def test_differences_stand_with_interval_p_and_probability(page, comparison):
-    header, first, *_ = table_of(page, "Difference from eve lr=0.01 (best)")
+    header, first, *_ = table_of(page, "Difference from eve lr=0.01 (lowest)")
     assert header == ["system", "points [95 %]", "p (adjusted)", "verdict", "P(lower WER)", "seeds"]
     found = comparison.sets[0].rows[1].to_best
     assert first == [

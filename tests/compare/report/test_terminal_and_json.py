@@ -26,7 +26,7 @@ def test_the_tables_show_wers_differences_verdicts_and_costs():
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "test: 6 utterances, 3 speakers" in lines
     assert any(line.startswith("eve 18.33 ± ") and line.endswith("seeds and speakers 3") for line in lines)
-    assert "Difference from eve (best)" in lines
+    assert "Difference from eve (lowest)" in lines
     assert "Difference from adamw (baseline)" in lines
     assert any(line.startswith("eve -40.00 [-") and line.endswith(" better 1.00 3") for line in lines)
     assert any(line.startswith("cain ") and " cannot distinguish " in line and line.endswith(" 3") for line in lines)
@@ -38,7 +38,7 @@ def test_a_best_that_is_the_baseline_has_one_table():
     best = compare_runs(runs, title="made").sets[0].rows[0].system
     text = printed(compare_runs(runs, title="made", baseline=best))
     assert text.count("Difference from") == 1
-    assert f"Difference from {best} (best and baseline)" in text
+    assert f"Difference from {best} (lowest and baseline)" in text
 
 
 def test_the_tables_of_speed_are_whole_at_a_narrow_terminal():

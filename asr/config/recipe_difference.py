@@ -1,0 +1,45 @@
+"""How the config of a run differs from its recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra import compose
+from hydra.errors import MissingConfigException
+from omegaconf import OmegaConf
+
+from asr.config.command_line import override_value
+from asr.config.resumed_config import ABSENT
+from asr.nested import flatten, is_within
+from asr.plain_data import read_yaml
+from asr.systems import WITHOUT_EFFECT
+
+
+def difference_from_recipe(config: Mapping[str, Any], run_dir: Path) -> dict[str, tuple[str, str]]:
+    """Return by key what the recipe says and what the run has, as far as it has an effect on what is trained.
+
+    Empty if the recipe is not found any more.
+
+    Args:
+        config: of the run, resolved.
+        run_dir: its folder, which records its overrides.
+    """
+    recipe = override_value(read_yaml(run_dir / "overrides.yaml"), "recipe")
+    try:
+        composed = compose("train", [] if recipe is None else [f"recipe={recipe}"])
+    except MissingConfigException:
+        return {}  # a resumed run whose recipes_dir is not given
+    # a recipe may leave values to its user, which are shown as ???
+    usual, own = flatten(OmegaConf.to_container(composed, resolve=True)), flatten(config)
+    pairs = {key: (usual.get(key, ABSENT), own.get(key, ABSENT)) for key in {**usual, **own}}
+    return {
+        key: (_shown(theirs), _shown(ours))
+        for key, (theirs, ours) in pairs.items()
+        if theirs != ours and not is_within(key, WITHOUT_EFFECT)
+    }
+
+
+def _shown(value: object) -> str:
+    return "null" if value is None else str(value)

@@ -1,0 +1,120 @@
+"""Writes the page of a run: its curves, what it is trained on, how it aligns, and where it is wrong."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+from asr.compare.report.pages import render
+from asr.compare.report.tables import Cell, Column, Table
+from asr.data.waveform import PLAYED_HZ, read_audio
+from asr.evaluation.alignment import aligned_view, confusions, error_name
+from asr.evaluation.formatting import UNKNOWN, count
+from asr.evaluation.wer import Score, ScoredUtterance, Unit
+from asr.safe_io import write_whole
+from asr.training.run_page.examples import Example
+from asr.training.run_page.plots import plot_example, plot_run_curves
+
+NUM_WORST, NUM_CONFUSIONS = 5, 20
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """What a page shows.
+
+    Attributes:
+        run_dir: folder of the run.
+        facts: lines, the results first.
+        notes: that must be shown with the results.
+        scores: by set.
+        cuts: by set, for their audio.
+        features: augmented, of training utterances.
+        alignments: of tokens, on dev.
+        difference: by key what the recipe says and what the run has.
+    """
+
+    run_dir: Path
+    facts: Sequence[str]
+    notes: Sequence[str]
+    scores: Mapping[str, Score]
+    cuts: Mapping[str, Iterable[Any]]
+    features: Sequence[Example]
+    alignments: Sequence[Example]
+    difference: Mapping[str, tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Worst:
+    """An utterance with many errors; ``audio`` is an address of the data themselves, or empty."""
+
+    id: str
+    size: str
+    alignment: str
+    audio: str
+
+
+def worst_utterances(score: Score) -> list[ScoredUtterance]:
+    """Return the utterances with the most errors, most first."""
+    wrong = [one for one in score.utterances if one.words.errors]
+    return sorted(wrong, key=lambda one: (-one.words.errors, one.utterance.id))[:NUM_WORST]
+
+
+def write_run_page(page: RunPage) -> None:
+    """Write ``report/report.html``, a page without scripts that loads nothing."""
+    metrics = page.run_dir / "metrics.csv"  # logger=none writes none
+    (rate_name, *_) = {score.rate_name for score in page.scores.values()} or {"WER"}
+    worst = {name: worst_utterances(score) for name, score in page.scores.items()}
+    audio = {
+        name: read_audio(page.cuts.get(name, ()), {one.utterance.id for one in utterances})
+        for name, utterances in worst.items()
+    }
+    text = render(
+        "run_page.html.jinja",
+        __package__ or "",
+        page=page,
+        title="/".join(page.run_dir.parts[-2:]),
+        curves=plot_run_curves(metrics, rate_name) if metrics.exists() else [],
+        features=[plot_example(one, number) for number, one in enumerate(page.features)],
+        alignments=[plot_example(one, number) for number, one in enumerate(page.alignments)],
+        confusions=[_confusion_table(name, score) for name, score in page.scores.items()],
+        worst={name: [_shown(one, page.scores[name].unit, audio[name]) for one in own] for name, own in worst.items()},
+        difference=_difference_table(page.difference),
+        styles={},
+    )
+    write_whole(page.run_dir / "report" / "report.html", text)
+
+
+def _shown(one: ScoredUtterance, unit: Unit, audio: Mapping[str, np.ndarray]) -> Worst:
+    size = f"{count(one.words.errors, 'error')} in {count(one.words.num_reference, unit)}"
+    samples = audio.get(one.utterance.id)
+    return Worst(one.utterance.id, size, aligned_view(one.alignment), "" if samples is None else _address(samples))
+
+
+def _address(samples: np.ndarray) -> str:
+    content = io.BytesIO()
+    soundfile.write(content, samples, PLAYED_HZ, format="FLAC", subtype="PCM_16")
+    return f"data:audio/flac;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+def _confusion_table(name: str, score: Score) -> Table:
+    counted = confusions(one.alignment for one in score.utterances).items()
+    frequent = sorted(counted, key=lambda item: (-item[1], error_name(item[0]), str(item[0])))[:NUM_CONFUSIONS]
+    rows = [
+        [Cell(pair[0] or UNKNOWN), Cell(pair[1] or UNKNOWN), Cell(str(times)), Cell(error_name(pair))]
+        for pair, times in frequent
+    ]
+    columns = [Column("said", True), Column("recognized", True), Column("times"), Column("error", True)]
+    return Table(f"Most frequent errors on {name}", columns, rows)
+
+
+def _difference_table(difference: Mapping[str, tuple[str, str]]) -> Table:
+    rows = [[Cell(key), Cell(theirs), Cell(ours)] for key, (theirs, ours) in difference.items()]
+    columns = [Column("key", True), Column("recipe", True), Column("this run", True)]
+    return Table("Differs from its recipe", columns, rows)

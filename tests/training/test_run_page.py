@@ -1,0 +1,60 @@
+"""The page of a run: what it draws, what it plays, and that it loads and breaks nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from lhotse.testing.dummies import dummy_cut
+from lhotse.utils import fastcopy
+
+from asr.evaluation.wer import Utterance, score
+from asr.training.run_page.examples import Example, token_probs
+from asr.training.run_page.page import RunPage, write_run_page
+from tests.compare.report.parsed_page import parse, table_of
+from tests.training.heads import HEADS, module_with
+from tests.training.tiny import batch_of
+
+EVIL = "<script>alert(1)</script>"
+ROWS = {"train/loss": (45.0, 2.0, 0.3), "train/lr": (0.1, 0.2, 0.1), "val/dev/loss": (30.0, 2.5, 0.9)}
+
+
+@pytest.fixture
+def written(tmp_path):
+    rows = [f"{step},{name},{value}\n" for name, values in ROWS.items() for step, value in enumerate(values)]
+    (tmp_path / "metrics.csv").write_text("step,name,value\n" + "".join(rows))
+    (tmp_path / "report").mkdir()
+    said = [Utterance("u1", "one two", "one too"), Utterance("u2", f"two {EVIL}", "too"), Utterance("u3", "a", "a")]
+    cut = fastcopy(dummy_cut(0, with_data=True), id="u1")  # of u2 there is no audio
+    features = [Example("a", EVIL, np.random.default_rng(0).normal(size=(8, 50)), 0.01)]
+    alignments = [Example("b", "ab", np.eye(2), 0.04, ("\u2581a", "b"))]
+    given = {"test": score(said)}, {"test": [cut]}, features, alignments, {"optimizer.lr": ("0.002", "0.01")}
+    write_run_page(RunPage(tmp_path, ["test: 50 %"], ["synthetic"], *given))
+    return (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_page_has_curves_pictures_errors_audio_and_the_difference_from_the_recipe(written):
+    found = parse(written)
+    titles = [image.attributes["alt"] for image in found.all("img")]
+    assert titles == ["Loss", "Learning rate", "a", "b"]
+    assert all(image.attributes["src"].startswith("data:image/svg") for image in found.all("img"))
+    assert table_of(found, "Most frequent errors on test")[1] == ["two", "too", "2", "substitution"]
+    assert table_of(found, "Differs from its recipe")[1] == ["optimizer.lr", "0.002", "0.01"]
+    (sound,) = found.all("audio")
+    assert sound.attributes["src"].startswith("data:audio/flac;base64,")
+    assert [one.text.split(":")[0] for one in found.all("figcaption")[-2:]] == ["u2", "u1"]
+
+
+def test_the_page_loads_nothing_and_texts_of_others_stay_text(written):
+    assert "<script" not in written
+    assert "://" not in written.replace("http%3A//", "").replace("https%3A//", "")
+    (policy,) = [one for one in parse(written).all("meta") if "http-equiv" in one.attributes]
+    assert policy.attributes["content"].startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_says_how_probable_tokens_are_over_time(head):
+    recognizer, batch = module_with(head, dropout=0.2).recognizer.eval(), batch_of(60, 52)
+    first, second = token_probs(recognizer, batch)
+    lengths = recognizer(batch.features, batch.num_frames)[1].tolist()
+    assert [tuple(first.shape), tuple(second.shape)] == [(1, lengths[0]), (2, lengths[1])]
+    assert 0 <= second.min() < second.max() <= 1
