@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.strategies import DDPStrategy
 
 from asr.config.instantiate import instantiate
@@ -51,12 +52,8 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     in_backward, peer_timeout_s = node.pop("step_in_backward", False), node.pop("peer_timeout_s", None)
     if node.pop("compile", False):
         callbacks = [*callbacks, CompiledEncoder()]
-    if node.pop("capture", False):
-        if in_backward:
-            raise ConfigError(
-                "trainer.capture=true computes all gradients of the encoder at once, and trainer.step_in_backward=true "
-                "needs them one by one; set one of the two to false"
-            )
+    captures = node.pop("capture", False)
+    if captures:
         callbacks = [*callbacks, CapturedEncoder()]
     node["max_epochs"] = -1
     node["val_check_interval"] *= node["accumulate_grad_batches"]
@@ -65,6 +62,11 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
         _set_ddp_options(trainer.strategy, peer_timeout_s)
     if in_backward:
         check_in_backward(trainer)
+    if captures and (in_backward or trainer.world_size > 1 or not isinstance(trainer.accelerator, CUDAAccelerator)):
+        raise ConfigError(
+            "trainer.capture=true needs trainer=gpu, trainer.devices=1 and trainer.step_in_backward=false: "
+            "a graph computes all gradients of the encoder at once"
+        )
     return trainer
 
 

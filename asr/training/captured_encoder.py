@@ -148,9 +148,9 @@ class CapturedForward:
 
 
 class CapturedEncoder(pl.Callback):
-    """Replays the passes of the encoder in training from CUDA graphs, on one GPU.
+    """Replays the passes of the encoder in training from CUDA graphs.
 
-    With several, gradients would go past DistributedDataParallel: then passes are as always, and so they are on a CPU.
+    On one GPU: on several, the gradients would go past DistributedDataParallel.
     """
 
     def __init__(self) -> None:
@@ -159,9 +159,8 @@ class CapturedEncoder(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take the place of the encoder's forward pass."""
         assert isinstance(pl_module, TrainingModule)
-        if pl_module.device.type == "cuda" and trainer.world_size == 1:
-            encoder = pl_module.recognizer.encoder
-            self.captured = vars(encoder)["forward"] = CapturedForward(encoder)
+        encoder = pl_module.recognizer.encoder
+        self.captured = vars(encoder)["forward"] = CapturedForward(encoder)
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Forget a pass that had no backward pass, such as one without a feasible utterance."""
