@@ -108,7 +108,7 @@ def test_a_system_that_never_learned_is_reported_as_failed(wers, learned, tmp_pa
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"only": ["sgd"]}, "sweep.only: .*'sgd'"),
+        ({"only": ["adagrad"]}, "sweep.only: .*'adagrad'"),
         ({"only": []}, "sweep.only"),
         ({"common_schedule": "wsd"}, "sweep.schedules: .*'wsd'"),
         ({"search": ["optimizer.weight_decay"]}, "sweep.search: the lr of adamw"),

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from asr.plain_data import read_yaml
 from asr.tracking.wandb_logger import _run_id
 
-LAST = "trainer.max_steps: Input should be greater than or equal to 1; given 0"  # after composing, before any work
+LAST = "trainer.max_steps: Input should be greater than 0; given 0"  # after composing, before any work
 WANDB = {"_target_": "asr.tracking.wandb_logger.WandbTracking"}
 
 

@@ -77,7 +77,7 @@ def test_updates_are_those_of_the_plain_layers_and_nothing_is_compiled_after_the
     states = [module.state_dict() for module in (plain, compiled)]
     assert list(states[0]) == list(states[1])
     for name, value in states[0].items():
-        torch.testing.assert_close(states[1][name], value, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(states[1][name], value, rtol=1e-3, atol=1e-4)
     assert not any("forward" in vars(part) for part in compiled.recognizer.modules()), "the layers are put back"
 
 
