@@ -17,6 +17,7 @@ from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.chunks import StreamingCache
 from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat, scaled_linear, with_zero_grad
 from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
+from asr.models.kernels import is_tracing
 
 PENALTY_PROBABILITY = 0.1
 
@@ -92,6 +93,7 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
             batch_count, whitening_schedule(batch_count, 3.0), gradient_scale=0.025, num_groups=num_heads
         )
         self.pos_skip_rate = ScheduledFloat(batch_count, (0.0, 0.5), (4000.0, 0.0))
+        self.pos_skip = batch_count.register_independent(self.pos_skip_rate)
 
     def forward(self, x: Tensor, pos_emb: Tensor, attn_mask: Tensor, cache: StreamingCache) -> AttentionWeights:
         """Return weights of H heads.
@@ -106,7 +108,7 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         key = cache.extend(self.whiten_keys(self.balance_keys(key)))
         # a limit on the scores themselves: a softmax near 0 or 1 has no gradient left that could bring them back
         penalize = self.training and self.batch_count.works(PENALTY_PROBABILITY)
-        if self.training and self.batch_count.works(self.pos_skip_rate):
+        if self.training and not is_tracing() and self.batch_count.works_alone[self.pos_skip]:
             query, pos = with_zero_grad(query, self.linear_pos.weight), None
         else:
             pos = self.linear_pos(pos_emb).t().unflatten(0, (self.num_heads, -1))

@@ -138,8 +138,6 @@ class ZipformerEncoder(nn.Module):
                 yield module.probability
             elif isinstance(module, Whiten):
                 yield module.largest_probability
-            elif isinstance(module, ZipformerEncoderLayer):
-                yield from (module.const_attention_rate, module.self_attn_weights.pos_skip_rate)
 
     @property
     def layers_to_compile(self) -> list[ZipformerEncoderLayer]:

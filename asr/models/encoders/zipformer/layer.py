@@ -31,6 +31,7 @@ from asr.models.encoders.zipformer.scaling import (
     masked,
 )
 from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
+from asr.models.kernels import is_tracing
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,7 @@ class ZipformerEncoderLayer(nn.Module):
         self.conv_skip_rate = ScheduledFloat(batch_count, *early)
         self.ff_skip_rate = ScheduledFloat(batch_count, *late)
         self.const_attention_rate = ScheduledFloat(batch_count, (0.0, 0.25), (4000.0, 0.025))
+        self.constant = batch_count.register_independent(self.const_attention_rate)
 
     def forward(self, x: Tensor, frames: Frames, draws: Draws | None = None, cache: StreamingCache = WHOLE) -> Tensor:
         """Apply the layer to x (B, T, D), and to what is kept of the frames before; without draws in evaluation."""
@@ -162,7 +164,7 @@ class ZipformerEncoderLayer(nn.Module):
         weights = self.self_attn_weights(x, frames.pos_emb, frames.attn_mask, cache)
         x = x + self.feed_forward1(x, dropout1)
         # now and then the mean over all frames, so that it does not depend on sharp attention
-        constant = self.training and self.batch_count.works(self.const_attention_rate)
+        constant = self.training and not is_tracing() and self.batch_count.works_alone[self.constant]
         nonlinear = self.nonlin_attention(x, weights, cache, constant)
         x = x + masked(self.balancer_na(nonlinear), attends)
         x = x + masked(self.self_attn1(x, weights, cache), attends)
@@ -176,7 +178,7 @@ class ZipformerEncoderLayer(nn.Module):
         return self.whiten(self.balancer2(x))
 
     def is_plain(self) -> bool:
-        """Return whether this is a forward pass as most are, see `BatchCount`."""
+        """Return whether this is a plain forward pass, see `BatchCount`."""
         return self.batch_count.is_plain
 
     def cache_shapes(self, left_frames: int) -> tuple[tuple[int, int], ...]:

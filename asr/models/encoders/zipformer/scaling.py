@@ -29,9 +29,10 @@ class BatchCount:
     does, makes schedules independent of the batch size, of the number of processes, and of accumulation.
 
     Attributes:
-        seldom: probabilities of all that works in some forward passes only.
+        seldom: probabilities of all that changes gradients in some forward passes only.
         drawn: what decides which of it works in this pass, see `works`.
-        is_plain: whether none of it does.
+        works_alone: what works in this pass of all that changes encodings, by its place; see `register_independent`.
+        is_plain: whether nothing of both does.
         values: (N,) what was registered, as it is in this forward pass, where the encoder is.
     """
 
@@ -41,6 +42,8 @@ class BatchCount:
         self._registered: list[FloatLike] = []
         self.seldom: Sequence[FloatLike] = ()
         self.drawn, self.is_plain = 1.0, True
+        self._independent: list[FloatLike] = []
+        self.works_alone: list[bool] = []
         self.values = torch.empty(0)
 
     def set(self, num_batches: float) -> None:
@@ -52,10 +55,17 @@ class BatchCount:
         self._registered += values
         return slice(len(self._registered) - len(values), len(self._registered))
 
+    def register_independent(self, probability: FloatLike) -> int:
+        """Have what changes encodings drawn by itself, or layers would all be changed at once; return its place."""
+        self._independent.append(probability)
+        self.works_alone.append(False)
+        return len(self.works_alone) - 1
+
     def begin_pass(self, device: torch.device) -> None:
         """Draw what works in a forward pass in training, and compute all values for it."""
         self.drawn = draw()
-        self.is_plain = not any(map(self.works, self.seldom))
+        self.works_alone = [draw() < float(probability) for probability in self._independent]
+        self.is_plain = not any(self.works_alone) and not any(map(self.works, self.seldom))
         values = torch.tensor([float(value) for value in self._registered])
         # one copy for all of them, into memory that stays: a captured pass reads there
         if self.values.device != device or len(self.values) != len(values):
@@ -67,7 +77,7 @@ class BatchCount:
         """Return whether what works with this probability works in this forward pass.
 
         One number decides for all modules. Each keeps its probability, but what works seldom works in the same passes:
-        most passes are without any of it, and are the same code, which can be compiled.
+        many passes are without any of it, and are the same code, which can be compiled.
         """
         return not is_tracing() and self.drawn < float(probability)
 
