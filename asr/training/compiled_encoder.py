@@ -18,6 +18,7 @@ from asr.training.module import TrainingModule
 BACKEND = "inductor"
 # torch's code depends on the sizes that it first sees, and is other code for one utterance than for several
 EXAMPLES = ((4, 400), (1, 400))  # B, T
+LATE_S = 1e12  # seconds of audio, after which a Zipformer has many plain passes: at first nearly none is
 
 
 class CompiledEncoder(pl.Callback):
@@ -32,7 +33,7 @@ class CompiledEncoder(pl.Callback):
         assert isinstance(pl_module, TrainingModule)
         encoder, num_features = pl_module.recognizer.encoder, len(pl_module.recognizer.normalize.mean)
         compile_layers(encoder)
-        pl_module.recognizer.set_batch_count(0.0)
+        pl_module.recognizer.set_batch_count(LATE_S)
         with torch.random.fork_rng([pl_module.device] if pl_module.device.type == "cuda" else []):
             for example in EXAMPLES:
                 _differentiate(trainer, encoder, torch.zeros(*example, num_features, device=pl_module.device))

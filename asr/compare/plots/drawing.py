@@ -92,9 +92,8 @@ def draw(
         axes.set_title(title)
         legend = fill(axes)
         handles, names = [handle for handle, _ in legend], [name for _, name in legend]
-        entry_pt = (
-            0.58 * LEGEND_PT * max(map(len, names), default=0) + 34
-        )  # width of DejaVu's letters and of the sample line
+        # width of DejaVu's letters and of the sample line
+        entry_pt = 0.58 * LEGEND_PT * max(map(len, names), default=0) + 34
         columns = max(1, min(3, len(names), int(72 * WIDTH_IN // entry_pt)))
         figure.set_size_inches(WIDTH_IN, axes_in + LEGEND_ROW_IN * -(-len(names) // columns))
         # matplotlib leaves out labels that begin with an underscore

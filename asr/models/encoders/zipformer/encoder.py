@@ -162,17 +162,16 @@ class ZipformerEncoder(nn.Module):
         Returns:
             Encodings (B, T', D), unspecified where padded, and their valid lengths (B,), in 40 ms frames.
         """
-        if not self.training:
-            # nothing drawn: results must not depend on a seed
-            self.chunks = self._draw_chunks(slice(1))
-        elif not self.has_begun:
+        if self.training and not self.has_begun:
             self.begin_pass(features.device)
         self.has_begun = False
+        # nothing drawn in evaluation: results must not depend on a seed
+        chunks = self.chunks if self.training else self._draw_chunks(slice(1))
         x, lengths = self.encoder_embed(features, num_frames)
         masks = self._channel_masks(x)
         outputs = []
         for stack, width, mask in zip(self.encoders, self.encoder_dim, masks, strict=True):
-            x = stack(convert_num_channels(x, width), lengths, mask, self.chunks)
+            x = stack(convert_num_channels(x, width), lengths, mask, chunks)
             outputs.append(x)
         return self.downsample_output(full_dim_output(outputs), lengths), self.output_frames(num_frames)
 
