@@ -129,7 +129,7 @@ class EvaluationLoader:
 
 
 def ignore_signals_except_parents(parent: int, worker: int) -> None:
-    """Ignore signals except a SIGTERM of the parent process, and end together with it.
+    """Ignore signals except a SIGTERM of the parent process, and end together with it; for processes of a `WorkerContext`.
 
     A scheduler that preempts a job signals all of its processes. A worker that ended then would end the run with an
     error before its checkpoint is written. A worker that outlived a killed run would keep the run's folder locked:
@@ -146,12 +146,24 @@ def ignore_signals_except_parents(parent: int, worker: int) -> None:
     threading.excepthook = lambda failed: _end_unless_connection_lost(failed.exc_type, failed.exc_value, None)
     sys.excepthook = _end_unless_connection_lost  # called by multiprocessing's thread that shares tensors
     if sys.platform == "linux":
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=_wait_for_parent, args=(parent,), daemon=True).start()
+
+
+class _WorkerProcess(multiprocessing.context.ForkProcess):
+    def start(self) -> None:
+        # every thread of the worker inherits the mask: one that a library starts before ours could be the one to be killed
+        blocked = {signal.SIGTERM} if sys.platform == "linux" else set()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class WorkerContext(multiprocessing.context.ForkContext):
     """Makes worker processes by fork: a spawned one would import torch and lhotse again, in every epoch."""
+
+    Process = _WorkerProcess
 
     def Queue(self, maxsize: int = 0) -> multiprocessing.queues.Queue:
         """Return a queue through which a worker sends its batches, or ends."""

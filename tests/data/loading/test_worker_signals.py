@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 
 import pytest
 from torch.utils.data import DataLoader
 
-from asr.data.loading.loader import ignore_signals_except_parents
+from asr.data.loading.loader import WorkerContext, ignore_signals_except_parents
 
 PR_GET_PDEATHSIG = 2
 
@@ -42,7 +43,9 @@ class Pids:
 
 def loader(items) -> DataLoader:
     init = partial(ignore_signals_except_parents, os.getpid())
-    return DataLoader(items, batch_size=None, num_workers=1, worker_init_fn=init, multiprocessing_context="fork")
+    return DataLoader(
+        items, batch_size=None, num_workers=1, worker_init_fn=init, multiprocessing_context=WorkerContext()
+    )
 
 
 @pytest.fixture
@@ -62,6 +65,17 @@ def test_a_signal_from_elsewhere_changes_nothing(reading, number):
     items, reader = reading
     send(number, reader)
     send(number, reader)
+    assert list(items) == [reader] * 39
+
+
+def test_a_thread_that_a_library_starts_in_each_child_is_not_hit():
+    library = {"starts": True}
+    sleeper = threading.Thread(target=time.sleep, args=(600,), daemon=True)
+    os.register_at_fork(after_in_child=lambda: library["starts"] and sleeper.start())
+    items = iter(loader(Pids()))
+    reader = next(items)
+    library["starts"] = False
+    send(signal.SIGTERM, reader)
     assert list(items) == [reader] * 39
 
 
