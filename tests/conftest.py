@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # paths below tests/ of what pytest -m "" alone runs: hostile files, faults, schedulers, sweeps, simulations, and all
 # but a few of the commands, each of which trains or decodes a whole run
 SLOW = (
-    *("commands/", "demo/", "export/", "faults/", "security/", "slurm/"),
+    *("commands/", "demo/", "docs/test_blocks", "export/", "faults/", "security/", "slurm/"),
     *("compare/statistics/test_check_statistics.py", "models/zipformer/test_convert.py"),
     *("models/zipformer/test_equality.py", "recipes/test_spoken.py", "test_toy_magnitudes.py"),
     *("recipes/test_an4_commands.py", "recipes/test_custom_choices.py", "recipes/test_large_corpora.py"),

@@ -1,0 +1,64 @@
+"""Hooks of mkdocs: pages of the repository outside docs/, and notebooks, become pages of the site."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from nbconvert import MarkdownExporter
+
+ROOT = Path(__file__).parents[1]
+# file of the repository → page or picture of the site
+ON_SITE = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "optim/README.md": "optim/index.md",
+    "optim/RESULTS.md": "optim/results.md",
+    "optim/HEAVYBALL.md": "optim/heavyball.md",
+    **{
+        str(path.relative_to(ROOT)): f"recipes/{path.parent.name}/index.md" for path in ROOT.glob("recipes/*/README.md")
+    },
+    **{
+        str(path.relative_to(ROOT)): f"recipes/{path.parent.name}/results.md"
+        for path in ROOT.glob("recipes/*/RESULTS.md")
+    },
+    **{str(path.relative_to(ROOT)): str(path.relative_to(ROOT)) for path in ROOT.glob("recipes/*/pictures/*")},
+}
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#\s]*)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that lie outside docs/, and the notebooks with their outputs."""
+    for path, page in ON_SITE.items():
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / path)))
+    for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        body, resources = MarkdownExporter().from_filename(str(notebook.abs_src_path))
+        files.remove(notebook)
+        files.append(File.generated(config, notebook.src_uri.replace(".ipynb", ".md"), content=body))
+        for name, picture in resources["outputs"].items():
+            files.append(File.generated(config, f"tutorials/{name}", content=picture))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Point links at pages of the site; a link to another file of the repository becomes its text."""
+    source = {there: here for here, there in ON_SITE.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+
+    def on_site(link: re.Match[str]) -> str:
+        picture, text, target, anchor = link.groups()
+        path = os.path.normpath(os.path.join(os.path.dirname(source), target))
+        there = ON_SITE.get(path) or path.removeprefix("docs/").replace(".ipynb", ".md")
+        if files.get_file_from_path(there) is None:
+            if not (ROOT / path).exists():
+                return link[0]  # mkdocs warns of it
+            return text
+        relative = os.path.relpath(there, os.path.dirname(page.file.src_uri))
+        return f"{picture}[{text}]({relative}{anchor or ''})"
+
+    return LINK.sub(on_site, markdown)

@@ -1,0 +1,112 @@
+"""Every block of the documentation runs, page by page, in its order; trainings are shortened.
+
+A block of sh runs as it stands, one of python in the namespace of its page; a block whose first line is a comment with a path
+is written to that file. ``<!-- not run: REASON -->`` before a block leaves it out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+import asr
+from tests.commands.conftest import TINY
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(path for path in (ROOT / "docs").glob("*.md"))
+BLOCK = re.compile(r"(?:<!-- not run: (.+?) -->\n+)?^```(sh|python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+SMALL = tuple(word for word in TINY if not word.startswith("encoder."))
+SIZES = {
+    "transformer": tuple(word for word in TINY if word.startswith("encoder.")),
+    "zipformer": (
+        *(
+            "encoder.encoder_dim=[16,24,16]",
+            "encoder.encoder_unmasked_dim=[16,16,16]",
+            "encoder.feedforward_dim=[16,16,16]",
+        ),
+        *("encoder.num_encoder_layers=[1,1,1]", "encoder.subsampling_channels=[2,4,4]"),
+    ),
+}
+ONCE = ("sweep.trials=2", "sweep.max_extra_trials=0")
+
+
+def shortened(line: str) -> str:
+    """Return a command that trains a little; others stay as they are."""
+    if not re.match(r"asr-(train|prepare)\b", line) or "resume=" in line:
+        return line
+    own = "encoder._target_" in line
+    size = () if own else SIZES["zipformer" if "zipformer" in line else "transformer"]
+    sizes = [word for word in (*SMALL, *size) if "recipe=custom" not in line or not word.startswith("data.prepare.")]
+    return " ".join([line, *sizes, *(ONCE if "sweep=optimizers" in line else ())])
+
+
+@pytest.fixture(scope="session")
+def stage(trained, tmp_path_factory) -> Path:
+    """A folder with a run, and recordings, texts and noise of one's own."""
+    folder = tmp_path_factory.mktemp("stage")
+    shutil.copytree(trained.folder / "data", folder / "data", symlinks=True)
+    shutil.copytree(trained.run_dir, folder / "runs" / "digits" / "first")
+    (folder / "runs" / "latest").symlink_to("digits/first")
+    audio = sorted((folder / "data").rglob("audio/*/*.flac"))[:48]
+    rows = [f"{path.relative_to(folder)}\tone two three" for path in audio]
+    for name, part in (("my.tsv", rows), ("quiet.tsv", rows[:4]), ("noisy.tsv", rows[4:8])):
+        (folder / name).write_text("\n".join(["audio\ttext", *part]) + "\n")
+    for number, path in enumerate(audio[:3]):
+        (folder / "recordings").mkdir(exist_ok=True)
+        shutil.copy(path, folder / "recordings" / f"{number}.flac")
+    samples, rate = zip(*(soundfile.read(path) for path in audio[:4]), strict=True)
+    soundfile.write(folder / "talk.flac", np.concatenate(samples), rate[0])
+    (folder / "noise").mkdir()
+    soundfile.write(folder / "noise" / "rain.wav", np.random.default_rng(0).normal(0, 0.1, 80_000), 16_000)
+    (folder / "sentences.txt").write_text("one two three\nfour five six\n" * 20)
+    (folder / "names.txt").write_text("one two\nseven\n")
+    return folder
+
+
+def run_sh(block: str, folder: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "WANDB_MODE": "offline", "PATH": path, "PYTHONPATH": f"{folder}:{ROOT}"}
+    for line in block.replace("\\\n", " ").splitlines():
+        done = subprocess.run(
+            ["bash", "-c", shortened(line)],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_block_runs(page, stage, tmp_path, monkeypatch):
+    folder = tmp_path / "place"
+    shutil.copytree(stage, folder, symlinks=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    for name in ("train", "training_parts"):
+        made = getattr(asr, name)
+        monkeypatch.setattr(asr, name, lambda words, made=made: made([*words, *SMALL]), raising=False)
+    names: dict[str, object] = {}
+    for reason, language, block in BLOCK.findall(page.read_text(encoding="utf-8")):
+        file = re.match(r"# ([\w./-]+\.\w+)\n", block)
+        if file:
+            (folder / file[1]).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file[1]).write_text(block)
+        elif reason:
+            print(f"not run: {reason}\n{block}")
+        elif language == "sh":
+            run_sh(block, folder)
+        elif language == "python":
+            with contextlib.redirect_stdout(sys.stderr):
+                exec(block, names)
