@@ -1,7 +1,7 @@
 """Every block of the documentation runs, page by page, in its order; trainings are shortened.
 
-A block of sh runs as it stands, one of python in the namespace of its page; a block whose first line is a comment with a path
-is written to that file. ``<!-- not run: REASON -->`` before a block leaves it out.
+A block of sh runs as it stands, one of python in the namespace of its page; a block whose first line is a comment
+with a path is written to that file. ``<!-- not run: REASON -->`` before a block leaves it out.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class EvaluationLoader:
 
 
 def ignore_signals_except_parents(parent: int, worker: int) -> None:
-    """Ignore signals except a SIGTERM of the parent process, and end together with it; for processes of a `WorkerContext`.
+    """Ignore signals except a SIGTERM of the parent process, and end together with it.
 
     A scheduler that preempts a job signals all of its processes. A worker that ended then would end the run with an
     error before its checkpoint is written. A worker that outlived a killed run would keep the run's folder locked:
@@ -151,7 +151,7 @@ def ignore_signals_except_parents(parent: int, worker: int) -> None:
 
 class _WorkerProcess(multiprocessing.context.ForkProcess):
     def start(self) -> None:
-        # every thread of the worker inherits the mask: one that a library starts before ours could be the one to be killed
+        # inherited by all threads of the worker: one that a library starts before ours could be killed by the signal
         blocked = {signal.SIGTERM} if sys.platform == "linux" else set()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         try:
