@@ -22,7 +22,7 @@ import asr
 from tests.commands.conftest import TINY
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(path for path in (ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- not run: (.+?) -->\n+)?^```(sh|python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SMALL = tuple(word for word in TINY if not word.startswith("encoder."))
 SIZES = {
@@ -36,7 +36,8 @@ SIZES = {
         *("encoder.num_encoder_layers=[1,1,1]", "encoder.subsampling_channels=[2,4,4]"),
     ),
 }
-ONCE = ("sweep.trials=2", "sweep.max_extra_trials=0")
+SWEPT = ("trainer.max_steps=4", "trainer.val_check_interval=2")
+TUNED = ("sweep.trials=2", "sweep.max_extra_trials=0")
 
 
 def shortened(line: str) -> str:
@@ -46,7 +47,7 @@ def shortened(line: str) -> str:
     own = "encoder._target_" in line
     size = () if own else SIZES["zipformer" if "zipformer" in line else "transformer"]
     sizes = [word for word in (*SMALL, *size) if "recipe=custom" not in line or not word.startswith("data.prepare.")]
-    return " ".join([line, *sizes, *(ONCE if "sweep=optimizers" in line else ())])
+    return " ".join([line, *sizes, *(SWEPT if " -m " in line else ()), *(TUNED if "sweep=optimizers" in line else ())])
 
 
 @pytest.fixture(scope="session")
@@ -68,6 +69,7 @@ def stage(trained, tmp_path_factory) -> Path:
     (folder / "noise").mkdir()
     soundfile.write(folder / "noise" / "rain.wav", np.random.default_rng(0).normal(0, 0.1, 80_000), 16_000)
     (folder / "sentences.txt").write_text("one two three\nfour five six\n" * 20)
+    (folder / ".venv").symlink_to(sys.prefix)
     (folder / "names.txt").write_text("one two\nseven\n")
     return folder
 
