@@ -204,12 +204,12 @@ def _refuse_unknown_peers(trainer: Trainer) -> None:
         found = " ".join(f"{name}={os.environ[name]}" for name in (*RANK_VARIABLES, NUM_RANKS) if name in os.environ)
         raise ConfigError(
             f"{found}: by these variables this is one of several processes, but the trainer does not know of others; "
-            "unset them, or start all processes with torchrun or srun, as the README shows"
+            "unset them, or start all processes with torchrun or srun, as docs/clusters.md shows"
         )
     if trainer.world_size > trainer.num_devices and not is_started_as_rank(trainer):
         raise ConfigError(
             f"trainer.num_nodes={trainer.num_nodes}: on several machines start one process per device with torchrun or "
-            "srun, as the README shows"
+            "srun, as docs/clusters.md shows"
         )
 
 

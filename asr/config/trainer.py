@@ -99,8 +99,8 @@ def _instantiate(node: Mapping[str, Any], loggers: list[Any], callbacks: list[An
             lacking = "srun was not given --ntasks-per-node=N, for which -n (--ntasks) does not do"
         raise ConfigError(
             f"{' '.join(slurm)}: by these variables SLURM has started several processes, but {lacking}; unset them, or "
-            "start one process per device with srun --ntasks-per-node=N and trainer=slurm trainer.devices=N, as the "
-            "README shows"
+            "start one process per device with srun --ntasks-per-node=N and trainer=slurm trainer.devices=N, as "
+            "docs/clusters.md shows"
         ) from error
     return trainer
 
