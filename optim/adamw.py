@@ -35,9 +35,10 @@ class AdamW(Composable):
     def __init__(
         self,
         params: Any,
-        lr: float | Tensor = 2.5e-3,
-        betas: tuple[float, float] = (0.9, 0.99),
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         **common: Unpack[CommonOptions],
     ) -> None:
+        common.setdefault("weight_decay", 0.01)
         super().__init__(params, [Adam(betas, eps)], lr=lr, **common)

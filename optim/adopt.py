@@ -45,9 +45,9 @@ class ADOPT(Composable):
     def __init__(
         self,
         params: Any,
-        lr: float | Tensor = 2.5e-3,
-        betas: tuple[float, float] = (0.9, 0.99),
-        eps: float = 1e-8,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.9999),
+        eps: float = 1e-6,
         clip_exponent: float | None = 0.25,
         **common: Unpack[CommonOptions],
     ) -> None:
@@ -76,8 +76,8 @@ class EarlierMoment(Transform):
 
     def __init__(
         self,
-        betas: tuple[float, float] = (0.9, 0.99),
-        eps: float = 1e-8,
+        betas: tuple[float, float] = (0.9, 0.9999),
+        eps: float = 1e-6,
         clip_exponent: float | None = 0.25,
         *,
         name: str = "",

@@ -31,7 +31,7 @@ class CommonOptions(TypedDict, total=False):
         update_clipping: the same for what leaves the rule; without global_norm.
         caution: leave out what the gradient contradicts, see `Caution`.
         mars: correct gradients by their change since the last step, see `MarsCorrection`; one more tensor of state.
-        mars_gamma: strength of that, at least 0; default 0.0025.
+        mars_gamma: strength of that, at least 0; default 0.025.
         palm: let beta2 be 1 − t^-beta2_scale, see `beta2_of`; refused by rules without second moment.
         beta2_scale: above 0; default 0.8.
         storage_dtype: of the statistics that have the parameter's shape, see `StateStorage`; default "float32".
@@ -101,7 +101,7 @@ class Composable(Chain):
             )
         take = given.pop
         transforms = [
-            MarsCorrection(take("mars", False), take("mars_gamma", 0.0025)),
+            MarsCorrection(take("mars", False), take("mars_gamma", 0.025)),
             Clipping(take("gradient_clipping", None), "gradient_clipping"),
             *([PalmBeta2(take("palm", False), take("beta2_scale", 0.8))] if self.has_beta2 else []),
             *rule,

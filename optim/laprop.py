@@ -35,9 +35,9 @@ class LaProp(Composable):
     def __init__(
         self,
         params: Any,
-        lr: float | Tensor = 2.5e-3,
-        betas: tuple[float, float] = (0.9, 0.99),
-        eps: float = 1e-8,
+        lr: float | Tensor = 4e-4,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-15,
         **common: Unpack[CommonOptions],
     ) -> None:
         super().__init__(params, [NormalizedMomentum(betas, eps)], lr=lr, **common)

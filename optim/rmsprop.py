@@ -45,9 +45,9 @@ class RMSprop(Composable):
     def __init__(
         self,
         params: Any,
-        lr: float | Tensor = 2.5e-3,
-        betas: tuple[float, float] = (0.9, 0.99),
-        eps: float = 1e-6,
+        lr: float | Tensor = 1e-2,
+        betas: tuple[float, float] = (0.9, 0.9),
+        eps: float = 1e-8,
         **common: Unpack[CommonOptions],
     ) -> None:
         super().__init__(params, [RootMeanSquare(betas, eps)], lr=lr, **common)
@@ -71,7 +71,7 @@ class RootMeanSquare(Transform):
     foreach = True
     shardable = True
 
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-6, *, name: str = "") -> None:
+    def __init__(self, betas: tuple[float, float] = (0.9, 0.9), eps: float = 1e-8, *, name: str = "") -> None:
         super().__init__(name=name, betas=betas, eps=eps)
 
     def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:

@@ -72,8 +72,8 @@ class Muon(Composable):
     def __init__(
         self,
         params: Any,
-        lr: float | Tensor = 2.5e-3,
-        betas: tuple[float, float] = (0.9, UNUSED_BETA2),
+        lr: float | Tensor = 0.02,
+        betas: tuple[float, float] = (0.95, UNUSED_BETA2),
         *,
         nesterov: bool = True,
         **options: Unpack[MatrixOptions],

@@ -43,14 +43,14 @@ class NorMuon(Composable):
     def __init__(
         self,
         params: Any,
-        lr: float | Tensor = 2.5e-3,
+        lr: float | Tensor = 0.02,
         betas: tuple[float, float] = (0.95, 0.95),
-        eps: float = 1e-8,
+        eps: float = 1e-10,
         *,
         nesterov: bool = True,
         **options: Unpack[MatrixOptions],
     ) -> None:
-        own, common = split_options({"adjust_lr_fn": "match_rms_adamw", **options})
+        own, common = split_options(options)
         rule = [NesterovMomentum(betas, nesterov), Orthogonalize(**own), NormalizeNeurons(betas, eps)]
         super().__init__(params, rule, lr=lr, **common)
 
@@ -73,7 +73,7 @@ class NormalizeNeurons(Transform):
 
     allowed: ClassVar = {"betas": BETAS, "eps": "(0, inf)"}
 
-    def __init__(self, betas: tuple[float, float] = (0.95, 0.95), eps: float = 1e-8, *, name: str = "") -> None:
+    def __init__(self, betas: tuple[float, float] = (0.95, 0.95), eps: float = 1e-10, *, name: str = "") -> None:
         super().__init__(name=name, betas=betas, eps=eps)
 
     def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:

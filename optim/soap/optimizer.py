@@ -35,7 +35,7 @@ class SOAP(Composable):
         use_precond_schedule: refresh ever more rarely.
         precond_scheduler: (a, b) of that schedule, each above 0.
         shard_matrix_work: in a distributed run, divide the new bases over the processes.
-        common: see `optim.composable.CommonOptions`; the defaults of weight_decay and warmup_steps are 0.01 and 1.
+        common: see `optim.composable.CommonOptions`; ``weight_decay`` is 0.01 by default.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -59,12 +59,12 @@ class SOAP(Composable):
         self,
         params: Any,
         lr: float | Tensor = 3e-3,
-        betas: tuple[float, float] = (0.9, 0.95),
+        betas: tuple[float, float] = (0.95, 0.95),
         shampoo_beta: float = 0.95,
         eps: float = 1e-8,
-        precondition_frequency: int = 2,
-        max_precond_dim: int = 2048,
-        merge_dims: bool = True,
+        precondition_frequency: int = 10,
+        max_precond_dim: int = 10_000,
+        merge_dims: bool = False,
         precondition_1d: bool = False,
         normalize_grads: bool = False,
         correct_bias: bool = True,
@@ -89,5 +89,5 @@ class SOAP(Composable):
             precond_scheduler=precond_scheduler,
             shard_matrix_work=shard_matrix_work,
         )
-        options: CommonOptions = {"weight_decay": 0.01, "warmup_steps": 1, **common}
-        super().__init__(params, [rule], lr=lr, **options)
+        common.setdefault("weight_decay", 0.01)
+        super().__init__(params, [rule], lr=lr, **common)
