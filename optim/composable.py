@@ -39,6 +39,12 @@ class CommonOptions(TypedDict, total=False):
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
         capturable: see `Chain`.
+
+    Examples:
+        >>> options: optim.CommonOptions = {"caution": True, "gradient_clipping": "l2", "weight_decay": 0.1}
+        >>> optimizer = optim.LaProp([nn.Parameter(torch.ones(2))], **options)
+        >>> optimizer.param_groups[0]["gradient_clipping"]
+        'l2'
     """
 
     weight_decay: float
@@ -76,6 +82,15 @@ class Composable(Chain):
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
+
+    Examples:
+        >>> from optim.transforms.momentum import Momentum
+        >>> class AveragedSGD(optim.Composable):
+        ...     def __init__(self, params, lr=0.1, beta1=0.9, **common):
+        ...         super().__init__(params, [Momentum(beta1)], lr=lr, **common)
+        >>> optimizer = AveragedSGD([nn.Parameter(torch.ones(2))], caution=True, weight_decay=0.01)
+        >>> {name: optimizer.param_groups[0][name] for name in ("beta1", "caution", "weight_decay")}
+        {'beta1': 0.9, 'caution': True, 'weight_decay': 0.01}
     """
 
     has_beta2: ClassVar[bool] = False

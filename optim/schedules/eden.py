@@ -33,6 +33,12 @@ class Eden(ClosedFormSchedule):
         icefall, egs/librispeech/ASR/pruned_transducer_stateless2/optim.py, class Eden; the warm-up is that of
         egs/librispeech/ASR/zipformer/optim.py.
         Differs: the rate is set at construction; groups may be added later; shares of a run.
+
+    Examples:
+        >>> optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+        >>> schedule = optim.Eden(optimizer, lr_batches=5000, lr_epochs=6, warmup_batches=500)
+        >>> [round(schedule.factor(batch, batch // 2500), 3) for batch in (0, 250, 500, 5000, 50_000)]
+        [0.5, 0.75, 0.998, 0.819, 0.169]
     """
 
     def __init__(
