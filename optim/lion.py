@@ -32,8 +32,8 @@ class Lion(Composable):
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
-        Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", arXiv:2302.06675, algorithm 2; also the
-        defaults.
+        Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", arXiv:2302.06675, algorithm 2.
+        The defaults are those of the authors' code, github.com/google/automl, lion/lion_pytorch.py.
 
     Examples:
         >>> param = nn.Parameter(torch.zeros(3))

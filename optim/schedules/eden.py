@@ -22,7 +22,7 @@ class Eden(ClosedFormSchedule):
         optimizer: whose learning rates to set.
         lr_batches: updates after which the rate begins to fall; with ``max_steps``, a number below 1 is a share of it.
         lr_epochs: epochs after which the rate begins to fall.
-        warmup_batches: updates of warm-up, or such a share; 0 for none, 500 by default in the second reference.
+        warmup_batches: updates of warm-up, or such a share; 0 for none; 500 is the reference's default.
         warmup_start: the factor of the first update of a warm-up, in [0, 1].
         max_steps: updates of the whole run; None: numbers below 1 are themselves.
 
@@ -30,8 +30,8 @@ class Eden(ClosedFormSchedule):
         ValueError: an argument is out of its range.
 
     Reference:
-        icefall, egs/librispeech/ASR/pruned_transducer_stateless2/optim.py, class Eden; the warm-up is that of
-        egs/librispeech/ASR/zipformer/optim.py.
+        github.com/k2-fsa/icefall/blob/master/egs/librispeech/ASR/zipformer/optim.py, class Eden; no paper. Without the
+        warm-up also in pruned_transducer_stateless2/optim.py.
         Differs: the rate is set at construction; groups may be added later; shares of a run.
 
     Examples:

@@ -28,7 +28,7 @@ class Eden2(ClosedFormSchedule):
         ValueError: an argument is out of its range.
 
     Reference:
-        icefall, egs/librispeech/ASR/zipformer/optim.py, class Eden2.
+        github.com/k2-fsa/icefall/blob/master/egs/librispeech/ASR/zipformer/optim.py, class Eden2; no paper.
         Differs: the rate is set at construction; groups may be added later; shares of a run.
 
     Examples:
