@@ -22,11 +22,6 @@ Named = Iterable[tuple[str, nn.Parameter]]
 def step_in_backward(model: nn.Module | Named, factory: Callable[[Named], Optimizer]) -> StepInBackward:
     """Build an optimizer whose parameters step during ``loss.backward()``: their gradients never exist all at once.
 
-        optimizer = optim.step_in_backward(model, partial(optim.Eve, lr=3e-3))
-        model(x).square().mean().backward()
-        optimizer.step()  # ends the update
-        schedule.step()
-
     Args:
         model: whose parameters to train, or pairs of a name and a parameter.
         factory: makes an optimizer of such pairs: ``functools.partial(Eve, lr=3e-3)``, or what `grouped` returns.
