@@ -2,8 +2,8 @@
 
     python scripts/docs_tables.py [--check]
 
-A page holds a table between two comments, ``<!-- generated: NAME -->`` and ``<!-- end -->``; `TABLES` says what makes
-it. With ``--check`` nothing is written, and pages whose tables are out of date are named.
+A page holds a table between two comments, ``<!-- generated: NAME ARGUMENT -->`` and ``<!-- end -->``; `TABLES` says what
+makes it. With ``--check`` nothing is written, and pages whose tables are out of date are named.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import optim
 from optim.schedules.closed_form import ClosedFormSchedule
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- generated: ([\w-]+)(?: ([^\n]+))? -->\n).*?(<!-- end -->)", re.DOTALL)
+BY_HAND = {"choices", "commands", "results"}  # tables that nothing makes yet
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -82,12 +83,20 @@ def schedules() -> str:
     return table(("schedule", "what it does", "source"), rows)
 
 
-TABLES: Mapping[str, Callable[[], str]] = {"optimizers": optimizers, "schedules": schedules}
+TABLES: Mapping[str, Callable[..., str]] = {"optimizers": optimizers, "schedules": schedules}
 
 
 def renewed(page: str) -> str:
-    """Return a page with its tables made anew."""
-    return BLOCK.sub(lambda block: f"{block[1]}\n{TABLES[block[2]]()}\n\n{block[3]}", page)
+    """Return a page with its tables made anew; a function gets the argument that its block has, if any."""
+
+    def made(block: re.Match[str]) -> str:
+        """Return a block with its table."""
+        start, name, argument, end = block.groups()
+        if name in BY_HAND:
+            return block[0]
+        return f"{start}\n{TABLES[name](*([argument] if argument else []))}\n\n{end}"
+
+    return BLOCK.sub(made, page)
 
 
 def main() -> int:
