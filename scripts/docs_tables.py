@@ -2,8 +2,8 @@
 
     python scripts/docs_tables.py [--check]
 
-A page holds a table between two comments, ``<!-- generated: NAME ARGUMENT -->`` and ``<!-- end -->``; `TABLES` says what
-makes it. With ``--check`` nothing is written, and pages whose tables are out of date are named.
+A page holds a table between two comments, ``<!-- generated: NAME ARGUMENT -->`` and ``<!-- end -->``; `TABLES` says
+what makes it. With ``--check`` nothing is written, and pages whose tables are out of date are named.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from optim.schedules.closed_form import ClosedFormSchedule
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(<!-- generated: ([\w-]+)(?: ([^\n]+))? -->\n).*?(<!-- end -->)", re.DOTALL)
-BY_HAND = {"choices", "commands", "results"}  # tables that nothing makes yet
+PENDING = {"choices", "commands", "results"}  # no function makes these tables yet
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -92,7 +92,7 @@ def renewed(page: str) -> str:
     def made(block: re.Match[str]) -> str:
         """Return a block with its table."""
         start, name, argument, end = block.groups()
-        if name in BY_HAND:
+        if name in PENDING:
             return block[0]
         return f"{start}\n{TABLES[name](*([argument] if argument else []))}\n\n{end}"
 
