@@ -1,4 +1,4 @@
-"""Speech recognition from Python: `train`, `load`, and the parts of a run for a Lightning trainer of one's own.
+"""Speech recognition from Python: `train`, `load`, and the parts of a run for your own Lightning trainer.
 
 Names are imported when they are first used, so that a command that needs none of them starts at once.
 """

@@ -11,23 +11,36 @@ from optim.transforms.adam import Adam
 
 
 class AdamW(Composable):
-    """Adam with decoupled weight decay; as fast as torch's fused class as long as no option changes the direction.
+    """Divide the averaged gradient by the root of its averaged square; decay the weights separately.
 
-    State: the averages m (``exp_avg``) and v (``exp_avg_sq``).
+    Bit for bit torch's fused class, in 1.1 times its time, as long as no common option is on.
+
+    Use: as the baseline, with `WarmupCosine`.
+
+    State: 8 bytes per float32 parameter: the averages m (``exp_avg``) and v (``exp_avg_sq``).
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
         lr: learning rate, at least 0; a tensor of one element is allowed.
         betas: decay of the averages of g and of g², each in [0, 1).
         eps: added to the root, at least 0.
-        common: see `optim.composable.CommonOptions`.
+        common: see `CommonOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
-        Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101, algorithm 2.
+        Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101, algorithm 2. The defaults
+        are the paper's; ``weight_decay``, which it leaves open, is that of torch.optim.AdamW.
         Differs from HeavyBall: eps is added to the root, not a floor of it; betas[1] is always used.
+
+    Examples:
+        >>> param = nn.Parameter(torch.ones(2))
+        >>> optimizer = optim.AdamW([param], lr=0.1)
+        >>> param.grad = torch.tensor([3.0, -0.2])
+        >>> optimizer.step()
+        >>> param.data  # the gradient moves both by 0.1, the decay takes 0.1 %
+        tensor([0.8990, 1.0990])
     """
 
     has_beta2: ClassVar = True
@@ -35,9 +48,10 @@ class AdamW(Composable):
     def __init__(
         self,
         params: Any,
-        lr: float | Tensor = 2.5e-3,
-        betas: tuple[float, float] = (0.9, 0.99),
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         **common: Unpack[CommonOptions],
     ) -> None:
+        common.setdefault("weight_decay", 0.01)
         super().__init__(params, [Adam(betas, eps)], lr=lr, **common)

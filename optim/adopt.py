@@ -17,27 +17,42 @@ from optim.transforms.beta2 import average_squares, beta2_of
 
 
 class ADOPT(Composable):
-    """Adam that divides by the second moment of earlier gradients, and converges with any beta2: `EarlierMoment`.
+    """Divide by the averaged squares of earlier gradients only, bound the result, then average; converges with any β₂.
 
-    The first step of a parameter only begins the average: its update is zero.
+    The rule is `EarlierMoment`. The first step of a parameter only begins the average: its update is zero.
 
-    State: the averages m (``exp_avg``) and v (``exp_avg_sq``).
+    Use: in AdamW's place, at its rates, with `WarmupCosine`.
+
+    State: 8 bytes per float32 parameter: the averages m (``exp_avg``) and v (``exp_avg_sq``).
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
         lr: learning rate, at least 0; a tensor of one element is allowed.
-        betas: decay of the averages of the divided g and of g², each in [0, 1); the authors' code has (0.9, 0.9999).
-        eps: floor of the root, at least 0; the authors' code has 1e-6.
+        betas: decay of the averages of the divided g and of g², each in [0, 1).
+        eps: floor of the root, at least 0.
         clip_exponent: bounds the elements of the divided g by (t − 1)^clip_exponent; None for no bound.
-        common: see `optim.composable.CommonOptions`.
+        common: see `CommonOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
         Taniguchi et al. 2024, "ADOPT: Modified Adam Can Converge with Any β2 with the Optimal Rate", arXiv:2411.02853,
-        algorithm 2, with the clipping of its later versions. Differs: weight decay acts
-        at the first step too. HeavyBall has no clipping, and begins m with its first value.
+        algorithm 2, with the clipping of its later versions. The defaults are those of the authors' code,
+        github.com/iShohei220/adopt.
+        Differs: weight decay is decoupled, and acts at the first step too. HeavyBall has no clipping, and begins m with
+        its first value.
+
+    Examples:
+        >>> param = nn.Parameter(torch.zeros(2))
+        >>> optimizer = optim.ADOPT([param], lr=0.1)
+        >>> for _ in range(3):
+        ...     param.grad = torch.tensor([1.0, -5.0])
+        ...     optimizer.step()
+        ...     print(param.data)
+        tensor([0., 0.])
+        tensor([-0.0100,  0.0100])
+        tensor([-0.0290,  0.0290])
     """
 
     has_beta2: ClassVar = True
@@ -45,9 +60,9 @@ class ADOPT(Composable):
     def __init__(
         self,
         params: Any,
-        lr: float | Tensor = 2.5e-3,
-        betas: tuple[float, float] = (0.9, 0.99),
-        eps: float = 1e-8,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.9999),
+        eps: float = 1e-6,
         clip_exponent: float | None = 0.25,
         **common: Unpack[CommonOptions],
     ) -> None:
@@ -76,8 +91,8 @@ class EarlierMoment(Transform):
 
     def __init__(
         self,
-        betas: tuple[float, float] = (0.9, 0.99),
-        eps: float = 1e-8,
+        betas: tuple[float, float] = (0.9, 0.9999),
+        eps: float = 1e-6,
         clip_exponent: float | None = 0.25,
         *,
         name: str = "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 from optim.adamw import AdamW
@@ -16,47 +17,59 @@ from optim.rmsprop import RMSprop
 from optim.schedule_free_adamw import ScheduleFreeAdamW
 from optim.soap.optimizer import SOAP
 
+# HeavyBall's defaults, where they differ from ours, which are those of the papers
+COMMON = {"lr": 2.5e-3, "betas": (0.9, 0.99), "mars_gamma": 0.0025}
+ADAMW = {**COMMON, "weight_decay": 0.0}
+FLOORED = {**COMMON, "eps": 1e-8}
+SCHEDULE_FREE = {"betas": (0.9, 0.99), "eps": 1e-6, "mars_gamma": 0.0025}
+EIGENBASIS = {
+    "betas": (0.9, 0.95),
+    "precondition_frequency": 2,
+    "max_precond_dim": 2048,
+    "merge_dims": True,
+    "mars_gamma": 0.0025,
+}
+SCHEDULED = {**EIGENBASIS, "use_precond_schedule": True, "precondition_frequency": 1}
+KRON = {"lr": 1e-3, "max_size_triangular": 2048, "merge_dims": False, "mars_gamma": 0.0025}
+
 # name -> class, and the options that differ from its defaults; names that are our own need no row
 TABLE: Mapping[str, tuple[type[Composable], Mapping[str, Any]]] = {
-    "ForeachAdamW": (AdamW, {}),
-    "ForeachRMSprop": (RMSprop, {}),
-    "ForeachADOPT": (ADOPT, {}),
-    "ForeachLaProp": (LaProp, {}),
-    "ForeachMuon": (Muon, {}),
-    "ForeachSFAdamW": (ScheduleFreeAdamW, {}),
-    "SFAdamW": (ScheduleFreeAdamW, {}),
-    "PaLMForeachSFAdamW": (ScheduleFreeAdamW, {"palm": True}),
-    "PaLMSFAdamW": (ScheduleFreeAdamW, {"palm": True}),
-    "ForeachSOAP": (SOAP, {}),
-    "PaLMForeachSOAP": (SOAP, {"palm": True}),
-    "PaLMSOAP": (SOAP, {"palm": True}),
-    "PrecondScheduleForeachSOAP": (SOAP, {"use_precond_schedule": True, "precondition_frequency": 1}),
-    "PrecondScheduleSOAP": (SOAP, {"use_precond_schedule": True, "precondition_frequency": 1}),
-    "PrecondSchedulePaLMForeachSOAP": (
-        SOAP,
-        {"use_precond_schedule": True, "precondition_frequency": 1, "palm": True},
-    ),
-    "PrecondSchedulePaLMSOAP": (SOAP, {"use_precond_schedule": True, "precondition_frequency": 1, "palm": True}),
-    "ForeachPSGDKron": (PSGDKron, {}),
-    "ForeachPurePSGD": (PSGDKron, {"exp_avg_input": False}),
-    "PurePSGD": (PSGDKron, {"exp_avg_input": False}),
-    "ForeachDelayedPSGD": (PSGDKron, {"delayed": True}),
-    "DelayedPSGD": (PSGDKron, {"delayed": True}),
-    "ForeachCachedPSGDKron": (PSGDKron, {"cached": True}),
-    "CachedPSGDKron": (PSGDKron, {"cached": True}),
-    "ForeachCachedDelayedPSGDKron": (PSGDKron, {"cached": True, "delayed": True}),
-    "CachedDelayedPSGDKron": (PSGDKron, {"cached": True, "delayed": True}),
+    "ForeachAdamW": (AdamW, ADAMW),
+    "ForeachRMSprop": (RMSprop, {**COMMON, "eps": 1e-6}),
+    "ForeachADOPT": (ADOPT, FLOORED),
+    "ForeachLaProp": (LaProp, FLOORED),
+    "ForeachMuon": (Muon, COMMON),
+    "ForeachSFAdamW": (ScheduleFreeAdamW, SCHEDULE_FREE),
+    "SFAdamW": (ScheduleFreeAdamW, SCHEDULE_FREE),
+    "PaLMForeachSFAdamW": (ScheduleFreeAdamW, {**SCHEDULE_FREE, "palm": True}),
+    "PaLMSFAdamW": (ScheduleFreeAdamW, {**SCHEDULE_FREE, "palm": True}),
+    "ForeachSOAP": (SOAP, EIGENBASIS),
+    "PaLMForeachSOAP": (SOAP, {**EIGENBASIS, "palm": True}),
+    "PaLMSOAP": (SOAP, {**EIGENBASIS, "palm": True}),
+    "PrecondScheduleForeachSOAP": (SOAP, SCHEDULED),
+    "PrecondScheduleSOAP": (SOAP, SCHEDULED),
+    "PrecondSchedulePaLMForeachSOAP": (SOAP, {**SCHEDULED, "palm": True}),
+    "PrecondSchedulePaLMSOAP": (SOAP, {**SCHEDULED, "palm": True}),
+    "ForeachPSGDKron": (PSGDKron, KRON),
+    "ForeachPurePSGD": (PSGDKron, {**KRON, "exp_avg_input": False}),
+    "PurePSGD": (PSGDKron, {**KRON, "exp_avg_input": False}),
+    "ForeachDelayedPSGD": (PSGDKron, {**KRON, "delayed": True}),
+    "DelayedPSGD": (PSGDKron, {**KRON, "delayed": True}),
+    "ForeachCachedPSGDKron": (PSGDKron, {**KRON, "cached": True}),
+    "CachedPSGDKron": (PSGDKron, {**KRON, "cached": True}),
+    "ForeachCachedDelayedPSGDKron": (PSGDKron, {**KRON, "cached": True, "delayed": True}),
+    "CachedDelayedPSGDKron": (PSGDKron, {**KRON, "cached": True, "delayed": True}),
 }
 
 
 def with_options(name: str, optimizer: type[Composable], options: Mapping[str, Any]) -> type[Composable]:
-    """Return a class with other defaults, which users may replace in turn; the class itself without options."""
-    if not options:
-        return optimizer
+    """Return a class with other defaults, which users may replace in turn."""
 
     @wraps(optimizer.__init__)
     def init(self: Composable, params: Any, *args: Any, **given: Any) -> None:
-        optimizer.__init__(self, params, *args, **{**options, **given})
+        positional = [*signature(optimizer).parameters][1 : 1 + len(args)]
+        defaults = {key: value for key, value in options.items() if key not in positional}
+        optimizer.__init__(self, params, *args, **{**defaults, **given})
 
     summary = f"`{optimizer.__name__}` with {', '.join(f'{key}={value!r}' for key, value in options.items())}."
     # the module: pickle looks a class up there, and configs build classes of this package alone

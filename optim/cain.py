@@ -21,7 +21,7 @@ REFERENCE_SCALE_SPEED = 0.05  # the reference uses it whatever scale_speed it is
 
 
 class Cain(Chain):
-    """Adam in units of the parameter's own rows and columns, with momentum on the parameter's change.
+    """Adam in units of the size of each row and column; a tensor's size is learned separately.
 
     In order, at the parameter's own step k = 0, 1, … with N elements: `FadingRms` divides the gradient by its averaged
     size, `AxisSizes` multiplies it by the size of the parameter's rows and columns, `TensorScale` adds what changes the
@@ -29,7 +29,10 @@ class Cain(Chain):
 
     Everything is multiplicative in p: tensors that start at zero need hundreds of steps to leave it.
 
-    State: δ (``delta``), v (``exp_avg_sq``), z (``scale_exp_avg_sq``), and P as its factors (``size_<axis>``).
+    Use: if scales differ much within a model; biases must not start at zero.
+
+    State: 8.04 bytes per float32 parameter: δ (``delta``), v (``exp_avg_sq``), z (``scale_exp_avg_sq``), and P as its
+    factors (``size_<axis>``).
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
@@ -48,8 +51,18 @@ class Cain(Chain):
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
-        icefall, egs/librispeech/ASR/pruned_transducer_stateless7/optim.py at commit 41368f6b6, class Cain; no paper.
+        github.com/k2-fsa/icefall/blob/41368f6b6/egs/librispeech/ASR/pruned_transducer_stateless7/optim.py, class Cain;
+        no paper. Also the defaults.
         Differs: ``scale_speed`` is obeyed; P is kept as its factors, not as a tensor.
+
+    Examples:
+        >>> large, small = nn.Parameter(torch.ones(4, 4)), nn.Parameter(torch.full((4, 4), 0.01))
+        >>> optimizer = optim.Cain([large, small], lr=0.03)
+        >>> for _ in range(20):
+        ...     large.grad, small.grad = torch.ones(4, 4), torch.ones(4, 4)
+        ...     optimizer.step()
+        >>> f"{large[0, 0].item():.4f} {small[0, 0].item():.6f}"  # both shrink by the same share
+        '0.8729 0.008729'
     """
 
     def __init__(

@@ -26,6 +26,13 @@ class Combined(Optimizer):
 
     Raises:
         ValueError: two members have a parameter in common.
+
+    Examples:
+        >>> model = nn.Linear(3, 2)
+        >>> members = [optim.Muon([model.weight], lr=0.01), optim.AdamW([model.bias], lr=0.001)]
+        >>> optimizer = optim.Combined(members)
+        >>> [group["lr"] for group in optimizer.param_groups]
+        [0.01, 0.001]
     """
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:

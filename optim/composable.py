@@ -31,7 +31,7 @@ class CommonOptions(TypedDict, total=False):
         update_clipping: the same for what leaves the rule; without global_norm.
         caution: leave out what the gradient contradicts, see `Caution`.
         mars: correct gradients by their change since the last step, see `MarsCorrection`; one more tensor of state.
-        mars_gamma: strength of that, at least 0; default 0.0025.
+        mars_gamma: strength of that, at least 0; default 0.025.
         palm: let beta2 be 1 − t^-beta2_scale, see `beta2_of`; refused by rules without second moment.
         beta2_scale: above 0; default 0.8.
         storage_dtype: of the statistics that have the parameter's shape, see `StateStorage`; default "float32".
@@ -39,6 +39,12 @@ class CommonOptions(TypedDict, total=False):
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
         capturable: see `Chain`.
+
+    Examples:
+        >>> options: optim.CommonOptions = {"caution": True, "gradient_clipping": "l2", "weight_decay": 0.1}
+        >>> optimizer = optim.LaProp([nn.Parameter(torch.ones(2))], **options)
+        >>> optimizer.param_groups[0]["gradient_clipping"]
+        'l2'
     """
 
     weight_decay: float
@@ -76,6 +82,15 @@ class Composable(Chain):
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
+
+    Examples:
+        >>> from optim.transforms.momentum import Momentum
+        >>> class AveragedSGD(optim.Composable):
+        ...     def __init__(self, params, lr=0.1, beta1=0.9, **common):
+        ...         super().__init__(params, [Momentum(beta1)], lr=lr, **common)
+        >>> optimizer = AveragedSGD([nn.Parameter(torch.ones(2))], caution=True, weight_decay=0.01)
+        >>> {name: optimizer.param_groups[0][name] for name in ("beta1", "caution", "weight_decay")}
+        {'beta1': 0.9, 'caution': True, 'weight_decay': 0.01}
     """
 
     has_beta2: ClassVar[bool] = False
@@ -101,7 +116,7 @@ class Composable(Chain):
             )
         take = given.pop
         transforms = [
-            MarsCorrection(take("mars", False), take("mars_gamma", 0.0025)),
+            MarsCorrection(take("mars", False), take("mars_gamma", 0.025)),
             Clipping(take("gradient_clipping", None), "gradient_clipping"),
             *([PalmBeta2(take("palm", False), take("beta2_scale", 0.8))] if self.has_beta2 else []),
             *rule,

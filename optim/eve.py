@@ -16,12 +16,13 @@ from optim.transforms.learning_rate import LearningRate
 
 
 class Eve(Chain):
-    """Adam whose weight decay stops once a tensor's RMS has come down to ``target_rms``.
+    """Adam that shrinks a tensor, by a fraction that does not follow lr, only while its RMS is above a target.
 
-    Made for networks that hardly depend on the scale of their matrices: `ShrinkAbove`, then `Adam`. The decay is
-    not multiplied by lr, so a schedule does not anneal it.
+    In order: `ShrinkAbove`, then `Adam`. The decay is not multiplied by lr, so a schedule does not anneal it.
 
-    State: Adam's averages (``exp_avg``, ``exp_avg_sq``).
+    Use: on networks that hardly depend on the scale of their matrices, with `Eden`.
+
+    State: 8 bytes per float32 parameter: Adam's averages (``exp_avg``, ``exp_avg_sq``).
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
@@ -38,8 +39,17 @@ class Eve(Chain):
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
-        icefall, egs/librispeech/ASR/pruned_transducer_stateless2/optim.py, class Eve (Povey 2022, no paper).
+        github.com/k2-fsa/icefall/blob/master/egs/librispeech/ASR/pruned_transducer_stateless2/optim.py, class Eve
+        (Povey 2022); no paper. Also the defaults, those of the code.
         Differs: never logs nor draws random numbers; the decay is not rounded to float32 in float64.
+
+    Examples:
+        >>> large, small = nn.Parameter(torch.ones(4)), nn.Parameter(torch.full((4,), 0.05))
+        >>> optimizer = optim.Eve([large, small], weight_decay=0.1, target_rms=0.1)
+        >>> large.grad, small.grad = torch.zeros(4), torch.zeros(4)
+        >>> optimizer.step()
+        >>> large.data, small.data
+        (tensor([0.9000, 0.9000, 0.9000, 0.9000]), tensor([0.0500, 0.0500, 0.0500, 0.0500]))
     """
 
     def __init__(

@@ -41,6 +41,15 @@ class Health:
 
     Raises:
         ValueError: a number is out of range.
+
+    Examples:
+        >>> param = nn.Parameter(torch.ones(2))
+        >>> optimizer = optim.AdamW([param], lr=0.01, weight_decay=0.0)
+        >>> health = optim.Health(optimizer, every=1)
+        >>> param.grad = torch.ones(2)
+        >>> optimizer.step()
+        >>> f"{health.take()['health/0/update_ratio']:.3f}"
+        '0.010'
     """
 
     def __init__(self, optimizer: Optimizer, every: int = 50, num_steps: int = 0) -> None:

@@ -22,11 +22,6 @@ Named = Iterable[tuple[str, nn.Parameter]]
 def step_in_backward(model: nn.Module | Named, factory: Callable[[Named], Optimizer]) -> StepInBackward:
     """Build an optimizer whose parameters step during ``loss.backward()``: their gradients never exist all at once.
 
-        optimizer = optim.step_in_backward(model, partial(optim.Eve, lr=3e-3))
-        model(x).square().mean().backward()
-        optimizer.step()  # ends the update
-        schedule.step()
-
     Args:
         model: whose parameters to train, or pairs of a name and a parameter.
         factory: makes an optimizer of such pairs: ``functools.partial(Eve, lr=3e-3)``, or what `grouped` returns.
@@ -36,6 +31,13 @@ def step_in_backward(model: nn.Module | Named, factory: Callable[[Named], Optimi
 
     Raises:
         ValueError: the optimizer needs all gradients at once, or the model averages its gradients over processes.
+
+    Examples:
+        >>> from functools import partial
+        >>> model = nn.Linear(3, 2)
+        >>> optimizer = optim.step_in_backward(model, partial(optim.Eve, lr=3e-3))
+        >>> model(torch.ones(1, 3)).square().mean().backward()
+        >>> optimizer.step()  # ends the update
     """
     if isinstance(model, DistributedDataParallel):
         raise ValueError(
@@ -66,6 +68,14 @@ class StepInBackward(Optimizer):
 
     Raises:
         ValueError: the optimizer needs all gradients at once.
+
+    Examples:
+        >>> model = nn.Linear(3, 2)
+        >>> optimizer = optim.StepInBackward(optim.AdamW(model.parameters()))
+        >>> model(torch.ones(1, 3)).sum().backward()
+        >>> model.weight.grad is None  # it has stepped, and its gradient is freed
+        True
+        >>> optimizer.step()  # ends the update
     """
 
     def __init__(self, optimizer: Optimizer) -> None:

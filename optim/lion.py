@@ -14,24 +14,34 @@ from optim.transforms.adam import BETAS
 
 
 class Lion(Composable):
-    """Steps of one size for all elements, in the direction of the sign of an average: `SignOfMomentum`.
+    """Move every element by lr, along the sign of an averaged gradient.
 
-    Such steps are larger than Adam's: the authors advise 3 to 10 times less lr than AdamW's, and as many times more
-    weight decay.
+    The rule is `SignOfMomentum`. Such steps are larger than Adam's.
 
-    State: the average m (``exp_avg``).
+    Use: if state must be small; at 3 to 10 times less lr than AdamW's and as many times more weight decay.
+
+    State: 4 bytes per float32 parameter: the average m (``exp_avg``).
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
         lr: learning rate, at least 0; a tensor of one element is allowed.
         betas: weight of m in the direction, and decay of m, each in [0, 1).
-        common: see `optim.composable.CommonOptions`; without ``palm``, as there is no second moment.
+        common: see `CommonOptions`; without ``palm``, as there is no second moment.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
         Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", arXiv:2302.06675, algorithm 2.
+        The defaults are those of the authors' code, github.com/google/automl, lion/lion_pytorch.py.
+
+    Examples:
+        >>> param = nn.Parameter(torch.zeros(3))
+        >>> optimizer = optim.Lion([param], lr=0.1)
+        >>> param.grad = torch.tensor([0.001, -1000.0, 0.0])
+        >>> optimizer.step()
+        >>> param.data
+        tensor([-0.1000,  0.1000,  0.0000])
     """
 
     def __init__(

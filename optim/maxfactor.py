@@ -28,12 +28,16 @@ EPS = ("(0, inf)", "[0, inf)")
 
 
 class MaxFactor(Chain):
-    """Moves every element of a matrix's row by the row's largest normalized gradient, against the gradient's sign.
+    """Factored second moments over their maximum; every row of a matrix moves by its largest normalized gradient,
+    against its sign.
 
     In order: `MaxFactoredRows` finds the direction, `BoundedRelativeStep` its length, and `DecoupledDecay` shrinks the
     parameter.
 
-    State: R (``row``) and C (``col``) of a matrix, v (``exp_avg_sq``) of anything else; matrices have no full average.
+    Use: if state must be tiny; try ``max_norm`` off too.
+
+    State: 0.10 bytes per float32 parameter: R (``row``) and C (``col``) of a matrix, v (``exp_avg_sq``) of anything
+    else.
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
@@ -57,9 +61,18 @@ class MaxFactor(Chain):
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
-        github.com/sine2pi/Maxfactor, README; no paper.
+        github.com/sine2pi/Maxfactor, README; no paper. Also the defaults.
         Differs: steps every group (the reference only the first); keeps no second moment that it does not use; state in
         float32 for half precision, else in the parameter's dtype; never waits for the device.
+
+    Examples:
+        >>> weight = nn.Parameter(torch.ones(2, 3))
+        >>> optimizer = optim.MaxFactor([weight], weight_decay=0.0)
+        >>> weight.grad = torch.tensor([[1.0, -2.0, 3.0], [0.1, 0.2, -0.3]])
+        >>> optimizer.step()
+        >>> weight.data - 1  # in a row only the signs differ
+        tensor([[-0.0100,  0.0100, -0.0100],
+                [-0.0100, -0.0100,  0.0100]])
     """
 
     def __init__(

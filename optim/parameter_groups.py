@@ -50,6 +50,14 @@ def grouped(optimizer: Factory, rules: Sequence[Mapping[str, Any]] = ()) -> Call
     Raises:
         ValueError: a rule is malformed. The function raises it if no parameter needs a gradient, a rule names an
             unknown hyper-parameter, a rule decides about no parameter, or a parameter has no rule.
+
+    Examples:
+        >>> from functools import partial
+        >>> rules = [{"pattern": "bias$", "weight_decay": 0.0}, {"pattern": ".*", "lr_scale": 0.5}]
+        >>> make = optim.grouped(partial(optim.AdamW, lr=1e-3), rules)
+        >>> optimizer = make(nn.Linear(3, 2).named_parameters())
+        >>> [(group["param_names"], group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
+        [(['bias'], 0.001, 0.0), (['weight'], 0.0005, 0.01)]
     """
     return partial(_build, optimizer, [_parse(i, rule) for i, rule in enumerate(rules)])
 

@@ -16,23 +16,36 @@ from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
 
 
 class RMSprop(Composable):
-    """The gradient over the root of its averaged square, without momentum: `RootMeanSquare`.
+    """Divide the gradient by the root of its averaged square, without bias and without momentum.
 
-    State: the average v (``exp_avg_sq``).
+    The rule is `RootMeanSquare`.
+
+    Use: as a baseline without momentum, with `WarmupCosine`.
+
+    State: 4 bytes per float32 parameter: the average v (``exp_avg_sq``).
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
         lr: learning rate, at least 0; a tensor of one element is allowed.
         betas: each in [0, 1): the first is used by ``mars`` alone, the second is the decay of the average of g².
         eps: floor of the root, at least 0.
-        common: see `optim.composable.CommonOptions`.
+        common: see `CommonOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
-        Tieleman and Hinton 2012, "Neural Networks for Machine Learning", lecture 6.5; HeavyBall's form, with correction
-        of the bias and eps as a floor. torch.optim.RMSprop corrects no bias and adds eps.
+        Tieleman and Hinton 2012, "Neural Networks for Machine Learning", lecture 6.5. The decay of 0.9 is the
+        lecture's; lr and eps, which it leaves open, are those of torch.optim.RMSprop.
+        Differs from torch.optim.RMSprop: the bias is corrected, and eps is a floor, as in HeavyBall.
+
+    Examples:
+        >>> param = nn.Parameter(torch.zeros(2))
+        >>> optimizer = optim.RMSprop([param], lr=0.1)
+        >>> param.grad = torch.tensor([0.001, -1000.0])
+        >>> optimizer.step()
+        >>> param.data  # the size of a gradient does not matter
+        tensor([-0.1000,  0.1000])
     """
 
     has_beta2: ClassVar = True
@@ -45,9 +58,9 @@ class RMSprop(Composable):
     def __init__(
         self,
         params: Any,
-        lr: float | Tensor = 2.5e-3,
-        betas: tuple[float, float] = (0.9, 0.99),
-        eps: float = 1e-6,
+        lr: float | Tensor = 1e-2,
+        betas: tuple[float, float] = (0.9, 0.9),
+        eps: float = 1e-8,
         **common: Unpack[CommonOptions],
     ) -> None:
         super().__init__(params, [RootMeanSquare(betas, eps)], lr=lr, **common)
@@ -71,7 +84,7 @@ class RootMeanSquare(Transform):
     foreach = True
     shardable = True
 
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-6, *, name: str = "") -> None:
+    def __init__(self, betas: tuple[float, float] = (0.9, 0.9), eps: float = 1e-8, *, name: str = "") -> None:
         super().__init__(name=name, betas=betas, eps=eps)
 
     def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:

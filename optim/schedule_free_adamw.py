@@ -18,11 +18,17 @@ from optim.transforms.schedule_free import ScheduleFree
 
 
 class ScheduleFreeAdamW(Composable):
-    """Divides the gradient by its root mean square (`ScaleByRms`), and averages the iterates (`ScheduleFree`).
+    """Take gradients between the iterate and its average, which replaces momentum and a schedule; divide them as Adam
+    does.
 
-    Evaluate and save the model between `eval` and `train`; see `ScheduleFree`. The learning rate should not decay.
+    The rule is `ScaleByRms`, then `ScheduleFree`. Evaluate and save the model between `eval` and `train`. The learning
+    rate should not decay.
 
-    State: the average v of g² (``exp_avg_sq``), z (``z``), and two numbers per parameter.
+    Use: if the length of the training is not known beforehand: its average is good at any time; with `Constant`, a
+    warm-up, and lr 1 to 10 times AdamW's.
+
+    State: 8 bytes per float32 parameter: the average v of g² (``exp_avg_sq``) and z (``z``); and two numbers per
+    tensor.
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
@@ -31,15 +37,28 @@ class ScheduleFreeAdamW(Composable):
         eps: added to the root, at least 0.
         r: see `ScheduleFree`.
         weight_lr_power: see `ScheduleFree`.
-        common: see `optim.composable.CommonOptions`; ``weight_decay`` is that of `ScheduleFree`, at y.
+        common: see `CommonOptions`; ``weight_decay`` is that of `ScheduleFree`, at y.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
-        Defazio et al. 2024, "The Road Less Scheduled", arXiv:2405.15682, algorithm 1; AdamWScheduleFree of the authors'
-        package schedulefree 1.4.1.
+        Defazio et al. 2024, "The Road Less Scheduled", arXiv:2405.15682, algorithm 1. The defaults are those of
+        AdamWScheduleFree of the authors' package schedulefree 1.4.1.
         Differs: each parameter counts its own steps; what `eval` takes away, `train` puts back bit for bit.
+
+    Examples:
+        >>> param = nn.Parameter(torch.ones(1))
+        >>> optimizer = optim.ScheduleFreeAdamW([param], lr=0.1)
+        >>> for _ in range(3):
+        ...     param.grad = param.detach().clone()
+        ...     optimizer.step()
+        >>> optimizer.eval()  # the parameter is the average of the iterates now
+        >>> f"{param.item():.3f}"
+        '0.806'
+        >>> optimizer.train()  # and the point for the next gradient again
+        >>> f"{param.item():.3f}"
+        '0.797'
     """
 
     has_beta2: ClassVar = True
@@ -52,8 +71,8 @@ class ScheduleFreeAdamW(Composable):
         self,
         params: Any,
         lr: float | Tensor = 2.5e-3,
-        betas: tuple[float, float] = (0.9, 0.99),
-        eps: float = 1e-6,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
         r: float = 0.0,
         weight_lr_power: float = 2.0,
         **common: Unpack[CommonOptions],

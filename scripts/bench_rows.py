@@ -90,12 +90,12 @@ ROWS = (
     Row("pytorch_optimizer_schedule_free", "pytorch_optimizer", "ScheduleFreeAdamW"),
     Row("heavyball_schedule_free", "heavyball", "SFAdamW"),
     Row("ScheduleFreeAdamW", "optim", "ScheduleFreeAdamW", max_ratio=2.4, max_state_bytes=8.01),
-    Row("SOAP", "optim", "SOAP", period=2),
-    Row("SOAP_10", "optim", "SOAP", {"precondition_frequency": 10}, 10, 40),
+    Row("SOAP", "optim", "ForeachSOAP", period=2),
+    Row("SOAP_10", "optim", "ForeachSOAP", {"precondition_frequency": 10}, 10, 40),
     # PSGD updates its preconditioner at each of the first steps, ours as its peers do
     Row("pytorch_optimizer_kron", "pytorch_optimizer", "Kron"),
     Row("heavyball_psgd_kron", "heavyball", "PSGDKron"),
-    Row("PSGDKron", "optim", "PSGDKron", max_ratio=70),
+    Row("PSGDKron", "optim", "ForeachPSGDKron", max_ratio=70),
     # Muon's usual form: AdamW for all that is no matrix
     Row("torch_muon_adamw", "torch.optim", "Muon", rest=UNIT),
     Row("heavyball_muon_adamw", "heavyball", "Muon", rest=UNIT),

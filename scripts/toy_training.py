@@ -35,7 +35,7 @@ ROWS = (
     # at the default of 128 nothing would be factored here
     Row("T5XAdafactor", "optim", "T5XAdafactor", {"lr": 2e-2, "min_dim_size_to_factor": 32}),
     Row("MaxFactor", "optim", "MaxFactor", {"lr": 1e-2}),
-    Row("SOAP", "optim", "SOAP", {"lr": 3e-3, "precondition_frequency": 10}),
+    Row("SOAP", "optim", "ForeachSOAP", {"lr": 3e-3, "precondition_frequency": 10}),
 )
 
 

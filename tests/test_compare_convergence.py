@@ -122,8 +122,8 @@ def test_muon_has_the_matrices_and_adamw_the_rest_at_the_same_lr(script, compare
     found = {
         type(one).__name__: [p.shape for g in one.param_groups for p in g["params"]] for one in optimizer.optimizers
     }
-    assert found.get("Muon", []) == [shape for shape in shapes if len(shape) == 2]
-    assert found.get("AdamW", []) == [shape for shape in shapes if len(shape) != 2]
+    assert found.get("ForeachMuon", []) == [shape for shape in shapes if len(shape) == 2]
+    assert found.get("ForeachAdamW", []) == [shape for shape in shapes if len(shape) != 2]
     assert {group["lr"] for group in optimizer.param_groups} == {0.25}
 
 

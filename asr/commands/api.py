@@ -33,7 +33,7 @@ class Run:
     """A finished run.
 
     Attributes:
-        folder: of its files, as README describes them.
+        folder: where its files are.
     """
 
     folder: Path
@@ -51,7 +51,7 @@ class Run:
 
 @dataclass(frozen=True)
 class SpeechRecognizer:
-    """A trained recognizer with its features, tokenizer and decoder."""
+    """A trained recognizer with its features, tokenizer and decoder; `load` makes it."""
 
     restored: Restored
 
@@ -60,7 +60,7 @@ class SpeechRecognizer:
 
         Args:
             files: audio of any length and rate.
-            max_segment_s: longer recordings are cut in pauses; None: 95 % of the utterances of training were shorter.
+            max_segment_s: longer recordings are cut in pauses; None: a length that 95 % of the training utterances had.
 
         Raises:
             ValueError: files cannot be read.
@@ -78,7 +78,7 @@ class SpeechRecognizer:
             endpoint_s: seconds without a token after which a text is final.
 
         Raises:
-            ValueError: the encoder is no causal Zipformer.
+            ValueError: the encoder is not a causal Zipformer.
         """
         readers = self.restored.data_module
         parts = self.restored.recognizer, readers.tokenizer, readers.features, self.restored.decoder
@@ -109,7 +109,7 @@ def train(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -
 def training_parts(
     overrides: Sequence[str] = (), config_dir: str | Path | None = None
 ) -> tuple[TrainingModule, SpeechDataModule]:
-    """Return the module and the data of a run, for a Lightning trainer of one's own; missing data are prepared.
+    """Return the module and the data of a run, for your own Lightning trainer; missing data are prepared.
 
     ``pl.Trainer(max_steps=1000).fit(*asr.training_parts(["optimizer=eve"]))`` makes the updates of ``asr-train``.
     `SpeechDataModule` says what such a trainer does not promise.

@@ -42,6 +42,8 @@ class StreamingRecognizer:
 
     Args:
         recognizer: with a causal Zipformer, and a head with CTC or a transducer; the transducer is used if it has both.
+        tokenizer: tokens → text.
+        features: that the recognizer was trained with.
         decoder: a greedy one of transducers says how many tokens a frame may have; others are not used.
         rate_hz: of the samples.
         endpoint_s: seconds without a token after which a text is final.

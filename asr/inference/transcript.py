@@ -25,7 +25,8 @@ class Segment:
 
     Attributes:
         channel: from 1.
-        start_s: seconds from the start of the recording, as ``end_s``.
+        start_s: seconds from the start of the recording.
+        end_s: likewise.
         text: not empty.
         words: with seconds from the start of the recording; empty if their times are not known.
     """
@@ -51,6 +52,7 @@ class Transcript:
     """The segments of a recording.
 
     Attributes:
+        path: of the recording.
         segments: in the order of their starts.
     """
 

@@ -24,6 +24,29 @@ class Augment(Protocol):
         """Return changed features (B, T, F); each utterance is changed differently."""
 
 
+class Encoder(Protocol):
+    """Turns features into encodings: a torch module whose constructor takes ``num_features``.
+
+    Attributes:
+        d_model: D, width of the encodings.
+        subsampling_factor: frames of features for each encoding.
+    """
+
+    d_model: int
+    subsampling_factor: int
+
+    def output_frames(self, num_frames: Tensor) -> Tensor:
+        """Return the number of encodings (B,) of utterances of ``num_frames`` (B,) frames."""
+
+    def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return encodings (B, T', D) and valid lengths (B,) int64.
+
+        Args:
+            features: (B, T, F); padding may hold anything.
+            num_frames: (B,) int64 valid frames.
+        """
+
+
 @runtime_checkable
 class HasInnerLayers(Protocol):
     """An encoder that can return the encodings of its inner layers."""
@@ -48,7 +71,7 @@ class Recognizer(nn.Module):
     """Joins the parts that every recipe chooses, in this order, without further logic.
 
     Args:
-        encoder: features and lengths → encodings and lengths.
+        encoder: features and lengths → encodings and lengths; see `Encoder`.
         head: encodings → losses, and what decoders search with.
         normalize: fixed statistics of the training features.
         augment: applied in training only, or None.

@@ -42,6 +42,14 @@ def chain(*transforms: Transform, lr: float | Tensor, maximize: bool = False) ->
     Returns:
         A function of parameters, (name, parameter) pairs or groups, and of keywords that replace ``lr``, ``maximize``,
         ``skip_nonfinite`` and ``capturable``; see `Chain`.
+
+    Examples:
+        >>> from optim.transforms.adam import Adam
+        >>> from optim.transforms.learning_rate import LearningRate
+        >>> make = optim.chain(Adam(), LearningRate(), lr=1e-3)
+        >>> optimizer = make(nn.Linear(3, 2).parameters(), lr=1e-2)
+        >>> {name: optimizer.param_groups[0][name] for name in ("lr", "betas", "eps")}
+        {'lr': 0.01, 'betas': (0.9, 0.999), 'eps': 1e-08}
     """
     return partial(Chain, transforms=transforms, lr=lr, maximize=maximize)
 
@@ -80,6 +88,16 @@ class Chain(Optimizer):
 
     Reference:
         Zamirai et al. 2021, "Revisiting BFloat16 Training", arXiv:2010.06192: Kahan summation of weight updates.
+
+    Examples:
+        >>> from optim.transforms.learning_rate import LearningRate
+        >>> from optim.transforms.momentum import Momentum
+        >>> param = nn.Parameter(torch.ones(2))
+        >>> optimizer = optim.Chain([param], [Momentum(beta1=0.9), LearningRate()], lr=1.0)
+        >>> param.grad = torch.tensor([1.0, -1.0])
+        >>> optimizer.step()
+        >>> param.data  # the average of one gradient and zero
+        tensor([0.9000, 1.1000])
     """
 
     found_inf: Tensor | None = None

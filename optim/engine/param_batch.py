@@ -109,6 +109,13 @@ class Update(NamedTuple):
         scale: one number per parameter.
         free: whether nothing else uses the memory of the direction, so that the next transform may overwrite it.
         rows: broadcasts against the direction, such as one number per row.
+
+    Examples:
+        >>> update = optim.Update(torch.tensor([1.0, -2.0]), scale=3.0)
+        >>> update.value()
+        tensor([ 3., -6.])
+        >>> update.times(2.0).scale  # the elements are not touched
+        6.0
     """
 
     direction: Tensor
@@ -171,6 +178,16 @@ class ParamBatch:
         store: puts what was changed in copies where it belongs; called once with this batch, when its step is complete.
         numel: of one parameter, all shards together; in a `ForeachBatch` one number per parameter.
         single_element: whether the parameters have one element each.
+
+    Examples:
+        >>> @optim.transform
+        ... def unit_rms(update, batch):
+        ...     return update / batch.rms(update)
+        >>> weight = nn.Parameter(torch.zeros(2))
+        >>> weight.grad = torch.tensor([3.0, -4.0])
+        >>> optim.chain(unit_rms(), lr=0.0)([weight]).step()
+        >>> f"{weight.detach().square().mean().sqrt():.2f}"
+        '1.00'
     """
 
     param: Tensor

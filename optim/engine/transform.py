@@ -19,6 +19,20 @@ class SkipUpdate(Exception):
 
     Statistics and the step count advance; later transforms are not called. A stack skips as a whole, so a decision
     by values, not by the step or an option, needs ``stacks = False``.
+
+    Examples:
+        >>> @optim.transform
+        ... def every_second_step(update, batch):
+        ...     if batch.step % 2:
+        ...         raise optim.SkipUpdate
+        ...     return update
+        >>> param = nn.Parameter(torch.zeros(1))
+        >>> optimizer = optim.chain(every_second_step(), lr=0.1)([param])
+        >>> for _ in range(3):
+        ...     param.grad = torch.ones(1)
+        ...     optimizer.step()
+        >>> param.item()
+        -1.0
     """
 
 
@@ -32,6 +46,16 @@ class Transform(ABC):
     Args:
         name: prefix ``name/`` of the options and statistics, so that a chain can use one transform twice.
         options: defaults of the hyper-parameters, at least of those in ``allowed``.
+
+    Examples:
+        >>> class Sign(optim.Transform):
+        ...     def __call__(self, update, batch):
+        ...         return update.value().sign()
+        >>> param = nn.Parameter(torch.zeros(2))
+        >>> param.grad = torch.tensor([0.5, -7.0])
+        >>> optim.chain(Sign(), lr=0.1)([param]).step()
+        >>> param.data  # no `LearningRate` in this chain
+        tensor([-1.,  1.])
     """
 
     allowed: ClassVar[Mapping[str, Domain]] = {}
@@ -131,6 +155,12 @@ class FusedTransform(Transform):
     """A transform that can also move the parameters by itself, as torch's fused kernels do.
 
     The engine calls `move` instead of this transform and the later ones if `fuses` says that it does their work too.
+
+    Examples:
+        >>> from optim.transforms.adam import Adam
+        >>> from optim.transforms.learning_rate import LearningRate
+        >>> isinstance(Adam(), optim.FusedTransform), Adam().fuses([LearningRate()])
+        (True, True)
     """
 
     foreach = True
@@ -156,6 +186,13 @@ class GroupTransform(Transform):
     """A transform that can also take the updates of a whole group at once, to divide their work over processes.
 
     A chain may have one whose `takes_all` is true; the engine then calls `of_group` instead of it.
+
+    Examples:
+        >>> from optim.muon.orthogonalize import Orthogonalize
+        >>> isinstance(Orthogonalize(), optim.GroupTransform)
+        True
+        >>> Orthogonalize().takes_all({"shard_matrix_work": False})
+        False
     """
 
     @abstractmethod

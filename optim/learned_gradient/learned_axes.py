@@ -20,9 +20,9 @@ SMALL = 5  # elements up to which a tensor has no matrices
 class LearnedAxes(Transform):
     """The averaged gradient, multiplied on each axis k by a learned symmetric positive definite matrix M_k.
 
-    At the parameter's own step t = 0, 1, …; x ×_k M multiplies x by M along axis k, G_(k) unfolds g along it. Axes
-    are learned unless their size is 1 or that of the whole tensor; above ``max_full_dim``, M_k and C_k are diagonal.
-    Every ``lr_est_period`` steps, with ḡ as it was after the previous step and μ = lr · meta_lr_scale:
+    At the parameter's own step t = 0, 1, …; ``x ×_k M`` multiplies x by M along axis k, ``G_(k)`` unfolds g along it.
+    Axes are learned unless their size is 1 or that of the whole tensor; above ``max_full_dim``, M_k and C_k are
+    diagonal. Every ``lr_est_period`` steps, with ḡ as it was after the previous step and μ = lr · meta_lr_scale:
 
         C_k ← β₂ C_k + G_(k) G_(k)ᵀ
         d = ḡ ×₁ M₁ ×₂ M₂ …,   c = d ×₁ C₁/mean(diag C₁) ×₂ …,   r = √mean(d c)

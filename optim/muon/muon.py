@@ -26,6 +26,12 @@ class MatrixOptions(CommonOptions, total=False):
         adjust_lr_fn: what the length of an update follows from: original, match_rms_adamw or spectral.
         stacked_matrices: whether the last two axes of a parameter are matrices, and the others count them.
         shard_matrix_work: in a distributed run, divide the matrices over the processes.
+
+    Examples:
+        >>> options: optim.MatrixOptions = {"orthogonalization": "polar_express", "adjust_lr_fn": "match_rms_adamw"}
+        >>> optimizer = optim.Muon([nn.Parameter(torch.ones(2, 3))], lr=1e-3, **options)
+        >>> optimizer.param_groups[0]["adjust_lr_fn"]
+        'match_rms_adamw'
     """
 
     orthogonalization: str
@@ -44,13 +50,16 @@ def split_options(options: MatrixOptions) -> tuple[dict[str, Any], CommonOptions
 
 
 class Muon(Composable):
-    """Orthogonalizes the momentum of matrices; other parameters move by their momentum.
+    """Momentum whose matrices are made orthogonal, so that all directions move alike.
 
-    Made for hidden matrices. Embeddings, biases, norms and the output layer learn better with AdamW: see `grouped`,
-    and configs/parameter_rules/matrices.yaml. A parameter with fewer than two axes takes steps of lr times a sum of
-    about 1/(1 − betas[0]) gradients, as SGD.
+    The matrices are made so by `Orthogonalize`: Newton-Schulz, Polar Express, QR or SVD. Embeddings, biases, norms and
+    the output layer learn better with AdamW: see `grouped`, and configs/parameter_rules/matrices.yaml. A parameter with
+    fewer than two axes takes steps of lr times a sum of about 1/(1 − betas[0]) gradients, as SGD.
 
-    State: the momentum (``momentum_buffer``).
+    Use: on hidden matrices, with AdamW for all else; ``optimizer=muon`` does so by ``parameter_rules=matrices``, which
+    has the list.
+
+    State: 4 bytes per float32 parameter: the momentum (``momentum_buffer``).
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
@@ -58,22 +67,30 @@ class Muon(Composable):
         betas: the first is the decay of the momentum, in [0, 1). The second does nothing here and must be 0.99; it is
             `NorMuon`'s.
         nesterov: orthogonalize the momentum a step ahead.
-        options: see `MatrixOptions` and `optim.composable.CommonOptions`.
+        options: see `MatrixOptions` and `CommonOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
         Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
-        kellerjordan.github.io/posts/muon.
+        kellerjordan.github.io/posts/muon. The defaults are those of the author's code, github.com/KellerJordan/Muon.
         Differs: float32 on a CPU; the momentum is a sum and not an average, which makes no difference to matrices.
+
+    Examples:
+        >>> weight = nn.Parameter(torch.zeros(2, 3))
+        >>> optimizer = optim.Muon([weight], lr=0.1, orthogonalization="svd")
+        >>> weight.grad = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 7.0]])
+        >>> optimizer.step()
+        >>> torch.linalg.svdvals(weight.detach())  # all directions moved by lr
+        tensor([0.1000, 0.1000])
     """
 
     def __init__(
         self,
         params: Any,
-        lr: float | Tensor = 2.5e-3,
-        betas: tuple[float, float] = (0.9, UNUSED_BETA2),
+        lr: float | Tensor = 0.02,
+        betas: tuple[float, float] = (0.95, UNUSED_BETA2),
         *,
         nesterov: bool = True,
         **options: Unpack[MatrixOptions],

@@ -20,37 +20,50 @@ TINY = 1e-30
 
 
 class NorMuon(Composable):
-    """`Muon` with a learning rate per row of a matrix, which holds the weights of one neuron: `NormalizeNeurons`.
+    """`Muon` with a learning rate per row of a matrix, which holds the weights of one neuron.
 
-    State: the momentum (``momentum_buffer``), and one number per row (``row``).
+    The rows are scaled by `NormalizeNeurons`, after `Orthogonalize`.
+
+    Use: as `Muon`.
+
+    State: 4.02 bytes per float32 parameter: the momentum (``momentum_buffer``), and one number per row (``row``).
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
         lr: learning rate, at least 0; a tensor of one element is allowed.
         betas: decay of the momentum and of the averaged square of rows, each in [0, 1).
         eps: added to the root, above 0.
-        nesterov: orthogonalize the momentum a step ahead; the paper does not, its authors' program does.
-        options: see `optim.muon.MatrixOptions` and `optim.composable.CommonOptions`; ``adjust_lr_fn`` is by default
-            ``match_rms_adamw``, the paper's.
+        nesterov: orthogonalize the momentum a step ahead.
+        options: see `MatrixOptions` and `CommonOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
-        Li et al. 2025, "NorMuon: Making Muon more efficient and scalable", arXiv:2510.05491, algorithm 1.
+        Li et al. 2025, "NorMuon: Making Muon more efficient and scalable", arXiv:2510.05491, algorithm 1. The defaults
+        are those of the authors' code, github.com/zichongli5/NorMuon; the paper's algorithm has ``nesterov=False`` and
+        ``adjust_lr_fn="match_rms_adamw"``, which needs an lr of AdamW's size.
+
+    Examples:
+        >>> weight = nn.Parameter(torch.zeros(3, 2))
+        >>> optimizer = optim.NorMuon([weight], lr=0.1)
+        >>> weight.grad = torch.tensor([[1.0, 2.0], [3.0, 4.0], [0.0, 5.0]])
+        >>> optimizer.step()
+        >>> torch.linalg.vector_norm(weight.detach(), dim=1)  # all neurons move alike
+        tensor([0.1000, 0.1000, 0.1000])
     """
 
     def __init__(
         self,
         params: Any,
-        lr: float | Tensor = 2.5e-3,
+        lr: float | Tensor = 0.02,
         betas: tuple[float, float] = (0.95, 0.95),
-        eps: float = 1e-8,
+        eps: float = 1e-10,
         *,
         nesterov: bool = True,
         **options: Unpack[MatrixOptions],
     ) -> None:
-        own, common = split_options({"adjust_lr_fn": "match_rms_adamw", **options})
+        own, common = split_options(options)
         rule = [NesterovMomentum(betas, nesterov), Orthogonalize(**own), NormalizeNeurons(betas, eps)]
         super().__init__(params, rule, lr=lr, **common)
 
@@ -73,7 +86,7 @@ class NormalizeNeurons(Transform):
 
     allowed: ClassVar = {"betas": BETAS, "eps": "(0, inf)"}
 
-    def __init__(self, betas: tuple[float, float] = (0.95, 0.95), eps: float = 1e-8, *, name: str = "") -> None:
+    def __init__(self, betas: tuple[float, float] = (0.95, 0.95), eps: float = 1e-10, *, name: str = "") -> None:
         super().__init__(name=name, betas=betas, eps=eps)
 
     def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:

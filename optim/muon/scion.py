@@ -18,12 +18,15 @@ EPS = 1e-8
 
 
 class Scion(Composable):
-    """Moves every parameter by lr · scale in its norm, whatever the gradient's size; the average decides the direction.
+    """Steps of fixed length in a norm chosen per group, within a ball around zero.
 
+    Every parameter moves by lr · scale in its norm, whatever the gradient's size; the average decides the direction.
     With ``weight_decay=1``, the default, p ← (1 − lr) p − lr · scale · u keeps the norm of a parameter below scale,
     once it is: the constrained form. 0 is the unconstrained one.
 
-    State: the average (``exp_avg``).
+    Use: as `Muon`, or alone with a norm per rule: ``sign`` for the output layer, ``embedding`` for tables.
+
+    State: 4 bytes per float32 parameter: the average (``exp_avg``).
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
@@ -31,17 +34,26 @@ class Scion(Composable):
         beta1: decay of the average, in [0, 1); one minus the authors' ``momentum``. None for no average.
         norm: see `NormBall`; in a group of its own for the output layer and embeddings.
         scale: radius of the ball in that norm, above 0.
-        options: see `optim.muon.MatrixOptions` and `optim.composable.CommonOptions`; ``weight_decay`` is by default 1,
+        options: see `MatrixOptions` and `CommonOptions`; ``weight_decay`` is by default 1,
             and ``adjust_lr_fn`` is ``spectral``; the authors use ``original`` for the input layer.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
-        Pethick et al. 2025, "Training Deep Learning Models with Norm-Constrained LMOs", arXiv:2502.07529; the authors'
-        github.com/LIONS-EPFL/scion, scion.py.
+        Pethick et al. 2025, "Training Deep Learning Models with Norm-Constrained LMOs", arXiv:2502.07529. The defaults
+        are those of the authors' code, github.com/LIONS-EPFL/scion, but for beta1: that of their runs, "a good
+        default", where the class begins without an average.
         Differs: weights are not initialized anew; a convolution is as long as its matrix says, that is √(out/in)/k for
         a k×k kernel instead of √(out/in)/k².
+
+    Examples:
+        >>> weight = nn.Parameter(torch.zeros(3, 3))
+        >>> optimizer = optim.Scion([weight], lr=0.1, scale=2.0, orthogonalization="svd")
+        >>> weight.grad = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 7.0], [0.0, 1.0, 0.0]])
+        >>> optimizer.step()
+        >>> torch.linalg.svdvals(weight.detach())  # lr · scale
+        tensor([0.2000, 0.2000, 0.2000])
     """
 
     def __init__(

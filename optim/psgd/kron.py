@@ -39,9 +39,9 @@ class KronPreconditioner(GroupTransform):
 
     Every axis k of a parameter has an upper triangular Q_k, or a diagonal one: if the axis is longer than
     ``max_size_triangular``, if the parameter has less than ``min_ndim_triangular`` axes, and in ``memory_save_mode``
-    "one_diag" the longest axis, in "all_diag" all. Axes of size 1 are dropped. x ×_k Q multiplies x by Q along axis k,
-    X_(k) unfolds x with axis k first, |x| is the largest absolute value, d the number of axes. At the parameter's own
-    step t = 1, 2, …:
+    "one_diag" the longest axis, in "all_diag" all. Axes of size 1 are dropped. ``x ×_k Q`` multiplies x by Q along axis
+    k, ``X_(k)`` unfolds x with axis k first, |x| is the largest absolute value, d the number of axes. At the
+    parameter's own step t = 1, 2, …:
 
         m ← β m + (1 − β) g,   ĝ = m/(1 − βᵗ)                                       ĝ = g without ``exp_avg_input``
 

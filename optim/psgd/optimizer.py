@@ -11,11 +11,15 @@ from optim.psgd.kron import KronPreconditioner
 
 
 class PSGDKron(Composable):
-    """Preconditioned SGD: the averaged gradient, multiplied on every axis by a factor that makes it white.
+    """Multiply the averaged gradient, on every axis, by a learned triangular matrix that makes it white.
 
-    State of an n×m matrix: n m + ½ n(n + 1) + ½ m(m + 1) floats; see `KronPreconditioner` for the rule.
+    See `KronPreconditioner` for the rule. Variants: without momentum with ``exp_avg_input=False``; ``delayed=True`` and
+    ``cached=True``, together or alone.
 
-    Variants: without momentum with ``exp_avg_input=False``; ``delayed=True`` and ``cached=True``, together or alone.
+    Use: if a step may cost as much as the model; with `WarmupCosine`.
+
+    State: 8 bytes per float32 parameter of a square matrix, 4 (1 + (n² + m²)/(2nm)) of an n×m one: the average
+    (``exp_avg``), and two triangular matrices.
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
@@ -27,20 +31,32 @@ class PSGDKron(Composable):
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
-        See `KronPreconditioner`.
+        Li 2015, "Preconditioned Stochastic Gradient Descent", arXiv:1512.04202; Li 2022, "Black Box Lie Group
+        Preconditioners for SGD", arXiv:2211.04422; github.com/evanatyourservice/kron_torch. The defaults are those of
+        its class Kron 0.3.3; but it limits the RMS of an update to 1.1, where ``update_clipping`` here is HeavyBall's
+        "trust_region", and its updates of the factors become rarer after 500 steps, not after 1000.
+        Differs: see `KronPreconditioner`.
+
+    Examples:
+        >>> weight = nn.Parameter(torch.ones(2, 3))
+        >>> optimizer = optim.PSGDKron([weight], lr=0.01)
+        >>> weight.grad = torch.arange(6.0).reshape(2, 3)
+        >>> optimizer.step()
+        >>> [optimizer.state[weight][factor].numel() for factor in ("factor_0_0", "factor_0_1")]  # triangles
+        [3, 6]
     """
 
     def __init__(
         self,
         params: Any,
-        lr: float | Tensor = 1e-3,
+        lr: float | Tensor = 3e-4,
         beta: float = 0.9,
         preconditioner_update_probability: float | None = None,
-        max_size_triangular: int = 2048,
+        max_size_triangular: int = 8192,
         min_ndim_triangular: int = 2,
         memory_save_mode: str | None = None,
         momentum_into_precond_update: bool = True,
-        merge_dims: bool = False,
+        merge_dims: bool = True,
         split: bool = False,
         store_triu_as_line: bool = True,
         q_dtype: str = "float32",

@@ -18,6 +18,12 @@ class Constant(ClosedFormSchedule):
 
     Raises:
         ValueError: ``warmup_steps`` is negative.
+
+    Examples:
+        >>> optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+        >>> schedule = optim.Constant(optimizer, warmup_steps=3)
+        >>> [schedule.factor(batch, epoch=0) for batch in range(5)]
+        [0.25, 0.5, 0.75, 1.0, 1.0]
     """
 
     def __init__(self, optimizer: Optimizer, warmup_steps: float = 0, max_steps: int | None = None) -> None:

@@ -22,7 +22,7 @@ class Eden(ClosedFormSchedule):
         optimizer: whose learning rates to set.
         lr_batches: updates after which the rate begins to fall; with ``max_steps``, a number below 1 is a share of it.
         lr_epochs: epochs after which the rate begins to fall.
-        warmup_batches: updates of warm-up, or such a share; 0 for none, 500 by default in the second reference.
+        warmup_batches: updates of warm-up, or such a share; 0 for none; 500 is the reference's default.
         warmup_start: the factor of the first update of a warm-up, in [0, 1].
         max_steps: updates of the whole run; None: numbers below 1 are themselves.
 
@@ -30,9 +30,15 @@ class Eden(ClosedFormSchedule):
         ValueError: an argument is out of its range.
 
     Reference:
-        icefall, egs/librispeech/ASR/pruned_transducer_stateless2/optim.py, class Eden; the warm-up is that of
-        egs/librispeech/ASR/zipformer/optim.py.
+        github.com/k2-fsa/icefall/blob/master/egs/librispeech/ASR/zipformer/optim.py, class Eden; no paper. Without the
+        warm-up also in pruned_transducer_stateless2/optim.py.
         Differs: the rate is set at construction; groups may be added later; shares of a run.
+
+    Examples:
+        >>> optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+        >>> schedule = optim.Eden(optimizer, lr_batches=5000, lr_epochs=6, warmup_batches=500)
+        >>> [round(schedule.factor(batch, batch // 2500), 3) for batch in (0, 250, 500, 5000, 50_000)]
+        [0.5, 0.75, 0.998, 0.819, 0.169]
     """
 
     def __init__(

@@ -28,8 +28,14 @@ class Eden2(ClosedFormSchedule):
         ValueError: an argument is out of its range.
 
     Reference:
-        icefall, egs/librispeech/ASR/zipformer/optim.py, class Eden2.
+        github.com/k2-fsa/icefall/blob/master/egs/librispeech/ASR/zipformer/optim.py, class Eden2; no paper.
         Differs: the rate is set at construction; groups may be added later; shares of a run.
+
+    Examples:
+        >>> optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+        >>> schedule = optim.Eden2(optimizer, lr_batches=5000, warmup_batches=500)
+        >>> [round(schedule.factor(batch, epoch=0), 3) for batch in (0, 250, 500, 5000, 50_000)]
+        [0.5, 0.749, 0.995, 0.707, 0.1]
     """
 
     def __init__(

@@ -26,6 +26,12 @@ class WarmupInverseSquareRoot(ClosedFormSchedule):
     Reference:
         Vaswani et al. 2017, "Attention Is All You Need", arXiv:1706.03762, section 5.3, equation 3.
         Differs: scaled so that the base rate is the peak.
+
+    Examples:
+        >>> optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+        >>> schedule = optim.WarmupInverseSquareRoot(optimizer, warmup_steps=3)
+        >>> [schedule.factor(batch, epoch=0) for batch in (0, 1, 2, 3, 15, 63)]
+        [0.25, 0.5, 0.75, 1.0, 0.5, 0.25]
     """
 
     def __init__(self, optimizer: Optimizer, warmup_steps: float, max_steps: int | None = None) -> None:

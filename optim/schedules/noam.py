@@ -27,6 +27,12 @@ class Noam(ClosedFormSchedule):
 
     Reference:
         Vaswani et al. 2017, "Attention Is All You Need", arXiv:1706.03762, section 5.3, equation 3 (base 1).
+
+    Examples:
+        >>> optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+        >>> schedule = optim.Noam(optimizer, d_model=256, warmup_steps=4000)
+        >>> [round(schedule.factor(batch, epoch=0), 6) for batch in (0, 3999, 15_999)]
+        [0.0, 0.000988, 0.000494]
     """
 
     def __init__(self, optimizer: Optimizer, d_model: int, warmup_steps: int) -> None:

@@ -31,6 +31,17 @@ class WarmupCosine(ClosedFormSchedule):
     Reference:
         Loshchilov and Hutter 2017, "SGDR", arXiv:1608.03983.
         Differs: one period, no restarts; a warm-up before it.
+
+    Examples:
+        >>> optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+        >>> schedule = optim.WarmupCosine(optimizer, max_steps=8, warmup_steps=1)
+        >>> rates = []
+        >>> for _ in range(8):
+        ...     rates.append(round(optimizer.param_groups[0]["lr"], 2))
+        ...     optimizer.step()
+        ...     schedule.step()
+        >>> rates
+        [0.5, 1.0, 0.95, 0.81, 0.61, 0.39, 0.19, 0.05]
     """
 
     def __init__(self, optimizer: Optimizer, max_steps: int, warmup_steps: float, min_lr_ratio: float = 0.0) -> None:

@@ -28,6 +28,12 @@ class WarmupLinear(ClosedFormSchedule):
 
     Reference:
         Devlin et al. 2019, "BERT", arXiv:1810.04805, appendix A.2.
+
+    Examples:
+        >>> optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+        >>> schedule = optim.WarmupLinear(optimizer, max_steps=8, warmup_steps=3)
+        >>> [round(schedule.factor(batch, epoch=0), 2) for batch in range(9)]
+        [0.25, 0.5, 0.75, 1.0, 0.8, 0.6, 0.4, 0.2, 0.0]
     """
 
     def __init__(self, optimizer: Optimizer, max_steps: int, warmup_steps: float, min_lr_ratio: float = 0.0) -> None:

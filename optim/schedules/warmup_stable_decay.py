@@ -32,6 +32,12 @@ class WarmupStableDecay(ClosedFormSchedule):
         Hu et al. 2024, "MiniCPM", arXiv:2404.06395, section 4 (WSD); the form of the decay is that of
         Hägele et al. 2024, "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations",
         arXiv:2405.18392.
+
+    Examples:
+        >>> optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+        >>> schedule = optim.WarmupStableDecay(optimizer, max_steps=8, warmup_steps=1, decay_steps=4)
+        >>> [round(schedule.factor(batch, epoch=0), 2) for batch in range(9)]
+        [0.5, 1.0, 1.0, 1.0, 1.0, 0.5, 0.29, 0.13, 0.0]
     """
 
     def __init__(

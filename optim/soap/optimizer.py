@@ -11,13 +11,16 @@ from optim.soap.rotated_adam import PRECOND_SCHEDULER, RotatedAdam
 
 
 class SOAP(Composable):
-    """Adam in the eigenbasis of Shampoo's preconditioner, which `RotatedAdam` explains.
+    """Adam in the eigenbasis of the averaged gradient covariances of each axis, which a power iteration refreshes now
+    and then.
 
-    A parameter's first step prepares its basis and does not move it, but weights decay. The eigenvalue decomposition of
-    that step waits for the device; later steps do not.
+    `RotatedAdam` explains the rule. A parameter's first step prepares its basis and does not move it, but weights
+    decay. The eigenvalue decomposition of that step waits for the device; later steps do not.
 
-    State: m and v, and two matrices for each preconditioned axis: 2 + 2 (n² + m²)/(nm) floats per element of an n×m
-    matrix.
+    Use: if steps count more than seconds; with a warm-up.
+
+    State: 24 bytes per float32 parameter of a square matrix, 8 (1 + (n² + m²)/(nm)) of an n×m one: m, v, and two
+    matrices for each preconditioned axis.
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
@@ -35,18 +38,26 @@ class SOAP(Composable):
         use_precond_schedule: refresh ever more rarely.
         precond_scheduler: (a, b) of that schedule, each above 0.
         shard_matrix_work: in a distributed run, divide the new bases over the processes.
-        common: see `optim.composable.CommonOptions`; the defaults of weight_decay and warmup_steps are 0.01 and 1.
+        common: see `CommonOptions`; ``weight_decay`` is 0.01 by default.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
 
     Reference:
-        Vyas et al. 2024, "SOAP: Improving and Stabilizing Shampoo using Adam", arXiv:2409.11321, algorithm 3;
-        github.com/nikhilvyas/SOAP, soap.py, for the first step, the order of the columns, correct_bias and
-        normalize_grads.
+        Vyas et al. 2024, "SOAP: Improving and Stabilizing Shampoo using Adam", arXiv:2409.11321, algorithm 3. The
+        defaults, the first step, the order of the columns, correct_bias and normalize_grads are those of the authors'
+        code, github.com/nikhilvyas/SOAP, whose shampoo_beta of -1 stands for betas[1].
         Differs: eps is added to the corrected root, as in torch's Adam; weights decay before they move, and in the
         first step; parameters without a matrix move in the first step; axes of size 1 do not count; the basis of the
         eigenvalue 0 of a first covariance follows from the other eigenvectors, where rounding chooses it there.
+
+    Examples:
+        >>> weight = nn.Parameter(torch.ones(2, 3))
+        >>> optimizer = optim.SOAP([weight], lr=0.01)
+        >>> weight.grad = torch.arange(6.0).reshape(2, 3)
+        >>> optimizer.step()
+        >>> [tuple(optimizer.state[weight][basis].shape) for basis in ("q_0_0", "q_0_1")]
+        [(2, 2), (3, 3)]
     """
 
     has_beta2: ClassVar = True
@@ -59,12 +70,12 @@ class SOAP(Composable):
         self,
         params: Any,
         lr: float | Tensor = 3e-3,
-        betas: tuple[float, float] = (0.9, 0.95),
+        betas: tuple[float, float] = (0.95, 0.95),
         shampoo_beta: float = 0.95,
         eps: float = 1e-8,
-        precondition_frequency: int = 2,
-        max_precond_dim: int = 2048,
-        merge_dims: bool = True,
+        precondition_frequency: int = 10,
+        max_precond_dim: int = 10_000,
+        merge_dims: bool = False,
         precondition_1d: bool = False,
         normalize_grads: bool = False,
         correct_bias: bool = True,
@@ -89,5 +100,5 @@ class SOAP(Composable):
             precond_scheduler=precond_scheduler,
             shard_matrix_work=shard_matrix_work,
         )
-        options: CommonOptions = {"weight_decay": 0.01, "warmup_steps": 1, **common}
-        super().__init__(params, [rule], lr=lr, **options)
+        common.setdefault("weight_decay", 0.01)
+        super().__init__(params, [rule], lr=lr, **common)

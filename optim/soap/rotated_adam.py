@@ -29,7 +29,8 @@ TINY = 1e-30  # keeps the quotient finite if a direction is zero
 class RotatedAdam(GroupTransform):
     """Adam's direction in the eigenbasis Q_k of the averaged G_(k) G_(k)ᵀ on each axis k.
 
-    g ×_k Q multiplies g by Q along axis k; G_(k) unfolds g along it. At the parameter's own step t = 1, u = 0 and
+    ``g ×_k Q`` multiplies g by Q along axis k; ``G_(k)`` unfolds g along it. At the parameter's own step t = 1, u = 0
+    and
 
         C_k ← (1 − shampoo_beta) G_(k) G_(k)ᵀ,   Q_k ← its eigenvectors
 

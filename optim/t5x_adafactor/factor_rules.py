@@ -18,7 +18,15 @@ MATRICES = "matrices"
 
 
 class FactorDim(Enum):
-    """What an axis is for a factored second moment."""
+    """What an axis is for a factored second moment.
+
+    Examples:
+        >>> rule = (optim.FactorDim.BATCH, optim.FactorDim.ROW, optim.FactorDim.COLUMN)
+        >>> stacked = nn.Parameter(torch.ones(12, 64, 32))
+        >>> optimizer = optim.T5XAdafactor([("layers.weight", stacked)], lr=0.01, factor_map=[("layers", rule)])
+        >>> optimizer.param_groups[0]["factor_map"]
+        (('layers', ('batch', 'row', 'column')),)
+    """
 
     NONE = "none"
     """Kept in both factors, like a batch axis, but updates are clipped and scaled across it."""
@@ -48,6 +56,11 @@ class HParamMap:
     Reference:
         t5x.adafactor.HParamMap.
         Differs: searches torch's names too.
+
+    Examples:
+        >>> scaled = optim.HParamMap([("bias$", False), ("encoder/.*", True)])
+        >>> scaled["encoder.0.bias"], scaled["encoder.0.weight"], "decoder.weight" in scaled
+        (False, True, False)
     """
 
     def __init__(self, rules: HParamMap | Iterable[Sequence[Any]]) -> None:
@@ -88,6 +101,11 @@ def standard_logical_factor_rules() -> dict[str, FactorDim]:
 
     Reference:
         t5x.adafactor.standard_logical_factor_rules.
+
+    Examples:
+        >>> rules = optim.standard_logical_factor_rules()
+        >>> rules["embed"], rules["mlp"]
+        (<FactorDim.ROW: 'row'>, <FactorDim.COLUMN: 'column'>)
     """
     attention = ("heads", "kv", "joined_kv", "multiquery_heads", "kv_fused")
     feed_forward = ("mlp", "mlp_activations", "q_wi_fused", "o_wo_fused")

@@ -27,22 +27,27 @@ NamedRules = HParamMap | Sequence[tuple[str, Any]]
 
 
 class T5XAdafactor(Chain):
-    """Adafactor whose rules on parameter names say which axes are factored, and which clips slice by slice.
+    """Adafactor whose rules on names say which axes are rows, columns or a batch that is clipped and scaled slice by
+    slice.
 
-    In order: `SkipNan` remembers old values, `ClipByGlobalNorm` limits the gradients, `MomentsByPlan` divides by their
-    averaged size, `ClipByRms` limits the update, `ParameterScale` and `LearningRate` give it its length, `Momentum`
-    averages it, and `AbsoluteDecay` shrinks the parameter. Options that are None leave their transform out.
+    T5X's form. In order: `SkipNan` remembers old values, `ClipByGlobalNorm` limits the gradients, `MomentsByPlan`
+    divides by their averaged size, `ClipByRms` limits the update, `ParameterScale` and `LearningRate` give it its
+    length, `Momentum` averages it, and `AbsoluteDecay` shrinks the parameter. Options that are None leave their
+    transform out.
 
     All parameters share one count of steps: one whose gradients begin late starts with averages of zero and a weight
     below 1, unless ``per_param_step`` counts for each parameter.
 
     What is factored: a rule is "heuristic", "matrices", None (nothing), or what each axis is: "row", "column" or "col",
-    "batch", "none", or a `FactorDim`. The heuristic factors matrices whose sizes both reach
-    ``min_dim_size_to_factor``, leaves vectors and scalars, and refuses more axes; "matrices" leaves those too. A rule
-    by axes holds for all sizes, but for at most two axes without a batch the heuristic decides. Rules are fixed once a
-    group is made. Axes that a rule calls a batch split a parameter into slices, each clipped and scaled by itself.
+    "batch", "none", or a `FactorDim`. The heuristic factors matrices whose sizes both reach ``min_dim_size_to_factor``,
+    leaves vectors and scalars, and refuses more axes; "matrices" leaves those too. A rule by axes holds for all sizes,
+    but for at most two axes without a batch the heuristic decides. Rules are fixed once a group is made. Axes that a
+    rule calls a batch split a parameter into slices, each clipped and scaled by itself.
 
-    State: r and c (``row``, ``col``), or v (``exp_avg_sq``); m (``exp_avg``) with beta1.
+    Use: if parameters are stacked, or state must be small; with `WarmupInverseSquareRoot`.
+
+    State: 0.20 bytes per float32 parameter with the default ``min_dim_size_to_factor=128``, 0.09 with 32; with
+    ``beta1`` 4 more, or 2 in bfloat16: r and c (``row``, ``col``), or v (``exp_avg_sq``); m (``exp_avg``) with beta1.
 
     Args:
         params: parameters, (name, parameter) pairs, or groups; rules by name need names.
@@ -81,10 +86,20 @@ class T5XAdafactor(Chain):
             parameter is not real floating point.
 
     Reference:
-        Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235; t5x/adafactor.py of google-research/t5x at 640f435.
+        Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235; github.com/google-research/t5x/blob/main/t5x/adafactor.py
+        (at 640f435). Also the defaults.
         Differs: a parameter without gradient is skipped, also in the global norm; rules are checked at construction;
         the count is at least 1; a weight_decay_rate of 0 with an exponent is refused, where the reference reads 1;
         ``initial_step`` and ``per_param_step`` are new, and so is the rule "matrices".
+
+    Examples:
+        >>> stacked = nn.Parameter(torch.ones(12, 64, 32))  # twelve layers
+        >>> rules = [("layers", ("batch", "row", "col"))]
+        >>> optimizer = optim.T5XAdafactor([("layers.weight", stacked)], lr=0.01, factor_map=rules)
+        >>> stacked.grad = torch.randn(12, 64, 32)
+        >>> optimizer.step()
+        >>> [tuple(optimizer.state[stacked][name].shape) for name in ("row", "col")]
+        [(12, 64, 1), (12, 1, 32)]
     """
 
     def __init__(

@@ -28,6 +28,14 @@ class Sequential(Transform):
 
     Raises:
         ValueError: there is no transform, or one has an evaluation point, as `ScheduleFree` has.
+
+    Examples:
+        >>> from optim.transforms.learning_rate import LearningRate
+        >>> from optim.transforms.momentum import Momentum
+        >>> twice = optim.Sequential(Momentum(0.9, name="short"), Momentum(0.99, name="long"))
+        >>> optimizer = optim.chain(twice, LearningRate(), lr=0.1)([nn.Parameter(torch.ones(2))])
+        >>> optimizer.param_groups[0]["short/beta1"], optimizer.param_groups[0]["long/beta1"]
+        (0.9, 0.99)
     """
 
     # the class does not know whether a member does
@@ -109,6 +117,15 @@ class Branches(Sequential):
         transforms: one per branch, at least one; several in a row are a `Sequential`.
         combine: makes one update, which it must not write to, of those of the branches; their sum by default.
         name: prefix of the options and statistics of all branches, before their own.
+
+    Examples:
+        >>> from optim.transforms.momentum import Momentum
+        >>> both = optim.Branches(Momentum(0.0, name="now"), Momentum(0.9, name="average"))
+        >>> param = nn.Parameter(torch.zeros(2))
+        >>> param.grad = torch.tensor([1.0, -1.0])
+        >>> optim.chain(both, lr=0.1)([param]).step()
+        >>> param.data  # the gradient and a tenth of it
+        tensor([-1.1000,  1.1000])
     """
 
     def __init__(self, *transforms: Transform, combine: Combine = summed, name: str = "") -> None:

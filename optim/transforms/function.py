@@ -107,6 +107,14 @@ def transform(
 
     Raises:
         ValueError: a statistic starts in an unknown way.
+
+    Examples:
+        >>> @optim.transform(state={"total": "zeros"}, allowed={"decay": "[0, 1]"})
+        ... def fading_sum(update, batch, *, decay=0.9):
+        ...     return batch.state["total"].mul_(decay).add_(update)
+        >>> optimizer = optim.chain(fading_sum(decay=0.5), lr=0.1)([nn.Parameter(torch.ones(2))])
+        >>> optimizer.param_groups[0]["decay"]
+        0.5
     """
     state = dict(state or {})
     for key, start in state.items():

@@ -24,7 +24,7 @@ class MarsCorrection(Transform):
 
     Args:
         mars: whether to correct.
-        mars_gamma: strength, at least 0; the paper's runs have 0.025.
+        mars_gamma: strength, at least 0.
         name: see `Transform`.
 
     Reference:
@@ -36,7 +36,7 @@ class MarsCorrection(Transform):
     foreach = True
     shardable = True
 
-    def __init__(self, mars: bool = False, mars_gamma: float = 0.0025, *, name: str = "") -> None:
+    def __init__(self, mars: bool = False, mars_gamma: float = 0.025, *, name: str = "") -> None:
         super().__init__(name=name, mars=mars, mars_gamma=mars_gamma)
 
     def check(self, group: Group) -> None:

@@ -35,7 +35,7 @@ class NormalizedMomentum(Transform):
     foreach = True
     shardable = True
 
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-8, *, name: str = "") -> None:
+    def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-15, *, name: str = "") -> None:
         super().__init__(name=name, betas=betas, eps=eps)
 
     def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:

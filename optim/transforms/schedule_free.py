@@ -43,6 +43,16 @@ class ScheduleFree(Transform):
     Reference:
         Defazio et al. 2024, "The Road Less Scheduled", arXiv:2405.15682, section 1 and algorithm 1; γ_max instead of γ
         as in the authors' package schedulefree 1.4.1, which is the same while the learning rate does not fall.
+
+    Examples:
+        >>> param = nn.Parameter(torch.ones(1))
+        >>> optimizer = optim.chain(optim.ScheduleFree(beta=0.9), lr=0.5)([param])  # plain gradient descent, averaged
+        >>> for _ in range(4):
+        ...     param.grad = param.detach().clone()
+        ...     optimizer.step()
+        >>> optimizer.eval()
+        >>> f"{param.item():.3f}"
+        '0.190'
     """
 
     allowed: ClassVar = {

@@ -22,7 +22,7 @@ import asr
 from tests.commands.conftest import TINY
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- not run: (.+?) -->\n+)?^```(sh|python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SMALL = tuple(word for word in TINY if not word.startswith("encoder."))
 SIZES = {

@@ -50,7 +50,8 @@ def test_a_schedule_moves_every_members_lr():
 )
 @pytest.mark.parametrize("wrapped", [lambda params, make: make(params), step_in_backward], ids=["after", "in backward"])
 def test_torchs_cycles_of_lr_and_momentum_are_followed_if_all_members_have_the_option(schedule, wrapped):
-    muon = grouped(partial(Muon, lr=0.01), [{"pattern": "[35]$"}, {"pattern": ".*", "optimizer": AdamW}])
+    others = partial(AdamW, betas=(0.95, 0.99))  # Muon's
+    muon = grouped(partial(Muon, lr=0.01), [{"pattern": "[35]$"}, {"pattern": ".*", "optimizer": others}])
     optimizer, alone = wrapped(named(make_parameters()), muon), Muon(make_parameters())
     rates = [schedule(each) for each in (optimizer, alone)]
     for _ in range(3):

@@ -102,10 +102,17 @@ def test_mars_with_clipping_and_maximize_is_the_minimization_of_the_negative():
 
 def test_caution_without_any_agreement_stands_still():
     param = nn.Parameter(torch.ones(4))
-    optimizer = optim.AdamW([param], lr=0.1, betas=(0.99, 0.99), caution=True)
+    optimizer = optim.AdamW([param], lr=0.1, betas=(0.99, 0.99), weight_decay=0.0, caution=True)
     for gradient in (1.0, -1e-3):
         step_with(optimizer, [param], gradient)
         torch.testing.assert_close(param.detach(), torch.full((4,), 0.9))
+
+
+def test_a_name_of_heavyball_has_its_defaults_and_our_own_has_the_papers():
+    adopt, theirs = (getattr(optim, name)(make_parameters()).defaults for name in ("ADOPT", "ForeachADOPT"))
+    assert [adopt[key] for key in ("lr", "betas", "eps")] == [1e-3, (0.9, 0.9999), 1e-6]
+    assert [theirs[key] for key in ("lr", "betas", "eps")] == [2.5e-3, (0.9, 0.99), 1e-8]
+    assert optim.ForeachADOPT(make_parameters(), 0.1).defaults["lr"] == 0.1
 
 
 def test_an_alias_with_options_is_a_class_that_can_be_pickled():

@@ -92,7 +92,7 @@ def test_gradients_become_white(shape):
     mixings = [Factor(axis - len(shape), each, True) for axis, each in enumerate(mixings)]
     gradients = applied(torch.randn(3000, *shape, generator=torch.Generator().manual_seed(0)).double(), mixings)
     param = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
-    optimizer = optim.PSGDKron([param], exp_avg_input=False)
+    optimizer = optim.PSGDKron([param], exp_avg_input=False, merge_dims=False)
     for step in range(400):
         # smaller steps at the end: the factors follow single gradients
         optimizer.param_groups[0]["precond_lr"] = 0.1 if step < 250 else 0.02
@@ -195,9 +195,10 @@ def test_kron_torch_is_followed(shape, monkeypatch):
         return u * torch.clamp(1.1 / (u.square().mean().sqrt() + 1e-12), max=1.0)
 
     ours, theirs = (nn.Parameter(make_gradient(torch.empty(shape).double(), 99, 0)) for _ in range(2))
-    common = {"lr": 0.01, "momentum_into_precond_update": False, "preconditioner_update_probability": 1.0}
+    common = {"lr": 0.01, "merge_dims": False}
+    common |= {"momentum_into_precond_update": False, "preconditioner_update_probability": 1.0}
     optimizer = optim.PSGDKron([ours], update_clipping=clip, **common)
-    peer = kron.Kron([theirs], merge_dims=False, precond_dtype=torch.float64, **common)
+    peer = kron.Kron([theirs], precond_dtype=torch.float64, **common)
     # neither balances its factors in these steps, which would be at other steps in each
     assert min(uniform_number(0, step, "balance preconditioner") for step in range(1, 11)) > 0.01
     for step in range(1, 11):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import optim
 from optim.schedules.closed_form import ClosedFormSchedule
@@ -22,7 +24,7 @@ README = Path(__file__).parents[2] / "optim" / "README.md"
 
 def test_the_examples_do_what_they_say():
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 11
     names: dict[str, Any] = {}
     for block in blocks:
         exec(block, names)
@@ -47,6 +49,14 @@ def test_the_examples_do_what_they_say():
     assert torch.equal(grafted.sign(), -grads[0].sign())
     # Adam's first step has elements of ±1
     torch.testing.assert_close(grafted.norm(), torch.tensor(start.numel() ** 0.5))
+
+
+@pytest.mark.parametrize("name", optim.__all__)
+def test_every_public_name_has_an_example_that_runs(name):
+    found = doctest.DocTestFinder(recurse=False).find(getattr(optim, name), name, module=False)
+    assert found[0].examples
+    found[0].globs = {"optim": optim, "torch": torch, "nn": nn}
+    assert doctest.DocTestRunner().run(found[0]).failed == 0
 
 
 def test_every_optimizer_and_schedule_has_a_row():

@@ -12,8 +12,6 @@ import optim
 from optim.soap.eigenbasis import STRIP, cover, first_basis, mirror, next_basis
 from tests.optim.training import make_gradient, run
 
-UNMERGED = {"merge_dims": False, "weight_decay": 0.0}
-
 
 def drawn(*shape, seed=0, dtype=torch.float64):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
@@ -63,7 +61,7 @@ def test_power_iterations_find_the_eigenvectors_from_any_basis():
 
 
 def test_a_kernel_with_merged_axes_steps_like_the_matrix():
-    kernel, _ = trained((6, 4, 3, 1), twin=(6, 12))
+    kernel, _ = trained((6, 4, 3, 1), twin=(6, 12), merge_dims=True)
     matrix, _ = trained((6, 12))
     torch.testing.assert_close(kernel.reshape(6, 12), matrix, rtol=0, atol=0)
 
@@ -166,7 +164,7 @@ def test_shapes_that_share_calls_on_a_gpu_step_as_they_do_alone(request, monkeyp
     monkeypatch.setattr("optim.soap.eigenbasis.STACK_NUMEL", 2 * 30**2)
     for fixture in (None, "steps_as_on_a_gpu"):
         params = [nn.Parameter(torch.ones(shape)) for shape in shapes]
-        optimizer = optim.SOAP(params, precondition_frequency=3)
+        optimizer = optim.SOAP(params, precondition_frequency=3, merge_dims=True)
         run(optimizer, params, range(3))
         if fixture:
             request.getfixturevalue(fixture)
