@@ -14,19 +14,31 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter
 
 import optim
+from asr.config.help import CONFIGS, LISTED, choices, config_folder, describe, options
+from asr.config.schema import KINDS
 from optim.schedules.closed_form import ClosedFormSchedule
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(<!-- generated: ([\w-]+)(?: ([^\n]+))? -->\n).*?(<!-- end -->)", re.DOTALL)
-PENDING = {"choices", "commands", "results"}  # no function makes these tables yet
+SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+TYPES = {"string": "text", "boolean": "`true`, `false`", "object": "options", "array": "list"}
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def plain(text: str) -> str:
+    """Return a text in which Markdown finds nothing to format."""
+    return re.sub(r"([*|])", r"\\\1", text).replace("<", "&lt;")
 
 
 def public(base: type) -> Iterator[tuple[type, str]]:
@@ -83,7 +95,73 @@ def schedules() -> str:
     return table(("schedule", "what it does", "source"), rows)
 
 
-TABLES: Mapping[str, Callable[..., str]] = {"optimizers": optimizers, "schedules": schedules}
+def choices_of_groups() -> str:
+    """Return the choices of each group with the first lines of their files."""
+    parts = []
+    for group in LISTED:
+        rows = [(f"`{choice}`", plain(text)) for choice, text in choices(CONFIGS, group).items()]
+        parts += [f"## {group}", table((f"`{group}=`", ""), rows)]
+    return "\n\n".join(parts)
+
+
+def options_of_commands() -> str:
+    """Return the options of each command, by the schema and the comments in its yaml file."""
+    parts = []
+    for command, kinds in KINDS.items():
+        folder = config_folder(command)
+        name, _, purpose = describe(folder / f"{command}.yaml").partition(": ")
+        parts += [f"## {name}", f"{purpose[0].upper()}{purpose[1:].rstrip('.')}."]
+        if command == "prepare":
+            parts.append(
+                "It takes the options of asr-train, and reads those of `recipe`, `data`, `features` and `tokenizer`."
+            )
+            continue
+        shown = list(options(folder / f"{command}.yaml"))
+        for group, choice in (
+            (("data", "default"), ("sweep", "default"), ("trainer", "cpu")) if command == "train" else ()
+        ):
+            shown += options(folder / group / f"{choice}.yaml", f"{group}.")
+        rows = []
+        for option, comment in shown:
+            key, _, default = option.partition("=")
+            given = yaml.safe_load(default)
+            kind = kinds.get(key, type(given) if isinstance(given, str | int | float) and default != "???" else Any)
+            if comment:
+                value = "required" if default == "???" else f"`{default}`"
+                rows.append((f"`{key}`", values_of(TypeAdapter(kind).json_schema()), value, plain(comment)))
+        parts.append(table(("option", "takes", "default", "meaning"), rows))
+    return "\n\n".join(parts)
+
+
+def values_of(schema: Mapping[str, Any]) -> str:
+    """Return the values that a JSON schema allows, in words; null is left out."""
+    if "anyOf" in schema:
+        parts = [values_of(part) for part in schema["anyOf"] if part.get("type") != "null"]
+        # what names a thing may look like a number
+        return ", ".join(dict.fromkeys(part for part in parts if part != "integer" or "text" not in parts))
+    if values := schema.get("enum") or ([schema["const"]] if "const" in schema else []):
+        return ", ".join(f"`{value}`" for value in values)
+    bounds = [f"{sign} {schema[key]:g}" for key, sign in SIGNS.items() if abs(schema.get(key, 2**63)) < 2**63]
+    kind = TYPES.get(schema.get("type", ""), schema.get("type", ""))
+    items = f"of {values_of(schema['items'])}" if {"type", "anyOf"} & {*schema.get("items", ())} else ""
+    return " ".join(filter(None, (kind, items, " and ".join(bounds))))
+
+
+def results(place: str) -> str:
+    """Return the first table below a heading of a page, without links to logs; ``place`` is PAGE: HEADING."""
+    page, heading = place.split(": ", 1)
+    section = (ROOT / page).read_text(encoding="utf-8").split(f"# {heading}\n")[1]
+    rows = section[section.index("\n|") + 1 :].split("\n\n")[0]
+    return re.sub(r" (\[log\]\([^)]*\)|log) \|$", "", rows.strip(), flags=re.MULTILINE)
+
+
+TABLES: Mapping[str, Callable[..., str]] = {
+    "optimizers": optimizers,
+    "schedules": schedules,
+    "choices": choices_of_groups,
+    "commands": options_of_commands,
+    "results": results,
+}
 
 
 def renewed(page: str) -> str:
@@ -92,8 +170,6 @@ def renewed(page: str) -> str:
     def made(block: re.Match[str]) -> str:
         """Return a block with its table."""
         start, name, argument, end = block.groups()
-        if name in PENDING:
-            return block[0]
         return f"{start}\n{TABLES[name](*([argument] if argument else []))}\n\n{end}"
 
     return BLOCK.sub(made, page)
