@@ -38,7 +38,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, page in ON_SITE.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / path)))
     for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
-        body, resources = MarkdownExporter().from_filename(str(notebook.abs_src_path))
+        # the key begins the names of pictures, which notebooks would share
+        key = {"unique_key": Path(notebook.src_uri).stem}
+        body, resources = MarkdownExporter().from_filename(str(notebook.abs_src_path), resources=key)
         files.remove(notebook)
         files.append(File.generated(config, notebook.src_uri.replace(".ipynb", ".md"), content=body))
         for name, picture in resources["outputs"].items():

@@ -1,4 +1,4 @@
-"""The examples of docs/your_own_code.md: a package of one's own trains, is resumed, decoded, and trusted by name."""
+"""The package of docs/your_own_code.md is resumed, decoded, and trusted by name; test_blocks.py runs the page."""
 
 import importlib.util
 import os
@@ -19,11 +19,9 @@ OWN = (
     "encoder.d_model=32",
     "+callbacks.count._target_=mypkg.callback.Count",
 )
-
-
-def needs(*packages: str) -> pytest.MarkDecorator:
-    found = [importlib.util.find_spec(name) is not None for name in packages]
-    return pytest.mark.skipif(not any(found), reason=f"{' or '.join(packages)} is not installed")
+needs_another_library = pytest.mark.skipif(
+    importlib.util.find_spec("pytorch_optimizer") is None, reason="pytorch_optimizer is not installed"
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +60,7 @@ def run(place: Workplace, command: str, *words: str, **options) -> str:
     return place.run(command, *words, **{"PYTHONPATH": path, "IMPORTED": str(place.folder / "imported"), **options})
 
 
-@needs("pytorch_optimizer")
+@needs_another_library
 def test_a_run_of_own_classes_is_killed_resumed_and_decoded_by_those_who_trust_them(place):
     words = (*SMALL, *OWN[:2], "+callbacks.count._target_=mypkg.ends.Killed", "logger=csv", "run_dir=run")
     printed = run(place, "train", "--config-dir=configs", *words, "optimizer=adabelief", code=-9, KILL="1")
@@ -79,7 +77,7 @@ def test_a_run_of_own_classes_is_killed_resumed_and_decoded_by_those_who_trust_t
 
 
 @pytest.mark.slow
-@needs("pytorch_optimizer")
+@needs_another_library
 def test_an_optimizer_of_another_package_is_compared_with_ours_on_an_own_encoder_by_two_processes(place):
     words = ("-m", "--config-dir=configs", *SMALL, *OWN[:2], "optimizer=adamw,adabelief", "sweep.name=first")
     run(place, "train", *words, "trainer.devices=2", "logger=csv")
@@ -91,18 +89,6 @@ def test_an_error_of_an_own_encoder_keeps_its_traceback_and_names_the_key(place)
     assert "Traceback" in printed
     assert "ValueError: my mistake" in printed
     assert printed.strip().splitlines()[-1].startswith("encoder ")
-
-
-@needs("transformers")
-def test_an_encoder_of_hugging_face_trains_on_raw_audio(place):
-    words = (*SMALL, "encoder._target_=mypkg.wav2vec2.Wav2Vec2", "logger=none", "run_dir=hugging")
-    assert "WER" in run(place, "train", *words, "features=waveform", "augment=none")
-
-
-@needs("tensorboard", "tensorboardX")
-def test_tensorboard_records_a_run_in_its_folder(place):
-    run(place, "train", *SMALL, *OWN, "logger=tensorboard", "run_dir=board")
-    assert list((place.folder / "board" / "tensorboard").glob("events.*"))
 
 
 def test_a_corpus_of_an_own_function_is_trained_on_with_an_own_tokenizer(place):

@@ -1,12 +1,14 @@
 """Every block of the documentation runs, page by page, in its order; trainings are shortened.
 
 A block of sh runs as it stands, one of python in the namespace of its page; a block whose first line is a comment
-with a path is written to that file. ``<!-- not run: REASON -->`` before a block leaves it out.
+with a path is written to that file. ``<!-- not run: REASON -->`` before a block leaves it out, and
+``<!-- needs: PACKAGE -->`` too if none of the packages, separated by "or", is installed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import shutil
@@ -23,7 +25,7 @@ from tests.commands.conftest import TINY
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"(?:<!-- not run: (.+?) -->\n+)?^```(sh|python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"(?:<!-- ((?:not run|needs):.+?) -->\n+)?^```(sh|python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SMALL = tuple(word for word in TINY if not word.startswith("encoder."))
 SIZES = {
     "transformer": tuple(word for word in TINY if word.startswith("encoder.")),
@@ -42,12 +44,20 @@ TUNED = ("sweep.trials=2", "sweep.max_extra_trials=0")
 
 def shortened(line: str) -> str:
     """Return a command that trains a little; others stay as they are."""
-    if not re.match(r"asr-(train|prepare)\b", line) or "resume=" in line:
+    if not re.match(r"asr-(train|prepare)\b", line) or "resume=" in line or "--cfg" in line:
         return line
     own = "encoder._target_" in line
     size = () if own else SIZES["zipformer" if "zipformer" in line else "transformer"]
     sizes = [word for word in (*SMALL, *size) if "recipe=custom" not in line or not word.startswith("data.prepare.")]
     return " ".join([line, *sizes, *(SWEPT if " -m " in line else ()), *(TUNED if "sweep=optimizers" in line else ())])
+
+
+def is_left_out(note: str) -> bool:
+    """Return whether a block is not run here: by its own words, or because a package that it needs is missing."""
+    kind, _, what = note.partition(": ")
+    return kind == "not run" or (
+        kind == "needs" and not any(importlib.util.find_spec(name) for name in what.split(" or "))
+    )
 
 
 @pytest.fixture(scope="session")
@@ -100,13 +110,13 @@ def test_every_block_runs(page, stage, tmp_path, monkeypatch):
         made = getattr(asr, name)
         monkeypatch.setattr(asr, name, lambda words, made=made: made([*words, *SMALL]), raising=False)
     names: dict[str, object] = {}
-    for reason, language, block in BLOCK.findall(page.read_text(encoding="utf-8")):
+    for note, language, block in BLOCK.findall(page.read_text(encoding="utf-8")):
         file = re.match(r"# ([\w./-]+\.\w+)\n", block)
         if file:
             (folder / file[1]).parent.mkdir(parents=True, exist_ok=True)
             (folder / file[1]).write_text(block)
-        elif reason:
-            print(f"not run: {reason}\n{block}")
+        elif is_left_out(note):
+            print(f"{note}\n{block}")
         elif language == "sh":
             run_sh(block, folder)
         elif language == "python":
