@@ -31,6 +31,7 @@ ON_SITE = {
     **{str(path.relative_to(ROOT)): str(path.relative_to(ROOT)) for path in ROOT.glob("recipes/*/pictures/*")},
 }
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#\s]*)(#[^)\s]*)?\)")
+SIZED_PICTURE = re.compile(r"<img src=\"([^\"]+)\" width=\"(\d+)\" alt=\"([^\"]*)\">")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -63,4 +64,4 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         relative = os.path.relpath(there, os.path.dirname(page.file.src_uri))
         return f"{picture}[{text}]({relative}{anchor or ''})"
 
-    return LINK.sub(on_site, markdown)
+    return LINK.sub(on_site, SIZED_PICTURE.sub(r"![\3](\1){ width=\2 }", markdown))
