@@ -23,7 +23,7 @@ RULES = [
 LINES = [
     "Cain: 1 tensors, 12 parameters, lr 0.0015",
     "AdamW: 2 tensors, 6 parameters, lr 0.025, weight_decay 0.5",
-    "AdamW: 1 tensors, 8 parameters, lr 0.25, weight_decay 0",
+    "AdamW: 1 tensors, 8 parameters, lr 0.25, weight_decay 0.01",
 ]
 
 
