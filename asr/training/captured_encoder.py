@@ -102,7 +102,7 @@ class CapturedForward:
         drawn = () if begin is None else begin(features.device)
         key = drawn, features.shape, features.dtype
         # a replay overwrites what the backward pass of the replay before it still needs
-        if drawn is None or self.is_pending or (key not in self.passes and len(self.passes) == MAX_GRAPHS):
+        if self.is_pending or (key not in self.passes and len(self.passes) == MAX_GRAPHS):
             return self.compute(features, num_frames)
         if key not in self.passes:
             self.passes[key] = None  # kernels are chosen, and libraries prepared, in a pass that is not captured

@@ -18,7 +18,6 @@ from asr.training.module import TrainingModule
 BACKEND = "inductor"
 # torch's code depends on the sizes that it first sees, and is other code for one utterance than for several
 EXAMPLES = ((4, 400), (1, 400))  # B, T
-LATE_S = 1e12  # seconds of audio, after which a Zipformer has many plain passes: at first nearly none is
 
 
 class CompiledEncoder(pl.Callback):
@@ -33,7 +32,7 @@ class CompiledEncoder(pl.Callback):
         assert isinstance(pl_module, TrainingModule)
         encoder, num_features = pl_module.recognizer.encoder, len(pl_module.recognizer.normalize.mean)
         compile_layers(encoder)
-        pl_module.recognizer.set_batch_count(LATE_S)
+        pl_module.recognizer.set_batch_count(0.0)
         with torch.random.fork_rng([pl_module.device] if pl_module.device.type == "cuda" else []):
             for example in EXAMPLES:
                 _differentiate(trainer, encoder, torch.zeros(*example, num_features, device=pl_module.device))
@@ -53,6 +52,8 @@ def compile_layers(encoder: nn.Module) -> None:
     # beyond its limit torch (2.13) silently leaves what it has not compiled as it is
     limit = max(torch._dynamo.config.recompile_limit, len(EXAMPLES) * len(layers))
     torch._dynamo.config.recompile_limit = limit
+    # sizes and offsets that are equal in the examples by chance must not have to be equal later
+    torch.fx.experimental._config.use_duck_shape = False
     # one function of all layers, whose weights are its arguments: those of one size share its code
     compiled = torch.compile(_apply, dynamic=True, backend=BACKEND)
     for layer in layers:

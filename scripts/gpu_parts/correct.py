@@ -18,7 +18,7 @@ LARGEST_STEP, LARGEST_BF16, LARGEST_MODEL = 2e-5, 1e-2, 1e-4
 NUM_STEPS = 8
 COMPANIES = ("together", "alone", "stacked")
 FRAMES, NUM_FEATURES = (240, 180, 90), 16
-PLAIN_SEED = 1  # with which a Zipformer draws a pass that is captured
+SEEDS = {1: "", 3: ", with all that works seldom"}  # 1, 3: with which a Zipformer draws a pass without and with it
 
 
 def rows(setting: Setting, of: str) -> Iterator[Row]:
@@ -32,7 +32,10 @@ def rows(setting: Setting, of: str) -> Iterator[Row]:
         for case in _of_tests("models.encoders").CASES:
             yield from until_error(case.name, encoders(case, setting), setting)
             if setting.on_gpu:
-                yield from until_error(f"{case.name}, captured", captured_passes(case, setting), setting)
+                for seed, name in SEEDS.items():
+                    yield from until_error(
+                        f"{case.name}, captured{name}", captured_passes(case, seed, setting), setting
+                    )
         yield from until_error("losses", losses(setting), setting)
         yield from until_error("streams", streams(setting), setting)
         return
@@ -147,7 +150,7 @@ def encoders(case: Any, setting: Setting) -> Iterator[Row]:
         yield at_most(f"{case.name}: {what}, to those of a CPU", _distance([ours], [theirs]), LARGEST_MODEL)
 
 
-def captured_passes(case: Any, setting: Setting) -> Iterator[Row]:
+def captured_passes(case: Any, seed: int, setting: Setting) -> Iterator[Row]:
     """Yield how far gradients of replayed passes in training are from those of passes that are not captured."""
     torch.manual_seed(0)
     encoder = case.make().to(setting.device).train()
@@ -159,12 +162,12 @@ def captured_passes(case: Any, setting: Setting) -> Iterator[Row]:
         if hasattr(encoder, "set_batch_count"):
             encoder.set_batch_count(1e9)
         encoder.zero_grad()
-        torch.manual_seed(PLAIN_SEED)
+        torch.manual_seed(seed)
         encodings, lengths = forward(features, num_frames)
         valid = torch.arange(encodings.shape[1], device=setting.device) < lengths.unsqueeze(1)
         encodings.masked_fill(~valid.unsqueeze(2), 0.0).square().sum().backward()
         found.append(torch.cat([p.grad.flatten() for p in encoder.parameters() if p.grad is not None]).cpu())
-    check = f"{case.name}: gradients of replayed passes, to those of others"
+    check = f"{case.name}: gradients of replayed passes{SEEDS[seed]}, to those of others"
     yield at_most(check, max(_distance([gradient], found[:1]) for gradient in found[1:]), LARGEST_MODEL)
 
 

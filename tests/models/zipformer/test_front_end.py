@@ -29,8 +29,8 @@ def test_an_mlp_in_blocks_is_its_parts_one_after_the_other(masks, balances):
     mask = torch.tensor([1.0, 0.0] * 5 + [1.0]).unsqueeze(1) if masks else None
     # out of bounds in both ways, and always at work
     batch_count = BatchCount()
-    batch_count.begin_pass(torch.device("cpu"))
     balancer = Balancer(batch_count, 0.7, 0.8, 2.0, 3.0, probability=1.0 if balances else 0.0).train()
+    batch_count.begin_pass(torch.device("cpu"))
     x, d_y = torch.randn(11, 3, requires_grad=True), torch.randn(11, 2)
     inputs = x, *hidden.parameters(), *output.parameters()
     expected = output(SWOOSH_L(balancer(hidden(x)))) * (1.0 if mask is None else mask)

@@ -10,7 +10,7 @@ from asr import devices
 from asr.models import kernels
 from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.attention_kernel import attend, attention_weights
-from asr.models.encoders.zipformer.balancer import Balancer, Bounds
+from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.convnext import mlp
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.encoders.zipformer.scaling import BatchCount
@@ -42,15 +42,15 @@ def swoosh_dropout_linear() -> tuple[Tensor, list[Tensor]]:
 
 def balancing() -> tuple[Tensor, list[Tensor]]:
     x = torch.randn(7, 4, 6, requires_grad=True)
-    batch_count = BatchCount()
-    batch_count.begin_pass(x.device)
-    return Balancer(batch_count, 0.7, 0.8, 2.0, 3.0, probability=1.0)(x) * 1.0, [x]
+    balancer = Balancer(BatchCount(), 0.7, 0.8, 2.0, 3.0, probability=1.0)
+    balancer.batch_count.begin_pass(x.device)
+    return balancer(x) * 1.0, [x]
 
 
 def wide_mlp() -> tuple[Tensor, list[Tensor]]:
     hidden, output = nn.Linear(3, 6), nn.Linear(6, 2)
     x = torch.randn(11, 3, requires_grad=True)
-    y = mlp(x, hidden, SWOOSH_L, output, (torch.rand(11, 1) > 0.3).double(), Bounds(0.5, 0.8, 2.0, 3.0))
+    y = mlp(x, hidden, SWOOSH_L, output, (torch.rand(11, 1) > 0.3).double(), torch.tensor([0.5, 0.8, 2.0, 3.0]))
     return y, [x, *hidden.parameters(), *output.parameters()]
 
 
@@ -78,15 +78,17 @@ def test_a_kernel_in_one_block_is_the_kernel_in_many(gpu, kernel):
 @pytest.mark.parametrize("drawn", [0.0, 0.1, 0.9])
 @pytest.mark.parametrize("limit", [1.2, 50.0])
 @pytest.mark.parametrize("probability", [SELDOM, OFTEN])
-def test_whitening_that_does_not_wait_for_the_device_is_whitening_that_does(gpu, probability, limit, drawn):
-    batch_count = BatchCount()
-    batch_count.drawn = drawn
+def test_whitening_that_does_not_wait_for_the_device_is_whitening_that_does(
+    monkeypatch, gpu, probability, limit, drawn
+):
+    monkeypatch.setattr(scaling, "draw", lambda: drawn)
     torch.manual_seed(0)
     x, gradient = torch.randn(3, 40, 8) @ torch.randn(8, 8) + 5.0, torch.randn(3, 40, 8)
     found = []
     for switch in (lambda: None, gpu):
         switch()
-        module, leaf = Whiten(batch_count, limit, gradient_scale=0.02, num_groups=2), x.clone().requires_grad_()
+        module, leaf = Whiten(BatchCount(), limit, gradient_scale=0.02, num_groups=2), x.clone().requires_grad_()
+        module.batch_count.begin_pass(x.device)
         module.probability.fill_(probability)
         module(leaf).backward(gradient)
         found.append((leaf.grad, module.probability))

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from asr.models.encoders.zipformer import scaling
-from asr.models.encoders.zipformer.attention import RelPositionMultiheadAttentionWeights
 from asr.models.encoders.zipformer.balancer import GRADIENT_SCALE, Balancer
 from asr.models.encoders.zipformer.convnext import ConvNeXt
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
@@ -29,10 +28,10 @@ OURS = {
         m.conv_skip_rate,
         m.ff_skip_rate,
         m.const_attention_rate,
+        m.pos_skip_rate,
         m.skip_rate,
         *[m.dropout] * 3,
     ),
-    RelPositionMultiheadAttentionWeights: lambda m: (m.pos_skip_rate,),
     ConvNeXt: lambda m: (m.layerdrop_rate,),
     SharedDropout: lambda m: (m.probability,),
 }
@@ -45,10 +44,10 @@ THEIRS = {
         m.conv_skip_rate,
         m.ff2_skip_rate,
         m.const_attention_rate,
+        m.self_attn_weights.pos_emb_skip_rate,
         m.bypass.skip_rate,
         *(module.out_proj.dropout_p for module in (m.feed_forward1, m.feed_forward2, m.feed_forward3)),
     ),
-    "RelPositionMultiheadAttentionWeights": lambda m: (m.pos_emb_skip_rate,),
     "ConvNeXt": lambda m: (m.layerdrop_rate,),
     "Dropout3": lambda m: (m.p,),
 }

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from asr.models.encoders.zipformer.attention_kernel import AttentionWeights, attend, attention_weights
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.chunks import StreamingCache
-from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat, scaled_linear, with_zero_grad
+from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat, scaled_linear
 from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
-from asr.models.kernels import is_tracing
 
 PENALTY_PROBABILITY = 0.1
 
@@ -92,8 +91,6 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         self.whiten_keys = Whiten(
             batch_count, whitening_schedule(batch_count, 3.0), gradient_scale=0.025, num_groups=num_heads
         )
-        self.pos_skip_rate = ScheduledFloat(batch_count, (0.0, 0.5), (4000.0, 0.0))
-        self.pos_skip = batch_count.register_independent(self.pos_skip_rate)
 
     def forward(self, x: Tensor, pos_emb: Tensor, attn_mask: Tensor, cache: StreamingCache) -> AttentionWeights:
         """Return weights of H heads.
@@ -108,10 +105,7 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         key = cache.extend(self.whiten_keys(self.balance_keys(key)))
         # a limit on the scores themselves: a softmax near 0 or 1 has no gradient left that could bring them back
         penalize = self.training and self.batch_count.works(PENALTY_PROBABILITY)
-        if self.training and not is_tracing() and self.batch_count.works_alone[self.pos_skip]:
-            query, pos = with_zero_grad(query, self.linear_pos.weight), None
-        else:
-            pos = self.linear_pos(pos_emb).t().unflatten(0, (self.num_heads, -1))
+        pos = self.linear_pos(pos_emb).t().unflatten(0, (self.num_heads, -1))
         # (B, T, H · K) → (B, H, T, K)
         query, key, pos_query = (
             each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in (query, key, pos_query)
@@ -157,14 +151,25 @@ class NonlinAttention(nn.Module):
         self.whiten1 = Whiten(batch_count, whitening_schedule(batch_count, 5.0))
         self.whiten2 = Whiten(batch_count, whitening_schedule(batch_count, 5.0, ratio=3.0))
 
-    def forward(self, x: Tensor, weights: AttentionWeights, cache: StreamingCache, constant: bool = False) -> Tensor:
-        """Attend from every frame of x (B, T, D) with the first head; ``constant``: equally to all that it sees."""
+    def forward(
+        self,
+        x: Tensor,
+        weights: AttentionWeights,
+        cache: StreamingCache,
+        equally: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Attend from every frame of x (B, T, D) with the first head.
+
+        Args:
+            x: (B, T, D).
+            weights: of all heads.
+            cache: of the S − T frames before.
+            equally: weights (B, T or 1, S) to attend with instead, and their share (), 0 or 1.
+        """
         gate, hidden, factor = self.in_proj(x).chunk(3, dim=-1)
         hidden = cache.extend(self.whiten1(hidden) * self.balancer(gate).tanh())
-        if constant:
-            # the softmax gives hidden frames exactly 0
-            seen = (weights.values[:, 0] > 0).to(hidden.dtype)
-            attended = (seen / seen.sum(dim=-1, keepdim=True)) @ hidden
-        else:
-            attended = attend(weights, hidden.unsqueeze(1)).squeeze(1)
+        attended = attend(weights, hidden.unsqueeze(1)).squeeze(1)
+        if equally is not None:
+            equal, share = equally
+            attended = torch.lerp(attended, (equal @ hidden).to(attended.dtype), share.to(attended.dtype))
         return self.whiten2(self.out_proj(attended * factor))

@@ -85,7 +85,7 @@ class AttentionWeights:
 
 
 def attention_weights(
-    query: Tensor, key: Tensor, pos_query: Tensor, pos: Tensor | None, attn_mask: Tensor, penalize: bool
+    query: Tensor, key: Tensor, pos_query: Tensor, pos: Tensor, attn_mask: Tensor, penalize: bool
 ) -> AttentionWeights:
     """Return softmax(query · key + pos_query · pos + attn_mask) over the sources.
 
@@ -93,13 +93,12 @@ def attention_weights(
         query: (B, H, T, K).
         key: (B, H, S, K).
         pos_query: (B, H, T, R).
-        pos: (H, R, T + S − 1), from the farthest past to the farthest future; None: scores without positions.
+        pos: (H, R, T + S − 1), from the farthest past to the farthest future.
         attn_mask: (B, 1, T or 1, S), 0 where a frame may attend to, far below 0 elsewhere.
         penalize: whether scores beyond ±25 are pulled back, by a gradient of 1e-4.
     """
     uses: list[Use | None] = []
     if is_tracing():
-        assert pos is not None
         compiles = torch.compiler.is_compiling()
         by_place = _ByDistance.apply(pos_query @ pos) if compiles else _by_distance_traced(pos_query, pos)
         scores = query @ key.transpose(2, 3) + by_place
@@ -145,7 +144,7 @@ class _Weights(Function):
         query: Tensor,
         key: Tensor,
         pos_query: Tensor,
-        pos: Tensor | None,
+        pos: Tensor,
         attn_mask: Tensor,
         penalize: bool,
         uses: list[Use | None],
@@ -155,8 +154,7 @@ class _Weights(Function):
         excess = torch.empty_like(weights, dtype=torch.int8) if penalize else None
         for block in blocks(weights):
             scores = query[block] @ key[block].mT
-            if pos is not None:
-                scores += by_distance(pos_query[block] @ pos, key.shape[2])
+            scores += by_distance(pos_query[block] @ pos, key.shape[2])
             if excess is not None:
                 # before the mask, which is not a score to pull back
                 excess[block] = scores.sign() * (scores.abs() > LARGEST_SCORE)
@@ -177,7 +175,7 @@ class _Weights(Function):
         d_query, d_key, d_pos_query = (
             x.new_empty([x.shape[axis] for axis in (0, 2, 1, 3)]).transpose(1, 2) for x in (query, key, pos_query)
         )
-        d_pos = None if pos is None else torch.zeros_like(pos)
+        d_pos = torch.zeros_like(pos)
         # factors of an earlier backward pass that stopped before the weights are multiplied by 0
         uses = [(use[0] * through, use[1]) for use, through in zip(ctx.uses, went_through, strict=False) if use]
         for block in blocks(weights):
@@ -186,10 +184,6 @@ class _Weights(Function):
                 scores.add_(excess[block], alpha=PENALTY)
             d_query[block] = scores @ key[block]
             d_key[block] = scores.mT @ query[block]
-            if d_pos is None:
-                # the memory is not initialized
-                d_pos_query[block] = 0.0
-                continue
             # written through the view: places that no source has stay 0
             by_place = scores.new_zeros(*scores.shape[:3], pos.shape[2])
             by_distance(by_place, key.shape[2]).copy_(scores)

@@ -6,6 +6,7 @@ B batch, T frames, D channels; a frame may also be a place in an image.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,18 +30,15 @@ def normalized_mean(proportion_positive: float) -> float:
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """The allowed range of a channel.
+class Bound:
+    """A bound on a quantity, derived from that of another one."""
 
-    Attributes:
-        min_mean: of mean / std of a channel, as ``max_mean``.
-        min_rms: of the root mean square of a channel, as ``max_rms``.
-    """
+    value: FloatLike
+    derive: Callable[[float], float]
 
-    min_mean: float
-    max_mean: float
-    min_rms: float
-    max_rms: float
+    def __float__(self) -> float:
+        """Return the bound now."""
+        return self.derive(float(self.value))
 
 
 def moments(x: Tensor) -> Tensor:
@@ -50,7 +48,7 @@ def moments(x: Tensor) -> Tensor:
     return torch.stack((rows.mean(dim=0), torch.linalg.vector_norm(rows, dim=0).square() / rows.shape[0]))
 
 
-def penalty(found: Tensor, bounds: Bounds) -> Tensor:
+def penalty(found: Tensor, bounds: Tensor) -> Tensor:
     """Return 0.04 times the normalized gradient of the violation of the bounds: per channel, linear in x.
 
     The violation is |m − clamp(m)| + |log(clamp(r) / r)| with m = mean / std and r the root mean square of a channel.
@@ -58,18 +56,20 @@ def penalty(found: Tensor, bounds: Bounds) -> Tensor:
 
     Args:
         found: (2, D) `moments`.
+        bounds: (4,) least and largest m, least and largest r.
 
     Returns:
         (2, D), constant and slope.
     """
     mean, mean_square = found
+    min_mean, max_mean, min_rms, max_rms = bounds.unbind()
     raw_variance = mean_square - mean.square()
     # rounding makes the variance of a constant channel negative, and its root NaN
     variance = raw_variance.clamp(min=TINY)
     std, rms = variance.sqrt(), mean_square.clamp(min=TINY).sqrt()
     normalized = mean / std
-    side = torch.sign(normalized - normalized.clamp(bounds.min_mean, bounds.max_mean))
-    size = torch.sign(rms - rms.clamp(bounds.min_rms, bounds.max_rms))
+    side = torch.sign(normalized - normalized.clamp(min_mean, max_mean))
+    size = torch.sign(rms - rms.clamp(min_rms, max_rms))
     # around the mean: at_mean + slope · (x − mean), up to a factor of 1/N; a clamped variance has no gradient
     slope = size / rms.square() - torch.where(raw_variance > TINY, side * mean / (variance * std), 0.0)
     at_mean = side / std + size * mean / rms.square()
@@ -92,16 +92,15 @@ def _exact(x: Tensor) -> Tensor:
 
 class _Balanced(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bounds: Bounds) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.bounds = bounds
+    def forward(ctx: Any, x: Tensor, bounds: Tensor) -> Tensor:
+        ctx.save_for_backward(x, bounds)
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
+        x, bounds = ctx.saved_tensors
         # of all frames at once; only what changes the gradient works block by block
-        pull = penalty(moments(x), ctx.bounds)
+        pull = penalty(moments(x), bounds)
         # not in place: others may hold the same gradient
         changed = torch.empty_like(gradient)
         for block in blocks(x):
@@ -141,21 +140,16 @@ class Balancer(nn.Module):
         self.min_positive, self.max_positive, self.min_abs, self.max_abs = min_positive, max_positive, min_abs, max_abs
         falling = ScheduledFloat(batch_count, (0.0, 0.5), (8000.0, 0.125))
         self.batch_count, self.probability = batch_count, falling if probability is None else probability
+        of_means = (Bound(value, normalized_mean) for value in (min_positive, max_positive))
+        of_sizes = (Bound(value, RMS_OF_MEAN_ABS.__mul__) for value in (min_abs, max_abs))
+        self.place = batch_count.register(*of_means, *of_sizes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x (B, …, D)."""
         bounds = self.drawn_bounds(x.requires_grad)
         return x if bounds is None else _Balanced.apply(x, bounds)
 
-    def drawn_bounds(self, trained: bool) -> Bounds | None:
-        """Return the bounds now; None if this pass is not drawn, or not ``trained`` and without a gradient."""
-        return self.bounds() if self.training and trained and self.batch_count.works(self.probability) else None
-
-    def bounds(self) -> Bounds:
-        """Return the bounds now."""
-        return Bounds(
-            normalized_mean(float(self.min_positive)),
-            normalized_mean(float(self.max_positive)),
-            RMS_OF_MEAN_ABS * float(self.min_abs),
-            RMS_OF_MEAN_ABS * float(self.max_abs),
-        )
+    def drawn_bounds(self, trained: bool) -> Tensor | None:
+        """Return the bounds (4,) now; None if this pass is not drawn, or not ``trained`` and without a gradient."""
+        works = self.training and trained and self.batch_count.works(self.probability)
+        return self.batch_count.values[self.place] if works else None

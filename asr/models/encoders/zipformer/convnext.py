@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.grad import conv2d_weight
 
-from asr.models.encoders.zipformer.balancer import Balancer, Bounds, balanced, moments, penalty
+from asr.models.encoders.zipformer.balancer import Balancer, balanced, moments, penalty
 from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat, masked, scaled_linear, utterance_mask
 from asr.models.encoders.zipformer.swoosh import SWOOSH_L, Swoosh
 from asr.models.encoders.zipformer.whiten import Whiten
@@ -124,7 +124,7 @@ class _DepthwiseConv2d(Function):
 
 
 def mlp(
-    x: Tensor, hidden: nn.Linear, swoosh: Swoosh, output: nn.Linear, mask: Tensor | None, bounds: Bounds | None
+    x: Tensor, hidden: nn.Linear, swoosh: Swoosh, output: nn.Linear, mask: Tensor | None, bounds: Tensor | None
 ) -> Tensor:
     """Return output(swoosh(hidden(x))) · mask; the hidden layer is computed again in the backward pass.
 

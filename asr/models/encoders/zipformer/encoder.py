@@ -129,7 +129,7 @@ class ZipformerEncoder(nn.Module):
                 module.probability = 0.0
             elif isinstance(module, Whiten) and not whiten:
                 module.largest_probability = 0.0
-        self.batch_count.seldom = list(self._seldom())
+        self.batch_count.seldom = list(dict.fromkeys(self._seldom()))
 
     def _seldom(self) -> Iterator[FloatLike]:
         yield PENALTY_PROBABILITY
@@ -179,11 +179,11 @@ class ZipformerEncoder(nn.Module):
         """Draw what Python must know of the next forward pass in training; without it that pass does so itself.
 
         Returns:
-            What has been drawn: passes for which it is equal launch the same kernels. None: it is seldom drawn.
+            What has been drawn: passes for which it is equal launch the same kernels.
         """
-        self.batch_count.begin_pass(device)
+        works = self.batch_count.begin_pass(device)
         self.chunks, self.has_begun = self._draw_chunks(slice(None)), True
-        return (self.chunks,) if self.batch_count.is_plain else None
+        return self.chunks, works
 
     def _draw_chunks(self, choices: slice) -> Chunks | None:
         return draw_chunks(self.chunk_size[choices], self.left_context_frames[choices]) if self.causal else None

@@ -25,13 +25,13 @@ from asr.models.encoders.zipformer.scaling import (
     LOG_SCALE_LIMIT,
     BatchCount,
     BiasNorm,
+    Event,
     FloatLike,
     ScheduledFloat,
     limits,
     masked,
 )
 from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
-from asr.models.kernels import is_tracing
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Frames:
         pos_emb: (T + S − 1, P), relative.
         padding: (B, T) bool, true after an utterance's end.
         attn_mask: (B, 1, T or 1, S), 0 where a frame may attend to, far below 0 elsewhere.
+        equal: (B, T or 1, S), in training: weights of a frame that attends equally to all that it may attend to.
         chunk_size: frames of a chunk; None: the whole utterance is one.
     """
 
@@ -70,6 +71,7 @@ class Frames:
     padding: Tensor
     attn_mask: Tensor
     chunk_size: int | None
+    equal: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,15 @@ class Draws:
             feed-forward module, the second convolution, the third feed-forward module, and past the layer; else 1.
         dropout: (B, 1, H) factors of the hidden channels of each feed-forward module.
         limits: (3, 2) of the scales of both bypasses and of the norm.
+        equally: (), 1 in a pass in which the first head attends equally to all frames, else 0.
+        pos_emb: (T + S − 1, P), 0 in a pass in which scores do without positions.
     """
 
     kept: Tensor
     dropout: tuple[Tensor, Tensor, Tensor]
     limits: Tensor
+    equally: Tensor
+    pos_emb: Tensor
 
 
 class ZipformerEncoderLayer(nn.Module):
@@ -129,7 +135,8 @@ class ZipformerEncoderLayer(nn.Module):
         of_bypasses = (limits(batch_count, bypass.scale_min, 1.0) for bypass in (self.bypass_mid, self.bypass))
         of_norm = limits(batch_count, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
         rates = attention, conv, ff, conv, ff, skip_rate, dropout
-        self.place = batch_count.register(*rates, *itertools.chain(*of_bypasses, of_norm))
+        events = Event(self.const_attention_rate), Event(self.pos_skip_rate)
+        self.place = batch_count.register(*rates, *events, *itertools.chain(*of_bypasses, of_norm))
 
     def _set_bounds(self, batch_count: BatchCount) -> None:
         """Set bounds on what the modules add, and on what the layer returns."""
@@ -152,7 +159,7 @@ class ZipformerEncoderLayer(nn.Module):
         self.conv_skip_rate = ScheduledFloat(batch_count, *early)
         self.ff_skip_rate = ScheduledFloat(batch_count, *late)
         self.const_attention_rate = ScheduledFloat(batch_count, (0.0, 0.25), (4000.0, 0.025))
-        self.constant = batch_count.register_independent(self.const_attention_rate)
+        self.pos_skip_rate = ScheduledFloat(batch_count, (0.0, 0.5), (4000.0, 0.0))
 
     def forward(self, x: Tensor, frames: Frames, draws: Draws | None = None, cache: StreamingCache = WHOLE) -> Tensor:
         """Apply the layer to x (B, T, D), and to what is kept of the frames before; without draws in evaluation."""
@@ -161,11 +168,11 @@ class ZipformerEncoderLayer(nn.Module):
         attends, convolves1, feeds2, convolves2, feeds3, enters = (None,) * 6 if draws is None else draws.kept
         dropout1, dropout2, dropout3 = (None,) * 3 if draws is None else draws.dropout
         of_mid, of_bypass, of_norm = (None,) * 3 if draws is None else draws.limits
-        weights = self.self_attn_weights(x, frames.pos_emb, frames.attn_mask, cache)
+        pos_emb = frames.pos_emb if draws is None else draws.pos_emb
+        weights = self.self_attn_weights(x, pos_emb, frames.attn_mask, cache)
         x = x + self.feed_forward1(x, dropout1)
-        # now and then the mean over all frames, so that it does not depend on sharp attention
-        constant = self.training and not is_tracing() and self.batch_count.works_alone[self.constant]
-        nonlinear = self.nonlin_attention(x, weights, cache, constant)
+        equally = None if draws is None or frames.equal is None else (frames.equal, draws.equally)
+        nonlinear = self.nonlin_attention(x, weights, cache, equally)
         x = x + masked(self.balancer_na(nonlinear), attends)
         x = x + masked(self.self_attn1(x, weights, cache), attends)
         x = x + masked(self.conv_module1(x, *convolved), convolves1)
@@ -191,13 +198,16 @@ class ZipformerEncoderLayer(nn.Module):
         return keys, nonlinear, values, convolved, values, convolved
 
 
-def drawn(layers: Sequence[ZipformerEncoderLayer], x: Tensor) -> list[Draws]:
-    """Draw for all layers of a stack at once, which see x (B, T, D)."""
+def drawn(layers: Sequence[ZipformerEncoderLayer], x: Tensor, pos_emb: Tensor) -> list[Draws]:
+    """Draw for all layers of a stack at once, which see x (B, T, D) and positions (T + S − 1, P)."""
     values = torch.stack([layer.batch_count.values[layer.place] for layer in layers])
-    rates, dropout, limits = values[:, :6], values[:, 6], values[:, 7:].unflatten(1, (3, 2))
+    rates, dropout, limits = values[:, :6], values[:, 6], values[:, 9:].unflatten(1, (3, 2))
+    # the mean over all frames now and then, so that nothing depends on sharp attention
+    equally, without_positions = values[:, 7:9].to(x.dtype).t()
+    positions = pos_emb * (1 - without_positions[:, None, None])
     size, num_layers, dims = len(x), len(layers), layers[0].hidden_dims
     kept = torch.rand(num_layers, 6, size, 1, 1, device=x.device) >= rates[:, :, None, None, None]
     factors = torch.rand(num_layers, size, 1, sum(dims), device=x.device) >= (dropout := dropout[:, None, None, None])
     factors = (factors / (1 - dropout)).to(x.dtype)
-    of_layers = zip(kept.to(x.dtype), factors, limits, strict=True)
-    return [Draws(kept, factors.split(dims, dim=-1), limits) for kept, factors, limits in of_layers]
+    of_layers = zip(kept.to(x.dtype), factors, limits, equally, positions, strict=True)
+    return [Draws(kept, factors.split(dims, dim=-1), *others) for kept, factors, *others in of_layers]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor, nn
@@ -31,19 +32,18 @@ class BatchCount:
     Attributes:
         seldom: probabilities of all that changes gradients in some forward passes only.
         drawn: what decides which of it works in this pass, see `works`.
-        works_alone: what works in this pass of all that changes encodings, by its place; see `register_independent`.
-        is_plain: whether nothing of both does.
-        values: (N,) what was registered, as it is in this forward pass, where the encoder is.
+        is_plain: whether none of it does.
+        values: (N,) what was registered, as it is in this forward pass, where the encoder is; ``drawn`` is the first.
     """
 
     def __init__(self) -> None:
         # no default: training would silently use values of another time
         self._num_batches: float | None = None
-        self._registered: list[FloatLike] = []
+        # many modules share a schedule: each is looked at once
+        self._distinct: dict[FloatLike, int] = {}
+        self._places: list[int] = []
         self.seldom: Sequence[FloatLike] = ()
         self.drawn, self.is_plain = 1.0, True
-        self._independent: list[FloatLike] = []
-        self.works_alone: list[bool] = []
         self.values = torch.empty(0)
 
     def set(self, num_batches: float) -> None:
@@ -52,26 +52,26 @@ class BatchCount:
 
     def register(self, *values: FloatLike) -> slice:
         """Have values computed for each forward pass; return where in ``values`` they will be."""
-        self._registered += values
-        return slice(len(self._registered) - len(values), len(self._registered))
+        self._places += [self._distinct.setdefault(value, len(self._distinct)) for value in values]
+        return slice(1 + len(self._places) - len(values), 1 + len(self._places))
 
-    def register_independent(self, probability: FloatLike) -> int:
-        """Have what changes encodings drawn by itself, or layers would all be changed at once; return its place."""
-        self._independent.append(probability)
-        self.works_alone.append(False)
-        return len(self.works_alone) - 1
+    def begin_pass(self, device: torch.device) -> tuple[bool, ...]:
+        """Draw what works in a forward pass in training, and compute all values for it.
 
-    def begin_pass(self, device: torch.device) -> None:
-        """Draw what works in a forward pass in training, and compute all values for it."""
+        Returns:
+            Which of ``seldom`` works: passes for which it is equal are the same code.
+        """
         self.drawn = draw()
-        self.works_alone = [draw() < float(probability) for probability in self._independent]
-        self.is_plain = not any(self.works_alone) and not any(map(self.works, self.seldom))
-        values = torch.tensor([float(value) for value in self._registered])
+        works = tuple(map(self.works, self.seldom))
+        self.is_plain = not any(works)
+        distinct = [float(value) for value in self._distinct]
+        values = torch.tensor([self.drawn, *(distinct[place] for place in self._places)])
         # one copy for all of them, into memory that stays: a captured pass reads there
         if self.values.device != device or len(self.values) != len(values):
             self.values = values.to(device)
         else:
             self.values.copy_(values.pin_memory() if device.type == "cuda" else values, non_blocking=True)
+        return works
 
     def works(self, probability: FloatLike) -> bool:
         """Return whether what works with this probability works in this forward pass.
@@ -119,21 +119,43 @@ class ScheduledFloat:
         start, end = self.times[right - 1], self.times[right]
         return self.values[right - 1] + (now - start) / (end - start) * (self.values[right] - self.values[right - 1])
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ScheduledFloat) and vars(self) == vars(other)
 
+    def __hash__(self) -> int:
+        return hash((*self.times, *self.values))
+
+
+@dataclass(frozen=True)
 class Limit:
     """A limit of a parameter in the passes in which it works, in others infinite.
 
-    Args:
+    Attributes:
         value: the limit.
         infinite: −∞ of a least value, ∞ of a largest.
     """
 
-    def __init__(self, batch_count: BatchCount, value: FloatLike, infinite: float) -> None:
-        self.batch_count, self.value, self.infinite = batch_count, value, infinite
+    batch_count: BatchCount
+    value: FloatLike
+    infinite: float
 
     def __float__(self) -> float:
         """Return the limit in this pass."""
         return float(self.value) if self.batch_count.works(LIMIT_PROBABILITY) else self.infinite
+
+
+class Event:
+    """1 in the passes in which it happens, which are drawn for it alone, in others 0.
+
+    For what changes encodings: layers would all be changed at once if one number decided for them.
+    """
+
+    def __init__(self, probability: FloatLike) -> None:
+        self.probability = probability
+
+    def __float__(self) -> float:
+        """Draw whether it happens."""
+        return float(draw() < float(self.probability))
 
 
 def limits(batch_count: BatchCount, least: FloatLike, most: FloatLike) -> tuple[Limit, Limit]:
@@ -141,7 +163,7 @@ def limits(batch_count: BatchCount, least: FloatLike, most: FloatLike) -> tuple[
     return Limit(batch_count, least, -math.inf), Limit(batch_count, most, math.inf)
 
 
-FloatLike = float | ScheduledFloat | Limit
+FloatLike = SupportsFloat
 """A constant or a value that changes; ``float()`` gives its value now."""
 
 
@@ -190,26 +212,6 @@ def scale_grad(x: Tensor, scale: float) -> Tensor:
     """Return x unchanged; its gradient is multiplied by ``scale``."""
     scaled: Tensor = _ScaleGrad.apply(x, scale)
     return scaled
-
-
-class _WithZeroGrad(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, parameter: Tensor) -> Tensor:
-        ctx.save_for_backward(parameter)
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        (parameter,) = ctx.saved_tensors
-        # not 0 · parameter, which is NaN for a parameter that is not finite
-        return gradient, torch.zeros_like(parameter)
-
-
-def with_zero_grad(x: Tensor, parameter: Tensor) -> Tensor:
-    """Return x unchanged, and give a parameter that this pass does not use a gradient of zero."""
-    # without it DistributedDataParallel fails in the next forward pass: it still waits for this gradient
-    result: Tensor = _WithZeroGrad.apply(x, parameter)
-    return result
 
 
 def _norm_factor(x: Tensor, bias: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:

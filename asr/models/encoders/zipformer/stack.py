@@ -89,10 +89,14 @@ class ZipformerStack(nn.Module):
         pos_emb = compact_rel_pos_encoding(num_frames, num_frames, self.pos_dim, x.device).to(x.dtype)
         pos_emb = F.dropout(pos_emb, POS_DROPOUT, self.training)
         attn_mask = torch.where(hidden, HIDDEN, 0.0).to(x.dtype)
-        frames = Frames(pos_emb, padding, attn_mask, None if chunks is None else chunks.size)
+        equal = None
+        if self.training:
+            seen = (~hidden.squeeze(1)).to(x.dtype)
+            equal = seen / seen.sum(dim=-1, keepdim=True).clamp(min=1)  # 1: a batch may be filled up with no frames
+        frames = Frames(pos_emb, padding, attn_mask, None if chunks is None else chunks.size, equal)
         x = x if channel_mask is None else x * channel_mask
         layers = cast("list[ZipformerEncoderLayer]", list(self.layers))
-        draws = drawn(layers, x) if self.training else [None] * len(layers)
+        draws = drawn(layers, x, pos_emb) if self.training else [None] * len(layers)
         for layer, of_layer in zip(layers, draws, strict=True):
             x = layer(x, frames, of_layer)
             # again: biases have filled the masked channels

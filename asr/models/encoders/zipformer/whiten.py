@@ -51,20 +51,20 @@ def gradient_matrix(covariance: Tensor) -> Tensor:
 
 class _Whitened(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, module: Whiten, limit: float, applies: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.module, ctx.limit, ctx.applies = module, limit, applies
+    def forward(ctx: Any, x: Tensor, module: Whiten, limit: Tensor, applies: Tensor) -> Tensor:
+        ctx.save_for_backward(x, limit, applies)
+        ctx.module = module
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        (x,) = ctx.saved_tensors
+        x, limit, applies = ctx.saved_tensors
         # eigenvalues of a covariance in 16 bits would be equal to within rounding, or infinite
         exact = x if x.dtype == torch.float64 else x.float()
         centered = centered_groups(exact.flatten(0, -2), ctx.module.num_groups)
         covariance = centered.transpose(1, 2) @ centered
-        violated = whitening_metric(covariance) >= ctx.limit
-        ctx.module.remember(violated, ctx.applies)
+        violated = whitening_metric(covariance) >= limit
+        ctx.module.remember(violated, applies)
         # on a GPU all is computed, if only to be multiplied by 0: the host would have to wait for `violated`
         if not devices.on_accelerator(x) and not violated:
             return gradient, None, None, None
@@ -72,7 +72,7 @@ class _Whitened(Function):
         # the norm of a gradient in 16 bits overflows
         norm, extra_norm = (torch.linalg.vector_norm(g.to(exact.dtype)) for g in (gradient, extra))
         scale = ctx.module.gradient_scale * norm / (extra_norm + TINY)
-        extra.mul_(torch.where(violated & ctx.applies, scale, 0.0))
+        extra.mul_(torch.where(violated & applies, scale, 0.0))
         return extra.add_(gradient).to(gradient.dtype), None, None, None
 
 
@@ -99,6 +99,7 @@ class Whiten(nn.Module):
         self.batch_count = batch_count
         self.limit, self.gradient_scale, self.num_groups = limit, gradient_scale, num_groups
         self.largest_probability = OFTEN
+        self.place = batch_count.register(limit).start
         # a buffer: a resumed run must continue with it, and DistributedDataParallel sends the first rank's to all
         self.register_buffer("probability", torch.tensor(OFTEN))
         self.probability: Tensor
@@ -109,10 +110,11 @@ class Whiten(nn.Module):
         works = self.training and self.batch_count.works(self.largest_probability)
         if not works or not x.requires_grad:
             return x
-        applies = self.probability > self.batch_count.drawn
+        drawn, limit = self.batch_count.values[0], self.batch_count.values[self.place]
+        applies = self.probability > drawn
         if not devices.on_accelerator(x) and not applies:
             return x
-        whitened: Tensor = _Whitened.apply(x, self, float(self.limit), applies)
+        whitened: Tensor = _Whitened.apply(x, self, limit, applies)
         return whitened
 
     def remember(self, violated: Tensor, applies: Tensor) -> None:
