@@ -135,7 +135,7 @@ class ZipformerEncoderLayer(nn.Module):
         of_bypasses = (limits(batch_count, bypass.scale_min, 1.0) for bypass in (self.bypass_mid, self.bypass))
         of_norm = limits(batch_count, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
         rates = attention, conv, ff, conv, ff, skip_rate, dropout
-        events = Event(self.const_attention_rate), Event(self.pos_skip_rate)
+        events = Event(self.pos_skip_rate), Event(self.const_attention_rate)
         self.place = batch_count.register(*rates, *events, *itertools.chain(*of_bypasses, of_norm))
 
     def _set_bounds(self, batch_count: BatchCount) -> None:
@@ -203,7 +203,7 @@ def drawn(layers: Sequence[ZipformerEncoderLayer], x: Tensor, pos_emb: Tensor) -
     values = torch.stack([layer.batch_count.values[layer.place] for layer in layers])
     rates, dropout, limits = values[:, :6], values[:, 6], values[:, 9:].unflatten(1, (3, 2))
     # the mean over all frames now and then, so that nothing depends on sharp attention
-    equally, without_positions = values[:, 7:9].to(x.dtype).t()
+    without_positions, equally = values[:, 7:9].to(x.dtype).t()
     positions = pos_emb * (1 - without_positions[:, None, None])
     size, num_layers, dims = len(x), len(layers), layers[0].hidden_dims
     kept = torch.rand(num_layers, 6, size, 1, 1, device=x.device) >= rates[:, :, None, None, None]
