@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -160,3 +162,9 @@ def test_balancing_and_whitening_can_be_left_out(monkeypatch):
         encoder(torch.randn(1, 50, 80), torch.tensor([50]))
         assert set(calls) == {name for name, given in (("balance", balance), ("whiten", whitens)) if given}
         calls.clear()
+
+
+def test_an_encoder_and_each_of_its_parts_can_be_copied():
+    encoder = ZipformerEncoder(80, **SMALL)
+    for part in encoder.modules():
+        assert copy.deepcopy(part).state_dict().keys() == part.state_dict().keys()

@@ -40,7 +40,7 @@ class BatchCount:
         # no default: training would silently use values of another time
         self._num_batches: float | None = None
         # many modules share a schedule: each is looked at once
-        self._distinct: dict[FloatLike, int] = {}
+        self._distinct: list[FloatLike] = []
         self._places: list[int] = []
         self.seldom: Sequence[FloatLike] = ()
         self.drawn, self.is_plain = 1.0, True
@@ -52,7 +52,8 @@ class BatchCount:
 
     def register(self, *values: FloatLike) -> slice:
         """Have values computed for each forward pass; return where in ``values`` they will be."""
-        self._places += [self._distinct.setdefault(value, len(self._distinct)) for value in values]
+        self._distinct += [value for value in dict.fromkeys(values) if value not in self._distinct]
+        self._places += map(self._distinct.index, values)
         return slice(1 + len(self._places) - len(values), 1 + len(self._places))
 
     def begin_pass(self, device: torch.device) -> tuple[bool, ...]:
