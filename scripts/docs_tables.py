@@ -20,7 +20,7 @@ import yaml
 from pydantic import TypeAdapter
 
 import optim
-from asr.config.help import CONFIGS, LISTED, choices, config_folder, describe, options
+from asr.config.help import CONFIGS, LISTED, choices, config_folder, describe, options, shown_options
 from asr.config.schema import KINDS
 from optim.schedules.closed_form import ClosedFormSchedule
 
@@ -111,16 +111,9 @@ def options_of_commands() -> str:
         folder = config_folder(command)
         name, _, purpose = describe(folder / f"{command}.yaml").partition(": ")
         parts += [f"## {name}", f"{purpose[0].upper()}{purpose[1:].rstrip('.')}."]
-        if command == "prepare":
-            parts.append(
-                "It takes the options of asr-train, and reads those of `recipe`, `data`, `features` and `tokenizer`."
-            )
-            continue
-        shown = list(options(folder / f"{command}.yaml"))
-        for group, choice in (
-            (("data", "default"), ("sweep", "default"), ("trainer", "cpu")) if command == "train" else ()
-        ):
-            shown += options(folder / group / f"{choice}.yaml", f"{group}.")
+        shown = shown_options(command, folder)
+        if command == "train":
+            shown += options(folder / "trainer" / "cpu.yaml", "trainer.")
         rows = []
         for option, comment in shown:
             key, _, default = option.partition("=")

@@ -30,6 +30,11 @@ def config_folder(config_name: str) -> Path:
     return own if own.is_dir() else CONFIGS
 
 
+def config_file(config_name: str, configs: Path) -> Path:
+    """Return the file with the options of a command; asr-prepare reads a part of those of asr-train."""
+    return configs / ("train.yaml" if config_name == "prepare" else f"{config_name}.yaml")
+
+
 def describe(file: Path) -> str:
     """Return the first comment of a yaml file that is not a package directive."""
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -67,20 +72,28 @@ def options(file: Path, parent: str = "") -> Iterator[tuple[str, str]]:
                 yield f"{parent}{'.'.join(path)}={value}", found["comment"] or ""
 
 
-def command_help(config_name: str, configs: Path) -> str:
-    """Return the help of a command: what it does, its options, and what can be chosen, one line each."""
-    lines = [describe(configs / f"{config_name}.yaml"), "", "  KEY=VALUE …   override any value; --cfg job shows all"]
-    is_prepare = config_name == "prepare"  # which has the config of asr-train, and reads a part of it
-    file = configs / ("train.yaml" if is_prepare else f"{config_name}.yaml")
-    used = yaml.safe_load(file.read_text(encoding="utf-8")).get("defaults", ())
-    groups = {key: choice for item in used if isinstance(item, dict) for key, choice in item.items()}
-    shown = [pair for pair in options(file) if not is_prepare or pair[0].startswith(OF_PREPARED)]
+def shown_options(config_name: str, configs: Path) -> list[tuple[str, str]]:
+    """Return the options of a command that users set, as `options` does."""
+    is_prepare = config_name == "prepare"
+    shown = [
+        pair for pair in options(config_file(config_name, configs)) if not is_prepare or pair[0].startswith(OF_PREPARED)
+    ]
     for group in {"train": ("data", "sweep"), "prepare": ("data",)}.get(config_name, ()):
         shown += [
             (option, comment)
             for option, comment in options(configs / group / "default.yaml", f"{group}.")
             if not option.endswith("=???")  # which the recipe gives
         ]
+    return shown
+
+
+def command_help(config_name: str, configs: Path) -> str:
+    """Return the help of a command: what it does, its options, and what can be chosen, one line each."""
+    lines = [describe(configs / f"{config_name}.yaml"), "", "  KEY=VALUE …   override any value; --cfg job shows all"]
+    is_prepare = config_name == "prepare"
+    used = yaml.safe_load(config_file(config_name, configs).read_text(encoding="utf-8")).get("defaults", ())
+    groups = {key: choice for item in used if isinstance(item, dict) for key, choice in item.items()}
+    shown = shown_options(config_name, configs)
     lines += ["", "options, with their defaults (???: required):", *_columns(shown)]
     if config_name == "train":
         for group in CHANGED_MOST:
