@@ -122,11 +122,11 @@ class CapturedForward:
         # other threads, such as the one that pins batches, go on calling CUDA meanwhile
         options = {"pool": self.pool, "capture_error_mode": "thread_local"}
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        dtype, enabled = torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda")
-        # every replay must make the 16-bit copies of weights again
+        # 16-bit copies of weights are made in the graph, at each replay, as often as in a pass that is not captured
         torch.clear_autocast_cache()
-        with torch.cuda.graph(forward, **options), torch.autocast("cuda", dtype, enabled, cache_enabled=False):
+        with torch.cuda.graph(forward, **options):
             encodings, lengths = self.compute(features, num_frames)
+        torch.clear_autocast_cache()
         gradient = torch.zeros_like(encodings)
         with torch.cuda.graph(backward, **options):
             gradients = torch.autograd.grad(encodings, self.parameters, gradient, allow_unused=True)
