@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -15,3 +16,11 @@ def on_accelerator(x: Tensor) -> bool:
 def to_host(x: Tensor) -> Any:
     """Return the numbers of a tensor, in nested lists; the host waits until the device of x has computed them."""
     return x.tolist()
+
+
+def seed(number: int, device: torch.device) -> None:
+    """Seed torch's generators of the CPU and of a device."""
+    # torch.manual_seed (2.13) keeps a stack trace of each call, for kinds of devices that may be used later
+    torch.default_generator.manual_seed(number)
+    if device.type not in ("cpu", "meta"):
+        torch.get_device_module(device).manual_seed(number)

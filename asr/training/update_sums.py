@@ -15,25 +15,25 @@ ZERO = torch.zeros(())  # a 0-dim CPU tensor can be added to one of a GPU, and t
 
 
 class UpdateSums(NamedTuple):
-    """Sums of one rank as float32 scalars, or of all ranks as numbers; P parts of the loss.
+    """Sums of one rank, as float32 scalars where a device computes them, or of all ranks as numbers; P parts.
 
     Attributes:
-        loss: nats.
-        num_tokens: target tokens; those of utterances that are too short do not count.
         num_utterances: that were read.
         audio_s: seconds of their audio.
-        num_too_short: utterances too short for their transcript.
         num_unreadable: utterances that could not be read.
+        loss: nats.
+        num_tokens: target tokens; those of utterances that are too short do not count.
+        num_too_short: utterances too short for their transcript.
         num_nonfinite: ranks whose gradients are not finite.
         parts: (P,) of the loss, in nats, or one 0 for all; of all ranks a list.
     """
 
+    num_utterances: float = 0.0
+    audio_s: float = 0.0
+    num_unreadable: float = 0.0
     loss: Any = ZERO
     num_tokens: Any = ZERO
-    num_utterances: Any = ZERO
-    audio_s: Any = ZERO
     num_too_short: Any = ZERO
-    num_unreadable: Any = ZERO
     num_nonfinite: Any = ZERO
     parts: Any = ZERO
 
@@ -44,10 +44,12 @@ class UpdateSums(NamedTuple):
 
     def over_ranks(self, strategy: Strategy, device: torch.device, num_parts: int) -> UpdateSums:
         """Return the sums over all ranks as numbers, by one reduction for all."""
+        known = torch.tensor([self.num_utterances, self.audio_s, self.num_unreadable])
+        computed = self.loss, self.num_tokens, self.num_too_short, self.num_nonfinite
+        # of a rank that could read nothing they are zeros on the CPU, one for all parts
+        every = known, *(value.expand(1) for value in computed), self.parts.expand(num_parts)
+        local = torch.cat([value.to(device, non_blocking=True) for value in every])
         # waits for the device, once per update
-        *scalars, parts = (value.to(device) for value in self)
-        # a rank that could read nothing has a 0 for all parts
-        local = torch.cat([torch.stack(scalars), parts.expand(num_parts)])
         sums = devices.to_host(strategy.reduce(local, reduce_op="sum"))  # Lightning's default is the mean
         return UpdateSums(*sums[:-num_parts])._replace(parts=sums[-num_parts:])
 

@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch.plugins import MixedPrecision
 
 from asr.data.loading.batch import Batch
+from asr.tracking.metrics_csv import MetricsCsv
 from asr.training.module import TrainingModule
 from optim import Eden
 from tests.training import runs
@@ -182,3 +183,14 @@ def test_updates_of_another_size_do_not_change_how_much_the_ones_before_may_have
         runs.run(tmp_path, max_steps, accumulate_grad_batches=accumulate)
     told = [sorted(set(listener.told)) for listener in listeners]
     assert told == [[0.0, 10.0, 20.0, 30.0], [40.0, 60.0], [80.0, 100.0], [120.0]]
+
+
+def test_callbacks_see_the_numbers_of_every_update_and_loggers_those_of_the_logged_ones(tmp_path):
+    logger = MetricsCsv(tmp_path)
+    *_, seen = trained([batch_of(60, seed=seed) for seed in range(5)], logger=logger, log_every_n_steps=2)
+    losses = [row["train/loss"] for row in seen]
+    assert len(set(losses)) == 5
+    rows = (line.split(",") for line in logger.path.read_text().splitlines())
+    logged = {int(step): float(value) for step, name, value in rows if name == "train/loss"}
+    # counted from 0; the last update is logged always
+    assert logged == pytest.approx({1: losses[1], 3: losses[3], 4: losses[4]})

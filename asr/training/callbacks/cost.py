@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from asr.data.loading.batch import Batch
 from asr.training.loop_counters import ends_update
+from asr.training.module import TrainingModule
 from asr.training.step_in_backward import StepsInBackward
 
 
@@ -78,9 +79,8 @@ class TrainingCost(pl.Callback):
         self._advance()
         self.audio_s += batch.audio_s * trainer.world_size  # an estimate: nothing is reduced for it
         pace = self.audio_s / max(1e-9, self.seconds - self.audio_begun_s)
-        for name, number in {"audio_s_per_s": pace, "elapsed_s": self.seconds}.items():
-            # not a number, which Lightning (2.6) would copy to the device, and wait for it
-            pl_module.log(f"train/{name}", torch.tensor(number))
+        assert isinstance(pl_module, TrainingModule)
+        pl_module.log_update({"train/audio_s_per_s": pace, "train/elapsed_s": self.seconds})
         if ends_update(trainer):
             self.updates.add(self.seconds - self.update_begun)
             self.update_begun = self.seconds
