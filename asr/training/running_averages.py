@@ -73,8 +73,8 @@ class RunningAverages:
             ema_decay: per update; None: no moving average.
             num_updates: number of updates since the last call.
         """
-        for name, total in self.sum.items():
-            total.add_(weights[name])  # into float64: a float32 sum loses more digits with every update
+        # into float64: a float32 sum loses more digits with every update
+        torch._foreach_add_(list(self.sum.values()), [weights[name] for name in self.sum])
         self.num_averaged, self.update = self.num_averaged + 1, update
         if update - self.marks[-1].update >= SPAN * update:
             mean = {name: (total / self.num_averaged).float() for name, total in self.sum.items()}
@@ -89,7 +89,7 @@ class RunningAverages:
             self.ema = {name: weights[name].detach().float().clone() for name in self.sum}
         # with a constant 0.9999 a third of the average would be the initial weights after ten thousand updates
         decay = min(decay, (1 + self.ema_updates) / (10 + self.ema_updates)) ** num_updates
-        get_ema_multi_avg_fn(decay)(list(self.ema.values()), [weights[name].detach().float() for name in self.ema], 0)
+        get_ema_multi_avg_fn(decay)(list(self.ema.values()), [weights[name].float() for name in self.ema], 0)
         self.ema_updates += num_updates
 
     def mean_since(self, mark: Mark) -> dict[str, Tensor]:

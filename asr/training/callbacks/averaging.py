@@ -33,16 +33,19 @@ class WeightAveraging(pl.Callback):
         self.every, self.ema_decay = every, ema_decay
         self.restored: Mapping[str, Any] | None = None
         self.averages: RunningAverages | None = None
+        self.weights: dict[str, Tensor] = {}
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start new averages, or restore those of the checkpoint."""
         # here, not in on_load_checkpoint: only now are the weights on their device
-        weights = averaged_weights(pl_module)
+        assert isinstance(pl_module, TrainingModule)
+        # shared parameters under each of their names; buffers are not averaged
+        self.weights = dict(pl_module.recognizer.named_parameters(remove_duplicate=False))
         if self.restored is not None:
-            device = next(iter(weights.values())).device
+            device = next(iter(self.weights.values())).device
             self.averages, self.restored = RunningAverages.from_state(self.restored, device), None
             return
-        self.averages = RunningAverages(weights, trainer.global_step)
+        self.averages = RunningAverages(self.weights, trainer.global_step)
         if trainer.global_step and trainer.is_global_zero:
             console.print(f"the checkpoint has no averages of weights: they start after update {trainer.global_step}")
 
@@ -54,7 +57,7 @@ class WeightAveraging(pl.Callback):
         # Lightning calls this after each micro-batch, global_step counts updates
         if ends_update(trainer) and update % self.every == 0 and not pl_module.guard.has_skipped:
             with at_evaluation_point(trainer.optimizers):
-                self.averages.add(update, averaged_weights(pl_module), self.ema_decay, self.every)
+                self.averages.add(update, self.weights, self.ema_decay, self.every)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Add the averages."""
@@ -64,9 +67,3 @@ class WeightAveraging(pl.Callback):
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Keep them until the weights are on their device."""
         self.restored = checkpoint.get(AVERAGES)
-
-
-def averaged_weights(module: pl.LightningModule) -> dict[str, Tensor]:
-    """Return the parameters of the recognizer, shared ones under each of their names; buffers are not averaged."""
-    assert isinstance(module, TrainingModule)
-    return dict(module.recognizer.named_parameters(remove_duplicate=False))
