@@ -247,7 +247,7 @@ def search_batch_size(
             sizes = sorted({math.ceil(len(numbers) / part) for part in (4, 2, 1)})
             # the first update creates the optimizer's state; the second one of a size runs warm
             nums = [sizes[0], *sizes, sizes[-1]]
-            batches = [dataset[(0, sampler.cut_set(numbers[:num]))] for num in nums]
+            batches = [dataset[(0, sampler.select(numbers[:num]))] for num in nums]
             for name, reason in (skipped for batch in batches for skipped in batch.skipped):
                 raise ValueError(f"find_batch_size: {name} cannot be read: {reason}; put it back")
             probe = _run(copy.deepcopy(module), batches, make_trainer, memory)  # updates would change the weights

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,6 +48,13 @@ class Batch:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # a worker sends each tensor through a file and a connection of its own, which is slow for small ones
+        return {key: x.numpy() if isinstance(x, Tensor) and _is_small(x) else x for key, x in vars(self).items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({key: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for key, x in state.items()})
+
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch with its tensors on ``device``."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=True))
@@ -58,6 +66,11 @@ class Batch:
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         changed: dict[str, Any] = {name: change(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
         return replace(self, **changed)
+
+
+def _is_small(x: Tensor) -> bool:
+    """Return whether x holds lengths or tokens, on a CPU."""
+    return x.dtype == torch.int64 and x.device.type == "cpu"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,9 @@ B utterances, N samples, T frames, F mel bins, U tokens.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from lhotse import CutSet
 from lhotse.cut import Cut
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -41,7 +40,7 @@ class SpeechDataset(Dataset):
     def __init__(self, features: Features, tokenizer: Tokenizer, perturb: Perturb | None = None) -> None:
         self.features, self.tokenizer, self.perturb = features, tokenizer, perturb
 
-    def __getitem__(self, item: tuple[int, CutSet]) -> Batch:
+    def __getitem__(self, item: tuple[int, Iterable[Cut]]) -> Batch:
         """Return the batch of an item: the seed of a micro-batch and its cuts, as the sampler yields them."""
         seed, cuts = item
         read: list[tuple[Cut, Tensor]] = []

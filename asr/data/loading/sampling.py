@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from lhotse import CutSet
 from lhotse.cut import Cut
 
 from asr.data.loading.mixing import Mixing
@@ -77,7 +76,7 @@ class DurationBucketSampler:
     devices give the same updates. lhotse's DynamicBucketingSampler depends on a buffer, and on the world size.
 
     Args:
-        cuts: to sample from; an `IndexedCutSet` knows its durations.
+        cuts: to sample from; an `IndexedCutSet` knows its durations, and selects by numbers.
         size: of micro-batches.
         seed: of the order.
         shuffle: False: the same order in all epochs, shortest first, for evaluation.
@@ -126,14 +125,14 @@ class DurationBucketSampler:
         plan = self.plan(epoch)
         return self.mixing.shares(np.concatenate([plan[i] for i in range(num_micro_batches)]), self.durations)
 
-    def epoch(self, epoch: int) -> Iterator[tuple[int, CutSet]]:
+    def epoch(self, epoch: int) -> Iterator[tuple[int, Sequence[Cut]]]:
         """Yield (seed of the micro-batch, cuts) in the global order of an epoch."""
         plan = self.plan(epoch)
         return (self._item(epoch, i, plan) for i in range(len(plan)))
 
     def updates(
         self, epoch: int, start: int, rank: int, world_size: int, accumulate: int
-    ) -> Iterator[tuple[int, CutSet]]:
+    ) -> Iterator[tuple[int, Sequence[Cut]]]:
         """Yield (seed, cuts) of the micro-batches of one rank in an epoch.
 
         Args:
@@ -179,12 +178,13 @@ class DurationBucketSampler:
             found.append(np.array([*first, *others][: len(part)]))
         return found
 
-    def cut_set(self, numbers: Iterable[int]) -> CutSet:
+    def select(self, numbers: Iterable[int]) -> Sequence[Cut]:
         """Return the cuts of these numbers, in their order."""
-        return CutSet.from_cuts(self.cuts[int(i)] for i in numbers)
+        select = getattr(self.cuts, "select", None)
+        return select(numbers) if select is not None else [self.cuts[int(i)] for i in numbers]
 
-    def _item(self, epoch: int, index: int, plan: Plan) -> tuple[int, CutSet]:
-        return seed_for("micro-batch", self.seed, epoch, index), self.cut_set(plan[index])
+    def _item(self, epoch: int, index: int, plan: Plan) -> tuple[int, Sequence[Cut]]:
+        return seed_for("micro-batch", self.seed, epoch, index), self.select(plan[index])
 
 
 def duration_bins(durations: np.ndarray, num_buckets: int) -> list[float]:

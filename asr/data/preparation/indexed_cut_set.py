@@ -60,11 +60,31 @@ class IndexedCutSet(Sequence[Cut]):
         return len(self.offsets)
 
     def __getitem__(self, index: int) -> Cut:  # type: ignore[override]  # no slices
+        return self.select([index])[0]
+
+    def select(self, numbers: Iterable[int]) -> CutLines:
+        """Return the cuts of some numbers, in their order."""
         # a forked worker would share the position of a file that its parent has opened
         if self._file is None or self._opened_by != os.getpid():
             self._file, self._opened_by = self.lines.open("rb"), os.getpid()
-        self._file.seek(self.offsets[index])
-        return parse_cut(self._file.readline(), self.lines.parent)
+        lines = []
+        for number in numbers:
+            self._file.seek(self.offsets[number])
+            lines.append(self._file.readline())
+        return CutLines(lines, self.lines.parent)
+
+
+class CutLines(Sequence[Cut]):
+    """Cuts as lines of a file in ``folder``, parsed when they are used: by a worker, not by the process that trains."""
+
+    def __init__(self, lines: list[bytes], folder: Path) -> None:
+        self.lines, self.folder = lines, folder
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def __getitem__(self, index: int) -> Cut:  # type: ignore[override]  # no slices
+        return parse_cut(self.lines[index], self.folder)
 
 
 def parse_cut(line: bytes, folder: Path) -> Cut:

@@ -1,4 +1,6 @@
+import pickle
 import random
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
@@ -133,6 +135,19 @@ def test_workers_do_not_change_what_is_perturbed(cuts, tokenizer, features, num_
     expected = [dataset[item] for item in order.epoch(1)]
     assert [(batch.seed, batch.ids) for batch in batches] == [(batch.seed, batch.ids) for batch in expected]
     assert all(torch.equal(a.features, b.features) for a, b in zip(batches, expected, strict=True))
+
+
+def test_a_worker_shares_one_tensor_of_a_batch_and_sends_the_others_in_its_message(
+    cuts, tokenizer, features, monkeypatch
+):
+    batch, shared = SpeechDataset(features, tokenizer)[(1, cuts)], []
+    reduce = ForkingPickler._extra_reducers[torch.Tensor]
+    monkeypatch.setitem(ForkingPickler._extra_reducers, torch.Tensor, lambda x: shared.append(x) or reduce(x))
+    received = pickle.loads(ForkingPickler.dumps(batch))
+    assert [tensor.data_ptr() for tensor in shared] == [batch.features.data_ptr()]
+    for name, value in vars(batch).items():
+        there = getattr(received, name)
+        assert torch.equal(there, value) if isinstance(value, torch.Tensor) else there == value
 
 
 def test_a_recipe_reads_training_shuffled_and_perturbed_and_evaluation_whole(cuts, tokenizer, features, tmp_path):

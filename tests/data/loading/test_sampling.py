@@ -103,7 +103,7 @@ def test_the_largest_micro_batch_of_every_bucket_starts_with_its_longest_cut(ord
         assert len(set(part.tolist())) == len(part)
         seconds = [order.durations[p].max() * len(p) for p in order.plan(0) if low <= order.durations[p[0]] < high]
         assert order.durations[part].max() * len(part) == max(seconds)
-    assert [cut.id for cut in order.cut_set(largest[0])] == [f"cut{i}" for i in largest[0]]
+    assert [cut.id for cut in order.select(largest[0])] == [f"cut{i}" for i in largest[0]]
 
 
 def test_an_order_that_was_drawn_once_stays():
