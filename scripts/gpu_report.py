@@ -41,6 +41,7 @@ PARTS = {
     "encoders-zipformer": (7, "S, M, L with 8, 32 and 96 x 10 s beside the authors' package"),
     "correct-models": (1, "encoders, losses and streams, to those of a CPU"),
     "correct-optimizers": (5, "trajectories, bf16 parameters, captured steps, waits for the device"),
+    "harness": (2, "an update of a run, beside a bare loop"),
     "distributed": (1, "gloo, NCCL and DDP, on two GPUs if there are two"),
     "optimizers-zipformer_m": (7, "as for S"),
     "optimizers-zipformer_l": (8, "as for S"),

@@ -1,0 +1,144 @@
+"""What an update of a run costs beside a bare loop of the same encoder, loss and optimizer, on the same batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from bench_data import composed
+from bench_encoder import FRAMES_PER_S, NUM_FEATURES, build_ours
+from torch.nn.utils import clip_grad_norm_
+from torch.utils.data import DataLoader
+
+import optim
+from asr.config.build import build_all
+from asr.config.trainer import build_trainer
+from asr.data.loading.batch import Batch
+from asr.decoding.ctc_greedy import CtcGreedy
+from asr.features.global_norm import GlobalNorm
+from asr.features.specaugment import SpecAugment
+from asr.models.heads.ctc import CtcHead
+from asr.models.recognizer import Recognizer
+from asr.text.character import CharacterTokenizerTrainer
+from asr.tracking.metrics_csv import MetricsCsv
+from asr.training.captured_encoder import CapturedForward
+from asr.training.module import TrainingModule
+from gpu_parts.setting import Row, Setting, until_error
+
+MOST_OVERHEAD = 0.05
+# encoders, and utterances of ten seconds
+SIZES = {"zipformer_m": 32, "transformer_xs": 4}
+SMALL_SIZES = {"transformer_xxs": 2}
+WARM_UPS, UPDATES = 30, 50  # the graphs of a Zipformer are captured in the first
+VOCAB_SIZE, NUM_TOKENS = 500, 10
+
+
+def rows(setting: Setting, _: str) -> Iterator[Row]:
+    """Yield for each encoder, as it is and captured, the time of an update in a run and in a bare loop."""
+    for name, size in (SMALL_SIZES if setting.small else SIZES).items():
+        for capture in (False, True) if setting.on_gpu else (False,):
+            check = f"{name}, {size} x 10 s{', trainer.capture=true' if capture else ''}"
+            yield from until_error(check, _compared(setting, check, name, size, capture), setting)
+
+
+def _compared(setting: Setting, check: str, name: str, size: int, capture: bool) -> Iterator[Row]:
+    config = composed([setting.trainer, f"trainer.capture={str(capture).lower()}", f"encoder={name}"])
+    batch = _batch(size, 2.0 if setting.small else 10.0)
+    seconds = []
+    for train in (_bare, _run):
+        clock = Clock(*((2, 4) if setting.small else (WARM_UPS, UPDATES)), setting.on_gpu)
+        train(setting, config, _module(name), batch, clock)
+        seconds.append(clock.seconds)
+    bare, run = seconds
+    goal = f"at most {1 + MOST_OVERHEAD:g} of the bare loop" if setting.on_gpu else ""
+    value = f"{1e3 * run:.1f} ms, {run / bare:.3f} of the bare loop's {1e3 * bare:.1f} ms"
+    yield Row(f"{check}: an update of a run", value, goal, run <= (1 + MOST_OVERHEAD) * bare if goal else None)
+
+
+def _batch(size: int, seconds: float) -> Batch:
+    frames = round(seconds * FRAMES_PER_S)
+    batch = Batch(
+        features=torch.randn(size, frames, NUM_FEATURES),
+        num_frames=torch.full((size,), frames),
+        tokens=torch.randint(1, VOCAB_SIZE, (size, NUM_TOKENS)),
+        num_tokens=torch.full((size,), NUM_TOKENS),
+        ids=tuple(map(str, range(size))),
+        texts=("",) * size,
+        speakers=(None,) * size,
+        audio_s=size * seconds,
+        seed=1,
+    )
+    return batch.pin_memory() if torch.cuda.is_available() else batch
+
+
+def _module(name: str) -> TrainingModule:
+    encoder: Any = build_ours(name)
+    head: Any = CtcHead(encoder.d_model, VOCAB_SIZE)
+    model = Recognizer(encoder, head, GlobalNorm([0.0] * NUM_FEATURES, [1.0] * NUM_FEATURES), SpecAugment())
+    tokenizer = CharacterTokenizerTrainer().train(["abc"])
+    updates = optim.grouped(partial(optim.AdamW, lr=1e-5)), optim.Constant
+    return TrainingModule(model, tokenizer, CtcGreedy(), *updates, dev_names=[], max_duration_s=320.0, extra_state={})
+
+
+class Clock(pl.Callback):
+    """Takes the time before the first update that is measured, and after the last.
+
+    Args:
+        num_warm_ups: updates before.
+        num: updates that are measured.
+        on_gpu: whether to wait for a GPU first.
+    """
+
+    def __init__(self, num_warm_ups: int, num: int, on_gpu: bool) -> None:
+        self.marks, self.num, self.on_gpu = (num_warm_ups, num_warm_ups + num), num, on_gpu
+        self.times: list[float] = []
+
+    def see(self, update: int) -> None:
+        """Take the time if this many updates have been made."""
+        if update in self.marks:
+            if self.on_gpu:
+                torch.cuda.synchronize()
+            self.times.append(time.perf_counter())
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Take the time in a run."""
+        self.see(trainer.global_step)
+
+    @property
+    def seconds(self) -> float:
+        """Of an update."""
+        begin, end = self.times
+        return (end - begin) / self.num
+
+
+def _run(setting: Setting, config: dict[str, Any], module: TrainingModule, batch: Batch, clock: Clock) -> None:
+    callbacks = [*build_all(config, "callbacks", setting.work), clock]
+    options = {"max_steps": clock.marks[1] + 1, "limit_val_batches": 0}
+    trainer = build_trainer(
+        config, [MetricsCsv(setting.work)], callbacks, default_root_dir=str(setting.work), **options
+    )
+    trainer.fit(module, DataLoader([batch] * (clock.marks[1] + 1), batch_size=None))  # type: ignore[arg-type]
+
+
+def _bare(setting: Setting, config: dict[str, Any], module: TrainingModule, batch: Batch, clock: Clock) -> None:
+    """Train as a script would that is written for this model alone."""
+    model, device = module.recognizer.to(setting.device).train(), setting.device
+    optimizer, schedule = module.build_updates()
+    if config["trainer"]["capture"]:
+        vars(model.encoder)["forward"] = CapturedForward(model.encoder)
+    for update in range(clock.marks[1] + 1):
+        clock.see(update)
+        moved = batch.to(device)
+        model.set_batch_count(update * moved.audio_s)
+        given = moved.features, moved.num_frames, moved.tokens, moved.num_tokens
+        with torch.autocast(device, torch.bfloat16, enabled=setting.on_gpu):
+            losses = model.losses(*given, torch.Generator().manual_seed(update)).total
+        optimizer.zero_grad()
+        (losses.sum() / moved.num_tokens.sum()).backward()
+        clip_grad_norm_(model.parameters(), config["trainer"]["gradient_clip_val"])
+        optimizer.step()
+        schedule.step()
