@@ -83,7 +83,7 @@ def waiting(
     num_updates: int = NUM_UPDATES,
 ) -> tuple[float, float]:
     """Return the seconds that training steps wait for batches, and those that they take in all."""
-    torch.set_num_threads(num_threads(config["torch_threads"], config["data"]["workers"]["num_workers"]))
+    torch.set_num_threads(num_threads(config["torch_threads"], build_data_parts(config).workers.count))
     recognizer = build_recognizer(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std).to(device)
     optimizer = build_update_parts(config).optimizer_factory(recognizer.named_parameters())
     batches = endless(*data_module.training_data(prepared.cuts("train"), 1, perturb), data_module)

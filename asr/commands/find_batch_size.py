@@ -48,7 +48,7 @@ def find_batch_size(
     """
     if not is_first_process():
         return
-    torch.set_num_threads(num_threads(config.get("torch_threads"), data_module.workers.num_workers))
+    torch.set_num_threads(num_threads(config.get("torch_threads"), data_module.workers.count))
     slowest = perturb.slowest() if hasattr(perturb, "slowest") else perturb
     dataset, sampler = data_module.training_data(prepared.cuts("train"), config["seed"], slowest)
 

@@ -155,7 +155,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
     with open_loggers(loggers, 0 if checkpoint is None else checkpoint.update):
         callbacks = build_all(config, "callbacks", run_dir)
         trainer = build_trainer(config, loggers, callbacks, default_root_dir=str(run_dir))
-        num_workers = plan.data_module.workers.num_workers
+        num_workers = plan.data_module.workers.count
         torch.set_num_threads(num_threads(config.get("torch_threads"), num_workers, trainer.num_devices))
         with explaining_failed_writes(run_dir):
             parts = module.recognizer, plan.data_module, plan.prepared, plan.data.text

@@ -1,6 +1,9 @@
 """Options that cannot be meant are refused by name, before any work."""
 
+import os
+
 import pytest
+import torch
 
 from asr.data.features import LogMel
 from asr.data.loading.acoustics import AddNoise, Reverberate
@@ -34,3 +37,10 @@ from asr.data.waveform import Waveform
 def test_an_option_that_cannot_be_meant_is_refused(make, options, name):
     with pytest.raises(ValueError, match=name):
         make(**options)
+
+
+@pytest.mark.parametrize(("gpus", "cores", "workers"), [(0, 64, 1), (1, 16, 8), (2, 16, 7), (8, 16, 1), (8, 4, 1)])
+def test_workers_are_as_many_as_the_cores_of_a_gpu_allow(monkeypatch, gpus, cores, workers):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert (Workers().count, Workers(3).count) == (workers, 3)

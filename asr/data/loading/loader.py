@@ -28,6 +28,7 @@ from asr.errors import UnusableFile, WorkerLost
 from asr.signals import ENDING
 from asr.subprocesses import die_with_parent
 
+MOST_WORKERS = 8  # that are started without being asked for
 MAX_SOCKET_PATH = 107  # bytes, on Linux; workers send tensors through a socket
 CANNOT_SEND = 3  # exit code of a worker
 SOCKET_NAME = "/pymp-12345678/listener-12345678"  # its name in TMPDIR, chosen by multiprocessing
@@ -38,23 +39,32 @@ class Workers:
     """How batches are loaded.
 
     Attributes:
-        num_workers: worker processes; 0 loads in the training process.
+        num_workers: worker processes; 0 loads in the training process. None: 1; with GPUs as many as each has cores,
+            without one that trains, and at most ``MOST_WORKERS``.
         prefetch: micro-batches that each worker loads ahead.
     """
 
-    num_workers: int = 1
+    num_workers: int | None = None
     prefetch: int = 4
 
     def __post_init__(self) -> None:
-        for name, least in (("num_workers", 0), ("prefetch", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, given {getattr(self, name)}")
+        for name, given, least in (("num_workers", self.count, 0), ("prefetch", self.prefetch, 1)):
+            if given < least:
+                raise ValueError(f"{name} must be at least {least}, given {given}")
         folder, most = tempfile.gettempdir(), MAX_SOCKET_PATH - len(SOCKET_NAME)
-        if self.num_workers and len(os.fsencode(folder)) > most:
+        if self.count and len(os.fsencode(folder)) > most:
             raise ValueError(
                 f"TMPDIR={folder}: this path has more than the {most} bytes that processes that read data can use; let "
                 "TMPDIR name a folder with a shorter path, as in TMPDIR=/tmp"
             )
+
+    @property
+    def count(self) -> int:
+        """Number of worker processes."""
+        if self.num_workers is not None:
+            return self.num_workers
+        num_gpus = torch.cuda.device_count()
+        return max(1, min(len(os.sched_getaffinity(0)) // num_gpus - 1, MOST_WORKERS)) if num_gpus else 1
 
 
 def load_batches(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> Iterator[Batch]:
@@ -69,13 +79,13 @@ def load_batches(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> It
         dataset,
         sampler=plan,
         batch_size=None,
-        num_workers=workers.num_workers,
-        prefetch_factor=workers.prefetch if workers.num_workers else None,
+        num_workers=workers.count,
+        prefetch_factor=workers.prefetch if workers.count else None,
         worker_init_fn=partial(ignore_signals_except_parents, os.getpid()),
-        multiprocessing_context=WorkerContext() if workers.num_workers else None,
+        multiprocessing_context=WorkerContext() if workers.count else None,
         pin_memory=torch.cuda.is_available(),
     )
-    return _received(_started(loader)) if workers.num_workers else iter(loader)
+    return _received(_started(loader)) if workers.count else iter(loader)
 
 
 def _started(loader: DataLoader) -> Iterator[Batch]:
