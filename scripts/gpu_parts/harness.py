@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,9 +16,11 @@ from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader
 
 import optim
+from asr import devices
 from asr.config.build import build_all
 from asr.config.trainer import build_trainer
 from asr.data.loading.batch import Batch
+from asr.data.seeding import seed_for
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.features.global_norm import GlobalNorm
 from asr.features.specaugment import SpecAugment
@@ -47,11 +50,11 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
 
 def _compared(setting: Setting, check: str, name: str, size: int, capture: bool) -> Iterator[Row]:
     config = composed([setting.trainer, f"trainer.capture={str(capture).lower()}", f"encoder={name}"])
-    batch = _batch(size, 2.0 if setting.small else 10.0)
-    seconds = []
+    batch, seconds = _batch(size, 2.0 if setting.small else 10.0), []
     for train in (_bare, _run):
         clock = Clock(*((2, 4) if setting.small else (WARM_UPS, UPDATES)), setting.on_gpu)
-        train(setting, config, _module(name), batch, clock)
+        batches = [replace(batch, seed=seed) for seed in range(clock.marks[1] + 1)]
+        train(setting, config, _module(name), batches, clock)
         seconds.append(clock.seconds)
     bare, run = seconds
     goal = f"at most {1 + MOST_OVERHEAD:g} of the bare loop" if setting.on_gpu else ""
@@ -115,30 +118,32 @@ class Clock(pl.Callback):
         return (end - begin) / self.num
 
 
-def _run(setting: Setting, config: dict[str, Any], module: TrainingModule, batch: Batch, clock: Clock) -> None:
+def _run(setting: Setting, config: dict[str, Any], module: TrainingModule, batches: list[Batch], clock: Clock) -> None:
+    options = {"default_root_dir": str(setting.work), "max_steps": len(batches), "limit_val_batches": 0}
     callbacks = [*build_all(config, "callbacks", setting.work), clock]
-    options = {"max_steps": clock.marks[1] + 1, "limit_val_batches": 0}
-    trainer = build_trainer(
-        config, [MetricsCsv(setting.work)], callbacks, default_root_dir=str(setting.work), **options
-    )
-    trainer.fit(module, DataLoader([batch] * (clock.marks[1] + 1), batch_size=None))  # type: ignore[arg-type]
+    trainer = build_trainer(config, [MetricsCsv(setting.work)], callbacks, **options)
+    trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
 
 
-def _bare(setting: Setting, config: dict[str, Any], module: TrainingModule, batch: Batch, clock: Clock) -> None:
+def _bare(setting: Setting, config: dict[str, Any], module: TrainingModule, batches: list[Batch], clock: Clock) -> None:
     """Train as a script would that is written for this model alone."""
-    model, device = module.recognizer.to(setting.device).train(), setting.device
+    model, device = module.recognizer.to(setting.device).train(), torch.device(setting.device)
     optimizer, schedule = module.build_updates()
     if config["trainer"]["capture"]:
         vars(model.encoder)["forward"] = CapturedForward(model.encoder)
-    for update in range(clock.marks[1] + 1):
+
+    def backward(batch: Batch) -> None:
+        devices.seed(seed_for("dropout", batch.seed), device)  # a Zipformer draws what works in a pass
+        given = batch.features, batch.num_frames, batch.tokens, batch.num_tokens
+        with torch.autocast(device.type, torch.bfloat16, enabled=setting.on_gpu):
+            losses = model.losses(*given, torch.Generator().manual_seed(batch.seed)).total
+        (losses.sum() / batch.num_tokens.sum()).backward()
+
+    for update, batch in enumerate(batches):
         clock.see(update)
-        moved = batch.to(device)
-        model.set_batch_count(update * moved.audio_s)
-        given = moved.features, moved.num_frames, moved.tokens, moved.num_tokens
-        with torch.autocast(device, torch.bfloat16, enabled=setting.on_gpu):
-            losses = model.losses(*given, torch.Generator().manual_seed(update)).total
+        model.set_batch_count(update * batch.audio_s)
         optimizer.zero_grad()
-        (losses.sum() / moved.num_tokens.sum()).backward()
+        backward(batch.to(device))
         clip_grad_norm_(model.parameters(), config["trainer"]["gradient_clip_val"])
         optimizer.step()
         schedule.step()
