@@ -13,8 +13,8 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from asr.config.instantiate import instantiate
 from asr.errors import ConfigError
-from asr.training.captured_encoder import CapturedEncoder
 from asr.training.compiled_encoder import CompiledEncoder
+from asr.training.cuda_graphs import CudaGraphs
 
 SLURM_VARIABLES = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NAME", "SLURM_PROCID")
 # options of Lightning's Trainer that a run cannot have, and what to use instead
@@ -53,8 +53,6 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     if node.pop("compile", False):
         callbacks = [*callbacks, CompiledEncoder()]
     captures = node.pop("capture", False)
-    if captures:
-        callbacks = [*callbacks, CapturedEncoder()]
     node["max_epochs"] = -1
     node["val_check_interval"] *= node["accumulate_grad_batches"]
     trainer = _instantiate(node, loggers, callbacks)
@@ -62,7 +60,10 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
         _set_ddp_options(trainer.strategy, peer_timeout_s)
     if in_backward:
         check_in_backward(trainer)
-    if captures and (in_backward or trainer.world_size > 1 or not isinstance(trainer.accelerator, CUDAAccelerator)):
+    can_capture = isinstance(trainer.accelerator, CUDAAccelerator) and trainer.world_size == 1 and not in_backward
+    if captures is not False and can_capture:
+        trainer.callbacks.append(CudaGraphs(any_encoder=bool(captures)))  # type: ignore[attr-defined]
+    if captures and not can_capture:
         raise ConfigError(
             "trainer.capture=true needs trainer=gpu, trainer.devices=1 and trainer.step_in_backward=false: "
             "a graph computes all gradients of the encoder at once"

@@ -97,6 +97,7 @@ class TrainingModule(pl.LightningModule):
         self.unreadable = UnreadableCuts(max_unreadable)
         self.current_batch: Batch | None = None  # named when memory runs out
         self.in_backward: GradientsInBackward | None = None
+        self.keeps_gradients = False  # zeroes them where they are, as captured updates need it
         self.changed_updates: ChangedUpdates | None = None  # since the checkpoint that the run continues from
 
     def build_updates(self) -> tuple[Optimizer, LRScheduler]:
@@ -172,6 +173,10 @@ class TrainingModule(pl.LightningModule):
         """
         self.numbers |= {name: torch.as_tensor(number) for name, number in numbers.items()}
         self.trainer.callback_metrics.update(self.numbers)
+
+    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
+        """Forget the gradients."""
+        optimizer.zero_grad(set_to_none=not self.keeps_gradients)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Update, or skip the whole step: with zero gradients an optimizer would still move, and count the step."""

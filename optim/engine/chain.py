@@ -30,6 +30,8 @@ from optim.engine.transform import (
     merged_state,
 )
 
+READS = "skip_nonfinite=True reads from the device, which capturable=True rules out; choose one"
+
 
 def chain(*transforms: Transform, lr: float | Tensor, maximize: bool = False) -> Callable[..., Chain]:
     """Compose a new optimizer: return a function that builds it from parameters.
@@ -115,7 +117,7 @@ class Chain(Optimizer):
         switches = {"skip_nonfinite": skip_nonfinite, "capturable": capturable}
         check_options(switches, dict.fromkeys(switches, SWITCH))
         if skip_nonfinite and capturable:
-            raise ValueError("skip_nonfinite=True reads from the device, which capturable=True rules out; choose one")
+            raise ValueError(READS)
         # before super().__init__, which already calls add_param_group
         self.transforms, self.skip_nonfinite, self.capturable = tuple(transforms), skip_nonfinite, capturable
         # while `Health` measures: every group, and what clipping transforms noted about its parameters
@@ -168,6 +170,12 @@ class Chain(Optimizer):
         ):
             self.count("skipped_steps")
             return loss
+        # `Health` looks into the update itself, also where a graph replays it
+        (self.update if self.limited is None else partial(Chain.update, self))()
+        return loss
+
+    def update(self) -> None:
+        """Move every parameter by the gradient that is there: a step without its closure and its checks."""
         # all entries exist before the first parameter moves: a norm over all gradients needs them together
         groups = [(group, list(self._entries(place, group))) for place, group in enumerate(self.param_groups)]
         undo = None if self.found_inf is None else Undo(groups)
@@ -178,7 +186,28 @@ class Chain(Optimizer):
         self.count("steps")
         if undo is not None:
             undo(self.found_inf)  # type: ignore[arg-type]
-        return loss
+
+    def make_capturable(self) -> None:
+        """Make steps that a CUDA graph can replay from now on, as if constructed with ``capturable=True``.
+
+        Raises:
+            ValueError: a transform, or ``skip_nonfinite``, cannot be captured; nothing was changed.
+        """
+        if self.skip_nonfinite:
+            raise ValueError(READS)
+        before, self.capturable = self.capturable, True
+        try:
+            for group in self.param_groups:
+                # as a number: a loaded rate may be a tensor that is not on the device yet
+                self._check_capturable({**group, "lr": None if group["lr"] is None else float(group["lr"])})
+        except ValueError:
+            self.capturable = before
+            raise
+        for group in self.param_groups:
+            keep_counts_on_device(group)
+        for param, state in self.state.items():
+            if state:
+                state["step"] = torch.as_tensor(state["step"], dtype=state_dtype(param), device=param.device)
 
     @property
     def has_evaluation_point(self) -> bool:

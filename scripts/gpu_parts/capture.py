@@ -13,17 +13,6 @@ from bench_steps import timed_ms
 NUM_WARM_UPS = 3  # before a capture: lazily made state, and kernels that are chosen by trying
 
 
-def make_capturable(optimizer: Any) -> None:
-    """Let an optimizer of ours, of one group, make steps that a CUDA graph can replay.
-
-    Raises:
-        ValueError: its rule decides by the count of steps.
-    """
-    group = optimizer.param_groups.pop()
-    optimizer.capturable = True  # not every constructor has the option
-    optimizer.add_param_group({key: value for key, value in group.items() if key != "shared_state"})
-
-
 def captured(step: Callable[[], Any], device: str) -> Callable[[], Any]:
     """Warm up by ``NUM_WARM_UPS`` steps, and return what replays one; on a CPU the step itself."""
     if device == "cpu":

@@ -10,8 +10,8 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from asr.training.captured_encoder import CapturedForward, rounded
-from gpu_parts.capture import NUM_WARM_UPS, captured, make_capturable
+from asr.training.cuda_graphs import CapturedForward, rounded
+from gpu_parts.capture import NUM_WARM_UPS, captured
 from gpu_parts.setting import Row, Setting, at_most, holds, lacking, left_out, until_error
 
 LARGEST_STEP, LARGEST_BF16, LARGEST_MODEL = 2e-5, 1e-2, 1e-4
@@ -83,7 +83,7 @@ def optimizer_steps(case: Any, setting: Setting) -> Iterator[Row]:
 def _optimizer(case: Any, params: list[nn.Parameter], capturable: bool) -> Any:
     optimizer = case.factory(params)
     if capturable:
-        make_capturable(optimizer)
+        optimizer.make_capturable()
     return optimizer
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from asr.error_text import is_out_of_memory
-from asr.training.captured_encoder import CapturedForward
 from asr.training.compiled_encoder import compile_layers
+from asr.training.cuda_graphs import CapturedForward
 from gpu_parts.capture import NUM_WARM_UPS, median_ms, num_kernels
 from gpu_parts.setting import Row, Setting, lacking, left_out, until_error
 

@@ -13,8 +13,9 @@ from bench_rows import ROWS, UNIT
 from bench_rows import Row as Contestant
 from bench_steps import Candidate, Stage
 
-from gpu_parts.capture import captured, make_capturable, median_ms, num_kernels
+from gpu_parts.capture import captured, median_ms, num_kernels
 from gpu_parts.setting import Row, Setting, at_most, error_text, lacking, left_out, until_error
+from optim import Chain
 
 # how many times fused AdamW an eager step may take, 0: nothing is asked; those of SOAP and PSGDKron are a fifth of what
 # they took at 30d78e0; what has been measured least comes first
@@ -26,7 +27,6 @@ MOST_RATIOS = {
     **{"SOAP_10": 0, "pytorch_optimizer_soap": 0, "heavyball_psgd_kron": 0, "pytorch_optimizer_kron": 0},
 }
 OURS, THEIRS, MOST_OF_THEIRS = "ScaledAdam", "icefall_scaled_adam", 1 / 3
-TAKES_CAPTURABLE = (("torch.optim", "AdamW"), ("optim", "AdamW"))
 NUM_PERIODS, SECONDS = (3, 30), 3.0  # that are timed: at least and at most, and for how long if there may be more
 
 
@@ -84,9 +84,10 @@ def _timed(
 
 def _captured_ms(contestant: Contestant, stage: Stage, setting: Setting) -> float:
     """Return the milliseconds of a step that a CUDA graph replays, with gradients that stay."""
-    takes = {"capturable": True} if (contestant.module, contestant.optimizer) in TAKES_CAPTURABLE else {}
+    takes = {"capturable": True} if contestant is UNIT else {}
     stage.refresh()
     optimizer = Candidate(replace(contestant, options={**contestant.options, **takes}), stage).optimizer
-    if not takes and contestant.rest is None:
-        make_capturable(optimizer)
+    for member in getattr(optimizer, "optimizers", [optimizer]):
+        if isinstance(member, Chain):
+            member.make_capturable()
     return median_ms(captured(optimizer.step, setting.device), setting.device, NUM_PERIODS[1])

@@ -22,9 +22,7 @@ def both(case, dtype=torch.float64, **options):
     params = [param for _ in range(2) for param in make_parameters(dtype)]
     twins = copies(params)
     optimizer, twin = case.factory(params, **options), case.factory(twins, **options)
-    group = twin.param_groups.pop()
-    twin.capturable = True  # not every constructor has the option
-    twin.add_param_group({key: value for key, value in group.items() if key != "shared_state"})
+    twin.make_capturable()  # not every constructor has the option
     return (optimizer, params), (twin, twins)
 
 
@@ -52,6 +50,20 @@ def test_a_capturable_step_reads_nothing_that_changes_as_a_number(case):
     assert twin.state[twins[3]]["step"] is count
     assert count == 4
     assert twin.param_groups[0]["lr"] is lr
+
+
+def test_an_optimizer_becomes_capturable_between_two_steps(case):
+    if case.not_capturable:
+        pytest.skip(f"refused: {case.not_capturable}")
+    params = make_parameters(torch.float64)
+    twins = copies(params)
+    optimizer, twin = case.factory(params), case.factory(twins)
+    run_both((optimizer, params), (twin, twins), range(3))
+    twin.param_groups[0]["lr"] = torch.tensor(twin.param_groups[0]["lr"], dtype=torch.float64)  # as a loaded one may be
+    twin.make_capturable()
+    run_both((optimizer, params), (twin, twins), range(3, 6))
+    torch.testing.assert_close(params, twins, rtol=1e-6, atol=1e-9)
+    assert all(isinstance(state["step"], torch.Tensor) for state in twin.state.values())
 
 
 def test_a_schedule_fills_the_lr():

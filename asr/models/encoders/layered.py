@@ -68,6 +68,7 @@ class LayeredEncoder(nn.Module):
         ValueError: ``2 * num_heads`` does not divide ``d_model``.
     """
 
+    can_be_captured = True  # by CUDA graphs, in training
     layers: nn.ModuleList
     norm: nn.Module
 

@@ -73,6 +73,7 @@ class ZipformerEncoder(nn.Module):
     """
 
     subsampling_factor = 4
+    can_be_captured = True  # by CUDA graphs, in training
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""``trainer.capture=true``: forward and backward passes of an encoder as CUDA graphs, one for each shape.
+"""``trainer.capture``: passes of an encoder, a graph for each shape, and updates of an optimizer as CUDA graphs.
 
 A small batch takes a GPU less time than Python takes to launch its kernels. A graph launches all of them at once.
 
@@ -8,8 +8,9 @@ B utterances, T frames, F mel bins, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 import torch
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from asr.console import console
 from asr.training.module import TrainingModule
 
 STEPS = 16  # sizes per doubling
@@ -84,7 +86,7 @@ class CapturedForward:
         # what makes autograd call the backward pass: features have no gradient
         self.anchor = torch.zeros((), device=self.parameters[0].device, requires_grad=True)
         self.passes: dict[Hashable, Pass | None] = {}
-        self.pool: Any = None
+        self.pool: Any = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
         self.is_pending = False
 
     def __call__(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,8 +110,14 @@ class CapturedForward:
             self.passes[key] = None  # kernels are chosen, and libraries prepared, in a pass that is not captured
             return self.compute(features, num_frames)
         found = self.passes[key]
+        if found is None and 2 * torch.cuda.max_memory_allocated() > torch.cuda.get_device_properties(0).total_memory:
+            return self.compute(features, num_frames)  # graphs have memory of their own
         if found is None:
-            found = self.passes[key] = self._captured(features, num_frames)
+            try:
+                found = self.passes[key] = self._captured(features, num_frames)
+            except RuntimeError as error:
+                error.add_note("trainer.capture=false trains without CUDA graphs")
+                raise
         found.features.copy_(features)
         found.num_frames.copy_(num_frames)
         self.is_pending = True
@@ -118,7 +126,6 @@ class CapturedForward:
 
     def _captured(self, features: Tensor, num_frames: Tensor) -> Pass:
         features, num_frames = features.clone(), num_frames.clone()
-        self.pool = self.pool or torch.cuda.graph_pool_handle()
         # other threads, such as the one that pins batches, go on calling CUDA meanwhile
         options = {"pool": self.pool, "capture_error_mode": "thread_local"}
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
@@ -138,8 +145,10 @@ class CapturedForward:
         """Replay a backward pass, and add its gradients to those of the parameters."""
         self.is_pending = False
         before = [parameter.grad for parameter in self.parameters]
-        if before[0] is not self.gradients[0]:
-            torch._foreach_zero_(self.gradients)
+        if before[0] is self.gradients[0]:
+            backward.replay()
+            return
+        torch._foreach_zero_(self.gradients)
         backward.replay()
         for parameter, gradient, earlier in zip(self.parameters, self.gradients, before, strict=True):
             if earlier is not None and earlier is not gradient:
@@ -147,20 +156,88 @@ class CapturedForward:
             parameter.grad = gradient
 
 
-class CapturedEncoder(pl.Callback):
-    """Replays the passes of the encoder in training from CUDA graphs.
+@runtime_checkable
+class Capturable(Protocol):
+    """An optimizer whose updates can be captured."""
 
-    On one GPU: on several, the gradients would go past DistributedDataParallel.
+    def make_capturable(self) -> None:
+        """Compute all that changes from update to update on the device; a ValueError if it cannot."""
+
+    def update(self) -> None:
+        """Move the parameters by the gradients that are there; called by ``step``."""
+
+
+class CapturedUpdate:
+    """What takes the place of an optimizer's ``update``.
+
+    The first update from gradients at some places in memory is computed as always, the second one is captured, later
+    ones are replayed.
+
+    Args:
+        optimizer: whose updates are captured; it has become capturable.
+        pool: memory that it shares with other graphs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, optimizer: Any, pool: Any) -> None:
+        self.optimizer, self.compute, self.pool = optimizer, optimizer.update, pool
+        self.places: Any = None
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        """Update."""
+        places = self._places()
+        if places != self.places:
+            self.places, self.graph = places, None
+            self.compute()
+            return
+        if self.graph is None:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, self.pool, capture_error_mode="thread_local"):
+                self.compute()
+            self.graph = graph
+        self.graph.replay()
+
+    def _places(self) -> Any:
+        """Return what a graph holds for: options, and where parameters and gradients are."""
+        places: list[Any] = []
+        for group in self.optimizer.param_groups:
+            places.append({name: x for name, x in group.items() if isinstance(x, bool | int | float | str | tuple)})
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                places.append((parameter.data_ptr(), None if gradient is None else gradient.data_ptr()))
+        return places
+
+
+class CudaGraphs(pl.Callback):
+    """Replays passes of the encoder in training, and updates of optimizers that can be captured, from CUDA graphs.
+
+    On one GPU: on several, the gradients would go past DistributedDataParallel.
+
+    Args:
+        any_encoder: whether to capture any encoder; else one that says ``can_be_captured``.
+    """
+
+    def __init__(self, any_encoder: bool) -> None:
+        self.any_encoder = any_encoder
         self.captured: CapturedForward | None = None
+        self.optimizers: list[Any] = []
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take the place of the encoder's forward pass."""
+        """Take the place of the encoder's forward pass, and of the updates."""
         assert isinstance(pl_module, TrainingModule)
-        encoder = pl_module.recognizer.encoder
+        encoder, (optimizer,) = pl_module.recognizer.encoder, trainer.optimizers
+        if not self.any_encoder and not getattr(encoder, "can_be_captured", False):
+            return
         self.captured = vars(encoder)["forward"] = CapturedForward(encoder)
+        pl_module.keeps_gradients = True
+        for member in getattr(optimizer, "optimizers", [optimizer]):  # if it is several as one
+            if isinstance(member, Capturable):
+                with suppress(ValueError):  # it decides by numbers
+                    member.make_capturable()
+                    vars(member)["update"] = CapturedUpdate(member, self.captured.pool)
+                    self.optimizers.append(member)
+        what = "passes of the encoder" + (" and updates of the optimizer" if self.optimizers else "")
+        console.print(f"{what} are replayed from CUDA graphs (trainer.capture=false: they are not)")
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Forget a pass that had no backward pass, such as one without a feasible utterance."""
@@ -168,6 +245,8 @@ class CapturedEncoder(pl.Callback):
             self.captured.is_pending = False
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Put the encoder's own forward pass back."""
+        """Put the encoder's own forward pass and the updates back."""
         assert isinstance(pl_module, TrainingModule)
         vars(pl_module.recognizer.encoder).pop("forward", None)
+        for optimizer in self.optimizers:
+            vars(optimizer).pop("update", None)

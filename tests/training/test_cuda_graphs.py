@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from asr.models.encoders.transformer import TransformerEncoder
-from asr.training import captured_encoder
-from asr.training.captured_encoder import STEPS, CapturedForward, rounded
+from asr.training import cuda_graphs
+from asr.training.cuda_graphs import STEPS, CapturedForward, rounded
 
 
 def test_sizes_are_rounded_up_by_at_most_a_sixteenth_to_sixteen_of_each_doubling():
@@ -18,7 +18,7 @@ def test_sizes_are_rounded_up_by_at_most_a_sixteenth_to_sixteen_of_each_doubling
 
 @pytest.mark.parametrize("frames", [203, 208])
 def test_padding_to_one_of_a_few_shapes_changes_neither_encodings_nor_gradients(monkeypatch, frames):
-    monkeypatch.setattr(captured_encoder, "MAX_GRAPHS", 0)
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 0)
     torch.manual_seed(0)
     encoder = TransformerEncoder(8, 16, 1, 2, 16, dropout=0.0, subsampling_channels=2).double().train()
     features, num_frames = torch.randn(17, frames, 8).double(), torch.randint(frames // 2, frames + 1, (17,))
