@@ -59,7 +59,11 @@ class RunningAverages:
     def __init__(self, weights: Weights, start_update: int = 0) -> None:
         self.start_update = self.update = start_update
         self.num_averaged = self.ema_updates = 0
-        self.sum = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
+        # one after another in memory: adding up a thousand tensors by themselves takes a GPU longer than the update
+        self.flat = torch.zeros(sum(w.numel() for w in weights.values()), dtype=torch.float64, device=_device(weights))
+        self.newest = torch.zeros_like(self.flat, dtype=torch.float32)
+        self.sum = _views(self.flat, weights)
+        self.copies = list(_views(self.newest, weights).values())
         self.marks = [Mark(start_update, 0, {})]
         self.ema: dict[str, Tensor] | None = None
 
@@ -73,8 +77,8 @@ class RunningAverages:
             ema_decay: per update; None: no moving average.
             num_updates: number of updates since the last call.
         """
-        # into float64: a float32 sum loses more digits with every update
-        torch._foreach_add_(list(self.sum.values()), [weights[name] for name in self.sum])
+        torch._foreach_copy_(self.copies, [weights[name] for name in self.sum])
+        self.flat.add_(self.newest)  # into float64: a float32 sum loses more digits with every update
         self.num_averaged, self.update = self.num_averaged + 1, update
         if update - self.marks[-1].update >= SPAN * update:
             mean = {name: (total / self.num_averaged).float() for name, total in self.sum.items()}
@@ -113,10 +117,11 @@ class RunningAverages:
     @classmethod
     def from_state(cls, state: Mapping[str, Any], device: torch.device = CPU) -> RunningAverages:
         """Restore the averages of a ``state_dict`` on a device."""
-        averages = cls({})
+        averages = cls(_on(device, state["sum"]))
         for name in NUMBERS:
             setattr(averages, name, state[name])
-        averages.sum = _on(device, state["sum"])
+        for name, total in averages.sum.items():
+            total.copy_(state["sum"][name])
         averages.marks = [
             Mark(mark["update"], mark["num_averaged"], _on(device, mark["mean"])) for mark in state["marks"]
         ]
@@ -126,3 +131,12 @@ class RunningAverages:
 
 def _on(device: torch.device, weights: Weights) -> dict[str, Tensor]:
     return {name: weight.to(device) for name, weight in weights.items()}
+
+
+def _device(weights: Weights) -> torch.device:
+    return next((weight.device for weight in weights.values()), CPU)
+
+
+def _views(flat: Tensor, weights: Weights) -> dict[str, Tensor]:
+    parts = flat.split([weight.numel() for weight in weights.values()])
+    return {name: part.view(weight.shape) for part, (name, weight) in zip(parts, weights.items(), strict=True)}
