@@ -61,7 +61,9 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     if in_backward:
         check_in_backward(trainer)
     can_capture = isinstance(trainer.accelerator, CUDAAccelerator) and trainer.world_size == 1 and not in_backward
-    if captures is not False and can_capture:
+    # a look for the first NaN reads from the device; what is asked to be exact is computed in one way throughout
+    is_plain = not node.get("detect_anomaly") and not node.get("deterministic")
+    if can_capture and (captures or (captures is None and is_plain)):
         trainer.callbacks.append(CudaGraphs(any_encoder=bool(captures)))  # type: ignore[attr-defined]
     if captures and not can_capture:
         raise ConfigError(

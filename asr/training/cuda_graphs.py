@@ -79,19 +79,26 @@ class CapturedForward:
     """
 
     def __init__(self, encoder: nn.Module) -> None:
-        self.encoder, self.compute = encoder, encoder.forward
-        self.parameters = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
+        self.encoder, self.compute, self.all = encoder, encoder.forward, list(encoder.parameters())
+        self.pool: Any = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+        # what makes autograd call the backward pass: features have no gradient
+        self.anchor = torch.zeros((), device=self.all[0].device, requires_grad=True)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget all passes: they hold for the parameters that are trained."""
+        self.is_trained = [parameter.requires_grad for parameter in self.all]
+        self.parameters = [parameter for parameter in self.all if parameter.requires_grad]
         # one memory for the gradients of all graphs
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
-        # what makes autograd call the backward pass: features have no gradient
-        self.anchor = torch.zeros((), device=self.parameters[0].device, requires_grad=True)
         self.passes: dict[Hashable, Pass | None] = {}
-        self.pool: Any = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
         self.is_pending = False
 
     def __call__(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Encode (B, T, F) of lengths (B,), as the encoder does; the encodings may have more padding."""
-        if not self.encoder.training or not torch.is_grad_enabled():
+        if [parameter.requires_grad for parameter in self.all] != self.is_trained:
+            self._begin()
+        if not self.encoder.training or not torch.is_grad_enabled() or not self.parameters:
             return self.compute(features, num_frames)
         size, num = features.shape[:2]
         more = rounded(size) - size, rounded(num) - num
@@ -110,8 +117,8 @@ class CapturedForward:
             self.passes[key] = None  # kernels are chosen, and libraries prepared, in a pass that is not captured
             return self.compute(features, num_frames)
         found = self.passes[key]
-        if found is None and 2 * torch.cuda.max_memory_allocated() > torch.cuda.get_device_properties(0).total_memory:
-            return self.compute(features, num_frames)  # graphs have memory of their own
+        if found is None and not _has_room():
+            return self.compute(features, num_frames)
         if found is None:
             try:
                 found = self.passes[key] = self._captured(features, num_frames)
@@ -135,7 +142,8 @@ class CapturedForward:
             encodings, lengths = self.compute(features, num_frames)
         torch.clear_autocast_cache()
         gradient = torch.zeros_like(encodings)
-        with torch.cuda.graph(backward, **options):
+        # backward passes are outside of autocast
+        with torch.cuda.graph(backward, **options), torch.autocast("cuda", enabled=False):
             gradients = torch.autograd.grad(encodings, self.parameters, gradient, allow_unused=True)
             used = [pair for pair in zip(self.gradients, gradients, strict=True) if pair[1] is not None]
             torch._foreach_add_(*map(list, zip(*used, strict=True)))
@@ -154,6 +162,13 @@ class CapturedForward:
             if earlier is not None and earlier is not gradient:
                 gradient.add_(earlier)
             parameter.grad = gradient
+
+
+def _has_room() -> bool:
+    """Return whether the largest pass so far fits into what is left twice: graphs have memory of their own."""
+    allocated = torch.cuda.memory_allocated()
+    left = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - allocated
+    return 2 * (torch.cuda.max_memory_allocated() - allocated) <= left
 
 
 @runtime_checkable
@@ -248,5 +263,6 @@ class CudaGraphs(pl.Callback):
         """Put the encoder's own forward pass and the updates back."""
         assert isinstance(pl_module, TrainingModule)
         vars(pl_module.recognizer.encoder).pop("forward", None)
+        pl_module.keeps_gradients = False
         for optimizer in self.optimizers:
             vars(optimizer).pop("update", None)

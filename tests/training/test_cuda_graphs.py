@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
+from typing import ClassVar
+
 import pytest
 import torch
+from torch import nn
 
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.training import cuda_graphs
@@ -30,3 +35,60 @@ def test_padding_to_one_of_a_few_shapes_changes_neither_encodings_nor_gradients(
         gradients = torch.autograd.grad(rows.square().sum(), list(encoder.parameters()))
         found.append((rows, lengths, torch.cat([gradient.flatten() for gradient in gradients])))
     torch.testing.assert_close(found[1], found[0], rtol=1e-10, atol=1e-12)
+
+
+class SeesAutocast(torch.autograd.Function):
+    seen: ClassVar[list[bool]] = []
+
+    @staticmethod
+    def forward(ctx, x):
+        SeesAutocast.seen.append(torch.is_autocast_enabled("cuda"))
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        SeesAutocast.seen.append(torch.is_autocast_enabled("cuda"))
+        return gradient
+
+
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.unused = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
+
+    def forward(self, features: torch.Tensor, num_frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return SeesAutocast.apply(features * self.scale), num_frames
+
+
+@pytest.fixture
+def without_gpu(monkeypatch):
+    """Let a capture compute at once, and a replay do nothing."""
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
+    monkeypatch.setattr(cuda_graphs, "_has_room", lambda: True)
+    monkeypatch.setattr(SeesAutocast, "seen", [])
+
+
+@pytest.mark.filterwarnings("ignore:User provided device_type")
+def test_a_pass_is_captured_as_it_is_computed_backward_without_autocast(without_gpu):
+    encoder = Scale()
+    encode, batch = CapturedForward(encoder), (torch.randn(2, 4, 3), torch.tensor([4, 3]))
+    for _ in range(2):
+        torch.set_autocast_enabled("cuda", True)
+        try:
+            encodings, _ = encode(*batch)
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+        encodings.sum().backward()
+    assert SeesAutocast.seen == [True, False] * 2
+
+
+def test_what_is_frozen_or_trained_from_now_on_is_captured_anew(without_gpu):
+    encoder = Scale()
+    encode, batch = CapturedForward(encoder), (torch.randn(2, 4, 3), torch.tensor([4, 3]))
+    for parameter in (encoder.unused, encoder.scale):
+        for _ in range(2):
+            encode(*batch)[0].sum().backward()
+        assert len(encode.passes) == 1
+        parameter.requires_grad_(requires_grad=False)
+    assert not encode(*batch)[0].requires_grad
