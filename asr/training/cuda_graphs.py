@@ -7,6 +7,7 @@ B utterances, T frames, F mel bins, D width.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -195,14 +196,21 @@ class CapturedUpdate:
 
     def __init__(self, optimizer: Any, pool: Any) -> None:
         self.optimizer, self.compute, self.pool = optimizer, optimizer.update, pool
-        self.places: Any = None
+        self.holds_for: Any = None  # options, and places of parameters
+        self.gradients: list[Tensor | None] = []
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
         """Update."""
-        places = self._places()
-        if places != self.places:
-            self.places, self.graph = places, None
+        groups = self.optimizer.param_groups
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        options = [
+            {k: x for k, x in group.items() if isinstance(x, bool | int | float | str | tuple)} for group in groups
+        ]
+        gradients = [parameter.grad for parameter in parameters]
+        holds_for = options, [parameter.data_ptr() for parameter in parameters]
+        if holds_for != self.holds_for or not all(map(operator.is_, gradients, self.gradients)):
+            self.holds_for, self.gradients, self.graph = holds_for, gradients, None
             self.compute()
             return
         if self.graph is None:
@@ -211,16 +219,6 @@ class CapturedUpdate:
                 self.compute()
             self.graph = graph
         self.graph.replay()
-
-    def _places(self) -> Any:
-        """Return what a graph holds for: options, and where parameters and gradients are."""
-        places: list[Any] = []
-        for group in self.optimizer.param_groups:
-            places.append({name: x for name, x in group.items() if isinstance(x, bool | int | float | str | tuple)})
-            for parameter in group["params"]:
-                gradient = parameter.grad
-                places.append((parameter.data_ptr(), None if gradient is None else gradient.data_ptr()))
-        return places
 
 
 class CudaGraphs(pl.Callback):

@@ -176,7 +176,11 @@ class TrainingModule(pl.LightningModule):
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
         """Forget the gradients."""
-        optimizer.zero_grad(set_to_none=not self.keeps_gradients)
+        if not self.keeps_gradients:
+            optimizer.zero_grad()
+        # zero_grad(set_to_none=False) takes Python ten times as long, while the GPU waits for the backward pass
+        elif gradients := _gradients_of(optimizer):
+            torch._foreach_zero_(gradients)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Update, or skip the whole step: with zero gradients an optimizer would still move, and count the step."""
@@ -185,7 +189,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Scale summed gradients to nats per token, and skip an update that is not finite."""
-        gradients = [p.grad for p in _parameters_of(optimizer) if p.grad is not None]
+        gradients = _gradients_of(optimizer)
         norm = get_total_norm(gradients) if self.in_backward is None else self.in_backward.end(self.global_step)
         # all ranks should have the same gradients; they must decide the same, or DDP would wait forever
         local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), UpdateSums()
@@ -333,3 +337,7 @@ class TrainingModule(pl.LightningModule):
 def _parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
     # Module.parameters() walks through all modules, at each update
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _gradients_of(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter.grad for parameter in _parameters_of(optimizer) if parameter.grad is not None]

@@ -83,17 +83,17 @@ class RunningAverages:
         if update - self.marks[-1].update >= SPAN * update:
             mean = {name: (total / self.num_averaged).float() for name, total in self.sum.items()}
             self.marks = [self.marks[-1], Mark(update, self.num_averaged, mean)]
-        self._update_ema(weights, ema_decay, num_updates)
+        self._update_ema(ema_decay, num_updates)
 
-    def _update_ema(self, weights: Weights, decay: float | None, num_updates: int) -> None:
+    def _update_ema(self, decay: float | None, num_updates: int) -> None:
         if decay is None:
             self.ema, self.ema_updates = None, 0
             return
         if self.ema is None:
-            self.ema = {name: weights[name].detach().float().clone() for name in self.sum}
+            self.ema = {name: copy.clone() for name, copy in zip(self.sum, self.copies, strict=True)}
         # with a constant 0.9999 a third of the average would be the initial weights after ten thousand updates
         decay = min(decay, (1 + self.ema_updates) / (10 + self.ema_updates)) ** num_updates
-        get_ema_multi_avg_fn(decay)(list(self.ema.values()), [weights[name].float() for name in self.ema], 0)
+        get_ema_multi_avg_fn(decay)(list(self.ema.values()), self.copies, 0)
         self.ema_updates += num_updates
 
     def mean_since(self, mark: Mark) -> dict[str, Tensor]:

@@ -18,9 +18,9 @@ from torch import Tensor
 from gpu_parts.runs import TINY, RunEnded, largest_difference, last_checkpoint, train
 from gpu_parts.setting import Row, Setting, holds, lacking, left_out, until_error
 
-UPDATES, INTERVAL = 12, 4
+INTERVAL, CAPTURED_INTERVAL = 4, 20  # a third of a run; graphs are for shapes that come again
 LEFT_BYTES = 4 * 2**30
-DETERMINISTIC = "trainer.deterministic=true"
+DETERMINISTIC, CAPTURED = "trainer.deterministic=true", "trainer.capture=true"
 PROPOSED = re.compile(r"proposed: data\.batch\.max_duration_s=(\S+)")
 
 
@@ -29,27 +29,37 @@ def rows(setting: Setting, what: str) -> Iterator[Row]:
     if why := lacking("espeakng_loader"):
         yield left_out("everything: the corpus is spoken on the spot", why, "equal bit for bit")
         return
-    length = (f"trainer.max_steps={UPDATES}", f"trainer.val_check_interval={INTERVAL}", "trainer.log_every_n_steps=1")
-    words = (*(TINY if setting.small else ()), setting.trainer, *length, "data.batch.max_duration_s=10")
+    words = (*(TINY if setting.small else ()), setting.trainer, "data.batch.max_duration_s=10")
     if what == "find_batch_size":
-        yield from until_error("find_batch_size", _batch_size(setting, words), setting)
+        yield from until_error("find_batch_size", _batch_size(setting, (*words, *_length(INTERVAL))), setting)
         return
     precision = {"bf16": "bf16-mixed", "fp32": "32-true"}[what]
     # a GPU that is not told to be deterministic need not be exact
-    for exact in (False, True) if setting.on_gpu else (True,):
-        told = (DETERMINISTIC,) if exact and setting.on_gpu else ()
-        title = f"{precision}{', deterministic' if told else ''}"
-        options = (*words, f"trainer.precision={precision}", *told)
-        yield from until_error(title, _repeated(setting, options, title, exact), setting)
+    kinds = {"": (), ", deterministic": (DETERMINISTIC,), ", deterministic, captured": (DETERMINISTIC, CAPTURED)}
+    for kind, told in kinds.items() if setting.on_gpu else [("", ())]:
+        interval = CAPTURED_INTERVAL if CAPTURED in told else INTERVAL
+        options = (*words, *_length(interval), f"trainer.precision={precision}", *told)
+        exact = bool(told) or not setting.on_gpu
+        yield from until_error(
+            f"{precision}{kind}", _repeated(setting, options, f"{precision}{kind}", interval, exact), setting
+        )
 
 
-def _repeated(setting: Setting, words: tuple[str, ...], title: str, exact: bool) -> Iterator[Row]:
+def _length(interval: int) -> tuple[str, ...]:
+    return (
+        f"trainer.max_steps={3 * interval}",
+        f"trainer.val_check_interval={interval}",
+        "trainer.log_every_n_steps=1",
+    )
+
+
+def _repeated(setting: Setting, words: tuple[str, ...], title: str, interval: int, exact: bool) -> Iterator[Row]:
     name = re.sub(r"\W+", "-", title)
     train(setting.work, *words, f"run_dir={name}-whole")
     whole = last_checkpoint(setting.work / f"{name}-whole")
     train(setting.work, *words, f"run_dir={name}-again")
     yield _compared(f"{title}: the same seed twice", whole, last_checkpoint(setting.work / f"{name}-again"), exact)
-    _kill(setting.work, *words, f"run_dir={name}-killed")
+    _kill(setting.work, interval + 1, *words, f"run_dir={name}-killed")
     train(setting.work, f"resume={name}-killed")
     yield _compared(f"{title}: SIGKILL, and resumed", whole, last_checkpoint(setting.work / f"{name}-killed"), exact)
     types = {str(value.dtype) for value in whole["state_dict"].values() if value.is_floating_point()}
@@ -63,11 +73,11 @@ def _compared(check: str, first: dict[str, Any], second: dict[str, Any], exact: 
     return holds(check, same, value, "equal bit for bit") if exact else Row(check, value)
 
 
-def _kill(folder: Path, *words: str) -> None:
-    """Start a run, and kill all its processes after an update that no checkpoint holds."""
+def _kill(folder: Path, update: int, *words: str) -> None:
+    """Start a run, and kill all its processes after an update, which no checkpoint holds."""
     process = start(folder, *words, "logger=csv")
     run_dir = folder / words[-1].partition("=")[2]
-    while process.poll() is None and num_logged(run_dir) < INTERVAL + 1:
+    while process.poll() is None and num_logged(run_dir) < update:
         time.sleep(0.002)
     if process.poll() not in (None, 0):
         raise RunEnded(log_end(folder))

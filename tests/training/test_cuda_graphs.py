@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+import optim
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.training import cuda_graphs
-from asr.training.cuda_graphs import STEPS, CapturedForward, rounded
+from asr.training.cuda_graphs import STEPS, CapturedForward, CapturedUpdate, rounded
 
 
 def test_sizes_are_rounded_up_by_at_most_a_sixteenth_to_sixteen_of_each_doubling():
@@ -92,3 +93,25 @@ def test_what_is_frozen_or_trained_from_now_on_is_captured_anew(without_gpu):
         assert len(encode.passes) == 1
         parameter.requires_grad_(requires_grad=False)
     assert not encode(*batch)[0].requires_grad
+
+
+def test_an_update_is_captured_for_its_options_and_for_gradients_that_stay(without_gpu):
+    parameter = nn.Parameter(torch.ones(3))
+    parameter.grad = torch.ones(3)
+    optimizer = optim.AdamW([parameter], lr=0.1, capturable=True)
+    vars(optimizer)["update"] = CapturedUpdate(optimizer, None)
+
+    def num_computed() -> int:
+        for _ in range(4):
+            optimizer.step()
+        return int(optimizer.state[parameter]["step"])
+
+    # of four updates the first is computed, the second captured, which computes it here, and others are replayed
+    assert num_computed() == 2
+    optimizer.param_groups[0]["weight_decay"] = 0.5
+    assert num_computed() == 4
+    parameter.grad = torch.ones(3)
+    assert num_computed() == 6
+    optimizer.param_groups[0]["lr"].fill_(0.2)
+    torch._foreach_zero_([parameter.grad])
+    assert num_computed() == 6
