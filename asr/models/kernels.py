@@ -35,6 +35,13 @@ def block_of(x: Tensor | None, block: slice) -> Tensor | None:
     return None if x is None else x[block]
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype:
+    """Return the type that autocast computes in where x is, or that of x without autocast."""
+    device = x.device.type
+    enabled = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if enabled else x.dtype
+
+
 def is_tracing() -> bool:
     """Return whether a graph is recorded now.
 

@@ -5,9 +5,12 @@ B batch, T frames, D width.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from asr.models.depthwise import DepthwiseConv1d, depthwise_conv1d
 from asr.models.encoders.zipformer.balancer import Balancer
@@ -21,7 +24,7 @@ from asr.models.encoders.zipformer.scaling import (
 )
 from asr.models.encoders.zipformer.swoosh import SWOOSH_L, SWOOSH_R, ActivationDropoutAndLinear
 from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
-from asr.models.kernels import is_tracing
+from asr.models.kernels import autocast_dtype, is_tracing
 
 OUTPUT_DOWNSAMPLING_FACTOR = 2  # from 50 Hz to 25
 
@@ -119,12 +122,48 @@ class ConvolutionModule(nn.Module):
         """Convolve x (B, T, D); padding (B, T) true after an utterance's end; chunk_size None: all in one chunk."""
         x, gate = self.in_proj(x).chunk(2, dim=-1)
         # the convolution would carry padding into the last valid frames
-        x = (x * self.balancer1(gate).sigmoid()).masked_fill_(padding.unsqueeze(2), 0.0)
+        x = gated(x, self.balancer1(gate), padding.unsqueeze(2))
         if isinstance(self.depthwise_conv, ChunkCausalDepthwiseConv1d):
             x = self.depthwise_conv(x, (~padding).sum(dim=1), chunk_size, cache)
         else:
             x = self.depthwise_conv(x)
         return self.out_proj(self.whiten(self.balancer2(x)))
+
+
+def gated(x: Tensor, gate: Tensor, zero: Tensor) -> Tensor:
+    """Return x ⊙ σ(gate), 0 where ``zero``; shapes as those of torch's `torch.where`."""
+    if is_tracing():
+        return (x * gate.sigmoid()).masked_fill(zero, 0.0)
+    result: Tensor = _Gated.apply(x, gate, zero)
+    return result
+
+
+class _Gated(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gate: Tensor, zero: Tensor) -> Tensor:
+        # σ is computed again in the backward pass: autograd would keep it beside the gate
+        ctx.save_for_backward(x, gate, zero)
+        return (x * gate.sigmoid()).masked_fill_(zero, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, gate, zero = ctx.saved_tensors
+        gradient, share = gradient.masked_fill(zero, 0.0), gate.sigmoid()
+        return gradient * share, torch.ops.aten.sigmoid_backward(gradient * x, share), None
+
+
+class _Mixture(Function):
+    @staticmethod
+    def forward(ctx: Any, before: Tensor, after: Tensor, scale: Tensor) -> Tensor:
+        # autograd would keep both; of their difference 16 bits suffice, for only the gradient of the scale needs it
+        difference = torch.sub(after, before, out=torch.empty_like(before, dtype=autocast_dtype(before)))
+        ctx.save_for_backward(difference, scale)
+        return torch.lerp(before, after, scale)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        difference, scale = ctx.saved_tensors
+        return gradient * (1 - scale), gradient * scale, (gradient * difference).sum_to_size(scale.shape)
 
 
 class BypassModule(nn.Module):
@@ -150,8 +189,11 @@ class BypassModule(nn.Module):
             limits: (2,) of the scale; None: it is not limited.
             kept: (B, 1, 1), 0 for utterances that go past the modules; None: none does.
         """
-        scale = masked(limit_param_value(self.bypass_scale, limits), kept)
-        return torch.lerp(before, after, scale.to(before.dtype))
+        scale = masked(limit_param_value(self.bypass_scale, limits), kept).to(before.dtype)
+        if is_tracing():
+            return torch.lerp(before, after, scale)
+        mixture: Tensor = _Mixture.apply(before, after, scale)
+        return mixture
 
 
 class SimpleDownsample(nn.Module):
@@ -171,7 +213,13 @@ class SimpleDownsample(nn.Module):
         last = (lengths - 1).clamp(min=0)
         valid = torch.arange(x.shape[1], device=x.device) <= last.unsqueeze(1)
         # padding would enter the last group of a shorter utterance
-        filled = torch.where(valid.unsqueeze(2), x, x.gather(1, last[:, None, None].expand(-1, 1, x.shape[2])))
+        # `gather`, which other programs have, would keep all of x in the graph
+        newest = (
+            x.gather(1, last[:, None, None].expand(-1, 1, x.shape[2]))
+            if is_tracing()
+            else x[torch.arange(len(x), device=x.device), last].unsqueeze(1)
+        )
+        filled = torch.where(valid.unsqueeze(2), x, newest)
         weights = self.logits.softmax(dim=0).to(x.dtype)
         # not as a matrix product, which autocast would round to 16 bits: all layers add to this sum
         groups = filled.view(x.shape[0], -1, self.factor, x.shape[2])
