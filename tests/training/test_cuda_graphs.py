@@ -13,7 +13,9 @@ from torch import nn
 import optim
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.training import cuda_graphs
-from asr.training.cuda_graphs import STEPS, CapturedForward, CapturedUpdate, rounded
+from asr.training.cuda_graphs import STEPS, CapturedForward, CapturedUpdate, CudaGraphs, rounded
+from tests.training import runs
+from tests.training.tiny import tiny_module
 
 
 def test_sizes_are_rounded_up_by_at_most_a_sixteenth_to_sixteen_of_each_doubling():
@@ -115,3 +117,24 @@ def test_an_update_is_captured_for_its_options_and_for_gradients_that_stay(witho
     optimizer.param_groups[0]["lr"].fill_(0.2)
     torch._foreach_zero_([parameter.grad])
     assert num_computed() == 6
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_run_with_capturable_updates_is_resumed_bit_for_bit_and_puts_everything_back(
+    tmp_path, monkeypatch, accumulate
+):
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 0)
+    monkeypatch.setattr(CapturedUpdate, "__call__", lambda update: update.compute())
+    monkeypatch.setattr(runs, "tiny_module", lambda: tiny_module(lambda named: optim.Eve(list(named), lr=0.01)))
+
+    def trained(folder: str, max_steps: int) -> dict[str, torch.Tensor]:
+        options = {"callbacks": [CudaGraphs(any_encoder=True)], "accumulate_grad_batches": accumulate}
+        module = runs.run(tmp_path / folder, max_steps, **options)
+        assert "forward" not in vars(module.recognizer.encoder)
+        optimizer = module.trainer.optimizers[0]
+        assert "update" not in vars(optimizer)
+        assert isinstance(optimizer.param_groups[0]["lr"], torch.Tensor)
+        return module.recognizer.state_dict()
+
+    trained("resumed", 4)
+    assert runs.same(trained("resumed", 8), trained("whole", 8))
