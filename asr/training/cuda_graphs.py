@@ -250,7 +250,9 @@ class CudaGraphs(pl.Callback):
                     vars(member)["update"] = CapturedUpdate(member, self.captured.pool)
                     self.optimizers.append(member)
         what = "passes of the encoder" + (" and updates of the optimizer" if self.optimizers else "")
-        console.print(f"{what} are replayed from CUDA graphs (trainer.capture=false: they are not)")
+        console.print_line(
+            f"{trainer.precision}; {what} are replayed from CUDA graphs (trainer.capture=false turns that off)"
+        )
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Forget a pass that had no backward pass, such as one without a feasible utterance."""
