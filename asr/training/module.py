@@ -97,6 +97,7 @@ class TrainingModule(pl.LightningModule):
         self.unreadable = UnreadableCuts(max_unreadable)
         self.current_batch: Batch | None = None  # named when memory runs out
         self.in_backward: GradientsInBackward | None = None
+        self.all_parameters: list[nn.Parameter] = []  # all parameters: parameters() walks through all modules each time
         self.keeps_gradients = False  # zeroes them where they are, as captured updates need it
         self.changed_updates: ChangedUpdates | None = None  # since the checkpoint that the run continues from
 
@@ -108,6 +109,7 @@ class TrainingModule(pl.LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build the optimizer and its schedule."""
         optimizer, schedule = self.build_updates()
+        self.all_parameters = list(self.parameters())
         if isinstance(optimizer, StepsInBackward):
             self.in_backward = optimizer.before_step = GradientsInBackward()
         # Lightning's default interval, "epoch", would advance the schedule once per epoch
@@ -174,12 +176,15 @@ class TrainingModule(pl.LightningModule):
         self.numbers |= {name: torch.as_tensor(number) for name, number in numbers.items()}
         self.trainer.callback_metrics.update(self.numbers)
 
+    def _gradients(self) -> list[Tensor]:
+        return [parameter.grad for parameter in self.all_parameters if parameter.grad is not None]
+
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
         """Forget the gradients."""
         if not self.keeps_gradients:
             optimizer.zero_grad()
         # zero_grad(set_to_none=False) takes Python ten times as long, while the GPU waits for the backward pass
-        elif gradients := _gradients_of(optimizer):
+        elif gradients := self._gradients():
             torch._foreach_zero_(gradients)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
@@ -189,7 +194,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Scale summed gradients to nats per token, and skip an update that is not finite."""
-        gradients = _gradients_of(optimizer)
+        gradients = self._gradients()
         norm = get_total_norm(gradients) if self.in_backward is None else self.in_backward.end(self.global_step)
         # all ranks should have the same gradients; they must decide the same, or DDP would wait forever
         local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), UpdateSums()
@@ -232,7 +237,7 @@ class TrainingModule(pl.LightningModule):
         if gradient_clip_algorithm == "value":  # needs no norm
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_val:
-            clip_grads_with_norm_(_parameters_of(optimizer), gradient_clip_val, self.gradient_norm)
+            clip_grads_with_norm_(self.all_parameters, gradient_clip_val, self.gradient_norm)
 
     def _skip(self, optimizer: Optimizer) -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -332,12 +337,3 @@ class TrainingModule(pl.LightningModule):
         self.guard.load_state_dict(checkpoint["guard"])
         self.unreadable.load_state_dict(checkpoint["unreadable"])
         self.nominal_audio.load_state_dict(checkpoint["nominal_audio"], checkpoint["global_step"], self.update_s())
-
-
-def _parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
-    # Module.parameters() walks through all modules, at each update
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _gradients_of(optimizer: Optimizer) -> list[Tensor]:
-    return [parameter.grad for parameter in _parameters_of(optimizer) if parameter.grad is not None]
