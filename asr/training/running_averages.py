@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from asr import devices
+
 SPAN = 0.25  # a mean since the older mark covers at least this share of all updates
 CPU = torch.device("cpu")
 NUMBERS = ("start_update", "update", "num_averaged", "ema_updates")  # attributes that a state holds as they are
@@ -59,11 +61,11 @@ class RunningAverages:
     def __init__(self, weights: Weights, start_update: int = 0) -> None:
         self.start_update = self.update = start_update
         self.num_averaged = self.ema_updates = 0
-        # one after another in memory: adding up a thousand tensors by themselves takes a GPU longer than the update
-        self.flat = torch.zeros(sum(w.numel() for w in weights.values()), dtype=torch.float64, device=_device(weights))
-        self.newest = torch.zeros_like(self.flat, dtype=torch.float32)
-        self.sum = _views(self.flat, weights)
-        self.copies = list(_views(self.newest, weights).values())
+        device = next((weight.device for weight in weights.values()), CPU)
+        sizes = [weight.numel() for weight in weights.values()]
+        self.flat = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
+        parts = zip(weights.items(), self.flat.split(sizes), strict=True)
+        self.sum = {name: part.view(weight.shape) for (name, weight), part in parts}
         self.marks = [Mark(start_update, 0, {})]
         self.ema: dict[str, Tensor] | None = None
 
@@ -77,23 +79,28 @@ class RunningAverages:
             ema_decay: per update; None: no moving average.
             num_updates: number of updates since the last call.
         """
-        torch._foreach_copy_(self.copies, [weights[name] for name in self.sum])
-        self.flat.add_(self.newest)  # into float64: a float32 sum loses more digits with every update
+        newest = [weights[name].float() for name in self.sum]
+        # into float64: a float32 sum loses more digits with every update
+        if devices.on_accelerator(self.flat):
+            # at once: a thousand kernels would take longer than the update
+            self.flat.add_(torch.cat([weight.flatten() for weight in newest]))
+        else:
+            torch._foreach_add_(list(self.sum.values()), newest)
         self.num_averaged, self.update = self.num_averaged + 1, update
         if update - self.marks[-1].update >= SPAN * update:
             mean = {name: (total / self.num_averaged).float() for name, total in self.sum.items()}
             self.marks = [self.marks[-1], Mark(update, self.num_averaged, mean)]
-        self._update_ema(ema_decay, num_updates)
+        self._update_ema(newest, ema_decay, num_updates)
 
-    def _update_ema(self, decay: float | None, num_updates: int) -> None:
+    def _update_ema(self, newest: list[Tensor], decay: float | None, num_updates: int) -> None:
         if decay is None:
             self.ema, self.ema_updates = None, 0
             return
         if self.ema is None:
-            self.ema = {name: copy.clone() for name, copy in zip(self.sum, self.copies, strict=True)}
+            self.ema = {name: weight.clone() for name, weight in zip(self.sum, newest, strict=True)}
         # with a constant 0.9999 a third of the average would be the initial weights after ten thousand updates
         decay = min(decay, (1 + self.ema_updates) / (10 + self.ema_updates)) ** num_updates
-        get_ema_multi_avg_fn(decay)(list(self.ema.values()), self.copies, 0)
+        get_ema_multi_avg_fn(decay)(list(self.ema.values()), newest, 0)
         self.ema_updates += num_updates
 
     def mean_since(self, mark: Mark) -> dict[str, Tensor]:
@@ -131,12 +138,3 @@ class RunningAverages:
 
 def _on(device: torch.device, weights: Weights) -> dict[str, Tensor]:
     return {name: weight.to(device) for name, weight in weights.items()}
-
-
-def _device(weights: Weights) -> torch.device:
-    return next((weight.device for weight in weights.values()), CPU)
-
-
-def _views(flat: Tensor, weights: Weights) -> dict[str, Tensor]:
-    parts = flat.split([weight.numel() for weight in weights.values()])
-    return {name: part.view(weight.shape) for part, (name, weight) in zip(parts, weights.items(), strict=True)}
