@@ -97,7 +97,7 @@ class TrainingModule(pl.LightningModule):
         self.unreadable = UnreadableCuts(max_unreadable)
         self.current_batch: Batch | None = None  # named when memory runs out
         self.in_backward: GradientsInBackward | None = None
-        self.all_parameters: list[nn.Parameter] = []  # all parameters: parameters() walks through all modules each time
+        self.all_parameters: list[nn.Parameter] = []  # parameters() walks through all modules each time
         self.keeps_gradients = False  # zeroes them where they are, as captured updates need it
         self.changed_updates: ChangedUpdates | None = None  # since the checkpoint that the run continues from
 
