@@ -36,10 +36,10 @@ def block_of(x: Tensor | None, block: slice) -> Tensor | None:
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype:
-    """Return the type that autocast computes in where x is, or that of x without autocast."""
+    """Return the type in which a matrix product of x is computed: that of x, or of autocast, which leaves 64 bits."""
     device = x.device.type
-    enabled = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    return torch.get_autocast_dtype(device) if enabled else x.dtype
+    is_cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device) and x.dtype != torch.float64
+    return torch.get_autocast_dtype(device) if is_cast else x.dtype
 
 
 def is_tracing() -> bool:

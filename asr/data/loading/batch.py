@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asr import devices
 from asr.features.log_mel import LogMelFilterbank, LogMelOptions
 
 
@@ -49,8 +50,10 @@ class Batch:
         return len(self.ids)
 
     def __getstate__(self) -> dict[str, Any]:
-        # a worker sends each tensor through a file and a connection of its own, which is slow for small ones
-        return {key: x.numpy() if isinstance(x, Tensor) and _is_small(x) else x for key, x in vars(self).items()}
+        # a worker sends each tensor through a file and a connection of its own: lengths and tokens go as arrays instead
+        tensors = {key: x for key, x in vars(self).items() if isinstance(x, Tensor)}
+        small = {k: x.numpy() for k, x in tensors.items() if x.dtype == torch.int64 and not devices.on_accelerator(x)}
+        return {**vars(self), **small}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update({key: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for key, x in state.items()})
@@ -66,11 +69,6 @@ class Batch:
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         changed: dict[str, Any] = {name: change(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
         return replace(self, **changed)
-
-
-def _is_small(x: Tensor) -> bool:
-    """Return whether x holds lengths or tokens, on a CPU."""
-    return x.dtype == torch.int64 and x.device.type == "cpu"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from asr.models.encoders.zipformer.balancer import Balancer, balanced, moments, 
 from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat, masked, scaled_linear, utterance_mask
 from asr.models.encoders.zipformer.swoosh import SWOOSH_L, Swoosh
 from asr.models.encoders.zipformer.whiten import Whiten
-from asr.models.kernels import block_of, blocks, is_tracing
+from asr.models.kernels import autocast_dtype, block_of, blocks, is_tracing
 
 KERNEL_SIZE = 7
 CONTEXT = KERNEL_SIZE // 2  # frames seen on each side
@@ -145,8 +145,8 @@ class _Mlp(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *rest: Any) -> Tensor:
         *parameters, mask, swoosh, bounds = rest
-        # autocast does not see addmm with `out`: ask once for its type, 16 bits, and convert everything
-        dtype = F.linear(x[:0], *parameters[:2]).dtype
+        # autocast does not see addmm with `out`: everything is converted to its type
+        dtype = autocast_dtype(x)
         to_hidden, hidden_bias, to_output, output_bias = (p.to(dtype) for p in parameters)
         mask = None if mask is None else mask.to(dtype)
         y = x.new_empty(x.shape[0], to_output.shape[0], dtype=dtype)
