@@ -118,9 +118,9 @@ class CapturedForward:
             self.passes[key] = None  # kernels are chosen, and libraries prepared, in a pass that is not captured
             return self.compute(features, num_frames)
         found = self.passes[key]
-        if found is None and not _has_room():
-            return self.compute(features, num_frames)
         if found is None:
+            if not _has_room():
+                return self.compute(features, num_frames)
             try:
                 found = self.passes[key] = self._captured(features, num_frames)
             except RuntimeError as error:

@@ -124,11 +124,12 @@ class RunningAverages:
     @classmethod
     def from_state(cls, state: Mapping[str, Any], device: torch.device = CPU) -> RunningAverages:
         """Restore the averages of a ``state_dict`` on a device."""
-        averages = cls(_on(device, state["sum"]))
+        sums = _on(device, state["sum"])
+        averages = cls(sums)
         for name in NUMBERS:
             setattr(averages, name, state[name])
         for name, total in averages.sum.items():
-            total.copy_(state["sum"][name])
+            total.copy_(sums[name])
         averages.marks = [
             Mark(mark["update"], mark["num_averaged"], _on(device, mark["mean"])) for mark in state["marks"]
         ]

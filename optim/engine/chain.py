@@ -170,8 +170,10 @@ class Chain(Optimizer):
         ):
             self.count("skipped_steps")
             return loss
-        # `Health` looks into the update itself, also where a graph replays it
-        (self.update if self.limited is None else partial(Chain.update, self))()
+        if self.limited is None:
+            self.update()
+        else:  # `Health` looks into the update itself, also where a graph replays it
+            type(self).update(self)
         return loss
 
     def update(self) -> None:

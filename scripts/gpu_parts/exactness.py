@@ -39,10 +39,8 @@ def rows(setting: Setting, what: str) -> Iterator[Row]:
     for kind, told in kinds.items() if setting.on_gpu else [("", ())]:
         interval = CAPTURED_INTERVAL if CAPTURED in told else INTERVAL
         options = (*words, *_length(interval), f"trainer.precision={precision}", *told)
-        exact = bool(told) or not setting.on_gpu
-        yield from until_error(
-            f"{precision}{kind}", _repeated(setting, options, f"{precision}{kind}", interval, exact), setting
-        )
+        title, exact = f"{precision}{kind}", bool(told) or not setting.on_gpu
+        yield from until_error(title, _repeated(setting, options, title, interval, exact), setting)
 
 
 def _length(interval: int) -> tuple[str, ...]:
