@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from asr.console import console
-from asr.training.module import TrainingModule
+from asr.training.module import DecidesOnDevice, TrainingModule, members_of
 
 STEPS = 16  # sizes per doubling
 MAX_GRAPHS = 256
@@ -172,17 +172,6 @@ def _has_room() -> bool:
     return 2 * (torch.cuda.max_memory_allocated() - allocated) <= left
 
 
-@runtime_checkable
-class Capturable(Protocol):
-    """An optimizer whose updates can be captured."""
-
-    def make_capturable(self) -> None:
-        """Compute all that changes from update to update on the device; a ValueError if it cannot."""
-
-    def update(self) -> None:
-        """Move the parameters by the gradients that are there; called by ``step``."""
-
-
 class CapturedUpdate:
     """What takes the place of an optimizer's ``update``.
 
@@ -243,8 +232,8 @@ class CudaGraphs(pl.Callback):
             return
         self.captured = vars(encoder)["forward"] = CapturedForward(encoder)
         pl_module.keeps_gradients = True
-        for member in getattr(optimizer, "optimizers", [optimizer]):  # if it is several as one
-            if isinstance(member, Capturable):
+        for member in members_of(optimizer):
+            if isinstance(member, DecidesOnDevice):
                 with suppress(ValueError):  # it decides by numbers
                     member.make_capturable()
                     vars(member)["update"] = CapturedUpdate(member, self.captured.pool)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 import torch
@@ -30,7 +29,7 @@ from asr.text.tokenizer import Tokenizer
 from asr.training.changed_updates import ChangedUpdates
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.loop_counters import ends_update, number_logged_update
-from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
+from asr.training.nonfinite_guard import MicroBatch, NonfiniteGuard, SkippedUpdate
 from asr.training.processes import gather
 from asr.training.step_in_backward import GradientsInBackward, StepsInBackward
 from asr.training.unreadable import UnreadableCuts
@@ -46,6 +45,46 @@ class KnowsEpochs(Protocol):
 
     def step_epoch(self, epoch: int) -> None:
         """Set the epoch, counted from 0."""
+
+
+@runtime_checkable
+class DecidesOnDevice(Protocol):
+    """An optimizer that can leave out a step without a word from the host.
+
+    Attributes:
+        capturable: it can, and a CUDA graph can replay its updates.
+        found_inf: (), on the device: a step changes nothing if it is not zero.
+    """
+
+    capturable: bool
+    found_inf: Tensor | None
+
+    def make_capturable(self) -> None:
+        """Compute all that changes from update to update on the device; a ValueError if it cannot."""
+
+    def update(self) -> None:
+        """Move the parameters by the gradients that are there; called by ``step``."""
+
+
+def members_of(optimizer: Optimizer) -> list[Optimizer]:
+    """Return the optimizers that step as one, or the optimizer itself."""
+    return getattr(optimizer, "optimizers", [optimizer])
+
+
+class MadeUpdate(NamedTuple):
+    """An update that the host has not looked at.
+
+    Attributes:
+        update: its number.
+        epoch: that it belongs to.
+        numbers: (4,) how many utterances were unreadable, read, and too short, on all ranks; 1 if it was left out.
+        seen: its micro-batches in this process.
+    """
+
+    update: int
+    epoch: int
+    numbers: Tensor
+    seen: list[MicroBatch]
 
 
 class TrainingModule(pl.LightningModule):
@@ -94,6 +133,8 @@ class TrainingModule(pl.LightningModule):
         self.sums, self.numbers = UpdateSums(), dict[str, Tensor]()  # numbers: the newest to be logged
         self.gradient_norm = torch.zeros(())  # of the last update, before clipping
         self.guard, self.nominal_audio = NonfiniteGuard(), NominalAudio()
+        self.seen, self.made = list[MicroBatch](), list[MadeUpdate]()
+        self.found_inf: Tensor | None = None  # where the device decides: 1 for an update that is left out
         self.unreadable = UnreadableCuts(max_unreadable)
         self.current_batch: Batch | None = None  # named when memory runs out
         self.in_backward: GradientsInBackward | None = None
@@ -118,6 +159,16 @@ class TrainingModule(pl.LightningModule):
     def on_train_start(self) -> None:
         """Go to where gradients are taken: a checkpoint leaves the weights for evaluation in the recognizer."""
         go_to_training_point(self.trainer.optimizers)
+        members = members_of(self.trainer.optimizers[0])
+        # a gradient scaler asks the device about every update
+        if self._scaler is None and all(isinstance(one, DecidesOnDevice) and one.capturable for one in members):
+            self.found_inf = torch.zeros((), device=self.device)
+            for member in members:
+                member.found_inf = self.found_inf  # type: ignore[attr-defined]
+
+    @property
+    def _scaler(self) -> Any:
+        return getattr(self.trainer.precision_plugin, "scaler", None)
 
     def on_train_epoch_start(self) -> None:
         """Pass the epoch to a schedule that depends on it."""
@@ -138,7 +189,8 @@ class TrainingModule(pl.LightningModule):
         devices.seed(seed_for("dropout", batch.seed), self.device)
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
         losses = self.recognizer.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
-        self.guard.see(batch, losses)
+        # with a graph they would keep its memory
+        self.seen.append((batch.ids, losses.total.detach(), ~losses.feasible))
         loss = losses.total.sum()
         self.sums = self.sums.plus(
             loss=loss.detach(),
@@ -166,12 +218,13 @@ class TrainingModule(pl.LightningModule):
             self.trainer.should_stop = True
         connector = self.trainer._logger_connector
         if ends_update(self.trainer) and connector.should_update_logs:
+            self.look()
             connector.log_metrics(self.numbers)
 
     def log_update(self, numbers: Mapping[str, Tensor | float]) -> None:
         """Give numbers of an update to callbacks, and, at its end, to loggers if this update is logged.
 
-        Lightning's ``log`` would take ten milliseconds for ten of them.
+        Who reads those that are on a GPU waits for it. Lightning's ``log`` would take ten milliseconds for ten of them.
         """
         self.numbers |= {name: torch.as_tensor(number) for name, number in numbers.items()}
         self.trainer.callback_metrics.update(self.numbers)
@@ -193,39 +246,59 @@ class TrainingModule(pl.LightningModule):
             super().optimizer_step(*args, **kwargs)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Scale summed gradients to nats per token, and skip an update that is not finite."""
+        """Scale summed gradients to nats per token, and skip an update that is not finite or empty.
+
+        Where optimizers can decide it on the device, the host looks at logged updates; else now, and waits.
+        """
         gradients = self._gradients()
         norm = get_total_norm(gradients) if self.in_backward is None else self.in_backward.end(self.global_step)
         # all ranks should have the same gradients; they must decide the same, or DDP would wait forever
         local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), UpdateSums()
-        sums = local.over_ranks(self.trainer.strategy, norm.device, len(self.recognizer.head.loss_names))
-        self.unreadable.end_update(self.current_epoch, int(sums.num_unreadable), int(sums.num_utterances))
-        if sums.num_unreadable and not sums.num_utterances:
-            self.gradient_norm = norm
-            self.guard.end_empty_update(self.global_step)
-            self._skip(optimizer)
-            return
+        loss_names = self.recognizer.head.loss_names
+        sums = local.over_ranks(self.trainer.strategy, norm.device, len(loss_names))
         # Lightning has divided the loss by the accumulated micro-batches, DDP the gradients by the ranks
-        num_tokens = max(1, sums.num_tokens)
+        num_tokens = sums.num_tokens.clamp(min=1).to(torch.promote_types(norm.dtype, torch.float32))
         scale = self.trainer.accumulate_grad_batches * self.trainer.world_size / num_tokens
         if gradients:
             torch._foreach_mul_(gradients, scale)
-        self.gradient_norm = norm * scale
-        finite = math.isfinite(sums.loss) and sums.num_nonfinite == 0
-        skipped = self.guard.end_update(self.global_step, finite, int(sums.num_too_short), self.global_rank)
+        self.gradient_norm = (norm * scale).to(norm.dtype)
+        lr = optimizer.param_groups[0]["lr"]
         numbers: dict[str, Tensor | float] = {
-            **sums.per_token("train", self.recognizer.head.loss_names),
+            **sums.per_token("train", loss_names),
             "train/gradient_norm": self.gradient_norm,  # before clipping
-            "train/lr": float(optimizer.param_groups[0]["lr"]),
+            "train/lr": lr.clone() if isinstance(lr, Tensor) else float(lr),  # a schedule fills it in place
             "train/utterances": sums.num_utterances,
             "train/audio_s": sums.audio_s,
             "train/epoch": float(self.current_epoch),  # Lightning's own "epoch" is dropped by the loggers
-            "train/unreadable": float(self.unreadable.counts["total"]),
-            **self.guard.metrics(),
         }
         self.log_update(numbers)
-        if skipped:
+        is_left_out = ~(sums.loss.isfinite() & (sums.num_nonfinite == 0) & (sums.num_utterances > 0))
+        counts = torch.stack([sums.num_unreadable, sums.num_utterances, sums.num_too_short, is_left_out.float()])
+        self.made.append(MadeUpdate(self.global_step, self.current_epoch, counts, self.seen))
+        self.seen = []
+        if self.found_inf is not None:
+            self.found_inf.copy_(is_left_out)
+        elif self.look():
             self._skip(optimizer)
+
+    def look(self) -> bool:
+        """Count and name what was left out since the last look; return whether the newest update was.
+
+        Raises:
+            Diverged: too many updates in a row were left out.
+            RunFailed: too much could not be read.
+        """
+        made, self.made, is_left_out = self.made, [], 0.0
+        # waits for the device
+        rows = devices.to_host(torch.stack([one.numbers for one in made])) if made else []
+        for one, (num_unreadable, num_utterances, num_too_short, is_left_out) in zip(made, rows, strict=True):
+            self.unreadable.end_update(one.epoch, int(num_unreadable), int(num_utterances))
+            if num_utterances:
+                self.guard.end_update(one.update, not is_left_out, int(num_too_short), one.seen, self.global_rank)
+            else:
+                self.guard.end_empty_update(one.update)
+        self.log_update({"train/unreadable": float(self.unreadable.counts["total"]), **self.guard.metrics()})
+        return bool(is_left_out)
 
     def configure_gradient_clipping(
         self,
@@ -242,7 +315,7 @@ class TrainingModule(pl.LightningModule):
     def _skip(self, optimizer: Optimizer) -> None:
         optimizer.zero_grad(set_to_none=True)
         # a gradient scaler skips by itself, and must run to lower its scale after the step
-        if getattr(self.trainer.precision_plugin, "scaler", None) is None:
+        if self._scaler is None:
             raise SkippedUpdate
 
     def on_validation_start(self) -> None:
@@ -317,10 +390,12 @@ class TrainingModule(pl.LightningModule):
 
     def on_train_end(self) -> None:
         """Fail if no utterance of the whole run could be read."""
+        self.look()
         self.unreadable.end_training()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what decoding needs beside the weights, and the counts of this module."""
+        self.look()
         checkpoint["werdict"] = dict(self.extra_state)
         checkpoint["guard"] = self.guard.state_dict()
         checkpoint["unreadable"] = self.unreadable.state_dict()

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from asr import devices
 from asr.console import console
-from asr.data.loading.batch import Batch
 from asr.errors import Diverged, RunFailed
-from asr.models.heads.protocols import Losses
 
 MAX_CONSECUTIVE_SKIPS = 50
+
+
+MicroBatch = tuple[tuple[str, ...], Tensor, Tensor]  # names, losses (B,), which are too short (B,)
 
 
 class SkippedUpdate(Exception):
@@ -22,7 +23,7 @@ class SkippedUpdate(Exception):
 
 
 class NonfiniteGuard:
-    """Decides about every update of a run, and counts what was left out.
+    """Counts and names what was left out of the updates of a run.
 
     Its counts come from sums over all ranks, so every rank decides alike. Each rank names its own utterances.
 
@@ -33,27 +34,23 @@ class NonfiniteGuard:
     def __init__(self, max_consecutive_skips: int = MAX_CONSECUTIVE_SKIPS) -> None:
         self.max_consecutive_skips = max_consecutive_skips
         self.counts = {"skipped_updates": 0, "consecutive_skips": 0, "too_short": 0}
-        self.seen: list[tuple[tuple[str, ...], Tensor, Tensor]] = []
         self.named: set[str] = set()  # not in checkpoints: a resumed run names them again
 
-    def see(self, batch: Batch, losses: Losses) -> None:
-        """Remember a micro-batch until the end of its update."""
-        # with a graph they would keep its memory
-        self.seen.append((batch.ids, losses.total.detach(), ~losses.feasible))
-
-    def end_update(self, update: int, finite: bool, num_too_short: int, rank: int = 0) -> bool:
-        """Count and name what is left out of an update; return whether all of it must be skipped.
+    def end_update(
+        self, update: int, finite: bool, num_too_short: int, seen: Sequence[MicroBatch], rank: int = 0
+    ) -> None:
+        """Count and name what is left out of an update.
 
         Args:
             update: its number, as in metrics.csv.
             finite: whether loss and gradients are finite, on all ranks.
             num_too_short: utterances too short for their transcript, on all ranks.
+            seen: its micro-batches in this process.
             rank: number of this process.
 
         Raises:
             Diverged: too many updates in a row were skipped.
         """
-        seen, self.seen = self.seen, []
         # reading a tensor waits for the device: only if there is something to print
         if num_too_short:
             self.counts["too_short"] += num_too_short
@@ -66,7 +63,7 @@ class NonfiniteGuard:
             self.named |= short
         if finite:
             self.counts["consecutive_skips"] = 0
-            return False
+            return
         losses = {cut: loss for ids, values, _ in seen for cut, loss in _pairs(ids, values)}
         bad = [f"{cut} ({loss})" for cut, loss in losses.items() if not math.isfinite(loss)]
         why = f"the loss is not finite for {', '.join(bad)}" if bad else "its losses here are finite, its gradients not"
@@ -76,7 +73,6 @@ class NonfiniteGuard:
                 f"at update {update}; lower optimizer.lr, train with trainer.precision=32-true, or look at the "
                 "utterances named above"
             )
-        return True
 
     def end_empty_update(self, update: int) -> None:
         """Count an update without a single readable utterance on any rank.
@@ -84,7 +80,6 @@ class NonfiniteGuard:
         Raises:
             RunFailed: too many updates in a row were skipped.
         """
-        self.seen = []  # empty on all ranks
         if self._is_last_straw(update, "none of its utterances could be read"):
             raise RunFailed(
                 f"{self.max_consecutive_skips} updates in a row were skipped, the last because nothing could be read"
@@ -97,11 +92,6 @@ class NonfiniteGuard:
         in_a_row, num = self.counts["consecutive_skips"], self.counts["skipped_updates"]
         console.print_line(f"update {update} is skipped, {in_a_row} in a row, {num} in all; {why}")
         return in_a_row >= self.max_consecutive_skips
-
-    @property
-    def has_skipped(self) -> bool:
-        """Whether the newest update was skipped."""
-        return self.counts["consecutive_skips"] > 0
 
     def metrics(self) -> dict[str, float]:
         """Return what was left out since the start of the run."""

@@ -9,13 +9,11 @@ import torch
 from lightning.pytorch.strategies import Strategy
 from torch import Tensor
 
-from asr import devices
-
 ZERO = torch.zeros(())  # a 0-dim CPU tensor can be added to one of a GPU, and takes its device
 
 
 class UpdateSums(NamedTuple):
-    """Sums of one rank, as float32 scalars where a device computes them, or of all ranks as numbers; P parts.
+    """Sums of one rank, as float32 scalars where a device computes them, or of all ranks, all as such; P parts.
 
     Attributes:
         num_utterances: that were read.
@@ -25,12 +23,12 @@ class UpdateSums(NamedTuple):
         num_tokens: target tokens; those of utterances that are too short do not count.
         num_too_short: utterances too short for their transcript.
         num_nonfinite: ranks whose gradients are not finite.
-        parts: (P,) of the loss, in nats, or one 0 for all; of all ranks a list.
+        parts: (P,) of the loss, in nats, or one 0 for all.
     """
 
-    num_utterances: float = 0.0
-    audio_s: float = 0.0
-    num_unreadable: float = 0.0
+    num_utterances: Any = 0.0
+    audio_s: Any = 0.0
+    num_unreadable: Any = 0.0
     loss: Any = ZERO
     num_tokens: Any = ZERO
     num_too_short: Any = ZERO
@@ -43,22 +41,24 @@ class UpdateSums(NamedTuple):
         return self._replace(**{name: getattr(self, name) + term for name, term in terms.items()})
 
     def over_ranks(self, strategy: Strategy, device: torch.device, num_parts: int) -> UpdateSums:
-        """Return the sums over all ranks as numbers, by one reduction for all."""
+        """Return the sums over all ranks on a device, by one reduction for all; waits for no device."""
         known = torch.tensor([self.num_utterances, self.audio_s, self.num_unreadable])
         computed = self.loss, self.num_tokens, self.num_too_short, self.num_nonfinite
         # of a rank that could read nothing they are zeros on the CPU, one for all parts
         every = known, *(value.expand(1) for value in computed), self.parts.expand(num_parts)
         local = torch.cat([value.to(device, non_blocking=True) for value in every])
-        # waits for the device, once per update
-        sums = devices.to_host(strategy.reduce(local, reduce_op="sum"))  # Lightning's default is the mean
-        return UpdateSums(*sums[:-num_parts])._replace(parts=sums[-num_parts:])
+        sums = strategy.reduce(local, reduce_op="sum")  # Lightning's default is the mean
+        return UpdateSums(*sums[:-num_parts].unbind(), parts=sums[-num_parts:])
 
-    def per_token(self, prefix: str, part_names: Sequence[str]) -> dict[str, float]:
-        """Return what sums over all ranks give to log: the loss per target token and, if it has several, its parts."""
+    def per_token(self, prefix: str, part_names: Sequence[str]) -> dict[str, Tensor]:
+        """Return what sums over all ranks give to log: the loss per target token and, if it has several, its parts.
+
+        Without a token they are not a number.
+        """
         # of a loss with one part that is all
         parts = zip(part_names, self.parts, strict=True) if len(part_names) > 1 else ()
         numbers = {f"{prefix}/loss": self.loss, **{f"{prefix}/{name}_loss": part for name, part in parts}}
-        return {name: number / max(1, self.num_tokens) for name, number in numbers.items()}
+        return {name: number / self.num_tokens for name, number in numbers.items()}
 
 
 class NominalAudio:

@@ -77,8 +77,9 @@ class Undo:
         """Put everything back if the flag is not zero."""
         for kind, tensors in self._changing().items():
             bad = found_inf.reshape(()).to(tensors[0].device) > 0
-            kept = torch.where(bad, self.before[kind], flattened(tensors))
-            torch._foreach_copy_(tensors, unflattened(kept, tensors))
+            now = flattened(tensors)
+            torch.where(bad, self.before[kind], now, out=now)
+            torch._foreach_copy_(tensors, unflattened(now, tensors))
 
     def _changing(self) -> dict[tuple[torch.dtype, torch.device], list[Tensor]]:
         found: dict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)

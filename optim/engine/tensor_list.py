@@ -161,11 +161,11 @@ def _apply(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 def _operand(first: TensorList, x: Any, name: str) -> Any:
     """Return an operand as a foreach call takes it."""
-    if isinstance(x, Tensor) and x.dim():
-        return first.expand(x)
-    if isinstance(x, TensorList) or (isinstance(x, Tensor) and (x.dim() or name not in TAKES_TENSOR)):
-        return first.column(x)
-    return x
+    if isinstance(x, TensorList):
+        return x.tensors
+    if isinstance(x, Tensor) and not x.dim() and name not in TAKES_TENSOR:
+        x = x.to(first.dtype).expand(sum(max(1, count) for count in first.counts))
+    return first.expand(x) if isinstance(x, Tensor) and x.dim() else x
 
 
 def _clamped(name: str, x: TensorList, min: Any = None, max: Any = None) -> TensorList:

@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import torch
+
 from asr.evaluation.wer import Utterance, score
 from asr.training.callbacks.stall_warning import StallWarning
 from tests.training.tiny import tiny_module
@@ -23,7 +25,7 @@ class Run:
     def update(self, *losses: float) -> str:
         for loss in losses:
             self.trainer.global_step += 1
-            self.trainer.callback_metrics = {"train/loss": loss, "train/lr": 0.25}
+            self.trainer.callback_metrics = {"train/loss": torch.tensor(loss), "train/lr": torch.tensor(0.25)}
             self.watch.on_train_batch_end(self.trainer, self.module, None, None, 0)
         return self.capsys.readouterr().out
 

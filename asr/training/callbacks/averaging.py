@@ -21,7 +21,7 @@ from asr.training.running_averages import RunningAverages
 class WeightAveraging(pl.Callback):
     """Averages the parameters of the recognizer; training and validation use the raw weights.
 
-    Skipped updates are not averaged. Raw weights are those for evaluation, also with an optimizer that trains elsewhere
+    An update that was left out counts with the weights that it left as they were. Raw weights are those for evaluation, also with an optimizer that trains elsewhere
     (`asr.training.evaluation_point`). Every process averages its own copy of the weights; all copies are equal.
 
     Args:
@@ -51,11 +51,10 @@ class WeightAveraging(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Add the weights after an update."""
-        assert isinstance(pl_module, TrainingModule)
         assert self.averages is not None
         update = trainer.global_step
         # Lightning calls this after each micro-batch, global_step counts updates
-        if ends_update(trainer) and update % self.every == 0 and not pl_module.guard.has_skipped:
+        if ends_update(trainer) and update % self.every == 0:
             with at_evaluation_point(trainer.optimizers):
                 self.averages.add(update, self.weights, self.ema_decay, self.every)
 

@@ -18,6 +18,7 @@ from asr.training.processes import gather
 
 FIRST_REPORT_S = 5.0  # before the first estimate of the remaining time, while the user still watches
 REPORT_EVERY_S = 30.0
+NUMBERS_EVERY_S = 0.5  # in the bar: to read the loss is to wait for the GPU
 
 
 class TrainingProgress(pl.Callback):
@@ -57,7 +58,10 @@ class TrainingProgress(pl.Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Advance the bar, or print a line from time to time."""
         if self.bar is not None:
-            self.bar.update(self.task, completed=trainer.global_step, numbers=self._numbers(trainer))
+            self.bar.update(self.task, completed=trainer.global_step)
+            if time.monotonic() - self.last_report > NUMBERS_EVERY_S:
+                self.last_report = time.monotonic()
+                self.bar.update(self.task, numbers=self._numbers(trainer))
         elif trainer.is_global_zero and time.monotonic() - self.last_report > self.wait_s:
             self._line(trainer)
             self.wait_s = REPORT_EVERY_S

@@ -8,8 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from pydantic import PositiveInt
+from torch import Tensor
 
+from asr import devices
 from asr.console import console
 from asr.evaluation.wer import Score
 from asr.training.module import TrainingModule
@@ -34,27 +37,32 @@ class LossTrend:
     """The mean loss of windows of updates, and the best of these means.
 
     Attributes:
-        total: sum of the losses in the current window.
-        num: number of these losses.
+        total: sum of the finite losses in the current window; those of updates that were left out need not be finite.
+        num_finite: number of these losses.
+        num: number of all losses in it.
         mean: mean loss of the last full window.
         best: the lowest mean that was clearly lower than the one before it.
         best_update: last update of its window.
     """
 
-    total: float = 0.0
+    total: Any = 0.0
+    num_finite: Any = 0
     num: int = 0
     mean: float = math.inf
     best: float = math.inf
     best_update: int = 0
 
-    def add(self, update: int, loss: float, window: int) -> None:
-        """Add the loss of an update; one that is not finite belongs to a skipped update."""
-        if math.isfinite(loss):
-            self.total, self.num = self.total + loss, self.num + 1
+    def add(self, update: int, loss: Tensor, window: int) -> None:
+        """Add the loss () of an update, which is read at the end of a window alone: reading it waits for its device."""
+        is_finite = loss.isfinite()
+        self.total = self.total + loss.where(is_finite, 0.0)
+        self.num_finite, self.num = self.num_finite + is_finite, self.num + 1
         if self.num < window:
             return
-        self.mean, self.total, self.num = self.total / self.num, 0.0, 0
-        if self.best == math.inf or self.mean < self.best - NOT_BETTER * abs(self.best):
+        total, num_finite = devices.to_host(torch.stack([self.total, self.num_finite]))
+        self.total, self.num_finite, self.num = 0.0, 0, 0
+        self.mean = total / max(1, num_finite)
+        if num_finite and (self.best == math.inf or self.mean < self.best - NOT_BETTER * abs(self.best)):
             self.best, self.best_update = self.mean, update
 
 
@@ -89,11 +97,13 @@ class StallWarning(pl.Callback):
             return
         self.update = update  # Lightning calls this after each micro-batch
         span = self.loss_span_updates or max(MIN_SPAN, trainer.max_steps // SPAN_SHARE)
-        trend.add(update, float(trainer.callback_metrics["train/loss"]), window=max(1, span // 10))
+        trend.add(update, trainer.callback_metrics["train/loss"], window=max(1, span // 10))
         num_worse = update - trend.best_update if math.isfinite(trend.best) else 0
+        if num_worse < span:
+            return self._warn("loss", "", "")
         self._warn(
             "loss",
-            "stuck" if num_worse >= span else "",
+            "stuck",
             f"update {update}: the loss has not improved for {num_worse} updates (mean {trend.mean:.3f}, best "
             f"{trend.best:.3f} by update {trend.best_update}; lr now {float(trainer.callback_metrics['train/lr']):.3g}"
             f"). With a good WER, near the end, that is normal. Otherwise likely: {STUCK}.",
@@ -147,9 +157,10 @@ class StallWarning(pl.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return findings and trends so far."""
+        sums = {name: float(getattr(self.trend, name)) for name in ("total", "num_finite")}
         return {
             **{name: getattr(self, name) for name in ("found", "high_wer", "update")},
-            "trend": asdict(self.trend),
+            "trend": {**asdict(self.trend), **sums},
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
