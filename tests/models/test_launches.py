@@ -12,10 +12,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from asr.config.build import part
 from asr.models.encoders.zipformer import scaling
 from tests.configs import choice
+from tests.gpu.meta_device import reads_recorded
+from tests.models import heads
 
 NUM_FEATURES = 80
 # a Zipformer in a pass as most are
 MOST = {"zipformer_m": 8100, "transformer_12x512": 1150, "conformer_12x512": 1850}
+# transducers go through the places between tokens one by one, here 41
+MOST_OF_HEADS = {"ctc": 30, "inter_ctc": 60, "cr_ctc": 60, "ctc_attention": 350}
+MOST_OF_TRANSDUCERS = {"transducer": 1100, "transducer, exact": 650, "transducer_ctc": 1150, "cr_ctc_transducer": 1200}
 
 
 class Recorder(TorchDispatchMode):
@@ -49,6 +54,21 @@ def launched(name: str, num_batches: float) -> list[tuple[Any, ...]]:
 def test_an_encoder_launches_no_more_than_its_budget_and_never_waits(monkeypatch, name):
     monkeypatch.setattr(scaling, "draw", lambda: 0.9)
     assert len(launched(name, 20_000)) <= MOST[name]
+
+
+@pytest.mark.parametrize("case", heads.CASES, ids=lambda case: case.name)
+def test_a_head_launches_no_more_than_its_budget_and_never_waits(case):
+    with torch.device("meta"):
+        head = case.make(256).train()
+        size = 8 * head.num_views
+        *inner, last = (torch.empty(size, 250, 256).requires_grad_() for _ in range(1 + case.needs_layers))
+        num_frames, tokens, num_tokens = (torch.empty(n, dtype=torch.int64) for n in ((size,), (8, 40), (8,)))
+    if hasattr(head, "set_batch_count"):
+        head.set_batch_count(1e9)
+    with reads_recorded() as readers, Recorder() as recorder:
+        head.loss(last, num_frames, tokens, num_tokens, inner).total.sum().backward()
+    assert 0 < len(recorder.launched) <= (MOST_OF_HEADS | MOST_OF_TRANSDUCERS)[case.name]
+    assert not readers
 
 
 @pytest.mark.parametrize("drawn", [0.9, 0.01], ids=["nothing works", "all works"])

@@ -56,35 +56,36 @@ def _forward_backward(
     """Return log-probabilities (B,), and the probabilities (B, T, S) of taking blanks and labels."""
     (size, longest, num_places), device = blank.shape, blank.device
     row, frame = torch.arange(size, device=device), torch.arange(longest, device=device)
+    place = torch.arange(num_places, device=device)[:, None, None]
     is_last_frame = frame >= (num_frames - 1)[:, None]
-    has_label = torch.arange(num_places, device=device)[:, None, None] < num_tokens[:, None]
+    is_end = (frame == (num_frames - 1)[:, None]) & (num_tokens[:, None] == place)
     # (S, B, T), in double precision: sums over a thousand frames are subtracted from each other
     blanks, labels = (scores.permute(2, 0, 1).double() for scores in (blank, label))
-    labels = labels.masked_fill(~has_label | (frame >= num_frames[:, None]), NEVER)
+    labels = labels.masked_fill((place >= num_tokens[:, None]) | (frame >= num_frames[:, None]), NEVER)
     before = blanks.masked_fill(is_last_frame, 0.0)
     before = before.cumsum(-1).sub_(before)  # log-probability of blanks alone from frame 0 to t
 
     reached = torch.empty_like(blanks)
     arriving = F.pad(blanks.new_zeros(size, 1), (0, longest - 1), value=NEVER)
-    for place in range(num_places):
+    for s in range(num_places):
         # arriving at s costs the blanks from s to t: a cumulative sum in the log domain, all frames at once
-        reached[place] = torch.logcumsumexp(arriving - before[place], -1) + before[place]
-        arriving = reached[place] + labels[place]
-
+        torch.add(torch.logcumsumexp(arriving - before[s], -1), before[s], out=reached[s])
+        arriving = reached[s] + labels[s]
     total = reached[num_tokens, row, num_frames - 1] + blanks[num_tokens, row, num_frames - 1]
-    # from the last place to the first, so that what leads to the end is kept for one place only
-    takes_blank, takes_label = torch.empty_like(blank), torch.empty_like(label)
-    next_place = blanks.new_full((size, longest), NEVER)
-    for place in reversed(range(num_places)):
-        is_end = (frame == (num_frames - 1)[:, None]) & (num_tokens == place)[:, None]
-        leaving = torch.logaddexp(blanks[place].masked_fill(~is_end, NEVER), labels[place] + next_place)
-        left = torch.logcumsumexp((leaving + before[place]).flip(-1), -1).flip(-1) - before[place]
-        next_frame = F.pad(left[:, 1:], (0, 1)).masked_fill_(is_last_frame, NEVER).masked_fill_(is_end, 0.0)
-        # as a share of the total before exp: probabilities of whole paths alone would underflow
-        passing = reached[place] - total[:, None]
-        takes_blank[..., place] = (passing + blanks[place] + next_frame).exp_()
-        takes_label[..., place] = (passing + labels[place] + next_place).exp_()
-        next_place = left
-    for probabilities in (takes_blank, takes_label):
-        probabilities.masked_fill_(probabilities < LEAST, 0.0)
+
+    # the same from the end, with the frames in reverse
+    ends, labelled, passed = (x.flip(-1) for x in (blanks.masked_fill(~is_end, NEVER), labels, before))
+    left = torch.empty_like(ends)
+    following = blanks.new_full((size, longest), NEVER)
+    for s in reversed(range(num_places)):
+        leaving = torch.logaddexp(ends[s], labelled[s] + following)
+        following = torch.sub(torch.logcumsumexp(leaving + passed[s], -1), passed[s], out=left[s])
+    left = left.flip(-1)
+
+    next_frame = F.pad(left[..., 1:], (0, 1)).masked_fill_(is_last_frame, NEVER).masked_fill_(is_end, 0.0)
+    next_place = F.pad(left[1:], (0, 0, 0, 0, 0, 1), value=NEVER)
+    # as a share of the total before exp: probabilities of whole paths alone would underflow
+    passing = reached - total[:, None]
+    taken = ((passing + scores).add_(then).exp_() for scores, then in ((blanks, next_frame), (labels, next_place)))
+    takes_blank, takes_label = (x.masked_fill_(x < LEAST, 0.0).permute(1, 2, 0).to(blank.dtype) for x in taken)
     return total.to(blank.dtype), takes_blank, takes_label
