@@ -48,7 +48,7 @@ class UpdateSums(NamedTuple):
         every = known, *(value.expand(1) for value in computed), self.parts.expand(num_parts)
         local = torch.cat([value.to(device, non_blocking=True) for value in every])
         sums = strategy.reduce(local, reduce_op="sum")  # Lightning's default is the mean
-        return UpdateSums(*sums[:-num_parts].unbind(), sums[-num_parts:])
+        return UpdateSums(*sums[:-num_parts].unbind())._replace(parts=sums[-num_parts:])
 
     def per_token(self, prefix: str, part_names: Sequence[str]) -> dict[str, Tensor]:
         """Return what sums over all ranks give to log: the loss per target token and, if it has several, its parts.
