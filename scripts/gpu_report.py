@@ -29,6 +29,7 @@ from command_line import listed  # noqa: E402
 from gpu_parts.results import UNSEEN, PartFile, circumstances, write_report  # noqa: E402
 from gpu_parts.setting import Setting  # noqa: E402
 
+LAYERED = ("transformer_12x512", "conformer_12x512")
 PUBLISHED = "a run to its published WER"
 # rough minutes on an H200, and what is shown; they are run in this order: first what has been measured least
 PARTS = {
@@ -38,14 +39,16 @@ PARTS = {
     "training-seeds": (6, "three seeds one after another, and at a time"),
     "exactness-bf16": (6, "the same seed twice, SIGKILL and resumption; deterministic or not"),
     "training-phrases-bf16": (7, PUBLISHED),
-    "encoders-zipformer": (7, "S, M, L with 8, 32 and 96 x 10 s beside the authors' package"),
+    **{f"encoders-zipformer_{size}": (5, "8, 32 and 96 x 10 s beside the authors' package") for size in "sm"},
+    **{f"encoders-zipformer_{size}-compiled": (5, "8, 32 and 96 x 10 s") for size in "sm"},
     "correct-models": (1, "encoders, losses and streams, to those of a CPU"),
     "correct-optimizers": (5, "trajectories, bf16 parameters, captured steps, waits for the device"),
     "harness": (2, "an update of a run, beside a bare loop"),
     "distributed": (1, "gloo, NCCL and DDP, on two GPUs if there are two"),
     "optimizers-zipformer_m": (7, "as for S"),
     "optimizers-zipformer_l": (8, "as for S"),
-    "encoders-layered": (5, "transformer and conformer with 8, 32 and 96 x 10 s"),
+    **{f"encoders-{name}": (3, "8, 32 and 96 x 10 s") for name in LAYERED},
+    **{f"encoders-{name}-compiled": (3, "8, 32 and 96 x 10 s") for name in LAYERED},
     **{f"training-{corpus}-fp16": (minutes, PUBLISHED) for corpus, minutes in (("an4", 4), ("phrases", 7))},
     **{f"training-{corpus}-{bits}": (2, PUBLISHED) for corpus in ("fsdd", "digits") for bits in ("bf16", "fp16")},
     "training-loader": (2, "how long updates wait for 4 and 12 workers"),

@@ -35,7 +35,8 @@ def setting(script, tmp_path):
 @pytest.mark.parametrize(
     "part",
     [
-        *("correct-models", "correct-optimizers", "optimizers-zipformer_s", "encoders-zipformer", "encoders-layered"),
+        *("correct-models", "correct-optimizers", "optimizers-zipformer_s", "encoders-zipformer_s"),
+        *("encoders-zipformer_s-compiled", "encoders-transformer_12x512", "encoders-conformer_12x512-compiled"),
         *("training-digits-bf16", "training-seeds", "training-loader"),
         *("exactness-bf16", "exactness-find_batch_size", "harness", "distributed"),
     ],

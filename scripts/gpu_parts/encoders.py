@@ -3,155 +3,194 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import statistics
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from authors_zipformer import Reference, find_package, load
 from bench_encoder import FRAMES_PER_S, LATE, NUM_FEATURES, build_ours, preset
+from bench_steps import timed_ms
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from asr import devices
 from asr.error_text import is_out_of_memory
 from asr.training.compiled_encoder import compile_layers
 from asr.training.cuda_graphs import CapturedForward
-from gpu_parts.capture import NUM_WARM_UPS, median_ms, num_kernels
-from gpu_parts.setting import Row, Setting, lacking, left_out, until_error
+from gpu_parts.capture import median_ms, num_kernels
+from gpu_parts.setting import Row, Setting, at_most, lacking, left_out, until_error
 
-NAMES = {
-    "zipformer": ("zipformer_s", "zipformer_m", "zipformer_l"),
-    "layered": ("transformer_12x512", "conformer_12x512"),
+SMALL_NAMES = {
+    "zipformer_s": "zipformer_xs",
+    "zipformer_m": "zipformer_xs",
+    "transformer_12x512": "transformer_xxs",
+    "conformer_12x512": "conformer_xs",
 }
-SMALL_NAMES = {"zipformer": ("zipformer_xs",), "layered": ("transformer_xxs", "conformer_xs")}
 UTTERANCES, SMALL_UTTERANCES, SECONDS = (8, 32, 96), (1, 2), 10.0
-MOST_OF_AUTHORS = 0.7
-# Zipformers have been measured least in 16 bits
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32, TF32": torch.float32}
+# shares of what the authors' package takes: of its time as trainer=gpu trains, with CUDA graphs; of its memory without
+MOST_TIME = {("zipformer_s", 8): 0.4, ("zipformer_m", 8): 0.6, ("zipformer_s", 96): 0.6}
+MOST_MEMORY = {("zipformer_s", 32): 0.75, ("zipformer_m", 32): 0.75}
+# audio seconds per second: captured, 8 x 10 s; the largest batch that fits into 139 GB
+LEAST_SPEED = {"transformer_12x512": 6000, "conformer_12x512": 4000}
+LEAST_OF_LARGEST = {"transformer_12x512": 25_000, "conformer_12x512": 15_000}
+MOST_COMPILED_KERNELS = {"zipformer_m": 2500}
 
 
-def rows(setting: Setting, family: str) -> Iterator[Row]:
-    """Yield a row for each encoder of ``NAMES``, precision and number of utterances."""
+def rows(setting: Setting, what: str) -> Iterator[Row]:
+    """Yield the rows of an encoder, as it is and captured, beside the authors', or of ``<encoder>-compiled``."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    for precision in ("bf16",) if setting.small else PRECISIONS:
-        peak = _peak_flops(setting, PRECISIONS[precision])
-        yield Row(f"matrix products, {precision}", f"{peak / 1e12:.3g} TFLOP/s")
-        for name in (SMALL_NAMES if setting.small else NAMES)[family]:
-            yield from until_error(f"{name}, {precision}", _encoder(setting, name, precision, peak), setting)
+    name, _, is_compiled = what.partition("-")
+    if is_compiled:
+        yield from until_error(f"{name}, compiled", _compiled(setting, name), setting)
+        return
+    yield from until_error(name, _as_it_is(setting, name), setting)
+    if setting.on_gpu:
+        yield _largest(setting, name)
 
 
 class Measured:
-    """Time and memory of forward and backward of a batch without padding.
+    """Time and memory of forward and backward of a batch without padding, over the draws of a few seeds.
 
     Args:
         encoder: in training mode.
         setting: of the report.
-        precision: of ``PRECISIONS``.
         size: utterances of ``SECONDS``.
+        precision: of ``PRECISIONS``.
     """
 
-    def __init__(self, encoder: nn.Module, setting: Setting, precision: str, size: int) -> None:
-        seconds = 2.0 if setting.small else SECONDS
+    def __init__(self, encoder: nn.Module, setting: Setting, size: int, precision: str = "bf16") -> None:
+        self.setting, seconds = setting, 2.0 if setting.small else SECONDS
         frames, device, dtype = round(seconds * FRAMES_PER_S), setting.device, PRECISIONS[precision]
         encoder.to(device).zero_grad()
         own = sum(tensor.nbytes for tensor in (*encoder.parameters(), *encoder.buffers()))
         others = torch.cuda.memory_allocated() - own if setting.on_gpu else 0  # other encoders are on the GPU, too
         features = torch.randn(size, frames, NUM_FEATURES, device=device)
         num_frames = torch.full((size,), frames, device=device)
+        num_seeds = 1 if setting.small else 5
+        seeds = itertools.cycle(range(num_seeds))
 
         def step() -> None:
-            encoder.zero_grad()
-            with torch.autocast(device, dtype, enabled=dtype != torch.float32):
+            devices.seed(next(seeds), features.device)
+            gradients = [p.grad for p in encoder.parameters() if p.grad is not None]
+            if gradients and "forward" in vars(encoder):
+                torch._foreach_zero_(gradients)  # graphs add to them, as in a run
+            else:
+                encoder.zero_grad()
+            with torch.autocast(device, dtype, enabled=setting.on_gpu and dtype != torch.float32):
                 encodings: Tensor = encoder(features, num_frames)[0]
             encodings.float().square().mean().backward()
 
         self.step: Callable[[], None] = step
-        for _ in range(NUM_WARM_UPS):
+        for _ in range(2 * num_seeds):  # what each seed draws is computed once, and captured the second time
             step()
         if setting.on_gpu:
             torch.cuda.reset_peak_memory_stats()
-        self.ms = median_ms(step, device, 3 if setting.small else 10)
+        self.ms = statistics.fmean(timed_ms(step, setting.on_gpu) for _ in range(2 * num_seeds))
         self.gigabytes = (torch.cuda.max_memory_allocated() - others) / 1e9 if setting.on_gpu else 0.0
         self.audio_s_per_s = 1e3 * size * seconds / self.ms
 
     def text(self) -> str:
-        """Return speed and memory."""
-        memory = f", {self.gigabytes:.2f} GB" if self.gigabytes else ""
-        return f"{self.audio_s_per_s:,.0f} audio s/s, {self.ms:.3g} ms{memory}"
+        """Return speed, memory and kernels."""
+        text = f"{self.audio_s_per_s:,.0f} audio s/s, {self.ms:.3g} ms"
+        return f"{text}, {self.gigabytes:.2f} GB, {num_kernels(self.step)[0]} kernels" if self.gigabytes else text
 
 
-def _encoder(setting: Setting, name: str, precision: str, peak: float) -> Iterator[Row]:
-    """Yield ours with each number of utterances, the authors' package with them, and what ours can do beyond that."""
-    encoder, found = build_ours(name).train(), dict[int, Measured]()
-    for size in SMALL_UTTERANCES if setting.small else UTTERANCES:
-        ours = found[size] = Measured(encoder, setting, precision, size)
+def _sizes(setting: Setting) -> tuple[int, ...]:
+    return SMALL_UTTERANCES if setting.small else UTTERANCES
+
+
+def _built(setting: Setting, name: str) -> nn.Module:
+    return build_ours(SMALL_NAMES[name] if setting.small else name).train()
+
+
+def _row(setting: Setting, check: str, value: str, number: float, least: float | None) -> Row:
+    if least is None or setting.small:
+        return Row(check, value)
+    return Row(check, value, f"at least {least:,} audio s/s", number >= least)
+
+
+def _as_it_is(setting: Setting, name: str) -> Iterator[Row]:
+    """Yield ours with each number of utterances, captured, in other precisions, and the authors' package."""
+    encoder, plain, captured = _built(setting, name), dict[int, Measured](), dict[int, Measured]()
+    peak = _peak_flops(setting)
+    for size in _sizes(setting):
+        plain[size] = Measured(encoder, setting, size)
         with FlopCounterMode(display=False) as counter:
-            ours.step()
-        use = counter.get_total_flops() / (1e-3 * ours.ms) / peak
-        launches = ""
-        if setting.on_gpu:
-            kernels, busy = num_kernels(ours.step)
-            launches = f", {kernels} kernels that fill {busy:.0%} of the time"
-        yield Row(f"{name}, {precision}, {size} utterances", f"{ours.text()}, {use:.1%} of matrix products{launches}")
-    if name.startswith("zipformer") and precision != "fp16":
-        goal = f"at most {MOST_OF_AUTHORS:g} of time and memory" if setting.on_gpu else ""
-        check = f"{name}, {precision}, authors' package"
-        yield from until_error(check, _authors(setting, name, precision, found, check, goal), setting, goal)
-    if precision == "bf16" and not setting.small:  # the compiler takes minutes on a CPU
-        for what in ("trainer.capture=true", "trainer.compile=true", "both"):
-            if what == "trainer.compile=true":
-                compile_layers(encoder)
-            check = f"{name}, bf16, {what}"
-            yield from until_error(check, _sped_up(setting, encoder, check), setting, "")
-    if precision == "bf16" and setting.on_gpu:
-        yield _largest(setting, name)
-
-
-def _sped_up(setting: Setting, encoder: nn.Module, check: str) -> Iterator[Row]:
-    if "compile" not in check:
+            plain[size].step()
+        use = counter.get_total_flops() / (1e-3 * plain[size].ms) / peak
+        value = f"{plain[size].text()}, {use:.1%} of the {peak / 1e12:.3g} TFLOP/s of large matrix products"
+        yield Row(f"{name}, {size} utterances", value)
+    for precision in () if setting.small else ("fp16", "fp32, TF32"):
+        yield Row(f"{name}, {precision}, 8 utterances", Measured(encoder, setting, 8, precision).text())
+    if setting.on_gpu:
         vars(encoder)["forward"] = CapturedForward(encoder)
-    for size in UTTERANCES:
-        yield Row(f"{check}, {size} utterances", Measured(encoder, setting, "bf16", size).text())
-    vars(encoder).pop("forward", None)
+    for size in _sizes(setting):
+        captured[size] = found = Measured(encoder, setting, size)
+        least = LEAST_SPEED.get(name) if size == 8 else None
+        yield _row(setting, f"{name}, captured, {size} utterances", found.text(), found.audio_s_per_s, least)
+    del encoder
+    if name.startswith("zipformer"):
+        check = f"{name}, the authors' package"
+        yield from until_error(check, _authors(setting, name, plain, captured, check), setting)
+
+
+def _authors(
+    setting: Setting, name: str, plain: Mapping[int, Measured], captured: Mapping[int, Measured], check: str
+) -> Iterator[Row]:
+    if why := lacking("zipformer"):
+        yield left_out(check, why, "measured" if setting.on_gpu else "")
+        return
+    options = preset(SMALL_NAMES[name] if setting.small else name)
+    theirs = Reference(load(find_package(setting.work), compiled=setting.on_gpu), options, causal=False)
+    theirs.train().set_time(LATE)
+    for size in plain:
+        found = Measured(theirs, setting, size)
+        yield Row(f"{check}, {size} utterances", found.text())
+        if setting.on_gpu:
+            time, memory = captured[size].ms / found.ms, plain[size].gigabytes / found.gigabytes
+            for what, share, goals in (("time", time, MOST_TIME), ("memory", memory, MOST_MEMORY)):
+                most = goals.get((name, size))
+                goal, met = (f"at most {most:g}", share <= most) if most else ("", None)
+                yield Row(f"{name}, {size} utterances, share of their {what}", f"{share:.2f}", goal, met)
+
+
+def _compiled(setting: Setting, name: str) -> Iterator[Row]:
+    encoder = _built(setting, name)
+    if not setting.small:  # the compiler takes minutes on a CPU
+        compile_layers(encoder)
+    for how in ("compiled", "compiled and captured"):
+        if how != "compiled" and setting.on_gpu:
+            vars(encoder)["forward"] = CapturedForward(encoder)
+        for size in _sizes(setting):
+            found = Measured(encoder, setting, size)
+            yield Row(f"{name}, {how}, {size} utterances", found.text())
+            most = MOST_COMPILED_KERNELS.get(name)
+            if most and (size, how) == (8, "compiled") and setting.on_gpu:
+                yield at_most(f"{name}, compiled, kernels", num_kernels(found.step)[0], most)
 
 
 def _largest(setting: Setting, name: str) -> Row:
     """Double the utterances until memory ends; return the speed of the largest batch that fits."""
-    size, best = UTTERANCES[-1], (0, "none fits")
+    size, best, speed = UTTERANCES[-1], (0, "none fits"), 0.0
     while size <= 4096:
         gc.collect()
         torch.cuda.empty_cache()
         try:
-            best = size, Measured(build_ours(name).train(), setting, "bf16", size).text()
+            found = Measured(_built(setting, name), setting, size)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             break
-        size *= 2
-    gc.collect()
-    torch.cuda.empty_cache()
-    return Row(
-        f"{name}, bf16, the largest batch that fits, doubled from {UTTERANCES[-1]}: {best[0]} utterances", best[1]
-    )
+        best, speed, size = (size, found.text()), found.audio_s_per_s, 2 * size
+    check = f"{name}, the largest batch that fits, doubled from {UTTERANCES[-1]}: {best[0]} utterances"
+    return _row(setting, check, best[1], speed, LEAST_OF_LARGEST.get(name))
 
 
-def _authors(
-    setting: Setting, name: str, precision: str, ours: Mapping[int, Measured], check: str, goal: str
-) -> Iterator[Row]:
-    if why := lacking("zipformer"):
-        yield left_out(check, why, goal)
-        return
-    theirs = Reference(load(find_package(setting.work), compiled=setting.on_gpu), preset(name), causal=False)
-    theirs.train().set_time(LATE)
-    for size, our in ours.items():
-        found = Measured(theirs, setting, precision, size)
-        time, memory = our.ms / found.ms, our.gigabytes / found.gigabytes if found.gigabytes else 0.0
-        value = f"{found.text()}; ours takes {time:.2f} of its time, {memory:.2f} of its memory"
-        met = max(time, memory) <= MOST_OF_AUTHORS if goal else None
-        yield Row(f"{check}, {size} utterances", value, goal, met)
-
-
-def _peak_flops(setting: Setting, dtype: torch.dtype) -> float:
-    """Return the measured rate of products of large matrices."""
-    size = 256 if setting.small else 8192
+def _peak_flops(setting: Setting) -> float:
+    """Return the measured rate of products of large matrices, on a GPU in bf16."""
+    size, dtype = (8192, torch.bfloat16) if setting.on_gpu else (256, torch.float32)
     a, b = (torch.randn(size, size, device=setting.device, dtype=dtype) for _ in range(2))
     torch.mm(a, b)
     return 2 * size**3 / (1e-3 * median_ms(lambda: torch.mm(a, b), setting.device, 5))

@@ -73,12 +73,14 @@ class Ended:
         wer: of its test set, a fraction.
         minutes: of its updates and validations.
         audio_s_per_s: seconds of audio in an update for each second of it.
+        updates_per_s: without validations.
         optimizer_share: of the time of updates; None: unknown.
     """
 
     wer: float
     minutes: float
     audio_s_per_s: float
+    updates_per_s: float
     optimizer_share: float | None
 
 
@@ -93,5 +95,6 @@ def ended(run_dir: Path) -> Ended:
         wer=float(test["wer"]),
         minutes=float(cost["training_seconds"]) / 60,
         audio_s_per_s=statistics.fmean(audio) / per_update if audio else float("nan"),
+        updates_per_s=1 / per_update,
         optimizer_share=cost["optimizer_share"],
     )

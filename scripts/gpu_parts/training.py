@@ -16,6 +16,7 @@ from gpu_parts.setting import Row, Setting, at_most, lacking, left_out, too_late
 
 MOST_WAITING = 0.05  # of the time of updates
 WORKERS = (4, 12)
+LEAST_UPDATES_PER_S = 60  # of digits
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def rows(setting: Setting, what: str) -> Iterator[Row]:
     elif name == "seeds":
         yield from until_error("seeds on one device", _shared(setting), setting)
     else:
-        yield _run(setting, corpus, {"bf16": "bf16-mixed", "fp16": "16-mixed"}[precision])
+        yield from _run(setting, corpus, {"bf16": "bf16-mixed", "fp16": "16-mixed"}[precision])
 
 
 def _words(setting: Setting, corpus: Corpus) -> tuple[str, ...]:
@@ -61,22 +62,28 @@ def _words(setting: Setting, corpus: Corpus) -> tuple[str, ...]:
     return (f"recipe={corpus.recipe}", *source, setting.trainer, *size)
 
 
-def _run(setting: Setting, corpus: Corpus, precision: str) -> Row:
+def _run(setting: Setting, corpus: Corpus, precision: str) -> Iterator[Row]:
     check = f"{corpus.recipe}, {precision}"
     goal = "" if setting.small else f"at most {corpus.published:g} % WER"
     if corpus.archive and not (setting.data and (setting.data / corpus.archive).is_file()):
-        return left_out(check, f"--data names no folder with {corpus.archive}", goal)
+        yield left_out(check, f"--data names no folder with {corpus.archive}", goal)
+        return
     try:
         train(setting.work, *_words(setting, corpus), f"trainer.precision={precision}", "run_dir=run")
     except RunEnded as error:
-        return Row(check, str(error)[-300:], goal or "a result", met=False)
+        yield Row(check, str(error)[-300:], goal or "a result", met=False)
+        return
     found = ended(setting.work / "run")
-    return Row(check, _text(found), goal, 100 * found.wer <= corpus.published if goal else None)
+    yield Row(check, _text(found), goal, 100 * found.wer <= corpus.published if goal else None)
+    if corpus is DIGITS and setting.on_gpu:
+        met = found.updates_per_s >= LEAST_UPDATES_PER_S
+        yield Row(f"{check}, updates/s", f"{found.updates_per_s:.1f}", f"at least {LEAST_UPDATES_PER_S}", met)
 
 
 def _text(found: Ended) -> str:
     share = "" if found.optimizer_share is None else f", optimizer {found.optimizer_share:.1%}"
-    return f"WER {found.wer:.2%}, {found.minutes:.2f} minutes, {found.audio_s_per_s:,.0f} audio s/s{share}"
+    pace = f"{found.audio_s_per_s:,.0f} audio s/s, {found.updates_per_s:.1f} updates/s"
+    return f"WER {found.wer:.2%}, {found.minutes:.2f} minutes, {pace}{share}"
 
 
 def _loading(setting: Setting) -> Iterator[Row]:
