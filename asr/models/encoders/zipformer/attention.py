@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from asr.models.encoders.zipformer.attention_kernel import AttentionWeights, attend, attention_weights
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.chunks import StreamingCache
+from asr.models.encoders.zipformer.modules import gated
 from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat, scaled_linear
 from asr.models.encoders.zipformer.whiten import Whiten, whitening_schedule
 
@@ -167,7 +168,7 @@ class NonlinAttention(nn.Module):
             equally: weights (B, T or 1, S) to attend with instead, and their share (), 0 or 1.
         """
         gate, hidden, factor = self.in_proj(x).chunk(3, dim=-1)
-        hidden = cache.extend(self.whiten1(hidden) * self.balancer(gate).tanh())
+        hidden = cache.extend(gated(self.whiten1(hidden), self.balancer(gate), torch.tanh))
         attended = attend(weights, hidden.unsqueeze(1)).squeeze(1)
         if equally is not None:
             equal, share = equally

@@ -5,6 +5,7 @@ B batch, T frames, D width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -122,7 +123,7 @@ class ConvolutionModule(nn.Module):
         """Convolve x (B, T, D); padding (B, T) true after an utterance's end; chunk_size None: all in one chunk."""
         x, gate = self.in_proj(x).chunk(2, dim=-1)
         # the convolution would carry padding into the last valid frames
-        x = gated(x, self.balancer1(gate), padding.unsqueeze(2))
+        x = gated(x, self.balancer1(gate), torch.sigmoid, padding.unsqueeze(2))
         if isinstance(self.depthwise_conv, ChunkCausalDepthwiseConv1d):
             x = self.depthwise_conv(x, (~padding).sum(dim=1), chunk_size, cache)
         else:
@@ -130,26 +131,32 @@ class ConvolutionModule(nn.Module):
         return self.out_proj(self.whiten(self.balancer2(x)))
 
 
-def gated(x: Tensor, gate: Tensor, zero: Tensor) -> Tensor:
-    """Return x ⊙ σ(gate), 0 where ``zero``; shapes as those of torch's `torch.where`."""
+def gated(x: Tensor, gate: Tensor, activation: Callable[[Tensor], Tensor], zero: Tensor | None = None) -> Tensor:
+    """Return x ⊙ activation(gate), `torch.sigmoid` or `torch.tanh`, 0 where ``zero``, which broadcasts against both."""
     if is_tracing():
-        return (x * gate.sigmoid()).masked_fill(zero, 0.0)
-    result: Tensor = _Gated.apply(x, gate, zero)
+        return x * activation(gate) if zero is None else (x * activation(gate)).masked_fill(zero, 0.0)
+    result: Tensor = _Gated.apply(x, gate, activation, zero)
     return result
 
 
 class _Gated(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, gate: Tensor, zero: Tensor) -> Tensor:
-        # σ is computed again in the backward pass: autograd would keep it beside the gate
+    def forward(
+        ctx: Any, x: Tensor, gate: Tensor, activation: Callable[[Tensor], Tensor], zero: Tensor | None
+    ) -> Tensor:
+        # the activation is computed again in the backward pass: autograd would keep it beside the gate
         ctx.save_for_backward(x, gate, zero)
-        return (x * gate.sigmoid()).masked_fill_(zero, 0.0)
+        ctx.activation = activation
+        y = x * activation(gate)
+        return y if zero is None else y.masked_fill_(zero, 0.0)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, gate, zero = ctx.saved_tensors
-        gradient, share = gradient.masked_fill(zero, 0.0), gate.sigmoid()
-        return gradient * share, torch.ops.aten.sigmoid_backward(gradient * x, share), None
+        gradient, share = gradient if zero is None else gradient.masked_fill(zero, 0.0), ctx.activation(gate)
+        aten = torch.ops.aten
+        through = aten.tanh_backward if ctx.activation is torch.tanh else aten.sigmoid_backward
+        return gradient * share, through(gradient * x, share), None, None
 
 
 class _Mixture(Function):
@@ -223,7 +230,26 @@ class SimpleDownsample(nn.Module):
         weights = self.logits.softmax(dim=0).to(x.dtype)
         # not as a matrix product, which autocast would round to 16 bits: all layers add to this sum
         groups = filled.view(x.shape[0], -1, self.factor, x.shape[2])
+        if is_tracing():
+            return (groups * weights.unsqueeze(1)).sum(dim=2)
+        averages: Tensor = _WeightedSum.apply(groups, weights)
+        return averages
+
+
+class _WeightedSum(Function):
+    """The sum over K of groups (B, T, K, D) times weights (K,)."""
+
+    @staticmethod
+    def forward(ctx: Any, groups: Tensor, weights: Tensor) -> Tensor:
+        # 16 bits suffice for the gradient of the weights
+        ctx.save_for_backward(groups.to(autocast_dtype(groups)), weights)
         return (groups * weights.unsqueeze(1)).sum(dim=2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        groups, weights = ctx.saved_tensors
+        gradient = gradient.unsqueeze(2)
+        return gradient * weights.unsqueeze(1), (gradient * groups).sum(dim=(0, 1, 3))
 
 
 def upsample(x: Tensor, factor: int, num_frames: int) -> Tensor:
