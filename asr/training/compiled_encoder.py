@@ -13,6 +13,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
+from asr.console import console
 from asr.training.module import TrainingModule
 
 BACKEND = "inductor"
@@ -31,6 +32,10 @@ class CompiledEncoder(pl.Callback):
         """Compile the layers, forward and backward."""
         assert isinstance(pl_module, TrainingModule)
         encoder, num_features = pl_module.recognizer.encoder, len(pl_module.recognizer.normalize.mean)
+        if trainer.is_global_zero:
+            console.print_line(
+                "torch compiles the encoder before the first update, which takes minutes; it keeps the code for later runs"
+            )
         compile_layers(encoder)
         pl_module.recognizer.set_batch_count(0.0)
         with torch.random.fork_rng([pl_module.device] if pl_module.device.type == "cuda" else []):

@@ -49,7 +49,7 @@ class KnowsEpochs(Protocol):
 
 @runtime_checkable
 class DecidesOnDevice(Protocol):
-    """An optimizer that can leave out a step without a word from the host.
+    """An optimizer that can skip a step without a word from the host.
 
     Attributes:
         capturable: it can, and a CUDA graph can replay its updates.
@@ -77,7 +77,7 @@ class MadeUpdate(NamedTuple):
     Attributes:
         update: its number.
         epoch: that it belongs to.
-        numbers: (4,) how many utterances were unreadable, read, and too short, on all ranks; 1 if it was left out.
+        numbers: (4,) how many utterances were unreadable, read, and too short, on all ranks; 1 if it was skipped.
         seen: its micro-batches in this process.
     """
 
@@ -134,7 +134,7 @@ class TrainingModule(pl.LightningModule):
         self.gradient_norm = torch.zeros(())  # of the last update, before clipping
         self.guard, self.nominal_audio = NonfiniteGuard(), NominalAudio()
         self.seen, self.made = list[MicroBatch](), list[MadeUpdate]()
-        self.found_inf: Tensor | None = None  # where the device decides: 1 for an update that is left out
+        self.found_inf: Tensor | None = None  # where the device decides: 1 for an update that is skipped
         self.unreadable = UnreadableCuts(max_unreadable)
         self.current_batch: Batch | None = None  # named when memory runs out
         self.in_backward: GradientsInBackward | None = None
@@ -272,33 +272,33 @@ class TrainingModule(pl.LightningModule):
             "train/epoch": float(self.current_epoch),  # Lightning's own "epoch" is dropped by the loggers
         }
         self.log_update(numbers)
-        is_left_out = ~(sums.loss.isfinite() & (sums.num_nonfinite == 0) & (sums.num_utterances > 0))
-        counts = torch.stack([sums.num_unreadable, sums.num_utterances, sums.num_too_short, is_left_out.float()])
+        is_skipped = ~(sums.loss.isfinite() & (sums.num_nonfinite == 0) & (sums.num_utterances > 0))
+        counts = torch.stack([sums.num_unreadable, sums.num_utterances, sums.num_too_short, is_skipped.float()])
         self.made.append(MadeUpdate(self.global_step, self.current_epoch, counts, self.seen))
         self.seen = []
         if self.found_inf is not None:
-            self.found_inf.copy_(is_left_out)
+            self.found_inf.copy_(is_skipped)
         elif self.look():
             self._skip(optimizer)
 
     def look(self) -> bool:
-        """Count and name what was left out since the last look; return whether the newest update was.
+        """Count and name what was left out since the last look; return whether the newest update was skipped.
 
         Raises:
-            Diverged: too many updates in a row were left out.
+            Diverged: too many updates in a row were skipped.
             RunFailed: too much could not be read.
         """
-        made, self.made, is_left_out = self.made, [], 0.0
+        made, self.made, is_skipped = self.made, [], 0.0
         # waits for the device
         rows = devices.to_host(torch.stack([one.numbers for one in made])) if made else []
-        for one, (num_unreadable, num_utterances, num_too_short, is_left_out) in zip(made, rows, strict=True):
+        for one, (num_unreadable, num_utterances, num_too_short, is_skipped) in zip(made, rows, strict=True):
             self.unreadable.end_update(one.epoch, int(num_unreadable), int(num_utterances))
             if num_utterances:
-                self.guard.end_update(one.update, not is_left_out, int(num_too_short), one.seen, self.global_rank)
+                self.guard.end_update(one.update, not is_skipped, int(num_too_short), one.seen, self.global_rank)
             else:
                 self.guard.end_empty_update(one.update)
         self.log_update({"train/unreadable": float(self.unreadable.counts["total"]), **self.guard.metrics()})
-        return bool(is_left_out)
+        return bool(is_skipped)
 
     def configure_gradient_clipping(
         self,

@@ -61,8 +61,9 @@ class LossTrend:
             return
         total, num_finite = devices.to_host(torch.stack([self.total, self.num_finite]))
         self.total, self.num_finite, self.num = 0.0, 0, 0
-        self.mean = total / max(1, num_finite)
-        if num_finite and (self.best == math.inf or self.mean < self.best - NOT_BETTER * abs(self.best)):
+        if num_finite:
+            self.mean = total / num_finite
+        if self.best == math.inf or self.mean < self.best - NOT_BETTER * abs(self.best):
             self.best, self.best_update = self.mean, update
 
 
