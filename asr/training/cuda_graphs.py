@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from asr.console import console
-from asr.training.module import DecidesOnDevice, TrainingModule, members_of
+from asr.training.decides_on_device import DecidesOnDevice, members_of
+from asr.training.module import TrainingModule
 
 STEPS = 16  # sizes per doubling
 MAX_GRAPHS = 256

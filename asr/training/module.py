@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import lightning.pytorch as pl
 import torch
@@ -27,9 +27,10 @@ from asr.models.heads.protocols import Losses
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
 from asr.training.changed_updates import ChangedUpdates
+from asr.training.decides_on_device import DecidesOnDevice, members_of
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.loop_counters import ends_update, number_logged_update
-from asr.training.nonfinite_guard import MicroBatch, NonfiniteGuard, SkippedUpdate
+from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
 from asr.training.processes import gather
 from asr.training.step_in_backward import GradientsInBackward, StepsInBackward
 from asr.training.unreadable import UnreadableCuts
@@ -45,46 +46,6 @@ class KnowsEpochs(Protocol):
 
     def step_epoch(self, epoch: int) -> None:
         """Set the epoch, counted from 0."""
-
-
-@runtime_checkable
-class DecidesOnDevice(Protocol):
-    """An optimizer that can skip a step without a word from the host.
-
-    Attributes:
-        capturable: it can, and a CUDA graph can replay its updates.
-        found_inf: (), on the device: a step changes nothing if it is not zero.
-    """
-
-    capturable: bool
-    found_inf: Tensor | None
-
-    def make_capturable(self) -> None:
-        """Compute all that changes from update to update on the device; a ValueError if it cannot."""
-
-    def update(self) -> None:
-        """Move the parameters by the gradients that are there; called by ``step``."""
-
-
-def members_of(optimizer: Optimizer) -> list[Optimizer]:
-    """Return the optimizers that step as one, or the optimizer itself."""
-    return getattr(optimizer, "optimizers", [optimizer])
-
-
-class MadeUpdate(NamedTuple):
-    """An update that the host has not looked at.
-
-    Attributes:
-        update: its number.
-        epoch: that it belongs to.
-        numbers: (4,) how many utterances were unreadable, read, and too short, on all ranks; 1 if it was skipped.
-        seen: its micro-batches in this process.
-    """
-
-    update: int
-    epoch: int
-    numbers: Tensor
-    seen: list[MicroBatch]
 
 
 class TrainingModule(pl.LightningModule):
@@ -133,7 +94,6 @@ class TrainingModule(pl.LightningModule):
         self.sums, self.numbers = UpdateSums(), dict[str, Tensor]()  # numbers: the newest to be logged
         self.gradient_norm = torch.zeros(())  # of the last update, before clipping
         self.guard, self.nominal_audio = NonfiniteGuard(), NominalAudio()
-        self.seen, self.made = list[MicroBatch](), list[MadeUpdate]()
         self.found_inf: Tensor | None = None  # where the device decides: 1 for an update that is skipped
         self.unreadable = UnreadableCuts(max_unreadable)
         self.current_batch: Batch | None = None  # named when memory runs out
@@ -189,8 +149,7 @@ class TrainingModule(pl.LightningModule):
         devices.seed(seed_for("dropout", batch.seed), self.device)
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
         losses = self.recognizer.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
-        # with a graph they would keep its memory
-        self.seen.append((batch.ids, losses.total.detach(), ~losses.feasible))
+        self.guard.see(batch.ids, losses)
         loss = losses.total.sum()
         self.sums = self.sums.plus(
             loss=loss.detach(),
@@ -274,8 +233,7 @@ class TrainingModule(pl.LightningModule):
         self.log_update(numbers)
         is_skipped = ~(sums.loss.isfinite() & (sums.num_nonfinite == 0) & (sums.num_utterances > 0))
         counts = torch.stack([sums.num_unreadable, sums.num_utterances, sums.num_too_short, is_skipped.float()])
-        self.made.append(MadeUpdate(self.global_step, self.current_epoch, counts, self.seen))
-        self.seen = []
+        self.guard.end_update(self.global_step, self.current_epoch, counts)
         if self.found_inf is not None:
             self.found_inf.copy_(is_skipped)
         elif self.look():
@@ -288,17 +246,9 @@ class TrainingModule(pl.LightningModule):
             Diverged: too many updates in a row were skipped.
             RunFailed: too much could not be read.
         """
-        made, self.made, is_skipped = self.made, [], 0.0
-        # waits for the device
-        rows = devices.to_host(torch.stack([one.numbers for one in made])) if made else []
-        for one, (num_unreadable, num_utterances, num_too_short, is_skipped) in zip(made, rows, strict=True):
-            self.unreadable.end_update(one.epoch, int(num_unreadable), int(num_utterances))
-            if num_utterances:
-                self.guard.end_update(one.update, not is_skipped, int(num_too_short), one.seen, self.global_rank)
-            else:
-                self.guard.end_empty_update(one.update)
+        is_skipped = self.guard.look(self.unreadable, self.global_rank)
         self.log_update({"train/unreadable": float(self.unreadable.counts["total"]), **self.guard.metrics()})
-        return bool(is_skipped)
+        return is_skipped
 
     def configure_gradient_clipping(
         self,

@@ -33,7 +33,7 @@ NONE_DRAWN = [pytest.param(*pair.values, 0.999, id=pair.id) for pair in PAIRS]
 OPTIMIZERS = [file for file in FILES["optimizer"] if file.stem != "torch_adamw"]
 LOOKED_AT = ("soap", "psgd_kron", "sgd")  # at each update
 EVE = optim.grouped(partial(optim.Eve, lr=0.01, capturable=True))
-LOOKS = "TrainingModule.look"
+LOOKS = "NonfiniteGuard.look"
 
 
 def readers_of(module: TrainingModule, *batches: Batch, accumulate: int = 1, **options: Any) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,6 +12,7 @@ from torch.optim import Optimizer
 
 from asr import devices
 from asr.console import console
+from asr.training.decides_on_device import members_of
 from asr.training.module import TrainingModule
 from asr.training.processes import gather
 
@@ -121,9 +121,8 @@ def describe_groups(optimizer: Optimizer) -> list[str]:
     Options are named if another group of the same optimizer has another value.
     """
     stepped = getattr(optimizer, "optimizer", optimizer)  # if it steps another one in the backward pass
-    members: Sequence[Optimizer] = getattr(stepped, "optimizers", [stepped])  # if it is several as one
     lines = []
-    for member in members:
+    for member in members_of(stepped):
         # a schedule has set the lr of the first update already
         groups = [{**group, "lr": group.get("initial_lr", group.get("lr"))} for group in member.param_groups]
         for group in groups:

@@ -1,0 +1,33 @@
+"""Updates that nothing waits for: what the module and an optimizer must agree on."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+@runtime_checkable
+class DecidesOnDevice(Protocol):
+    """An optimizer that can skip a step without a word from the host.
+
+    Attributes:
+        capturable: whether it does now, so that a CUDA graph can replay its updates.
+        found_inf: (), on the device: a step changes nothing if it is not zero.
+    """
+
+    capturable: bool
+    found_inf: Tensor | None
+
+    def make_capturable(self) -> None:
+        """Compute all that changes from update to update on the device; a ValueError if it cannot."""
+
+    def update(self) -> None:
+        """Move the parameters by the gradients that are there; called by ``step``."""
+
+
+def members_of(optimizer: Optimizer) -> list[Optimizer]:
+    """Return the optimizers that step as one, or the optimizer itself."""
+    members: list[Optimizer] = getattr(optimizer, "optimizers", [optimizer])
+    return members
