@@ -36,7 +36,9 @@ def test_what_any_part_prints_during_a_run_never_stands_in_the_line_of_the_bar(m
     progress.on_train_start(trainer, None)
     StallWarning()._warn("loss", "stuck", "update 1: flat")
     UnreadableCuts().see(SimpleNamespace(skipped=[("a", "missing audio")]))
-    NonfiniteGuard().end_empty_update(2)
+    guard = NonfiniteGuard()
+    guard.end_update(2, 0, torch.tensor([1.0, 0.0, 0.0, 1.0]))
+    guard.look(UnreadableCuts())
     trainer.global_step = 500
     progress.on_validation_end(trainer, None)
     progress.on_exception(trainer, None)
