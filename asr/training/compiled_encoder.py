@@ -34,7 +34,7 @@ class CompiledEncoder(pl.Callback):
         encoder, num_features = pl_module.recognizer.encoder, len(pl_module.recognizer.normalize.mean)
         if trainer.is_global_zero:
             console.print_line(
-                "torch compiles the encoder before the first update, which takes minutes; later runs read what it keeps"
+                "torch compiles the encoder before the first update, which takes minutes; later runs reuse the code"
             )
         compile_layers(encoder)
         pl_module.recognizer.set_batch_count(0.0)

@@ -10,10 +10,10 @@ from torch.optim import Optimizer
 
 @runtime_checkable
 class DecidesOnDevice(Protocol):
-    """An optimizer that can skip a step without a word from the host.
+    """An optimizer that can skip a step although the host does not know that it should.
 
     Attributes:
-        capturable: whether it does now, so that a CUDA graph can replay its updates.
+        capturable: whether it can do so now; then a CUDA graph can replay its updates, too.
         found_inf: (), on the device: a step changes nothing if it is not zero.
     """
 

@@ -119,7 +119,8 @@ class TrainingModule(pl.LightningModule):
     def on_train_start(self) -> None:
         """Go to where gradients are taken: a checkpoint leaves the weights for evaluation in the recognizer."""
         go_to_training_point(self.trainer.optimizers)
-        members = members_of(self.trainer.optimizers[0])
+        self.look()  # callbacks find counts from the first update on
+        self.found_inf, members = None, members_of(self.trainer.optimizers[0])
         # a gradient scaler asks the device about every update
         if self._scaler is None and all(isinstance(one, DecidesOnDevice) and one.capturable for one in members):
             self.found_inf = torch.zeros((), device=self.device)
@@ -176,14 +177,16 @@ class TrainingModule(pl.LightningModule):
         if 0 <= self.trainer.max_steps <= self.global_step:  # -1 without a budget
             self.trainer.should_stop = True
         connector = self.trainer._logger_connector
-        if ends_update(self.trainer) and connector.should_update_logs:
+        is_logged = ends_update(self.trainer) and connector.should_update_logs
+        if is_logged or len(self.guard.made) >= self.guard.max_consecutive_skips:
             self.look()
+        if is_logged:
             connector.log_metrics(self.numbers)
 
     def log_update(self, numbers: Mapping[str, Tensor | float]) -> None:
         """Give numbers of an update to callbacks, and, at its end, to loggers if this update is logged.
 
-        Who reads those that are on a GPU waits for it. Lightning's ``log`` would take ten milliseconds for ten of them.
+        Reading a number that is on a GPU waits for the GPU. Lightning's ``log`` would take ten milliseconds for ten.
         """
         self.numbers |= {name: torch.as_tensor(number) for name, number in numbers.items()}
         self.trainer.callback_metrics.update(self.numbers)
@@ -207,14 +210,16 @@ class TrainingModule(pl.LightningModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Scale summed gradients to nats per token, and skip an update that is not finite or empty.
 
-        Where optimizers can decide it on the device, the host looks at logged updates; else now, and waits.
+        Where optimizers can do so on the device, the host looks only at logged updates; otherwise it looks now, and
+        waits.
         """
         gradients = self._gradients()
         norm = get_total_norm(gradients) if self.in_backward is None else self.in_backward.end(self.global_step)
         # all ranks should have the same gradients; they must decide the same, or DDP would wait forever
         local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), UpdateSums()
         loss_names = self.recognizer.head.loss_names
-        sums = local.over_ranks(self.trainer.strategy, norm.device, len(loss_names))
+        # the norm of no gradients is on the CPU, where what has not arrived yet would be read
+        sums = local.over_ranks(self.trainer.world_size, self.device, len(loss_names))
         # Lightning has divided the loss by the accumulated micro-batches, DDP the gradients by the ranks
         num_tokens = sums.num_tokens.clamp(min=1).to(torch.promote_types(norm.dtype, torch.float32))
         scale = self.trainer.accumulate_grad_batches * self.trainer.world_size / num_tokens
@@ -270,6 +275,8 @@ class TrainingModule(pl.LightningModule):
 
     def on_validation_start(self) -> None:
         """Go to where the recognizer is to be evaluated."""
+        if self.guard.made:
+            self.look()
         number_logged_update(self.trainer)  # a resumed run may begin with a validation
         go_to_evaluation_point(self.trainer.optimizers)
 
@@ -322,7 +329,7 @@ class TrainingModule(pl.LightningModule):
                     "by it; put their audio back and resume the run, or prepare the data again"
                 )
             self.scores[name] = result = score(utterances, self.unit)
-            sums = self.dev_sums[name].over_ranks(self.trainer.strategy, self.device, len(loss_names))
+            sums = self.dev_sums[name].over_ranks(self.trainer.world_size, self.device, len(loss_names))
             self.log_dict(sums.per_token(f"val/{name}", loss_names))
             self.log_dict({f"val/{name}/wer": result.wer, f"val/{name}/cer": result.cer})
         # the name that CheckpointCallback and EarlyStopping read
@@ -341,6 +348,9 @@ class TrainingModule(pl.LightningModule):
     def on_train_end(self) -> None:
         """Fail if no utterance of the whole run could be read."""
         self.look()
+        if self.found_inf is not None:
+            for member in members_of(self.trainer.optimizers[0]):
+                member.found_inf = None  # type: ignore[attr-defined]
         self.unreadable.end_training()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ class SkippedUpdate(Exception):
 
 
 class MicroBatch(NamedTuple):
-    """What of a micro-batch may have to be named: utterances, their losses (B,), and which are too short (B,)."""
+    """What may have to be named of a micro-batch: utterances, their losses (B,), and which are too short (B,)."""
 
     ids: tuple[str, ...]
     losses: Tensor

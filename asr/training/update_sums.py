@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from lightning.pytorch.strategies import Strategy
+import torch.distributed as dist
 from torch import Tensor
 
 ZERO = torch.zeros(())  # a 0-dim CPU tensor can be added to one of a GPU, and takes its device
 
 
 class UpdateSums(NamedTuple):
-    """Sums of one rank, as float32 scalars where a device computes them, or of all ranks, all as such; P parts.
+    """Sums of one rank, as float32 scalars if a device computes them, or of all ranks, all as such scalars; P parts.
 
     Attributes:
         num_utterances: that were read.
@@ -40,20 +40,21 @@ class UpdateSums(NamedTuple):
         # no item(): reading a sum of a GPU would wait for the whole backward pass
         return self._replace(**{name: getattr(self, name) + term for name, term in terms.items()})
 
-    def over_ranks(self, strategy: Strategy, device: torch.device, num_parts: int) -> UpdateSums:
+    def over_ranks(self, world_size: int, device: torch.device, num_parts: int) -> UpdateSums:
         """Return the sums over all ranks on a device, by one reduction for all; waits for no device."""
         known = torch.tensor([self.num_utterances, self.audio_s, self.num_unreadable])
         computed = self.loss, self.num_tokens, self.num_too_short, self.num_nonfinite
         # of a rank that could read nothing they are zeros on the CPU, one for all parts
         every = known, *(value.expand(1) for value in computed), self.parts.expand(num_parts)
-        local = torch.cat([value.to(device, non_blocking=True) for value in every])
-        sums = strategy.reduce(local, reduce_op="sum")  # Lightning's default is the mean
+        sums = torch.cat([value.to(device, non_blocking=True) for value in every])
+        if world_size > 1:
+            dist.all_reduce(sums)  # Lightning's own reduction waits for the devices of all ranks before it
         return UpdateSums(*sums[:-num_parts].unbind())._replace(parts=sums[-num_parts:])
 
     def per_token(self, prefix: str, part_names: Sequence[str]) -> dict[str, Tensor]:
         """Return what sums over all ranks give to log: the loss per target token and, if it has several, its parts.
 
-        Without a token they are not a number.
+        They are NaN if there are no tokens.
         """
         # of a loss with one part that is all
         parts = zip(part_names, self.parts, strict=True) if len(part_names) > 1 else ()

@@ -71,7 +71,11 @@ class Undo:
         self.params = [entry.param for _, entries in groups for entry in entries]
         # by name, because a step may replace a statistic by another tensor
         self.places = [(holder, key) for holder in holders for key, x in holder.items() if isinstance(x, Tensor)]
-        self.before = {kind: flattened(tensors) for kind, tensors in self._changing().items()}
+        # of one tensor, flattened is a view
+        self.before = {
+            kind: flattened(tensors) if len(tensors) > 1 else tensors[0].flatten().clone()
+            for kind, tensors in self._changing().items()
+        }
 
     def __call__(self, found_inf: Tensor) -> None:
         """Put everything back if the flag is not zero."""

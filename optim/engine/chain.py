@@ -82,7 +82,8 @@ class Chain(Optimizer):
 
     Attributes:
         found_inf: None, or a tensor of one element on the device, as torch's `GradScaler` makes it: a step changes
-            nothing if it is not zero, and no one waits for it. Needs ``capturable``.
+            nothing if it is not zero, and no one waits for it. Needs ``capturable``, and while it steps the memory of
+            parameters and state twice more.
 
     Raises:
         ValueError: an option is unknown or out of range, two transforms disagree about one, a parameter is not real

@@ -145,6 +145,11 @@ def test_a_step_with_found_inf_changes_nothing_and_others_are_as_ever(build):
         run(optimizer, params, [step])
     assert same(params, twins)
     assert all(state["step"] == 8 for state in optimizer.state.values())
+    steps = optimizer.param_groups[0]["shared_state"]["steps"].clone()
+    optimizer.zero_grad()
+    optimizer.found_inf = torch.ones(1)
+    optimizer.step()  # with nothing but its count
+    assert optimizer.param_groups[0]["shared_state"]["steps"] == steps
     plain = optim.SOAP(params)
     plain.found_inf = torch.zeros(())
     with pytest.raises(ValueError, match="capturable"):

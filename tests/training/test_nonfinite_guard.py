@@ -69,7 +69,7 @@ def test_a_skipped_update_leaves_weights_and_optimizer_as_they_were(optimizer):
     ]
     # where the device decides, the host looks at logged updates, of which this is none
     counted = [0] * 5 if optimizer is decides_on_device else [0, 1, 2, 2, 2]
-    assert [row.get("train/skipped_updates", 0) for row in seen] == counted
+    assert [row["train/skipped_updates"] for row in seen] == counted
     # skipped updates are updates of the budget, and the schedule advances
     assert trainer.global_step == 5
     assert trainer.lr_scheduler_configs[0].scheduler.last_epoch == 5
@@ -82,6 +82,20 @@ def test_a_gradient_scaler_is_told_of_the_skip():
     assert [row["train/skipped_updates"] for row in seen] == [0, 1, 2, 2]
     assert scaler.get_scale() == 2.0
     assert all(p.isfinite().all() for p in module.parameters())
+
+
+def test_where_the_device_decides_a_run_ends_after_the_same_number_of_updates_though_none_is_logged():
+    with pytest.raises(Diverged, match=r"50 updates in a row"):
+        trained([bad_batch()] * 60, module := tiny_module(decides_on_device), log_every_n_steps=1000)
+    assert module.trainer.global_step == 50
+
+
+def test_a_module_may_be_trained_again_with_an_optimizer_that_decides_elsewhere():
+    module, trainer, _ = trained([bad_batch()], tiny_module(decides_on_device))
+    assert trainer.optimizers[0].found_inf is None
+    module.optimizer_factory = adamw
+    trained([batch_of(60, 40), bad_batch()], module)
+    assert all(parameter.isfinite().all() for parameter in module.parameters())
 
 
 @pytest.mark.parametrize("optimizer", [adamw, decides_on_device])

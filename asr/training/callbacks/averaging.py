@@ -21,9 +21,9 @@ from asr.training.running_averages import RunningAverages
 class WeightAveraging(pl.Callback):
     """Averages the parameters of the recognizer; training and validation use the raw weights.
 
-    An update that was left out counts with the weights that it left as they were. Raw weights are those for evaluation,
-    also with an optimizer that trains elsewhere (`asr.training.evaluation_point`). Every process averages its own copy
-    of the weights; all copies are equal.
+    An update that was skipped counts too, with the unchanged weights. Raw weights are those for evaluation, also with
+    an optimizer that trains elsewhere (`asr.training.evaluation_point`). Every process averages its own copy of the
+    weights; all copies are equal.
 
     Args:
         every: average only the updates that this number divides.

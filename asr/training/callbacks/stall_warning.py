@@ -53,7 +53,7 @@ class LossTrend:
     best_update: int = 0
 
     def add(self, update: int, loss: Tensor, window: int) -> None:
-        """Add the loss () of an update, which is read at the end of a window alone: reading it waits for its device."""
+        """Add the loss () of an update, which is read only at the end of a window: reading it waits for its device."""
         is_finite = loss.isfinite()
         self.total = self.total + loss.where(is_finite, 0.0)
         self.num_finite, self.num = self.num_finite + is_finite, self.num + 1
@@ -102,6 +102,8 @@ class StallWarning(pl.Callback):
         num_worse = update - trend.best_update if math.isfinite(trend.best) else 0
         if num_worse < span:
             return self._warn("loss", "", "")
+        if self.found.get("loss"):
+            return  # reading the rate would wait for the device at every update
         self._warn(
             "loss",
             "stuck",
