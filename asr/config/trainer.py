@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CUDAAccelerator
-from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from asr.config.instantiate import instantiate
 from asr.errors import ConfigError
@@ -60,15 +60,16 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
         _set_ddp_options(trainer.strategy, peer_timeout_s)
     if in_backward:
         check_in_backward(trainer)
-    can_capture = isinstance(trainer.accelerator, CUDAAccelerator) and trainer.world_size == 1 and not in_backward
+    is_known = isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy)
+    can_capture = isinstance(trainer.accelerator, CUDAAccelerator) and is_known and not in_backward
     # a look for the first NaN reads from the device; what is asked to be exact is computed in one way throughout
-    is_plain = not node.get("detect_anomaly") and not node.get("deterministic")
+    is_plain = trainer.world_size == 1 and not node.get("detect_anomaly") and not node.get("deterministic")
     if can_capture and (captures or (captures is None and is_plain)):
         trainer.callbacks.append(CudaGraphs(any_encoder=bool(captures)))  # type: ignore[attr-defined]
     if captures and not can_capture:
         raise ConfigError(
-            "trainer.capture=true needs trainer=gpu, trainer.devices=1 and trainer.step_in_backward=false: "
-            "a graph computes all gradients of the encoder at once"
+            "trainer.capture=true needs trainer=gpu, ddp or slurm and trainer.step_in_backward=false: a graph computes "
+            "all gradients of the encoder at once"
         )
     return trainer
 

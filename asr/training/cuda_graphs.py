@@ -8,19 +8,25 @@ B utterances, T frames, F mel bins, D width.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from lightning.pytorch.overrides.distributed import _sync_module_states
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd import Function
 
 from asr.console import console
 from asr.training.decides_on_device import DecidesOnDevice, members_of
+from asr.training.loop_counters import ends_update
 from asr.training.module import TrainingModule
 
 STEPS = 16  # sizes per doubling
@@ -42,7 +48,8 @@ class Pass:
         num_frames: (B,).
         encodings: (B, T', D), written by ``forward``.
         lengths: (B,).
-        gradient: (B, T', D) by the encodings, read by ``backward``, which adds to the gradients of the parameters.
+        gradient: (B, T', D) by the encodings, read by ``backward``.
+        used: parameters that the pass depends on, and the gradients that ``backward`` adds to.
     """
 
     features: Tensor
@@ -52,6 +59,7 @@ class Pass:
     lengths: Tensor
     backward: torch.cuda.CUDAGraph
     gradient: Tensor
+    used: list[tuple[nn.Parameter, Tensor]]
 
 
 class _Replay(Function):
@@ -64,7 +72,7 @@ class _Replay(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         ctx.of_shape.gradient.copy_(gradient)
-        ctx.encoder.add_gradients(ctx.of_shape.backward)
+        ctx.encoder.add_gradients(ctx.of_shape)
         return None, None, None
 
 
@@ -147,23 +155,23 @@ class CapturedForward:
         # backward passes are outside of autocast
         with torch.cuda.graph(backward, **options), torch.autocast("cuda", enabled=False):
             gradients = torch.autograd.grad(encodings, self.parameters, gradient, allow_unused=True)
-            used = [pair for pair in zip(self.gradients, gradients, strict=True) if pair[1] is not None]
-            torch._foreach_add_(*map(list, zip(*used, strict=True)))
-        return Pass(features, num_frames, forward, encodings.detach(), lengths, backward, gradient)
+            of_parameters = zip(self.parameters, self.gradients, gradients, strict=True)
+            used = [(parameter, total, new) for parameter, total, new in of_parameters if new is not None]
+            torch._foreach_add_([total for _, total, _ in used], [new for *_, new in used])
+        pairs = [(parameter, total) for parameter, total, _ in used]
+        return Pass(features, num_frames, forward, encodings.detach(), lengths, backward, gradient, pairs)
 
-    def add_gradients(self, backward: torch.cuda.CUDAGraph) -> None:
+    def add_gradients(self, of_shape: Pass) -> None:
         """Replay a backward pass, and add its gradients to those of the parameters."""
         self.is_pending = False
-        before = [parameter.grad for parameter in self.parameters]
-        if before[0] is self.gradients[0]:
-            backward.replay()
-            return
-        torch._foreach_zero_(self.gradients)
-        backward.replay()
-        for parameter, gradient, earlier in zip(self.parameters, self.gradients, before, strict=True):
-            if earlier is not None and earlier is not gradient:
-                gradient.add_(earlier)
-            parameter.grad = gradient
+        others = [(parameter, total) for parameter, total in of_shape.used if parameter.grad is not total]
+        if fresh := [total for parameter, total in others if parameter.grad is None]:
+            torch._foreach_zero_(fresh)
+        for parameter, total in others:
+            if parameter.grad is not None:
+                total.copy_(parameter.grad)
+            parameter.grad = total
+        of_shape.backward.replay()
 
 
 def _has_room() -> bool:
@@ -211,25 +219,42 @@ class CapturedUpdate:
         self.graph.replay()
 
 
+def at_once(tensors: Sequence[Tensor], collective: Callable[[Tensor], Any]) -> None:
+    """Apply a collective operation in place, once for all tensors of a dtype."""
+    for dtype in dict.fromkeys(x.dtype for x in tensors):  # in the same order on all ranks
+        alike = [x for x in tensors if x.dtype == dtype]
+        flat = _flatten_dense_tensors(alike)
+        collective(flat)
+        torch._foreach_copy_(alike, _unflatten_dense_tensors(flat, alike))
+
+
 class CudaGraphs(pl.Callback):
     """Replays passes of the encoder in training, and updates of optimizers that can be captured, from CUDA graphs.
 
-    On one GPU: on several, the gradients would go past DistributedDataParallel.
+    On several GPUs this also takes the place of DistributedDataParallel, which graphs' gradients would go past: at the
+    end of an update all gradients are averaged at once, and the first rank's buffers are sent to the others.
 
     Args:
         any_encoder: whether to capture any encoder; else one that says ``can_be_captured``.
     """
 
     def __init__(self, any_encoder: bool) -> None:
-        self.any_encoder = any_encoder
+        self.any_encoder, self.is_on = any_encoder, False
         self.captured: CapturedForward | None = None
         self.optimizers: list[Any] = []
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Begin all ranks with the same weights, without DistributedDataParallel."""
+        assert isinstance(pl_module, TrainingModule)
+        self.is_on = self.any_encoder or getattr(pl_module.recognizer.encoder, "can_be_captured", False)
+        if self.is_on and isinstance(trainer.strategy, DDPStrategy):
+            vars(trainer.strategy)["configure_ddp"] = partial(_sync_module_states, pl_module)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take the place of the encoder's forward pass, and of the updates."""
         assert isinstance(pl_module, TrainingModule)
         encoder, (optimizer,) = pl_module.recognizer.encoder, trainer.optimizers
-        if not self.any_encoder and not getattr(encoder, "can_be_captured", False):
+        if not self.is_on:
             return
         self.captured = vars(encoder)["forward"] = CapturedForward(encoder)
         pl_module.keeps_gradients = True
@@ -240,14 +265,33 @@ class CudaGraphs(pl.Callback):
                     vars(member)["update"] = CapturedUpdate(member, self.captured.pool)
                     self.optimizers.append(member)
         what = "passes of the encoder" + (" and updates of the optimizer" if self.optimizers else "")
-        console.print_line(
-            f"{trainer.precision}; {what} are replayed from CUDA graphs (trainer.capture=false turns that off)"
-        )
+        if trainer.is_global_zero:
+            console.print_line(
+                f"{trainer.precision}; {what} are replayed from CUDA graphs (trainer.capture=false turns that off)"
+            )
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Forget a pass that had no backward pass, such as one without a feasible utterance."""
         if self.captured is not None:
             self.captured.is_pending = False
+
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Do for several ranks, at the end of an update, what DistributedDataParallel does.
+
+        Raises:
+            RuntimeError: a parameter has no gradient, which other ranks might have.
+        """
+        if not self.is_on or trainer.world_size == 1 or not ends_update(trainer):
+            return
+        trained = {name: p.grad for name, p in pl_module.named_parameters() if p.requires_grad}
+        if missing := [name for name, gradient in trained.items() if gradient is None]:
+            raise RuntimeError(
+                f"parameters without a gradient: {', '.join(missing[:3])}; with trainer.capture=true on several GPUs "
+                "each trained parameter needs one in every update: freeze or remove others"
+            )
+        gradients = [gradient for gradient in trained.values() if gradient is not None]
+        at_once(gradients, lambda flat: dist.all_reduce(flat.div_(trainer.world_size)))
+        at_once(list(pl_module.buffers()), lambda flat: dist.broadcast(flat, src=0))
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Put the encoder's own forward pass and the updates back."""

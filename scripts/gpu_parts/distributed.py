@@ -58,11 +58,15 @@ def _runs(setting: Setting, num: int) -> Iterator[Row]:
     length = ("trainer.max_steps=6", "trainer.val_check_interval=6", "data.batch.max_duration_s=10")
     words = (*TINY, setting.trainer, *length, "trainer.precision=32-true")
     train(setting.work, *words, f"trainer.accumulate_grad_batches={num}", "run_dir=alone")
-    ranks = ("+trainer.strategy=ddp", f"trainer.devices={num}", "trainer.num_nodes=1", "run_dir=ranks")
-    train(setting.work, *words, *ranks, launcher=torchrun(num))
-    weights = [last_checkpoint(setting.work / name)["state_dict"] for name in ("alone", "ranks")]
-    check = f"asr-train with {num} rank(s) of DDP under torchrun: weights, to those of one process"
-    yield at_most(check, largest_difference(*weights), LIMIT)
+    for capture in ("false", "true") if setting.on_gpu else ("false",):
+        options = ("+trainer.strategy=ddp", f"trainer.devices={num}", "trainer.num_nodes=1")
+        name = f"ranks-{capture}"
+        train(setting.work, *words, *options, f"trainer.capture={capture}", f"run_dir={name}", launcher=torchrun(num))
+        weights = [last_checkpoint(setting.work / folder)["state_dict"] for folder in ("alone", name)]
+        check = (
+            f"asr-train with {num} rank(s) under torchrun, trainer.capture={capture}: weights, to those of one process"
+        )
+        yield at_most(check, largest_difference(*weights), LIMIT)
 
 
 def trained(device: str, rank: int, world_size: int) -> dict[str, torch.Tensor]:

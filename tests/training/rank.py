@@ -15,7 +15,9 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 
 from asr.data.loading.batch import Batch
+from asr.training import cuda_graphs
 from asr.training.callbacks.averaging import WeightAveraging
+from asr.training.cuda_graphs import CudaGraphs
 from asr.training.module import TrainingModule
 from tests.training import runs
 from tests.training.heads import module_with, share_of
@@ -92,6 +94,19 @@ def with_a_zipformer(folder: Path) -> dict[str, Any]:
     return {"whole": whole, "resumed": weights_after("parts", 6)}
 
 
+def with_captured_passes(folder: Path) -> dict[str, Any]:
+    """Train a Zipformer as on GPUs with CUDA graphs, where none can be captured, and with DistributedDataParallel."""
+    cuda_graphs.MAX_GRAPHS = 0
+    runs.tiny_module = module_with_zipformer  # type: ignore[attr-defined]
+    accumulated = {"accumulate_grad_batches": 2, "gradient_clip_val": 1.0}
+    captured = runs.run(folder / "captured", 6, [CudaGraphs(any_encoder=True)], **accumulated, **both())
+    assert captured.trainer.model is captured
+    return {
+        "captured": captured.state_dict(),
+        "wrapped": runs.run(folder / "wrapped", 6, **accumulated, **both()).state_dict(),
+    }
+
+
 def with_one_development_batch(folder: Path) -> dict[str, float]:
     """Validate after each of two updates, with a development set of which the second process gets nothing."""
     module, trainer = tiny_module(), tiny_trainer(2, (), **both(), val_check_interval=1)
@@ -112,5 +127,6 @@ if __name__ == "__main__":
         with_two_views_of_two_layers,
         with_one_development_batch,
         with_a_zipformer,
+        with_captured_passes,
     )
     torch.save({training.__name__: training(folder) for training in trainings}, folder / f"{RANK}.pt")

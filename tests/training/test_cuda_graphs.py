@@ -93,6 +93,7 @@ def test_what_is_frozen_or_trained_from_now_on_is_captured_anew(without_gpu):
         for _ in range(2):
             encode(*batch)[0].sum().backward()
         assert len(encode.passes) == 1
+        assert encoder.unused.grad is None
         parameter.requires_grad_(requires_grad=False)
     assert not encode(*batch)[0].requires_grad
 
@@ -117,6 +118,22 @@ def test_an_update_is_captured_for_its_options_and_for_gradients_that_stay(witho
     optimizer.param_groups[0]["lr"].fill_(0.2)
     torch._foreach_zero_([parameter.grad])
     assert num_computed() == 6
+
+
+def test_on_several_ranks_a_parameter_without_a_gradient_is_named():
+    graphs, module = CudaGraphs(any_encoder=True), tiny_module()
+    graphs.is_on = True
+    trainer = SimpleNamespace(world_size=2, fit_loop=SimpleNamespace(_should_accumulate=lambda: False))
+    with pytest.raises(RuntimeError, match=r"recognizer\.encoder"):
+        graphs.on_after_backward(trainer, module)
+
+
+@pytest.mark.slow
+def test_ranks_with_captured_passes_make_the_updates_of_distributed_data_parallel(ranks):
+    """Weights, and the state of whitening, which all ranks have from the first."""
+    first, second = (rank.left["with_captured_passes"] for rank in ranks)
+    torch.testing.assert_close(first["captured"], first["wrapped"], rtol=1e-4, atol=1e-6)
+    assert runs.same(first["captured"], second["captured"])
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
