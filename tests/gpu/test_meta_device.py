@@ -15,10 +15,12 @@ from torch.optim import Optimizer
 import optim
 from asr.data.loading.batch import Batch
 from asr.models.encoders.zipformer import scaling
+from asr.training import cuda_graphs
 from asr.training.callbacks.averaging import WeightAveraging
 from asr.training.callbacks.cost import TrainingCost
 from asr.training.callbacks.progress import TrainingProgress
 from asr.training.callbacks.stall_warning import StallWarning
+from asr.training.cuda_graphs import CapturedUpdate, CudaGraphs
 from asr.training.module import TrainingModule
 from tests.gpu.meta_device import meta_ranks, meta_trainer, reads_recorded
 from tests.gpu.trainings import PAIRS, batch, module_of
@@ -80,11 +82,20 @@ def test_callbacks_read_nothing_on_the_device():
     assert readers_of(module, *batches, callbacks=callbacks) == ["describe_groups", LOOKS]  # rates
 
 
-@pytest.mark.parametrize(("make", "num_looks"), [(adamw, 3), (EVE, 1)])
-def test_ranks_send_each_other_nothing_that_is_on_a_cpu(make, num_looks):
+@pytest.mark.parametrize(
+    ("make", "callbacks", "num_looks"),
+    [
+        pytest.param(adamw, [], 3, id="adamw"),
+        pytest.param(EVE, [], 1, id="eve"),
+        pytest.param(optim.grouped(partial(optim.Eve, lr=0.01)), [CudaGraphs(any_encoder=True)], 1, id="captured"),
+    ],
+)
+def test_ranks_send_each_other_nothing_that_is_on_a_cpu(monkeypatch, make, callbacks, num_looks):
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 0)
+    monkeypatch.setattr(CapturedUpdate, "__call__", lambda update: update.compute())
     batches = batch_of(60, 44), unread("lost"), batch_of(52, 61)
     with meta_ranks(2) as strategy:
-        options = {"strategy": strategy, "devices": 2, "use_distributed_sampler": False}
+        options = {"strategy": strategy, "devices": 2, "use_distributed_sampler": False, "callbacks": callbacks}
         readers = readers_of(tiny_module(make), *batches, **options)
     # the second update has nothing to send but zeros
     assert readers == [LOOKS] * num_looks
