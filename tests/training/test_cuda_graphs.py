@@ -14,6 +14,7 @@ import optim
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.training import cuda_graphs
 from asr.training.cuda_graphs import STEPS, CapturedForward, CapturedUpdate, CudaGraphs, rounded
+from tests.gpu.recorded_graphs import recorded_graphs
 from tests.training import runs
 from tests.training.tiny import tiny_module
 
@@ -140,8 +141,6 @@ def test_ranks_with_captured_passes_make_the_updates_of_distributed_data_paralle
 def test_a_run_with_capturable_updates_is_resumed_bit_for_bit_and_puts_everything_back(
     tmp_path, monkeypatch, accumulate
 ):
-    monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 0)
-    monkeypatch.setattr(CapturedUpdate, "__call__", lambda update: update.compute())
     monkeypatch.setattr(runs, "tiny_module", lambda: tiny_module(lambda named: optim.Eve(list(named), lr=0.01)))
 
     def trained(folder: str, max_steps: int) -> dict[str, torch.Tensor]:
@@ -153,5 +152,8 @@ def test_a_run_with_capturable_updates_is_resumed_bit_for_bit_and_puts_everythin
         assert isinstance(optimizer.param_groups[0]["lr"], torch.Tensor)
         return module.recognizer.state_dict()
 
-    trained("resumed", 4)
-    assert runs.same(trained("resumed", 8), trained("whole", 8))
+    with recorded_graphs() as graphs:
+        trained("resumed", 4)
+        resumed = trained("resumed", 8)
+        assert graphs.num_replays > 0
+        assert runs.same(resumed, trained("whole", 8))
