@@ -40,7 +40,8 @@ CASES = [
 
 def batches() -> list[Batch]:
     """Return batches of two shapes that are not padded, one of them with a NaN."""
-    found = [batch(*((64, 52) if seed % 3 else (48, 44, 40)), seed=seed) for seed in range(10)]
+    shapes = ((64, 52), (64, 44), (48, 44, 40))
+    found = [batch(*shapes[seed % 3], seed=seed) for seed in range(10)]
     found[7].features[0, 3, 2] = float("nan")
     return found
 
