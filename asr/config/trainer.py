@@ -62,7 +62,8 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
         check_in_backward(trainer)
     is_known = isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy)
     can_capture = isinstance(trainer.accelerator, CUDAAccelerator) and is_known and not in_backward
-    # a look for the first NaN reads from the device; what is asked to be exact is computed in one way throughout
+    # nobody has run it on several GPUs; a look for the first NaN reads from the device; what is asked to be exact is
+    # computed in one way throughout
     is_plain = trainer.world_size == 1 and not node.get("detect_anomaly") and not node.get("deterministic")
     if can_capture and (captures or (captures is None and is_plain)):
         trainer.callbacks.append(CudaGraphs(any_encoder=bool(captures)))  # type: ignore[attr-defined]

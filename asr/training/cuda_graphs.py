@@ -242,6 +242,7 @@ class CudaGraphs(pl.Callback):
         self.any_encoder, self.is_on = any_encoder, False
         self.captured: CapturedForward | None = None
         self.optimizers: list[Any] = []
+        self.buffers: list[Tensor] = []  # of all modules, which buffers() would walk through at each update
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Begin all ranks with the same weights, without DistributedDataParallel."""
@@ -257,7 +258,7 @@ class CudaGraphs(pl.Callback):
         if not self.is_on:
             return
         self.captured = vars(encoder)["forward"] = CapturedForward(encoder)
-        pl_module.keeps_gradients = True
+        pl_module.keeps_gradients, self.buffers = True, list(pl_module.buffers())
         for member in members_of(optimizer):
             if isinstance(member, DecidesOnDevice):
                 with suppress(ValueError):  # it decides by numbers
@@ -283,15 +284,16 @@ class CudaGraphs(pl.Callback):
         """
         if not self.is_on or trainer.world_size == 1 or not ends_update(trainer):
             return
-        trained = {name: p.grad for name, p in pl_module.named_parameters() if p.requires_grad}
-        if missing := [name for name, gradient in trained.items() if gradient is None]:
+        assert isinstance(pl_module, TrainingModule)
+        gradients = [p.grad for p in pl_module.all_parameters if p.requires_grad and p.grad is not None]
+        if len(gradients) < sum(p.requires_grad for p in pl_module.all_parameters):
+            missing = [name for name, p in pl_module.named_parameters() if p.requires_grad and p.grad is None]
             raise RuntimeError(
                 f"parameters without a gradient: {', '.join(missing[:3])}; with trainer.capture=true on several GPUs "
                 "each trained parameter needs one in every update: freeze or remove others"
             )
-        gradients = [gradient for gradient in trained.values() if gradient is not None]
         at_once(gradients, lambda flat: dist.all_reduce(flat.div_(trainer.world_size)))
-        at_once(list(pl_module.buffers()), lambda flat: dist.broadcast(flat, src=0))
+        at_once(self.buffers, lambda flat: dist.broadcast(flat, src=0))
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Put the encoder's own forward pass and the updates back."""

@@ -90,11 +90,12 @@ class Measured:
         self.ms = statistics.fmean(timed_ms(step, setting.on_gpu) for _ in range(2 * num_seeds))
         self.gigabytes = (torch.cuda.max_memory_allocated() - others) / 1e9 if setting.on_gpu else 0.0
         self.audio_s_per_s = 1e3 * size * seconds / self.ms
+        self.num_kernels = num_kernels(step)[0] if setting.on_gpu else 0
 
     def text(self) -> str:
         """Return speed, memory and kernels."""
         text = f"{self.audio_s_per_s:,.0f} audio s/s, {self.ms:.3g} ms"
-        return f"{text}, {self.gigabytes:.2f} GB, {num_kernels(self.step)[0]} kernels" if self.gigabytes else text
+        return f"{text}, {self.gigabytes:.2f} GB, {self.num_kernels} kernels" if self.gigabytes else text
 
 
 def _sizes(setting: Setting) -> tuple[int, ...]:
@@ -168,7 +169,7 @@ def _compiled(setting: Setting, name: str) -> Iterator[Row]:
             yield Row(f"{name}, {how}, {size} utterances", found.text())
             most = MOST_COMPILED_KERNELS.get(name)
             if most and (size, how) == (8, "compiled") and setting.on_gpu:
-                yield at_most(f"{name}, compiled, kernels", num_kernels(found.step)[0], most)
+                yield at_most(f"{name}, compiled, kernels", found.num_kernels, most)
 
 
 def _largest(setting: Setting, name: str) -> Row:

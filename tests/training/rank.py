@@ -15,10 +15,10 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 
 from asr.data.loading.batch import Batch
-from asr.training import cuda_graphs
 from asr.training.callbacks.averaging import WeightAveraging
 from asr.training.cuda_graphs import CudaGraphs
 from asr.training.module import TrainingModule
+from tests.gpu.recorded_graphs import recorded_graphs
 from tests.training import runs
 from tests.training.heads import module_with, share_of
 from tests.training.test_unreadable import unread
@@ -95,16 +95,15 @@ def with_a_zipformer(folder: Path) -> dict[str, Any]:
 
 
 def with_captured_passes(folder: Path) -> dict[str, Any]:
-    """Train a Zipformer as on GPUs with CUDA graphs, where none can be captured, and with DistributedDataParallel."""
-    cuda_graphs.MAX_GRAPHS = 0
+    """Train a Zipformer with graphs that are replayed, and with DistributedDataParallel."""
     runs.tiny_module = module_with_zipformer  # type: ignore[attr-defined]
     accumulated = {"accumulate_grad_batches": 2, "gradient_clip_val": 1.0}
-    captured = runs.run(folder / "captured", 6, [CudaGraphs(any_encoder=True)], **accumulated, **both())
-    assert captured.trainer.model is captured
-    return {
-        "captured": captured.state_dict(),
-        "wrapped": runs.run(folder / "wrapped", 6, **accumulated, **both()).state_dict(),
-    }
+    with recorded_graphs() as graphs:
+        captured = runs.run(folder / "captured", 6, [CudaGraphs(any_encoder=True)], **accumulated, **both())
+        assert captured.trainer.model is captured
+        assert graphs.num_replays > 0
+        wrapped = runs.run(folder / "wrapped", 6, **accumulated, **both())
+    return {"captured": captured.state_dict(), "wrapped": wrapped.state_dict()}
 
 
 def with_one_development_batch(folder: Path) -> dict[str, float]:

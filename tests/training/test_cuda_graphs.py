@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -65,16 +64,14 @@ class Scale(nn.Module):
 
 
 @pytest.fixture
-def without_gpu(monkeypatch):
-    """Let a capture compute at once, and a replay do nothing."""
-    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
-    monkeypatch.setattr(cuda_graphs, "_has_room", lambda: True)
+def recorded(monkeypatch):
     monkeypatch.setattr(SeesAutocast, "seen", [])
+    with recorded_graphs():
+        yield
 
 
 @pytest.mark.filterwarnings("ignore:User provided device_type")
-def test_a_pass_is_captured_as_it_is_computed_backward_without_autocast(without_gpu):
+def test_a_pass_is_captured_as_it_is_computed_backward_without_autocast(recorded):
     encoder = Scale()
     encode, batch = CapturedForward(encoder), (torch.randn(2, 4, 3), torch.tensor([4, 3]))
     for _ in range(2):
@@ -87,7 +84,7 @@ def test_a_pass_is_captured_as_it_is_computed_backward_without_autocast(without_
     assert SeesAutocast.seen == [True, False] * 2
 
 
-def test_what_is_frozen_or_trained_from_now_on_is_captured_anew(without_gpu):
+def test_what_is_frozen_or_trained_from_now_on_is_captured_anew(recorded):
     encoder = Scale()
     encode, batch = CapturedForward(encoder), (torch.randn(2, 4, 3), torch.tensor([4, 3]))
     for parameter in (encoder.unused, encoder.scale):
@@ -99,31 +96,33 @@ def test_what_is_frozen_or_trained_from_now_on_is_captured_anew(without_gpu):
     assert not encode(*batch)[0].requires_grad
 
 
-def test_an_update_is_captured_for_its_options_and_for_gradients_that_stay(without_gpu):
+def test_an_update_is_captured_for_its_options_and_for_gradients_that_stay(recorded):
     parameter = nn.Parameter(torch.ones(3))
     parameter.grad = torch.ones(3)
     optimizer = optim.AdamW([parameter], lr=0.1, capturable=True)
-    vars(optimizer)["update"] = CapturedUpdate(optimizer, None)
+    captured = vars(optimizer)["update"] = CapturedUpdate(optimizer, None)
 
-    def num_computed() -> int:
+    def graph_of_four_steps() -> object:
+        before = float(optimizer.state[parameter].get("step", 0))
         for _ in range(4):
             optimizer.step()
-        return int(optimizer.state[parameter]["step"])
+        assert optimizer.state[parameter]["step"] == before + 4
+        return captured.graph
 
-    # of four updates the first is computed, the second captured, which computes it here, and others are replayed
-    assert num_computed() == 2
+    first = graph_of_four_steps()
     optimizer.param_groups[0]["weight_decay"] = 0.5
-    assert num_computed() == 4
+    second = graph_of_four_steps()
     parameter.grad = torch.ones(3)
-    assert num_computed() == 6
+    third = graph_of_four_steps()
+    assert len({first, second, third, None}) == 4
     optimizer.param_groups[0]["lr"].fill_(0.2)
     torch._foreach_zero_([parameter.grad])
-    assert num_computed() == 6
+    assert graph_of_four_steps() is third
 
 
 def test_on_several_ranks_a_parameter_without_a_gradient_is_named():
     graphs, module = CudaGraphs(any_encoder=True), tiny_module()
-    graphs.is_on = True
+    graphs.is_on, module.all_parameters = True, list(module.parameters())
     trainer = SimpleNamespace(world_size=2, fit_loop=SimpleNamespace(_should_accumulate=lambda: False))
     with pytest.raises(RuntimeError, match=r"recognizer\.encoder"):
         graphs.on_after_backward(trainer, module)

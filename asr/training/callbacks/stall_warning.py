@@ -101,16 +101,16 @@ class StallWarning(pl.Callback):
         trend.add(update, trainer.callback_metrics["train/loss"], window=max(1, span // 10))
         num_worse = update - trend.best_update if math.isfinite(trend.best) else 0
         if num_worse < span:
-            return self._warn("loss", "", "")
-        if self.found.get("loss"):
-            return  # reading the rate would wait for the device at every update
-        self._warn(
-            "loss",
-            "stuck",
-            f"update {update}: the loss has not improved for {num_worse} updates (mean {trend.mean:.3f}, best "
-            f"{trend.best:.3f} by update {trend.best_update}; lr now {float(trainer.callback_metrics['train/lr']):.3g}"
-            f"). With a good WER, near the end, that is normal. Otherwise likely: {STUCK}.",
-        )
+            self._warn("loss", "", "")
+        elif not self.found.get("loss"):  # or reading the rate would wait for the device at every update
+            lr = float(trainer.callback_metrics["train/lr"])
+            self._warn(
+                "loss",
+                "stuck",
+                f"update {update}: the loss has not improved for {num_worse} updates (mean {trend.mean:.3f}, best "
+                f"{trend.best:.3f} by update {trend.best_update}; lr now {lr:.3g}). With a good WER, near the end, "
+                f"that is normal. Otherwise likely: {STUCK}.",
+            )
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check the hypotheses and the error rates."""
