@@ -101,7 +101,7 @@ def test_whitening_that_does_not_wait_for_the_device_is_whitening_that_does(
 def test_training_an_encoder_on_all_branches_of_a_gpu_is_training_it_on_those_of_a_cpu(monkeypatch, gpu, causal, drawn):
     monkeypatch.setattr(scaling, "draw", lambda: drawn)
     torch.manual_seed(0)
-    encoder = ZipformerEncoder(80, **WAVE, causal=causal, chunk_size=[16], left_context_frames=[32]).train()
+    encoder = ZipformerEncoder(80, **WAVE, causal=causal, chunk_size=[32, 16], left_context_frames=[64, -1]).train()
     encoder.set_batch_count(1e6)
     probabilities = {name: value.clone() for name, value in encoder.named_buffers()}
     features, num_frames, found = torch.randn(3, 101, 80), torch.tensor([101, 80, 9]), []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,16 +23,18 @@ class Chunks:
     """A way to divide an utterance.
 
     Attributes:
-        size: frames of a chunk.
-        left_context: chunks before its own that a frame may attend to; None: all.
+        size: frames of a chunk: a number, or, on a GPU, (), so that passes with any size launch the same kernels.
+        left_context: chunks before its own that a frame may attend to; None: all. A number or () likewise.
+        smallest: least size that may be drawn.
     """
 
-    size: int
-    left_context: int | None
+    size: Any
+    left_context: Any
+    smallest: int
 
     def downsampled(self, factor: int) -> Chunks:
         """Return the same chunks at a frame rate that is lower by a factor, which divides their size."""
-        return Chunks(self.size // factor, self.left_context)
+        return Chunks(self.size // factor, self.left_context, self.smallest // factor)
 
     def hidden(self, num_frames: int, device: torch.device) -> Tensor:
         """Return (T, T) true where a frame must not attend to: in later chunks, and in those too far back."""
@@ -51,7 +54,8 @@ def draw_chunks(chunk_size: Sequence[int], left_context_frames: Sequence[int]) -
     if size == ALL:
         return None
     left = _one_of(left_context_frames)
-    return Chunks(size, None if left == ALL else max(1, left // size))
+    smallest = min(size for size in chunk_size if size != ALL)
+    return Chunks(size, None if left == ALL else max(1, left // size), smallest)
 
 
 def _one_of(choices: Sequence[int]) -> int:

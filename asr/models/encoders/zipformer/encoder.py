@@ -12,18 +12,20 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
+from asr import devices
 from asr.models.encoders.zipformer.attention import PENALTY_PROBABILITY, HeadSize
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.chunks import ALL, Chunks, draw_chunks
 from asr.models.encoders.zipformer.layer import LayerSize, ZipformerEncoderLayer
 from asr.models.encoders.zipformer.modules import OUTPUT_DOWNSAMPLING_FACTOR, SimpleDownsample
-from asr.models.encoders.zipformer.scaling import BatchCount, FloatLike, ScheduledFloat
+from asr.models.encoders.zipformer.scaling import BatchCount, FloatLike, ScheduledFloat, refilled
 from asr.models.encoders.zipformer.stack import ZipformerStack
 from asr.models.encoders.zipformer.subsampling import ZipformerSubsampling, halved_frames
 from asr.models.encoders.zipformer.whiten import Whiten
 
 WARMUP_BATCHES = 4000.0
 MASK_PROBABILITY = 0.125  # for each of two parts of the channels
+EVERYTHING = 1 << 30  # chunks: more than any utterance has
 
 HiddenDim = Annotated[int, Field(ge=4)]  # of which three quarters are at least one channel, and a quarter too
 EvenDim = Annotated[int, Field(ge=2, multiple_of=2)]
@@ -108,6 +110,7 @@ class ZipformerEncoder(nn.Module):
         self.ref_duration_s = ref_duration_s
         self.batch_count = BatchCount()
         self.chunks: Chunks | None = None
+        self.chunk_values = torch.empty(0)  # size and left context on a GPU
         self.has_begun = False
         falling = ScheduledFloat(self.batch_count, (0.0, 3 * dropout), (20_000.0, dropout))
         self.encoder_embed = ZipformerSubsampling(
@@ -183,8 +186,15 @@ class ZipformerEncoder(nn.Module):
             What has been drawn: passes for which it is equal launch the same kernels.
         """
         works = self.batch_count.begin_pass(device)
-        self.chunks, self.has_begun = self._draw_chunks(slice(None)), True
-        return self.chunks, works
+        chunks, self.has_begun = self._draw_chunks(slice(None)), True
+        if chunks is None or not devices.on_accelerator(self.batch_count.values):
+            self.chunks = chunks
+            return chunks, works
+        left = EVERYTHING if chunks.left_context is None else chunks.left_context
+        self.chunk_values = refilled(self.chunk_values, [chunks.size, left], device)
+        size, left_context = self.chunk_values.unbind()
+        self.chunks = Chunks(size, left_context, chunks.smallest)
+        return True, works
 
     def _draw_chunks(self, choices: slice) -> Chunks | None:
         return draw_chunks(self.chunk_size[choices], self.left_context_frames[choices]) if self.causal else None

@@ -19,7 +19,7 @@ from asr.models.encoders.zipformer.attention import (
     SelfAttention,
 )
 from asr.models.encoders.zipformer.balancer import Balancer
-from asr.models.encoders.zipformer.chunks import WHOLE, StreamingCache
+from asr.models.encoders.zipformer.chunks import WHOLE, Chunks, StreamingCache
 from asr.models.encoders.zipformer.modules import BypassModule, ConvolutionModule, FeedforwardModule
 from asr.models.encoders.zipformer.scaling import (
     LOG_SCALE_LIMIT,
@@ -64,13 +64,13 @@ class Frames:
         padding: (B, T) bool, true after an utterance's end.
         attn_mask: (B, 1, T or 1, S), 0 where a frame may attend to, far below 0 elsewhere.
         equal: (B, T or 1, S), in training: weights of a frame that attends equally to all that it may attend to.
-        chunk_size: frames of a chunk; None: the whole utterance is one.
+        chunks: how convolutions divide an utterance; None: it is one chunk.
     """
 
     pos_emb: Tensor
     padding: Tensor
     attn_mask: Tensor
-    chunk_size: int | None
+    chunks: Chunks | None
     equal: Tensor | None = None
 
 
@@ -163,7 +163,7 @@ class ZipformerEncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, frames: Frames, draws: Draws | None = None, cache: StreamingCache = WHOLE) -> Tensor:
         """Apply the layer to x (B, T, D), and to what is kept of the frames before; without draws in evaluation."""
-        before, convolved = x, (frames.padding, frames.chunk_size, cache)
+        before, convolved = x, (frames.padding, frames.chunks, cache)
         # one factor for all three modules that attend: an utterance goes without attention, not without one of them
         attends, convolves1, feeds2, convolves2, feeds3, enters = (None,) * 6 if draws is None else draws.kept
         dropout1, dropout2, dropout3 = (None,) * 3 if draws is None else draws.dropout

@@ -15,7 +15,7 @@ from torch.autograd import Function
 
 from asr.models.depthwise import DepthwiseConv1d, depthwise_conv1d
 from asr.models.encoders.zipformer.balancer import Balancer
-from asr.models.encoders.zipformer.chunks import StreamingCache
+from asr.models.encoders.zipformer.chunks import Chunks, StreamingCache
 from asr.models.encoders.zipformer.scaling import (
     BIAS_RANGE,
     BatchCount,
@@ -65,25 +65,45 @@ class ChunkCausalDepthwiseConv1d(nn.Module):
         self.chunkwise_conv = DepthwiseConv1d(channels, kernel_size)
         self.chunkwise_conv_scale = nn.Parameter(torch.zeros(2, channels, kernel_size))
 
-    def forward(self, x: Tensor, lengths: Tensor, chunk_size: int | None, cache: StreamingCache) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor, chunks: Chunks | None, cache: StreamingCache) -> Tensor:
         """Convolve x (B, T, D) of valid lengths (B,) in chunks; None makes each utterance one chunk."""
         past = cache.pad(x, self.kernel_size // 2)
         past = depthwise_conv1d(past, self.causal_conv.weight, self.causal_conv.bias)  # type: ignore[arg-type]
-        if chunk_size is None:
-            return past + self.chunkwise_conv(x) * self.chunk_scale(x.shape[1], lengths)
-        # chunks become rows of the batch, so that the convolution pads each of them with zeros
-        chunks = F.pad(x, (0, 0, 0, -x.shape[1] % chunk_size)).unflatten(1, (-1, chunk_size))
+        if chunks is None:
+            return past + self.chunkwise_conv(x) * self.chunk_scale(torch.arange(x.shape[1], device=x.device), lengths)
         # a chunk ends where it would in a longer utterance: else the last one would depend on what comes later
+        if isinstance(size := chunks.size, Tensor):
+            frames, ends = torch.arange(x.shape[1], device=x.device), size.reshape(1)
+            return past + self._convolved_by_turns(x, frames // size, chunks) * self.chunk_scale(frames % size, ends)
+        # chunks become rows of the batch, so that the convolution pads each of them with zeros
+        rows = F.pad(x, (0, 0, 0, -x.shape[1] % size)).unflatten(1, (-1, size))
         # not torch.tensor, which waits for a GPU to have copied it
-        ends = torch.full((1,), chunk_size, device=x.device)
-        within = self.chunkwise_conv(chunks.flatten(0, 1)) * self.chunk_scale(chunk_size, ends)
+        ends = torch.full((1,), size, device=x.device)
+        within = self.chunkwise_conv(rows.flatten(0, 1)) * self.chunk_scale(torch.arange(size, device=x.device), ends)
         return past + within.reshape(x.shape[0], -1, x.shape[2])[:, : x.shape[1]]
 
-    def chunk_scale(self, num_frames: int, ends: Tensor) -> Tensor:
-        """Return factors (E, T, D) for the T frames of chunks that end at ``ends`` (E,)."""
+    def _convolved_by_turns(self, x: Tensor, chunk_of: Tensor, chunks: Chunks) -> Tensor:
+        """Convolve within chunks whose size is on the device, where no shape can depend on it.
+
+        The chunks take turns. Those of one turn are so far apart that no kernel reaches from one to the next, and what
+        is between them is zero.
+
+        Args:
+            x: (B, T, D).
+            chunk_of: (T,) number of each frame's chunk.
+            chunks: their size is a tensor.
+        """
+        num_turns = -(-(self.kernel_size // 2) // chunks.smallest) + 1
+        turns = torch.arange(num_turns, device=x.device)[:, None, None, None]
+        is_turn = chunk_of[None, None, :, None] % num_turns == turns
+        alone = torch.where(is_turn, x, 0.0).flatten(0, 1)
+        return self.chunkwise_conv(alone).unflatten(0, (num_turns, -1)).where(is_turn, 0.0).sum(dim=0)
+
+    def chunk_scale(self, frames: Tensor, ends: Tensor) -> Tensor:
+        """Return factors (E, T, D) for frames (T,), counted in their chunks, which end at ``ends`` (E,)."""
         # the last row is for frames that are not near an end
         left, right = F.pad(self.chunkwise_conv_scale, (0, 1)).transpose(1, 2)
-        frames, far = torch.arange(num_frames, device=ends.device), self.kernel_size
+        far = self.kernel_size
         place = frames + far - ends.unsqueeze(1)
         place = torch.where((place >= 0) & (place < far), place, far)
         return 1.0 + left[frames.clamp(max=far)] + right[place]
@@ -119,13 +139,13 @@ class ConvolutionModule(nn.Module):
         self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5))
         self.out_proj = ActivationDropoutAndLinear(channels, channels, SWOOSH_R, scale=0.05)
 
-    def forward(self, x: Tensor, padding: Tensor, chunk_size: int | None, cache: StreamingCache) -> Tensor:
-        """Convolve x (B, T, D); padding (B, T) true after an utterance's end; chunk_size None: all in one chunk."""
+    def forward(self, x: Tensor, padding: Tensor, chunks: Chunks | None, cache: StreamingCache) -> Tensor:
+        """Convolve x (B, T, D); padding (B, T) true after an utterance's end; chunks None: all in one."""
         x, gate = self.in_proj(x).chunk(2, dim=-1)
         # the convolution would carry padding into the last valid frames
         x = gated(x, self.balancer1(gate), torch.sigmoid, padding.unsqueeze(2))
         if isinstance(self.depthwise_conv, ChunkCausalDepthwiseConv1d):
-            x = self.depthwise_conv(x, (~padding).sum(dim=1), chunk_size, cache)
+            x = self.depthwise_conv(x, (~padding).sum(dim=1), chunks, cache)
         else:
             x = self.depthwise_conv(x)
         return self.out_proj(self.whiten(self.balancer2(x)))

@@ -66,12 +66,8 @@ class BatchCount:
         works = tuple(map(self.works, self.seldom))
         self.is_plain = not any(works)
         distinct = [float(value) for value in self._distinct]
-        values = torch.tensor([self.drawn, *(distinct[place] for place in self._places)])
-        # one copy for all of them, into memory that stays: a captured pass reads there
-        if self.values.device != device or len(self.values) != len(values):
-            self.values = values.to(device)
-        else:
-            self.values.copy_(values.pin_memory() if device.type == "cuda" else values, non_blocking=True)
+        # one copy for all of them
+        self.values = refilled(self.values, [self.drawn, *(distinct[place] for place in self._places)], device)
         return works
 
     def works(self, probability: FloatLike) -> bool:
@@ -95,6 +91,14 @@ class BatchCount:
                 "update, or eval() to encode without training"
             )
         return self._num_batches
+
+
+def refilled(former: Tensor, numbers: Sequence[float], device: torch.device) -> Tensor:
+    """Return numbers on a device, in the memory of the former ones if they are alike: a captured pass reads there."""
+    values = torch.tensor(numbers)
+    if former.device != device or len(former) != len(values):
+        return values.to(device)
+    return former.copy_(values.pin_memory() if device.type == "cuda" else values, non_blocking=True)
 
 
 class ScheduledFloat:

@@ -93,7 +93,7 @@ class ZipformerStack(nn.Module):
         if self.training:
             seen = (~hidden.squeeze(1)).to(x.dtype)
             equal = seen / seen.sum(dim=-1, keepdim=True).clamp(min=1)  # 1: a batch may be filled up with no frames
-        frames = Frames(pos_emb, padding, attn_mask, None if chunks is None else chunks.size, equal)
+        frames = Frames(pos_emb, padding, attn_mask, chunks, equal)
         x = x if channel_mask is None else x * channel_mask
         layers = cast("list[ZipformerEncoderLayer]", list(self.layers))
         draws = drawn(layers, x, pos_emb) if self.training else [None] * len(layers)
@@ -139,4 +139,5 @@ class ZipformerStack(nn.Module):
         missing = torch.arange(num_left, device=x.device) < (num_left - num_processed).unsqueeze(1)
         hidden = torch.cat((missing, padding), dim=1)[:, None, None, :]
         pos_emb = compact_rel_pos_encoding(num_frames, num_left + num_frames, self.pos_dim, x.device)
-        return Frames(pos_emb.to(x.dtype), padding, torch.where(hidden, HIDDEN, 0.0).to(x.dtype), num_frames)
+        chunk = Chunks(num_frames, None, num_frames)
+        return Frames(pos_emb.to(x.dtype), padding, torch.where(hidden, HIDDEN, 0.0).to(x.dtype), chunk)
