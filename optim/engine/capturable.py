@@ -59,8 +59,11 @@ def _replace(entries: Sequence[ParamEntry], new: Mapping[int, Tensor]) -> None:
         entry.state["step"] = new.get(id(entry.state["step"]), entry.state["step"])
 
 
+PIECE_NUMEL = 1 << 24  # of what is put back at once: large enough for a GPU, and little beside the copies
+
+
 class Undo:
-    """Takes back a step if a flag on the device says so: keeps what the step may change, in a few copies.
+    """Takes back a step if a flag on the device says so: keeps a copy of what the step may change, in pieces.
 
     Args:
         groups: the groups of an optimizer, with the parameters of this step.
@@ -72,21 +75,25 @@ class Undo:
         # by name, because a step may replace a statistic by another tensor
         self.places = [(holder, key) for holder in holders for key, x in holder.items() if isinstance(x, Tensor)]
         # of one tensor, flattened is a view
-        self.before = {
-            kind: flattened(tensors) if len(tensors) > 1 else tensors[0].flatten().clone()
-            for kind, tensors in self._changing().items()
-        }
+        self.before = [flattened(piece) if len(piece) > 1 else piece[0].flatten().clone() for piece in self._pieces()]
 
     def __call__(self, found_inf: Tensor) -> None:
         """Put everything back if the flag is not zero."""
-        for kind, tensors in self._changing().items():
-            bad = found_inf.reshape(()).to(tensors[0].device) > 0
-            now = flattened(tensors)
-            torch.where(bad, self.before[kind], now, out=now)
-            torch._foreach_copy_(tensors, unflattened(now, tensors))
+        for before, piece in zip(self.before, self._pieces(), strict=True):
+            bad = found_inf.reshape(()).to(before.device) > 0
+            now = flattened(piece)
+            torch.where(bad, before, now, out=now)
+            torch._foreach_copy_(piece, unflattened(now, piece))
 
-    def _changing(self) -> dict[tuple[torch.dtype, torch.device], list[Tensor]]:
-        found: dict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
+    def _pieces(self) -> list[list[Tensor]]:
+        """Return what may change, by dtype and device, in lists of at most ``PIECE_NUMEL`` elements or one tensor."""
+        found: dict[tuple[torch.dtype, torch.device], list[list[Tensor]]] = defaultdict(list)
+        room: dict[tuple[torch.dtype, torch.device], int] = defaultdict(int)
         for x in (*self.params, *(holder[key] for holder, key in self.places)):
-            found[x.dtype, x.device].append(x)
-        return found
+            kind = x.dtype, x.device
+            if not found[kind] or room[kind] < x.numel():
+                found[kind].append([])
+                room[kind] = PIECE_NUMEL
+            found[kind][-1].append(x)
+            room[kind] -= x.numel()
+        return [piece for pieces in found.values() for piece in pieces]

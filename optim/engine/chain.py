@@ -81,9 +81,9 @@ class Chain(Optimizer):
             ``group["lr"]`` must be filled, as schedules do, and not replaced.
 
     Attributes:
-        found_inf: None, or a tensor of one element on the device, as torch's `GradScaler` makes it: a step changes
-            nothing if it is not zero, and no one waits for it. Needs ``capturable``, and while it steps the memory of
-            parameters and state twice more.
+        found_inf: None, or a tensor of one element on the device, as torch's `GradScaler` makes it, 0 or 1: a step
+            changes nothing if it is 1, and no one waits for it. Needs ``capturable``. A step that is one call of
+            torch's AdamW kernel skips by itself; others need the memory of parameters and state once more.
 
     Raises:
         ValueError: an option is unknown or out of range, two transforms disagree about one, a parameter is not real
@@ -104,6 +104,7 @@ class Chain(Optimizer):
     """
 
     found_inf: Tensor | None = None
+    _runner: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -171,24 +172,35 @@ class Chain(Optimizer):
         ):
             self.count("skipped_steps")
             return loss
-        if self.limited is None:
-            self.update()
-        else:  # `Health` looks into the update itself, also where a graph replays it
-            type(self).update(self)
+        # `Health` looks into the update itself, also where a graph replays it
+        (self.update if self._runner is None or self.limited is not None else self._runner)()
         return loss
 
     def update(self) -> None:
         """Move every parameter by the gradient that is there: a step without its closure and its checks."""
         # all entries exist before the first parameter moves: a norm over all gradients needs them together
         groups = [(group, list(self._entries(place, group))) for place, group in enumerate(self.param_groups)]
-        undo = None if self.found_inf is None else Undo(groups)
+        undo: Undo | None = None
+        made: int | Tensor = 1
+        if self.found_inf is not None:
+            devices = {entry.param.device for _, entries in groups for entry in entries}
+            if devices <= {self.found_inf.device} and all(
+                self._group_step(group).skips_by_kernel(entries) for group, entries in groups
+            ):
+                made = 1 - self.found_inf.reshape(())
+            else:
+                undo = Undo(groups)
         for transform in self.transforms:
             transform.before_step(groups)
         for group, entries in groups:
-            self._step_group(group, entries)
-        self.count("steps")
+            self._step_group(group, entries, made)
+        self.count("steps", made)
         if undo is not None:
             undo(self.found_inf)  # type: ignore[arg-type]
+
+    def run_updates_by(self, runner: Callable[[], None] | None) -> None:
+        """Have `step` call a function that calls `update` or replays what it did; None: `update` itself."""
+        self._runner = runner
 
     def make_capturable(self) -> None:
         """Make steps that a CUDA graph can replay from now on, as if constructed with ``capturable=True``.
@@ -235,10 +247,10 @@ class Chain(Optimizer):
         """Put back the values for training, bit for bit."""
         evaluation.go_to_training_point(self)
 
-    def count(self, what: str) -> None:
-        """Add one to a count of all groups."""
+    def count(self, what: str, more: int | Tensor = 1) -> None:
+        """Add one, or 0 or 1 on the device, to a count of all groups."""
         for group in self.param_groups:
-            group["shared_state"][what] += 1
+            group["shared_state"][what] += more
 
     def gradient_of(self, param: Tensor) -> Tensor | None:
         """Return the gradient that a parameter steps with; None leaves the parameter untouched."""
@@ -264,18 +276,21 @@ class Chain(Optimizer):
             # nearly all are plain, and that is asked faster
             yield entry if type(param) is Parameter else local_entry(entry)
 
-    def _step_group(self, group: Group, entries: list[ParamEntry]) -> None:
-        self._count_steps(entries)
+    def _group_step(self, group: Group, limits: Limits | None = None) -> GroupStep:
+        return GroupStep(self.transforms, group, self._residents, self.state, limits, self.found_inf)
+
+    def _step_group(self, group: Group, entries: list[ParamEntry], made: int | Tensor = 1) -> None:
+        self._count_steps(entries, made)
         limits: Limits | None = None
         if self.limited is not None:
             limits = []
             self.limited.append((group, limits))
-        GroupStep(self.transforms, group, self._residents, self.state, limits)(entries)
+        self._group_step(group, limits)(entries)
 
-    def _count_steps(self, entries: list[ParamEntry]) -> None:
+    def _count_steps(self, entries: list[ParamEntry], made: int | Tensor) -> None:
         if self.capturable:
             for count in share_counts(entries, self.state, self._counts):
-                count.add_(1)
+                count.add_(made)
         else:
             for entry in entries:
                 entry.state["step"] += 1

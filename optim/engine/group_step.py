@@ -26,6 +26,7 @@ class GroupStep:
         residents: the optimizer's stacks.
         states: the optimizer's state.
         limited: while `Health` measures, takes what clipping transforms note.
+        found_inf: a flag on the device, see `skips_by_kernel`.
     """
 
     def __init__(
@@ -34,15 +35,21 @@ class GroupStep:
         group: Group,
         residents: Residents,
         states: MutableMapping[Tensor, State],
-        limited: Limits | None,
+        limited: Limits | None = None,
+        found_inf: Tensor | None = None,
     ) -> None:
-        self.transforms, self.group, self.limited = transforms, group, limited
+        self.transforms, self.group, self.limited, self.found_inf = transforms, group, limited, found_inf
         self.residents, self.states = residents, states
         self.active = [transform for transform in transforms if not transform.idle(transform.own(group))]
         self.kernel = next(
             (i for i, x in enumerate(self.active) if isinstance(x, FusedTransform) and x.fuses(self.active[i + 1 :])),
             len(self.active),
         )
+
+    def skips_by_kernel(self, entries: list[ParamEntry]) -> bool:
+        """Return whether one call makes the whole step, and itself changes nothing if ``found_inf`` is not zero."""
+        kernel = self.active[0] if self.kernel == 0 and self.active else None
+        return isinstance(kernel, FusedTransform) and kernel.takes_found_inf(kernel.own(self.group), entries)
 
     def __call__(self, entries: list[ParamEntry]) -> None:
         """Make the step; counts of steps include it already."""
@@ -99,7 +106,7 @@ class GroupStep:
             return tuple(transform.kind(shape) for transform in self.transforms)
 
         for batch in batches(self.group, entries, self.residents, self.states, kind_of, **how):
-            batch.limited = self.limited
+            batch.limited, batch.found_inf = self.limited, self.found_inf
             yield batch
 
     def _changed(self, transforms: Sequence[Transform], update: Update, batch: ParamBatch) -> Iterator[Pair]:

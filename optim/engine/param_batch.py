@@ -174,6 +174,7 @@ class ParamBatch:
         stacking_key: what `Chain.stacking_key` returned for these parameters.
         entries: where the parameters and statistics are stored.
         limited: while `Health` measures, what `note_limit` was told about the parameters of this group.
+        found_inf: a flag on the device, for a kernel that then changes nothing if it is not zero.
         shard_groups: over which `norm` and the like reduce, if the parameter is sharded.
         store: puts what was changed in copies where it belongs; called once with this batch, when its step is complete.
         numel: of one parameter, all shards together; in a `ForeachBatch` one number per parameter.
@@ -200,6 +201,7 @@ class ParamBatch:
     stacking_key: Hashable = None
     entries: Sequence[ParamEntry] = ()
     limited: Limits | None = None
+    found_inf: Tensor | None = None
     shard_groups: tuple[dist.ProcessGroup, ...] = ()
     store: Callable[[ParamBatch], None] = lambda batch: None
     numel: Any = field(init=False)
@@ -322,7 +324,7 @@ class ForeachBatch(ParamBatch):
         state = {key: [batch.state[key] for batch in batches] for key in names}
         params, grads = [batch.param for batch in batches], [batch.grad for batch in batches]
         found = cls([batch.entries for batch in batches], params, grads, state, batches[0].group)
-        found.step = batches[0].step
+        found.step, found.found_inf = batches[0].step, batches[0].found_inf
         return found
 
     def joined(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -345,6 +347,7 @@ class ForeachBatch(ParamBatch):
                 self.stacking_key,
                 stack,
                 self.limited,
+                self.found_inf,
             )
             for i, (stack, param, grad) in enumerate(zip(self.stacks, *tensors, strict=True))
         ]

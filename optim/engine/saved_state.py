@@ -56,6 +56,10 @@ def align(optimizer: Optimizer, given: Mapping[str, Any]) -> dict[str, Any]:
 def _align_group(place: int, saved: Mapping[str, Any], group: Group, options: Iterable[str]) -> dict[str, Any]:
     names, saved_names = group.get("param_names"), saved.get("param_names")
     saved = {**{key: group[key] for key in options if key in group}, **saved}
+    for key in ("lr", "initial_lr"):
+        # of a capturable optimizer, on whose device it was
+        if isinstance(saved.get(key), Tensor) and not isinstance(group["lr"], Tensor):
+            saved[key] = float(saved[key])
     if names is None or saved_names is None:
         return dict(saved)  # torch then matches parameters by their order, as for its own optimizers
     if set(names) != set(saved_names):

@@ -167,6 +167,10 @@ class FusedTransform(Transform):
     one_call: ClassVar[bool] = True
     """Whether `move` is one call for all tensors: a CPU then gains nothing from stacks, or from moving one by one."""
 
+    def takes_found_inf(self, group: Group, entries: Sequence[ParamEntry]) -> bool:
+        """Return whether `move` changes nothing, in any of these parameters, if ``batch.found_inf`` is not zero."""
+        return False
+
     @abstractmethod
     def fuses(self, later: Sequence[Transform]) -> bool:
         """Return whether `move` also does the work of all later transforms that are not idle."""

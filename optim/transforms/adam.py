@@ -9,7 +9,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, zeros
+from optim.engine.param_batch import (
+    HALF,
+    ForeachBatch,
+    Group,
+    ParamBatch,
+    ParamEntry,
+    Scalar,
+    State,
+    Update,
+    zeros,
+)
+from optim.engine.storage import is_narrow
 from optim.engine.transform import FusedTransform, Transform
 from optim.transforms.adamw_kernel import has_kernel, listed, same_layout
 from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
@@ -66,6 +77,16 @@ class Adam(FusedTransform):
         # the kernel decays before it moves, and reads the options under their plain names
         known = isinstance(last, LearningRate) and all(isinstance(decay, DecoupledDecay) for decay in decays)
         return known and len(decays) <= 1 and not any(transform.prefix for transform in later)
+
+    def takes_found_inf(self, group: Group, entries: Sequence[ParamEntry]) -> bool:
+        """Return whether torch's kernel, which can skip, takes all of the parameters as they are."""
+        return not (group.get("palm") or is_narrow(group)) and all(
+            entry.param.dtype not in HALF
+            and entry.shard is None
+            and has_kernel(entry.param.device, group["lr"])
+            and same_layout(entry.param, entry.state[self.prefix + "exp_avg"])
+            for entry in entries
+        )
 
     def move(self, update: Update, batch: ParamBatch, later: Sequence[Transform]) -> None:
         """Decay the weights if a later transform does, apply Adam's equations, and subtract lr times the result."""
@@ -124,5 +145,5 @@ def _fused_step(
         eps=group["eps"],
         maximize=False,  # the engine has negated the gradient
         grad_scale=None,
-        found_inf=None,
+        found_inf=None if batch.found_inf is None else batch.found_inf.float().reshape(1),
     )

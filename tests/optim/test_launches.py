@@ -1,4 +1,4 @@
-"""How much a step launches on a GPU, counted without one; docs/gpu.md has what the numbers meant in milliseconds."""
+"""How much a step launches on a GPU, counted without one; docs/gpu_results.md has what the numbers meant in milliseconds."""
 
 from __future__ import annotations
 

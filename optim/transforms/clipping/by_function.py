@@ -10,7 +10,7 @@ from torch import Tensor
 from optim.engine.options import did_you_mean
 from optim.engine.param_batch import Group, ParamBatch, ParamEntry, State, Update, state_dtype
 from optim.engine.transform import Transform
-from optim.transforms.clipping.by_global_norm import gradient_norms, limited_by, total_norm
+from optim.transforms.clipping.by_global_norm import gradient_norms, keep_factor, limited_by, total_norm
 from optim.transforms.clipping.functions import CLIPPERS, HEAVYBALL_NAMES
 from optim.transforms.mars import corrected_gradient
 
@@ -81,7 +81,7 @@ class Clipping(Transform):
         norms = [norm for group, entries in groups for norm in _norms(group, entries)] if wanting else []
         for group in wanting if norms else ():
             # a tensor: `if norm > 1` would wait for the device
-            group["shared_state"][self.prefix + "clip_factor"] = 1 / total_norm(norms).clamp(min=1.0)
+            keep_factor(group["shared_state"], self.prefix + "clip_factor", 1 / total_norm(norms).clamp(min=1.0))
 
     def needs_all_gradients(self, group: Group) -> bool:
         """Return whether the common norm is limited; the others look at one parameter."""

@@ -47,7 +47,7 @@ class ClipByGlobalNorm(Transform):
         for group, _ in groups:
             if group[option]:
                 # a tensor: `if norm > threshold` would wait for the device; a norm of zero gives inf, clamped to 1
-                group["shared_state"][key] = (group[option] / norm).clamp_(max=1.0)
+                keep_factor(group["shared_state"], key, (group[option] / norm).clamp_(max=1.0))
 
     def idle(self, group: Group) -> bool:
         """Return whether there is no limit."""
@@ -56,6 +56,14 @@ class ClipByGlobalNorm(Transform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update, limited."""
         return limited_by(batch.group["shared_state"][self.prefix + "gradient_scale"], update, batch)
+
+
+def keep_factor(shared: State, key: str, factor: float | Tensor) -> None:
+    """Store a factor of a group: a tensor in the memory of the former one, where the graph of a step reads it."""
+    if isinstance(factor, Tensor) and isinstance(shared[key], Tensor):
+        shared[key].copy_(factor)
+    else:
+        shared[key] = factor
 
 
 def limited_by(factor: Tensor, update: Update, batch: ParamBatch) -> Update:

@@ -12,7 +12,7 @@ from optim.engine.options import OR_NONE, WHOLE
 from optim.engine.param_batch import Group, ParamBatch, ParamEntry, State, Update
 from optim.engine.tensor_list import flattened
 from optim.engine.transform import Transform
-from optim.transforms.clipping.by_global_norm import gradient_norms
+from optim.transforms.clipping.by_global_norm import gradient_norms, keep_factor
 
 EARLY_STEPS = (10, 20, 40)
 """Steps at which the threshold is estimated before a whole period has passed."""
@@ -83,7 +83,7 @@ class ClipByMedianNorm(Transform):
             if own["clipping_scale"] is not None and entries:
                 shared = group["shared_state"]
                 mine = {key.removeprefix(self.prefix): x for key, x in shared.items() if key.startswith(self.prefix)}
-                shared[self.prefix + "clipping_factor"] = _factor(own, entries, mine)
+                keep_factor(shared, self.prefix + "clipping_factor", _factor(own, entries, mine))
 
     def idle(self, group: Group) -> bool:
         """Return whether there is no clipping."""
