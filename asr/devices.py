@@ -18,6 +18,13 @@ def to_host(x: Tensor) -> Any:
     return x.tolist()
 
 
+def idle_graph_memory() -> int:
+    """Return the bytes that the memory pools of CUDA graphs keep, of this GPU, and that no tensor uses."""
+    device = torch.cuda.current_device()
+    pools = (part for part in torch.cuda.memory_snapshot() if tuple(part["segment_pool_id"]) != (0, 0))
+    return sum(part["total_size"] - part["allocated_size"] for part in pools if part["device"] == device)
+
+
 def seed(number: int, device: torch.device) -> None:
     """Seed torch's generators of the CPU and of a device."""
     # torch.manual_seed (2.13) keeps a stack trace of each call, for kinds of devices that may be used later

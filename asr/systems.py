@@ -45,7 +45,14 @@ def system_of(config: Mapping[str, Any]) -> dict[str, Any]:
         for name, node in (config["callbacks"] or {}).items()
         if not _only_watches(node, is_raw and decoded != "average")
     }
-    without = ["seed", *WITHOUT_EFFECT, *(["weights"] if is_raw else []), *(["decode"] if decoded == "best" else [])]
+    # a resumed run keeps to one choice, but runs of one system may differ in it
+    without = [
+        "seed",
+        "trainer.capture",
+        *WITHOUT_EFFECT,
+        *(["weights"] if is_raw else []),
+        *(["decode"] if decoded == "best" else []),
+    ]
     tuned = at(config, "sweep", "tuned") or {}
     if tuned.get("studies", 1) != 1:
         without += tuned["keys"]  # each study has found its own

@@ -11,7 +11,7 @@ from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf
 
 from asr.config.command_line import override_value
-from asr.config.resumed_config import ABSENT
+from asr.config.resumed_config import ABSENT, CAPTURE
 from asr.nested import flatten, is_within
 from asr.plain_data import read_yaml
 from asr.systems import WITHOUT_EFFECT
@@ -37,7 +37,8 @@ def difference_from_recipe(config: Mapping[str, Any], run_dir: Path) -> dict[str
     return {
         key: (_shown(theirs), _shown(ours))
         for key, (theirs, ours) in pairs.items()
-        if theirs != ours and not is_within(key, WITHOUT_EFFECT)
+        # what a recipe leaves to the machine is no difference
+        if theirs != ours and not is_within(key, WITHOUT_EFFECT) and (key, theirs) != (CAPTURE, None)
     }
 
 

@@ -23,6 +23,7 @@ from asr.config.own_code import check_restored, trust_own
 from asr.config.replaced_defaults import drop_replaced_defaults
 from asr.config.resume import changes_explain_errors
 from asr.config.resumed_config import recorded_data, run_folder, saved_config
+from asr.config.trainer import captures_encoder
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.corpus_facts import Advice, Budget, Choice, CorpusFacts
@@ -90,6 +91,8 @@ def plan_run(config: DictConfig) -> Plan:
         check_restored(plain(config), f"resume: {resumed}", saved_config(resumed))
     overridden = {override_key(word) for word in job.overrides.task}
     outline = resolve(config, lambda now: dry_run(now, resumed or run_dir))
+    if config.trainer.get("capture", False) is None:  # recorded as it was decided: graphs pad batches, so masks differ
+        config.trainer.capture = captures_encoder(outline.trainer, outline.encoder)
     _choose_length(config, overridden)
     # the folder of a stranger's run could say where data are written, and how much of them
     storage = {"data.storage.dir"} if config.data.storage.dir else set()

@@ -33,6 +33,7 @@ DESTINATION = (
 ABSENT = "absent"  # what a config that lacks a key is said to have there
 # what may differ between a run and its resumption: no update that follows depends on it
 FREE = (*WITHOUT_EFFECT, "init", "weights", "decode", "callbacks", "trainer.devices", "trainer.num_nodes")
+CAPTURE = "trainer.capture"
 AVERAGES = "callbacks.averaging"  # of weights: they would be others from here on
 
 
@@ -145,6 +146,8 @@ def recorded_overrides(folder: Path, words: Sequence[str]) -> list[str]:
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return what differs between two configs, as sentences; where and how fast, and what follows, may differ."""
     old, new = flatten(before), flatten(now)
+    if old.get(CAPTURE) is None:  # a run of a version that did not record it
+        new[CAPTURE] = old.get(CAPTURE, ABSENT)
     return [
         f"{key}: {old.get(key, ABSENT)!r} in the run, {new.get(key, ABSENT)!r} now"
         for key in sorted(old | new)

@@ -92,7 +92,7 @@ TRAINING = {
     "trainer.accumulate_grad_batches": PositiveInt,
     "trainer.gradient_clip_val": Annotated[float, Field(ge=0)] | None,
     "trainer.step_in_backward": bool | None,
-    "trainer.capture": bool | None,
+    "trainer.capture": bool | Literal["updates"] | None,
     "trainer.compile": bool | None,
     "trainer.peer_timeout_s": PositiveInt | None,
     "sweep.gpus_per_job": PositiveInt | None,

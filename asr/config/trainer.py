@@ -10,9 +10,11 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from torch import nn
 
 from asr.config.instantiate import instantiate
 from asr.errors import ConfigError
+from asr.training.captured_ddp import CapturedDDPStrategy
 from asr.training.compiled_encoder import CompiledEncoder
 from asr.training.cuda_graphs import CudaGraphs
 
@@ -52,7 +54,9 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     in_backward, peer_timeout_s = node.pop("step_in_backward", False), node.pop("peer_timeout_s", None)
     if node.pop("compile", False):
         callbacks = [*callbacks, CompiledEncoder()]
-    captures = node.pop("capture", False)
+    capture = node.pop("capture", False)
+    if capture is not False and node.get("strategy") == "ddp":
+        node["strategy"] = CapturedDDPStrategy(wraps=capture is None)
     node["max_epochs"] = -1
     node["val_check_interval"] *= node["accumulate_grad_batches"]
     trainer = _instantiate(node, loggers, callbacks)
@@ -60,19 +64,29 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
         _set_ddp_options(trainer.strategy, peer_timeout_s)
     if in_backward:
         check_in_backward(trainer)
-    is_known = isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy)
+    is_known = type(trainer.strategy) in (SingleDeviceStrategy, CapturedDDPStrategy)
     can_capture = isinstance(trainer.accelerator, CUDAAccelerator) and is_known and not in_backward
     # nobody has run it on several GPUs; a look for the first NaN reads from the device; what is asked to be exact is
     # computed in one way throughout
     is_plain = trainer.world_size == 1 and not node.get("detect_anomaly") and not node.get("deterministic")
-    if can_capture and (captures or (captures is None and is_plain)):
-        trainer.callbacks.append(CudaGraphs(any_encoder=bool(captures)))  # type: ignore[attr-defined]
-    if captures and not can_capture:
+    if can_capture and (capture or (capture is None and is_plain)):
+        graphs = CudaGraphs(any_encoder=bool(capture), updates=capture == "updates")
+        trainer.callbacks.append(graphs)  # type: ignore[attr-defined]
+        # graphs of many shapes leave gaps that no other shape fits into; read when the first tensor is on a GPU
+        if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
+            os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    elif capture:
         raise ConfigError(
-            "trainer.capture=true needs trainer=gpu, ddp or slurm and trainer.step_in_backward=false: a graph computes "
-            "all gradients of the encoder at once"
+            f"trainer.capture={str(capture).lower()} needs trainer=gpu, ddp or slurm (trainer.strategy=ddp) and "
+            "trainer.step_in_backward=false: a graph computes all gradients of the encoder at once"
         )
     return trainer
+
+
+def captures_encoder(trainer: Trainer, encoder: nn.Module) -> bool:
+    """Return whether passes of an encoder will be replayed from CUDA graphs."""
+    callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
+    return any(isinstance(callback, CudaGraphs) and callback.captures(encoder) for callback in callbacks)
 
 
 def _set_ddp_options(strategy: DDPStrategy, peer_timeout_s: int | None) -> None:

@@ -6,7 +6,7 @@ B batch, T frames, F mel bins, D width, U tokens.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +110,7 @@ class Recognizer(nn.Module):
         tokens: Tensor,
         num_tokens: Tensor,
         generator: torch.Generator | None = None,
+        encoder: Any = None,
     ) -> Losses:
         """Return the loss of each utterance.
 
@@ -119,6 +120,7 @@ class Recognizer(nn.Module):
             tokens: (B, U) int64.
             num_tokens: (B,) int64 valid tokens.
             generator: for the augmentation; None leaves features unchanged.
+            encoder: computes the passes of this recognizer's encoder in another way; None: the encoder itself.
         """
         features, views = self.normalize(features), self.head.num_views
         if views > 1:
@@ -126,12 +128,14 @@ class Recognizer(nn.Module):
         # after the copies: each view is augmented differently
         if self.augment is not None and generator is not None:
             features = self.augment(features, num_frames, generator)
-        (*inner, last), lengths = self._encode_layers(features, num_frames)
+        (*inner, last), lengths = self._encode_layers(
+            features, num_frames, self.encoder if encoder is None else encoder
+        )
         return self.head.loss(last, lengths, tokens, num_tokens, inner)
 
     def encode_layers(self, features: Tensor, num_frames: Tensor) -> tuple[list[Tensor], Tensor]:
         """Return encodings of the layers that the loss needs, the last of which `forward` returns, and lengths."""
-        return self._encode_layers(self.normalize(features), num_frames)
+        return self._encode_layers(self.normalize(features), num_frames, self.encoder)
 
     def losses_of(self, layers: Sequence[Tensor], num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Losses:
         """Return the loss of each utterance from what `encode_layers` returns; without augmentation all views agree."""
@@ -139,12 +143,13 @@ class Recognizer(nn.Module):
         *inner, last = (layer.repeat(views, 1, 1) for layer in layers)
         return self.head.loss(last, num_frames.repeat(views), tokens, num_tokens, inner)
 
-    def _encode_layers(self, features: Tensor, num_frames: Tensor) -> tuple[list[Tensor], Tensor]:
+    def _encode_layers(self, features: Tensor, num_frames: Tensor, encoder: Any) -> tuple[list[Tensor], Tensor]:
         if not self.head.intermediate_layers:
-            encodings, lengths = self.encoder(features, num_frames)
+            encodings, lengths = encoder(features, num_frames)
             return [encodings], lengths
-        assert isinstance(self.encoder, HasInnerLayers)
-        return self.encoder.encode_layers(features, num_frames, self.head.intermediate_layers)
+        layers: tuple[list[Tensor], Tensor]
+        layers = encoder.encode_layers(features, num_frames, self.head.intermediate_layers)
+        return layers
 
 
 def _check_layers(encoder: nn.Module, head: Head) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from asr import devices
 from asr.data.loading.batch import Batch
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.sampling import DurationBucketSampler
@@ -65,9 +66,10 @@ class CudaMemory:
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def peak(self) -> int:
-        """Return the most bytes that tensors held since the start, after all queued work is done."""
+        """Return the most bytes that tensors held since the start, and what CUDA graphs keep, after all queued work."""
         torch.cuda.synchronize(self.device)  # kernels may still be queued
-        return torch.cuda.max_memory_allocated(self.device)
+        # a pass of another shape, which no graph has yet, needs its memory beside that of graphs
+        return torch.cuda.max_memory_allocated(self.device) + devices.idle_graph_memory()
 
 
 class ProcessMemory:

@@ -1,4 +1,4 @@
-"""``trainer.capture``: passes of an encoder, a graph for each shape, and updates of an optimizer as CUDA graphs.
+"""``trainer.capture``: passes of an encoder as CUDA graphs, a graph for each shape.
 
 A small batch takes a GPU less time than Python takes to launch its kernels. A graph launches all of them at once.
 
@@ -7,36 +7,56 @@ B utterances, T frames, F mel bins, D width.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
-from lightning.pytorch.overrides.distributed import _sync_module_states
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd import Function
 
+from asr import devices
 from asr.console import console
-from asr.training.decides_on_device import DecidesOnDevice, members_of
-from asr.training.loop_counters import ends_update
+from asr.training.captured_update import CapturedUpdate, naming_capture
 from asr.training.module import TrainingModule
+from asr.training.supports_found_inf import SupportsFoundInf, members_of
 
-STEPS = 16  # sizes per doubling
+STEPS = 12  # sizes per doubling: fewer pad more, and more make more graphs
 MAX_GRAPHS = 256
 
 
 def rounded(size: int) -> int:
     """Return the next size of which there are ``STEPS`` between a power of two and the next one."""
-    step = max(1, (1 << (size.bit_length() - 1)) // STEPS)
-    return -(-size // step) * step
+    power = 1 << (size.bit_length() - 1)
+    steps = -(-(size - power) * STEPS // power)
+    return power + steps * power // STEPS
+
+
+class RecentlyUsed(OrderedDict[Hashable, Any]):
+    """Keeps the values whose keys were used last.
+
+    Args:
+        max_size: number of values.
+    """
+
+    def __init__(self, max_size: int) -> None:
+        super().__init__()
+        self.max_size = max_size
+
+    def use(self, key: Hashable) -> Any:
+        """Return the value of a key, or None."""
+        if key in self:
+            self.move_to_end(key)
+        return self.get(key)
+
+    def __setitem__(self, key: Hashable, value: Any) -> None:
+        super().__setitem__(key, value)
+        if len(self) > self.max_size:
+            self.popitem(last=False)
 
 
 @dataclass
@@ -46,120 +66,169 @@ class Pass:
     Attributes:
         features: (B, T, F), read by ``forward``.
         num_frames: (B,).
-        encodings: (B, T', D), written by ``forward``.
+        layers: encodings (B, T', D) of each layer that is asked for, written by ``forward``.
         lengths: (B,).
-        gradient: (B, T', D) by the encodings, read by ``backward``.
+        gradients: (B, T', D) by each of the encodings, read by ``backward``.
         used: parameters that the pass depends on, and the gradients that ``backward`` adds to.
     """
 
     features: Tensor
     num_frames: Tensor
     forward: torch.cuda.CUDAGraph
-    encodings: Tensor
+    layers: list[Tensor]
     lengths: Tensor
     backward: torch.cuda.CUDAGraph
-    gradient: Tensor
+    gradients: list[Tensor]
     used: list[tuple[nn.Parameter, Tensor]]
 
 
 class _Replay(Function):
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, encoder: CapturedForward, of_shape: Pass) -> Tensor:
+    def forward(ctx: Any, anchor: Tensor, encoder: CapturedForward, of_shape: Pass) -> tuple[Tensor, ...]:
         ctx.encoder, ctx.of_shape = encoder, of_shape
         of_shape.forward.replay()
-        return of_shape.encodings.detach()
+        return tuple(layer.detach() for layer in of_shape.layers)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
-        ctx.of_shape.gradient.copy_(gradient)
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        torch._foreach_copy_(ctx.of_shape.gradients, gradients)
         ctx.encoder.add_gradients(ctx.of_shape)
         return None, None, None
 
 
 class CapturedForward:
-    """What takes the place of an encoder's ``forward`` in training on a GPU.
+    """Encodes as an encoder does, in training on a GPU, by passes that are replayed from CUDA graphs.
 
     Batches are padded to one of a few shapes. The first pass of a shape is computed as always, the second one is
     captured, later ones are replayed: each has the same numbers, as far as kernels are deterministic. An encoder that
     draws in Python has a method ``begin_pass``, as `ZipformerEncoder.begin_pass`.
 
+    A pass is captured again if parameters are frozen, trained again or replaced, and if a flag or a rate (an attribute
+    of a module that is a bool or a float, such as ``training`` and a dropout's ``p``) or a buffer is another one.
+
     Args:
         encoder: whose passes in training neither wait for the GPU nor depend on anything but their arguments, its
-            parameters and buffers, and torch's generators.
+            parameters, buffers, flags and rates, and torch's generators.
     """
 
     def __init__(self, encoder: nn.Module) -> None:
-        self.encoder, self.compute, self.all = encoder, encoder.forward, list(encoder.parameters())
-        self.pool: Any = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
-        # what makes autograd call the backward pass: features have no gradient
-        self.anchor = torch.zeros((), device=self.all[0].device, requires_grad=True)
+        self.encoder = encoder
+        # of all shapes: what a pass reads and writes outside of the memory of graphs
+        self.memory: dict[Hashable, Tensor] = {}
+        modules = list(encoder.modules())
+        self.parameter_slots = [(module._parameters, name) for module in modules for name in module._parameters]
+        self.buffer_slots = [(module._buffers, name) for module in modules for name in module._buffers]
+        self.flag_slots = [
+            (vars(module), name) for module in modules for name, x in vars(module).items() if type(x) in (bool, float)
+        ]
         self._begin()
 
     def _begin(self) -> None:
         """Forget all passes: they hold for the parameters that are trained."""
-        self.is_trained = [parameter.requires_grad for parameter in self.all]
+        self.places = self._places()
+        self.all = list(self.encoder.parameters())
         self.parameters = [parameter for parameter in self.all if parameter.requires_grad]
         # one memory for the gradients of all graphs
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self.passes: dict[Hashable, Pass | None] = {}
-        self.is_pending = False
+        # what makes autograd call the backward pass: features have no gradient
+        self.anchor = torch.zeros((), device=self.all[0].device, requires_grad=True)
+        # a pool ends with its last graph
+        self.pool: Any = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+        self.passes, self.is_pending = RecentlyUsed(MAX_GRAPHS), False
+
+    def _places(self) -> list[tuple[int, int, bool]]:
+        held = (slots[name] for slots, name in self.parameter_slots)
+        return [(id(x), x.data_ptr(), x.requires_grad) for x in held if x is not None]
+
+    def _python_state(self) -> Hashable:
+        """Return what Python decides by."""
+        buffers = (slots[name] for slots, name in self.buffer_slots)
+        addresses = tuple(None if x is None else x.data_ptr() for x in buffers)
+        return addresses, tuple(slots.get(name) for slots, name in self.flag_slots)
 
     def __call__(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Encode (B, T, F) of lengths (B,), as the encoder does; the encodings may have more padding."""
-        if [parameter.requires_grad for parameter in self.all] != self.is_trained:
+        (encodings,), lengths = self.encode_layers(features, num_frames, ())
+        return encodings, lengths
+
+    def encode_layers(
+        self, features: Tensor, num_frames: Tensor, numbers: Collection[int]
+    ) -> tuple[list[Tensor], Tensor]:
+        """Do the same for inner layers and the last, as the encoder's ``encode_layers`` does."""
+        if self._places() != self.places:
             self._begin()
         if not self.encoder.training or not torch.is_grad_enabled() or not self.parameters:
-            return self.compute(features, num_frames)
+            return self._compute(features, num_frames, numbers)
         size, num = features.shape[:2]
         more = rounded(size) - size, rounded(num) - num
         features, num_frames = F.pad(features, (0, 0, 0, more[1], 0, more[0])), F.pad(num_frames, (0, more[0]))
-        encodings, lengths = self._encode(features, num_frames)
-        return encodings[:size], lengths[:size]
+        layers, lengths = self._encode(features, num_frames, numbers)
+        return [layer[:size] for layer in layers], lengths[:size]
 
-    def _encode(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+    def _compute(self, features: Tensor, num_frames: Tensor, numbers: Collection[int]) -> tuple[list[Tensor], Tensor]:
+        encoder: Any = self.encoder
+        if numbers:
+            layers, lengths = encoder.encode_layers(features, num_frames, numbers)
+            return layers, lengths
+        encodings, lengths = encoder(features, num_frames)
+        return [encodings], lengths
+
+    def _encode(self, features: Tensor, num_frames: Tensor, numbers: Collection[int]) -> tuple[list[Tensor], Tensor]:
+        state = self._python_state()
         begin: Callable[[torch.device], Hashable] | None = getattr(self.encoder, "begin_pass", None)
         drawn = () if begin is None else begin(features.device)
-        key = drawn, features.shape, features.dtype
+        key = drawn, features.shape, features.dtype, tuple(numbers), state
         # a replay overwrites what the backward pass of the replay before it still needs
-        if self.is_pending or (key not in self.passes and len(self.passes) == MAX_GRAPHS):
-            return self.compute(features, num_frames)
-        if key not in self.passes:
-            self.passes[key] = None  # kernels are chosen, and libraries prepared, in a pass that is not captured
-            return self.compute(features, num_frames)
-        found = self.passes[key]
+        if self.is_pending:
+            return self._compute(features, num_frames, numbers)
+        found = self.passes.use(key)
         if found is None:
+            # kernels are chosen, and libraries prepared, in a pass that is not captured
+            layers, lengths = self._compute(features, num_frames, numbers)
+            self.passes[key] = [torch.empty_like(x, device="meta") for x in (*layers, lengths)]
+            return layers, lengths
+        if not isinstance(found, Pass):
             if not _has_room():
-                return self.compute(features, num_frames)
-            try:
-                found = self.passes[key] = self._captured(features, num_frames)
-            except RuntimeError as error:
-                error.add_note("trainer.capture=false trains without CUDA graphs")
-                raise
+                return self._compute(features, num_frames, numbers)
+            with naming_capture():
+                found = self.passes[key] = self._captured(features, num_frames, numbers, *found)
         found.features.copy_(features)
         found.num_frames.copy_(num_frames)
         self.is_pending = True
-        encodings: Tensor = _Replay.apply(self.anchor, self, found)
-        return encodings, found.lengths
+        return list(_Replay.apply(self.anchor, self, found)), found.lengths
 
-    def _captured(self, features: Tensor, num_frames: Tensor) -> Pass:
-        features, num_frames = features.clone(), num_frames.clone()
+    def _captured(self, features: Tensor, num_frames: Tensor, numbers: Collection[int], *like: Tensor) -> Pass:
+        features, num_frames = self._kept("features", features), self._kept("num_frames", num_frames)
+        *layers, lengths = [self._kept(("encoded", i), x) for i, x in enumerate(like)]
+        gradients = [self._kept(("gradient", i), x) for i, x in enumerate(layers)]
         # other threads, such as the one that pins batches, go on calling CUDA meanwhile
         options = {"pool": self.pool, "capture_error_mode": "thread_local"}
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # 16-bit copies of weights are made in the graph, at each replay, as often as in a pass that is not captured
         torch.clear_autocast_cache()
         with torch.cuda.graph(forward, **options):
-            encodings, lengths = self.compute(features, num_frames)
+            encoded, num_encoded = self._compute(features, num_frames, numbers)
+            with torch.no_grad():
+                torch._foreach_copy_(layers, encoded)
+                lengths.copy_(num_encoded)
         torch.clear_autocast_cache()
-        gradient = torch.zeros_like(encodings)
         # backward passes are outside of autocast
         with torch.cuda.graph(backward, **options), torch.autocast("cuda", enabled=False):
-            gradients = torch.autograd.grad(encodings, self.parameters, gradient, allow_unused=True)
-            of_parameters = zip(self.parameters, self.gradients, gradients, strict=True)
+            found = torch.autograd.grad(encoded, self.parameters, gradients, allow_unused=True)
+            of_parameters = zip(self.parameters, self.gradients, found, strict=True)
             used = [(parameter, total, new) for parameter, total, new in of_parameters if new is not None]
             torch._foreach_add_([total for _, total, _ in used], [new for *_, new in used])
         pairs = [(parameter, total) for parameter, total, _ in used]
-        return Pass(features, num_frames, forward, encodings.detach(), lengths, backward, gradient, pairs)
+        return Pass(features, num_frames, forward, layers, lengths, backward, gradients, pairs)
+
+    def _kept(self, name: Hashable, like: Tensor) -> Tensor:
+        """Return memory for one tensor of a pass, which those of other shapes use too."""
+        key = name, like.dtype
+        if key not in self.memory or self.memory[key].numel() < like.numel():
+            # larger than needed, so that few sizes make another one; graphs keep the former
+            size = 1 << max(0, like.numel() - 1).bit_length()
+            self.memory[key] = torch.zeros(size, dtype=like.dtype, device=self.anchor.device)
+        return self.memory[key][: like.numel()].view(like.shape)
 
     def add_gradients(self, of_shape: Pass) -> None:
         """Replay a backward pass, and add its gradients to those of the parameters."""
@@ -177,94 +246,40 @@ class CapturedForward:
 def _has_room() -> bool:
     """Return whether the largest pass so far fits into what is left twice: graphs have memory of their own."""
     allocated = torch.cuda.memory_allocated()
-    left = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - allocated
+    left = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - allocated - devices.idle_graph_memory()
     return 2 * (torch.cuda.max_memory_allocated() - allocated) <= left
 
 
-class CapturedUpdate:
-    """What takes the place of an optimizer's ``update``.
-
-    The first update from gradients at some places in memory is computed as always, the second one is captured, later
-    ones are replayed.
-
-    Args:
-        optimizer: whose updates are captured; it has become capturable.
-        pool: memory that it shares with other graphs.
-    """
-
-    def __init__(self, optimizer: Any, pool: Any) -> None:
-        self.optimizer, self.compute, self.pool = optimizer, optimizer.update, pool
-        self.holds_for: Any = None  # options, and places of parameters
-        self.gradients: list[Tensor | None] = []
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self) -> None:
-        """Update."""
-        groups = self.optimizer.param_groups
-        parameters = [parameter for group in groups for parameter in group["params"]]
-        options = [
-            {k: x for k, x in group.items() if isinstance(x, bool | int | float | str | tuple)} for group in groups
-        ]
-        gradients = [parameter.grad for parameter in parameters]
-        holds_for = options, [parameter.data_ptr() for parameter in parameters]
-        if holds_for != self.holds_for or not all(map(operator.is_, gradients, self.gradients)):
-            self.holds_for, self.gradients, self.graph = holds_for, gradients, None
-            self.compute()
-            return
-        if self.graph is None:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, self.pool, capture_error_mode="thread_local"):
-                self.compute()
-            self.graph = graph
-        self.graph.replay()
-
-
-def at_once(tensors: Sequence[Tensor], collective: Callable[[Tensor], Any]) -> None:
-    """Apply a collective operation in place, once for all tensors of a dtype."""
-    for dtype in dict.fromkeys(x.dtype for x in tensors):  # in the same order on all ranks
-        alike = [x for x in tensors if x.dtype == dtype]
-        flat = _flatten_dense_tensors(alike)
-        collective(flat)
-        torch._foreach_copy_(alike, _unflatten_dense_tensors(flat, alike))
-
-
 class CudaGraphs(pl.Callback):
-    """Replays passes of the encoder in training, and updates of optimizers that can be captured, from CUDA graphs.
-
-    On several GPUs this also takes the place of DistributedDataParallel, which graphs' gradients would go past: at the
-    end of an update all gradients are averaged at once, and the first rank's buffers are sent to the others.
+    """Replays passes of the encoder in training from CUDA graphs, and updates of the optimizer if asked for.
 
     Args:
         any_encoder: whether to capture any encoder; else one that says ``can_be_captured``.
+        updates: whether to capture updates of optimizers that can be captured.
     """
 
-    def __init__(self, any_encoder: bool) -> None:
-        self.any_encoder, self.is_on = any_encoder, False
-        self.captured: CapturedForward | None = None
-        self.optimizers: list[Any] = []
-        self.buffers: list[Tensor] = []  # of all modules, which buffers() would walk through at each update
+    def __init__(self, any_encoder: bool, updates: bool = False) -> None:
+        self.any_encoder, self.updates = any_encoder, updates
+        self.optimizers: list[SupportsFoundInf] = []
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Begin all ranks with the same weights, without DistributedDataParallel."""
-        assert isinstance(pl_module, TrainingModule)
-        self.is_on = self.any_encoder or getattr(pl_module.recognizer.encoder, "can_be_captured", False)
-        if self.is_on and isinstance(trainer.strategy, DDPStrategy):
-            vars(trainer.strategy)["configure_ddp"] = partial(_sync_module_states, pl_module)
+    def captures(self, encoder: nn.Module) -> bool:
+        """Return whether passes of an encoder are captured."""
+        return self.any_encoder or getattr(encoder, "can_be_captured", False)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take the place of the encoder's forward pass, and of the updates."""
+        """Take the place of the encoder, and of the updates."""
         assert isinstance(pl_module, TrainingModule)
         encoder, (optimizer,) = pl_module.recognizer.encoder, trainer.optimizers
-        if not self.is_on:
+        if not self.captures(encoder):
             return
-        self.captured = vars(encoder)["forward"] = CapturedForward(encoder)
-        pl_module.keeps_gradients, self.buffers = True, list(pl_module.buffers())
+        pl_module.captured_encoder = CapturedForward(encoder)
         for member in members_of(optimizer):
-            if isinstance(member, DecidesOnDevice):
+            if isinstance(member, SupportsFoundInf):
                 with suppress(ValueError):  # it decides by numbers
                     member.make_capturable()
-                    vars(member)["update"] = CapturedUpdate(member, self.captured.pool)
-                    self.optimizers.append(member)
+                    if self.updates:
+                        member.run_updates_by(CapturedUpdate(member, pl_module.captured_encoder))
+                        self.optimizers.append(member)
         what = "passes of the encoder" + (" and updates of the optimizer" if self.optimizers else "")
         if trainer.is_global_zero:
             console.print_line(
@@ -273,32 +288,20 @@ class CudaGraphs(pl.Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Forget a pass that had no backward pass, such as one without a feasible utterance."""
-        if self.captured is not None:
-            self.captured.is_pending = False
-
-    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Do for several ranks, at the end of an update, what DistributedDataParallel does.
-
-        Raises:
-            RuntimeError: a parameter has no gradient, which other ranks might have.
-        """
-        if not self.is_on or trainer.world_size == 1 or not ends_update(trainer):
-            return
         assert isinstance(pl_module, TrainingModule)
-        gradients = [p.grad for p in pl_module.all_parameters if p.requires_grad and p.grad is not None]
-        if len(gradients) < sum(p.requires_grad for p in pl_module.all_parameters):
-            missing = [name for name, p in pl_module.named_parameters() if p.requires_grad and p.grad is None]
-            raise RuntimeError(
-                f"parameters without a gradient: {', '.join(missing[:3])}; with trainer.capture=true on several GPUs "
-                "each trained parameter needs one in every update: freeze or remove others"
-            )
-        at_once(gradients, lambda flat: dist.all_reduce(flat.div_(trainer.world_size)))
-        at_once(self.buffers, lambda flat: dist.broadcast(flat, src=0))
+        if pl_module.captured_encoder is not None:
+            pl_module.captured_encoder.is_pending = False
 
-    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Put the encoder's own forward pass and the updates back."""
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Free the memory of all graphs: test sets are decoded next."""
         assert isinstance(pl_module, TrainingModule)
-        vars(pl_module.recognizer.encoder).pop("forward", None)
-        pl_module.keeps_gradients = False
+        pl_module.captured_encoder = None
         for optimizer in self.optimizers:
-            vars(optimizer).pop("update", None)
+            optimizer.run_updates_by(None)
+        self.optimizers = []
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Do the same."""
+        self.on_train_end(trainer, pl_module)

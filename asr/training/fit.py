@@ -9,6 +9,7 @@ from asr import devices
 from asr.data.loading.batch import Batch
 from asr.errors import explaining_lost_peers, explaining_lost_workers, explaining_out_of_memory
 from asr.training.checkpoints.loading import LoadedCheckpoint
+from asr.training.cuda_graphs import CudaGraphs
 from asr.training.module import TrainingModule
 
 
@@ -23,8 +24,9 @@ def fit(
     Raises:
         RunFailed: training cannot continue.
     """
+    captures = any(isinstance(callback, CudaGraphs) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     with (
-        explaining_out_of_memory(lambda: when_training(module.current_batch)),
+        explaining_out_of_memory(lambda: when_training(module.current_batch, captures)),
         explaining_lost_workers(),
         explaining_lost_peers(),
     ):
@@ -38,8 +40,13 @@ def fit(
             raise
 
 
-def when_training(batch: Batch | None) -> str:
-    """Return what did not fit into memory in a training step (ids, seconds, seconds with padding), and what to do."""
+def when_training(batch: Batch | None, captures: bool = False) -> str:
+    """Return what did not fit into memory in a training step (ids, seconds, seconds with padding), and what to do.
+
+    Args:
+        batch: of the step.
+        captures: whether CUDA graphs, which have memory of their own, may have been captured.
+    """
     if batch is None:
         return "before the first micro-batch: lower data.workers.num_workers, or choose a smaller encoder."
     frames = devices.to_host(batch.num_frames)
@@ -51,6 +58,10 @@ def when_training(batch: Batch | None) -> str:
         "lower data.batch.max_duration_s (asr-train find_batch_size=true measures what fits); if only batches of long "
         "utterances fail, set data.batch.quadratic_duration_s=20, or lower data.limits.max_duration_s"
     )
+    if captures:
+        advice = (
+            f"give trainer.capture=false, which trains without CUDA graphs and the memory that they keep, or {advice}"
+        )
     return (
         f"at a micro-batch of {len(batch)} utterances, {batch.audio_s:.1f} s of audio, {padded:.1f} s with padding: "
         f"{each}; {advice}"

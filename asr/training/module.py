@@ -27,12 +27,12 @@ from asr.models.heads.protocols import Losses
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
 from asr.training.changed_updates import ChangedUpdates
-from asr.training.decides_on_device import DecidesOnDevice, members_of
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.loop_counters import ends_update, number_logged_update
 from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
 from asr.training.processes import gather
 from asr.training.step_in_backward import GradientsInBackward, StepsInBackward
+from asr.training.supports_found_inf import SupportsFoundInf, members_of
 from asr.training.unreadable import UnreadableCuts
 from asr.training.update_sums import NominalAudio, UpdateSums
 
@@ -99,7 +99,7 @@ class TrainingModule(pl.LightningModule):
         self.current_batch: Batch | None = None  # named when memory runs out
         self.in_backward: GradientsInBackward | None = None
         self.all_parameters: list[nn.Parameter] = []  # parameters() walks through all modules each time
-        self.keeps_gradients = False  # zeroes them where they are, as captured updates need it
+        self.captured_encoder: Any = None  # encodes in training, in the place of the encoder
         self.changed_updates: ChangedUpdates | None = None  # since the checkpoint that the run continues from
 
     def build_updates(self) -> tuple[Optimizer, LRScheduler]:
@@ -122,7 +122,7 @@ class TrainingModule(pl.LightningModule):
         self.look()  # callbacks find counts from the first update on
         self.found_inf, members = None, members_of(self.trainer.optimizers[0])
         # a gradient scaler asks the device about every update
-        if self._scaler is None and all(isinstance(one, DecidesOnDevice) and one.capturable for one in members):
+        if self._scaler is None and all(isinstance(one, SupportsFoundInf) and one.capturable for one in members):
             self.found_inf = torch.zeros((), device=self.device)
             for member in members:
                 member.found_inf = self.found_inf  # type: ignore[attr-defined]
@@ -149,7 +149,8 @@ class TrainingModule(pl.LightningModule):
         # a function of the batch: a resumed run draws the same masks although no generator is saved
         devices.seed(seed_for("dropout", batch.seed), self.device)
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
-        losses = self.recognizer.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)
+        given = batch.features, batch.num_frames, batch.tokens, batch.num_tokens
+        losses = self.recognizer.losses(*given, generator, self.captured_encoder)
         self.guard.see(batch.ids, losses)
         loss = losses.total.sum()
         self.sums = self.sums.plus(
@@ -193,14 +194,6 @@ class TrainingModule(pl.LightningModule):
 
     def _gradients(self) -> list[Tensor]:
         return [parameter.grad for parameter in self.all_parameters if parameter.grad is not None]
-
-    def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: Optimizer) -> None:
-        """Forget the gradients."""
-        if not self.keeps_gradients:
-            optimizer.zero_grad()
-        # zero_grad(set_to_none=False) takes Python ten times as long, while the GPU waits for the backward pass
-        elif gradients := self._gradients():
-            torch._foreach_zero_(gradients)
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Update, or skip the whole step: with zero gradients an optimizer would still move, and count the step."""

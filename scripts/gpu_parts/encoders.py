@@ -6,6 +6,7 @@ import gc
 import itertools
 import statistics
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from authors_zipformer import Reference, find_package, load
@@ -58,9 +59,13 @@ class Measured:
         setting: of the report.
         size: utterances of ``SECONDS``.
         precision: of ``PRECISIONS``.
+        encode: computes the passes of the encoder, as `CapturedForward` does; None: the encoder.
     """
 
-    def __init__(self, encoder: nn.Module, setting: Setting, size: int, precision: str = "bf16") -> None:
+    def __init__(
+        self, encoder: nn.Module, setting: Setting, size: int, precision: str = "bf16", encode: Any = None
+    ) -> None:
+        encode = encode or encoder
         self.setting, seconds = setting, 2.0 if setting.small else SECONDS
         frames, device, dtype = round(seconds * FRAMES_PER_S), setting.device, PRECISIONS[precision]
         encoder.to(device).zero_grad()
@@ -73,13 +78,9 @@ class Measured:
 
         def step() -> None:
             devices.seed(next(seeds), features.device)
-            gradients = [p.grad for p in encoder.parameters() if p.grad is not None]
-            if gradients and "forward" in vars(encoder):
-                torch._foreach_zero_(gradients)  # graphs add to them, as in a run
-            else:
-                encoder.zero_grad()
+            encoder.zero_grad()
             with torch.autocast(device, dtype, enabled=setting.on_gpu and dtype != torch.float32):
-                encodings: Tensor = encoder(features, num_frames)[0]
+                encodings: Tensor = encode(features, num_frames)[0]
             encodings.float().square().mean().backward()
 
         self.step: Callable[[], None] = step
@@ -125,13 +126,12 @@ def _as_it_is(setting: Setting, name: str) -> Iterator[Row]:
         yield Row(f"{name}, {size} utterances", value)
     for precision in () if setting.small else ("fp16", "fp32, TF32"):
         yield Row(f"{name}, {precision}, 8 utterances", Measured(encoder, setting, 8, precision).text())
-    if setting.on_gpu:
-        vars(encoder)["forward"] = CapturedForward(encoder)
+    encode = CapturedForward(encoder) if setting.on_gpu else None
     for size in _sizes(setting):
-        captured[size] = found = Measured(encoder, setting, size)
+        captured[size] = found = Measured(encoder, setting, size, encode=encode)
         least = LEAST_SPEED.get(name) if size == 8 else None
         yield _row(setting, f"{name}, captured, {size} utterances", found.text(), found.audio_s_per_s, least)
-    del encoder
+    del encoder, encode
     if name.startswith("zipformer"):
         check = f"{name}, the authors' package"
         yield from until_error(check, _authors(setting, name, plain, captured, check), setting)
@@ -162,10 +162,9 @@ def _compiled(setting: Setting, name: str) -> Iterator[Row]:
     if not setting.small:  # the compiler takes minutes on a CPU
         compile_layers(encoder)
     for how in ("compiled", "compiled and captured"):
-        if how != "compiled" and setting.on_gpu:
-            vars(encoder)["forward"] = CapturedForward(encoder)
+        encode = CapturedForward(encoder) if how != "compiled" and setting.on_gpu else None
         for size in _sizes(setting):
-            found = Measured(encoder, setting, size)
+            found = Measured(encoder, setting, size, encode=encode)
             yield Row(f"{name}, {how}, {size} utterances", found.text())
             most = MOST_COMPILED_KERNELS.get(name)
             if most and (size, how) == (8, "compiled") and setting.on_gpu:

@@ -129,14 +129,13 @@ def _bare(setting: Setting, config: dict[str, Any], module: TrainingModule, batc
     """Train as a script would that is written for this model alone."""
     model, device = module.recognizer.to(setting.device).train(), torch.device(setting.device)
     optimizer, schedule = module.build_updates()
-    if setting.on_gpu:
-        vars(model.encoder)["forward"] = CapturedForward(model.encoder)
+    encoder = CapturedForward(model.encoder) if setting.on_gpu else None
 
     def backward(batch: Batch) -> None:
         devices.seed(seed_for("dropout", batch.seed), device)  # a Zipformer draws what works in a pass
         given = batch.features, batch.num_frames, batch.tokens, batch.num_tokens
         with torch.autocast(device.type, torch.bfloat16, enabled=setting.on_gpu):
-            losses = model.losses(*given, torch.Generator().manual_seed(batch.seed)).total
+            losses = model.losses(*given, torch.Generator().manual_seed(batch.seed), encoder).total
         (losses.sum() / batch.num_tokens.sum()).backward()
 
     for update, batch in enumerate(batches):

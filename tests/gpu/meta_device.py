@@ -13,11 +13,12 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from asr import devices
+from asr.training.captured_ddp import CapturedDDPStrategy
 
 META = torch.device("meta")
 
@@ -62,7 +63,7 @@ class MetaAccelerator(CPUAccelerator):
         """Accept any."""
 
 
-class MetaRanks(DDPStrategy):
+class MetaRanks(CapturedDDPStrategy):
     """Ranks of which this process is the first; collectives send what is on the meta device, and nothing else.
 
     Without DistributedDataParallel, which needs values.
@@ -70,20 +71,21 @@ class MetaRanks(DDPStrategy):
 
     def configure_ddp(self) -> None:
         """Leave the module as it is."""
+        self.buffers = list(self.model.buffers())  # type: ignore[union-attr]
 
     def determine_ddp_device_ids(self) -> None:
         """Return what is right for devices other than CUDA's."""
 
 
 @contextmanager
-def meta_ranks(world_size: int) -> Iterator[MetaRanks]:
+def meta_ranks(world_size: int, captures: bool) -> Iterator[MetaRanks]:
     # a backend for one type of device refuses tensors of another, as NCCL does
     dist.init_process_group("meta:fake", store=FakeStore(), rank=0, world_size=world_size)
     environment = patch.dict(os.environ, RANK="0", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
     try:
         # torch's barrier sends a tensor of the CPU, unless the backend is called NCCL; objects need values
         with environment, patch.object(dist, "barrier"), patch.object(dist, "all_gather_object", _gather):
-            yield MetaRanks(parallel_devices=[META] * world_size)
+            yield MetaRanks(not captures, parallel_devices=[META] * world_size)
     finally:
         dist.destroy_process_group()
 

@@ -16,6 +16,7 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from asr.data.loading.batch import Batch
 from asr.training.callbacks.averaging import WeightAveraging
+from asr.training.captured_ddp import CapturedDDPStrategy
 from asr.training.cuda_graphs import CudaGraphs
 from asr.training.module import TrainingModule
 from tests.gpu.recorded_graphs import recorded_graphs
@@ -99,7 +100,8 @@ def with_captured_passes(folder: Path) -> dict[str, Any]:
     runs.tiny_module = module_with_zipformer  # type: ignore[attr-defined]
     accumulated = {"accumulate_grad_batches": 2, "gradient_clip_val": 1.0}
     with recorded_graphs() as graphs:
-        captured = runs.run(folder / "captured", 6, [CudaGraphs(any_encoder=True)], **accumulated, **both())
+        at_once = {**both(), "strategy": CapturedDDPStrategy(wraps=False, process_group_backend="gloo")}
+        captured = runs.run(folder / "captured", 6, [CudaGraphs(any_encoder=True)], **accumulated, **at_once)
         assert captured.trainer.model is captured
         assert graphs.num_replays > 0
         wrapped = runs.run(folder / "wrapped", 6, **accumulated, **both())

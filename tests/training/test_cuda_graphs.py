@@ -1,9 +1,8 @@
-"""trainer.capture=true where nothing can be captured: shapes. What graphs compute, scripts/gpu_report.py shows."""
+"""When passes and updates are captured again, and what graphs share. What they compute is in tests/gpu."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import ClassVar
+import copy
 
 import pytest
 import torch
@@ -11,16 +10,20 @@ from torch import nn
 
 import optim
 from asr.models.encoders.transformer import TransformerEncoder
-from asr.training import cuda_graphs
-from asr.training.cuda_graphs import STEPS, CapturedForward, CapturedUpdate, CudaGraphs, rounded
+from asr.training import captured_ddp, cuda_graphs
+from asr.training.captured_ddp import CapturedDDPStrategy
+from asr.training.captured_update import CapturedUpdate
+from asr.training.cuda_graphs import STEPS, CapturedForward, CudaGraphs, rounded
+from asr.training.module import TrainingModule
 from tests.gpu.recorded_graphs import recorded_graphs
 from tests.training import runs
 from tests.training.tiny import tiny_module
 
 
-def test_sizes_are_rounded_up_by_at_most_a_sixteenth_to_sixteen_of_each_doubling():
+def test_sizes_are_rounded_up_by_at_most_a_twelfth_to_twelve_of_each_doubling():
     sizes = range(1, 3000)
     assert all(size <= rounded(size) <= size * (1 + 1 / STEPS) for size in sizes)
+    assert all(rounded(rounded(size)) == rounded(size) for size in sizes)
     assert len({rounded(size) for size in sizes if 512 < size <= 1024}) == STEPS
 
 
@@ -40,48 +43,19 @@ def test_padding_to_one_of_a_few_shapes_changes_neither_encodings_nor_gradients(
     torch.testing.assert_close(found[1], found[0], rtol=1e-10, atol=1e-12)
 
 
-class SeesAutocast(torch.autograd.Function):
-    seen: ClassVar[list[bool]] = []
-
-    @staticmethod
-    def forward(ctx, x):
-        SeesAutocast.seen.append(torch.is_autocast_enabled("cuda"))
-        return x * 1
-
-    @staticmethod
-    def backward(ctx, gradient):
-        SeesAutocast.seen.append(torch.is_autocast_enabled("cuda"))
-        return gradient
-
-
 class Scale(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.scale, self.unused = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
 
     def forward(self, features: torch.Tensor, num_frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return SeesAutocast.apply(features * self.scale), num_frames
+        return features * self.scale, num_frames
 
 
 @pytest.fixture
-def recorded(monkeypatch):
-    monkeypatch.setattr(SeesAutocast, "seen", [])
+def recorded():
     with recorded_graphs():
         yield
-
-
-@pytest.mark.filterwarnings("ignore:User provided device_type")
-def test_a_pass_is_captured_as_it_is_computed_backward_without_autocast(recorded):
-    encoder = Scale()
-    encode, batch = CapturedForward(encoder), (torch.randn(2, 4, 3), torch.tensor([4, 3]))
-    for _ in range(2):
-        torch.set_autocast_enabled("cuda", True)
-        try:
-            encodings, _ = encode(*batch)
-        finally:
-            torch.set_autocast_enabled("cuda", False)
-        encodings.sum().backward()
-    assert SeesAutocast.seen == [True, False] * 2
 
 
 def test_what_is_frozen_or_trained_from_now_on_is_captured_anew(recorded):
@@ -96,36 +70,80 @@ def test_what_is_frozen_or_trained_from_now_on_is_captured_anew(recorded):
     assert not encode(*batch)[0].requires_grad
 
 
-def test_an_update_is_captured_for_its_options_and_for_gradients_that_stay(recorded):
-    parameter = nn.Parameter(torch.ones(3))
-    parameter.grad = torch.ones(3)
-    optimizer = optim.AdamW([parameter], lr=0.1, capturable=True)
-    captured = vars(optimizer)["update"] = CapturedUpdate(optimizer, None)
-
-    def graph_of_four_steps() -> object:
-        before = float(optimizer.state[parameter].get("step", 0))
-        for _ in range(4):
-            optimizer.step()
-        assert optimizer.state[parameter]["step"] == before + 4
-        return captured.graph
-
-    first = graph_of_four_steps()
-    optimizer.param_groups[0]["weight_decay"] = 0.5
-    second = graph_of_four_steps()
-    parameter.grad = torch.ones(3)
-    third = graph_of_four_steps()
-    assert len({first, second, third, None}) == 4
-    optimizer.param_groups[0]["lr"].fill_(0.2)
-    torch._foreach_zero_([parameter.grad])
-    assert graph_of_four_steps() is third
+def test_freezing_takes_a_new_pool_because_the_former_one_ends_with_its_graphs(recorded, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    encoder = Scale()
+    encode, batch = CapturedForward(encoder), (torch.randn(2, 4, 3), torch.tensor([4, 3]))
+    pool = encode.pool
+    encode(*batch)
+    assert encode.pool is pool
+    encoder.unused.requires_grad_(requires_grad=False)
+    encode(*batch)
+    assert encode.pool is not pool
 
 
-def test_on_several_ranks_a_parameter_without_a_gradient_is_named():
-    graphs, module = CudaGraphs(any_encoder=True), tiny_module()
-    graphs.is_on, module.all_parameters = True, list(module.parameters())
-    trainer = SimpleNamespace(world_size=2, fit_loop=SimpleNamespace(_should_accumulate=lambda: False))
+def test_passes_of_all_shapes_share_what_they_read_and_write_and_those_used_last_are_kept(recorded, monkeypatch):
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 2)
+    encode = CapturedForward(Scale())
+
+    def run(size: int) -> None:
+        encode(torch.randn(size, 8, 3), torch.full((size,), 8))[0].sum().backward()
+
+    for size in (8, 7, 8, 7):
+        run(size)
+    eight, seven = encode.passes.values()
+    for name in ("features", "num_frames", "lengths"):
+        assert getattr(eight, name).untyped_storage().data_ptr() == getattr(seven, name).untyped_storage().data_ptr()
+    run(8)
+    run(6)
+    kept, _ = encode.passes.values()
+    assert kept is eight
+
+
+def test_an_update_is_captured_for_the_options_statistics_and_rates_that_are_there(recorded):
+    parameters, others = ([nn.Parameter(torch.ones(3))] for _ in range(2))
+    optimizers = [optim.AdamW(each, lr=0.1, capturable=True) for each in (parameters, others)]
+    optimizer = optimizers[0]
+    captured = CapturedUpdate(optimizer)
+    optimizer.run_updates_by(captured)
+    start = copy.deepcopy(optimizer.state_dict())
+
+    def forget_state(one: torch.optim.Optimizer) -> None:
+        one.state.clear()
+
+    def replace_rate(one: torch.optim.Optimizer) -> None:
+        one.param_groups[0]["lr"] = torch.tensor(0.0)
+
+    changes = {
+        "nothing": lambda one: None,
+        "option": lambda one: one.param_groups[0].update(weight_decay=0.5),
+        "rate filled": lambda one: one.param_groups[0]["lr"].fill_(0.2),
+        "state loaded": lambda one: one.load_state_dict(start),
+        "state cleared": forget_state,
+        "rate replaced": replace_rate,
+    }
+    graphs = set()
+    for change in changes.values():
+        for one, of_one in zip(optimizers, (parameters, others), strict=True):
+            change(one)
+            of_one[0].grad = torch.full((3,), 0.5)
+            for _ in range(4):
+                one.step()
+        assert torch.equal(parameters[0], others[0])
+        graphs.add(captured.graph)
+    assert None not in graphs
+    assert len(graphs) == len(changes) - 1  # a rate that is filled needs no other graph
+
+
+def test_on_several_ranks_a_parameter_without_a_gradient_is_named(monkeypatch):
+    strategy, module = CapturedDDPStrategy(wraps=False), tiny_module()
+    strategy._lightning_module, module.all_parameters = module, list(module.parameters())
+    monkeypatch.setattr(CapturedDDPStrategy, "world_size", 2)
+    monkeypatch.setattr(TrainingModule, "trainer", None)
+    monkeypatch.setattr(captured_ddp, "ends_update", lambda trainer: True)
     with pytest.raises(RuntimeError, match=r"recognizer\.encoder"):
-        graphs.on_after_backward(trainer, module)
+        strategy.post_backward(torch.zeros(()))
 
 
 @pytest.mark.slow
@@ -137,18 +155,13 @@ def test_ranks_with_captured_passes_make_the_updates_of_distributed_data_paralle
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_run_with_capturable_updates_is_resumed_bit_for_bit_and_puts_everything_back(
-    tmp_path, monkeypatch, accumulate
-):
+def test_a_run_with_capturable_updates_is_resumed_bit_for_bit(tmp_path, monkeypatch, accumulate):
     monkeypatch.setattr(runs, "tiny_module", lambda: tiny_module(lambda named: optim.Eve(list(named), lr=0.01)))
 
     def trained(folder: str, max_steps: int) -> dict[str, torch.Tensor]:
-        options = {"callbacks": [CudaGraphs(any_encoder=True)], "accumulate_grad_batches": accumulate}
+        options = {"callbacks": [CudaGraphs(any_encoder=True, updates=True)], "accumulate_grad_batches": accumulate}
         module = runs.run(tmp_path / folder, max_steps, **options)
-        assert "forward" not in vars(module.recognizer.encoder)
-        optimizer = module.trainer.optimizers[0]
-        assert "update" not in vars(optimizer)
-        assert isinstance(optimizer.param_groups[0]["lr"], torch.Tensor)
+        assert isinstance(module.trainer.optimizers[0].param_groups[0]["lr"], torch.Tensor)
         return module.recognizer.state_dict()
 
     with recorded_graphs() as graphs:

@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 
 from asr import devices
 from asr.console import console
-from asr.training.decides_on_device import members_of
 from asr.training.module import TrainingModule
 from asr.training.processes import gather
+from asr.training.supports_found_inf import members_of
 
 FIRST_REPORT_S = 5.0  # before the first estimate of the remaining time, while the user still watches
 REPORT_EVERY_S = 30.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch.optim import Optimizer
 
 
 @runtime_checkable
-class DecidesOnDevice(Protocol):
+class SupportsFoundInf(Protocol):
     """An optimizer that can skip a step although the host does not know that it should.
 
     Attributes:
@@ -24,7 +25,10 @@ class DecidesOnDevice(Protocol):
         """Compute all that changes from update to update on the device; a ValueError if it cannot."""
 
     def update(self) -> None:
-        """Move the parameters by the gradients that are there; called by ``step``."""
+        """Move the parameters by the gradients that are there."""
+
+    def run_updates_by(self, runner: Callable[[], None] | None) -> None:
+        """Have ``step`` call this function, which calls `update` or replays it; None: `update` itself."""
 
 
 def members_of(optimizer: Optimizer) -> list[Optimizer]:

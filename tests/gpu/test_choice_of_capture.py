@@ -1,0 +1,84 @@
+"""Which runs are captured, on several ranks too, and what a resumption may change. A CPU stands for the GPU."""
+
+from __future__ import annotations
+
+import pytest
+from lightning.pytorch.accelerators import CPUAccelerator
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from omegaconf import OmegaConf
+from torch import nn
+
+from asr.config import trainer as config_trainer
+from asr.config.resumed_config import changes
+from asr.config.trainer import build_trainer, captures_encoder
+from asr.errors import ConfigError
+from asr.systems import system_of
+from asr.training.captured_ddp import CapturedDDPStrategy
+from asr.training.cuda_graphs import CudaGraphs
+from tests.configs import choice
+
+
+@pytest.fixture(autouse=True)
+def _gpu(monkeypatch):
+    monkeypatch.setattr(config_trainer, "CUDAAccelerator", CPUAccelerator)
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "")
+
+
+class Own(nn.Module):
+    """An encoder that does not say whether it can be captured."""
+
+
+class Known(Own):
+    can_be_captured = True
+
+
+class Sharded(DDPStrategy):
+    """Another strategy that begins from DDP, as DeepSpeed's does."""
+
+
+def trainer(capture: bool | str | None, **options):
+    node = OmegaConf.to_container(choice("trainer", "cpu"))
+    return build_trainer({"trainer": {**node, "capture": capture, **options}}, [], [])
+
+
+@pytest.mark.parametrize(
+    ("capture", "options", "known", "own"),
+    [
+        (None, {}, True, False),
+        (True, {}, True, True),
+        (False, {}, False, False),
+        (None, {"strategy": "ddp"}, True, False),
+        (None, {"strategy": "ddp", "devices": 2}, False, False),
+        (True, {"strategy": "ddp", "devices": 2}, True, True),
+        (None, {"deterministic": True}, False, False),
+        (True, {"deterministic": True}, True, True),
+    ],
+)
+def test_passes_are_captured_of_known_encoders_on_one_gpu_and_of_others_if_asked_for(capture, options, known, own):
+    built = trainer(capture, **options)
+    assert (captures_encoder(built, Known()), captures_encoder(built, Own())) == (known, own)
+    several = CapturedDDPStrategy if "strategy" in options and capture is not False else SingleDeviceStrategy
+    assert type(built.strategy) is several
+
+
+def test_updates_are_captured_if_asked_for():
+    for capture in (None, True, "updates"):
+        (graphs,) = (one for one in trainer(capture).callbacks if isinstance(one, CudaGraphs))
+        assert graphs.updates == (capture == "updates")
+
+
+@pytest.mark.parametrize("options", [{"strategy": Sharded(), "devices": 2}, {"devices": 2}, {"step_in_backward": True}])
+def test_what_cannot_be_captured_is_refused_if_asked_for(options):
+    with pytest.raises(ConfigError, match=r"trainer\.capture"):
+        trainer(True, gradient_clip_val=None, **options)
+
+
+def test_a_resumed_run_keeps_its_choice_which_is_no_other_system():
+    def config(capture: bool | None) -> dict:
+        base = {"callbacks": {}, "decode": ["best"], "weights": "raw", "seed": 1}
+        return {**base, "trainer": {"capture": capture, "max_steps": 1}}
+
+    assert changes(config(True), config(False)) != []
+    assert changes(config(True), config(True)) == []
+    assert changes(config(None), config(True)) == []  # it was not recorded once
+    assert system_of(config(True)) == system_of(config(False))
