@@ -1,8 +1,44 @@
 """What docs/python.md promises beyond its blocks, which test_blocks.py runs."""
 
+import subprocess
+import sys
+
 import pytest
 
 import asr
+from tests.commands.conftest import TINY
+
+APP = f"""
+import hydra
+from hydra import compose
+from hydra.core.hydra_config import HydraConfig
+
+import asr
+
+SMALL = {TINY!r} + ("logger=none", "trainer.max_steps=2", "trainer.val_check_interval=2")
+
+@hydra.main(version_base=None, config_path="conf", config_name="app")
+def main(config):
+    for number in (1, 2):
+        module, data = asr.training_parts(SMALL)
+        run = asr.train([*SMALL, f"run_dir=run{{number}}", f"recipe={{config.recipe}}", "optimizer=eve"])
+        print(number, run.summary["test"]["test"]["wer"])
+        assert HydraConfig.get().job.name == "app"
+        assert compose("app", ["recipe=mine"]).recipe == "mine"
+    print("all", HydraConfig.get().overrides.task)
+
+main()
+"""
+
+
+def test_an_application_of_hydra_trains_twice_and_stays_itself(tmp_path):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "app.yaml").write_text("recipe: ???\n")
+    (tmp_path / "app.py").write_text(APP)
+    words = [sys.executable, "app.py", "recipe=digits/transformer_ctc"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "all ['recipe=digits/transformer_ctc']"
 
 
 def test_a_wrong_option_is_an_error_of_its_kind():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from asr.commands.app import composed_from, quieten
@@ -88,6 +92,7 @@ class SpeechRecognizer:
 def train(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Run:
     """Train as ``asr-train`` does: data are prepared, the test sets decoded, the report written.
 
+    Within an application of Hydra of your own, its config and what it composes later stay as they are.
     Several processes (``trainer.devices=2``) are started as ``python -m asr.commands train``: classes of the calling
     script have to be importable there. Sweeps are for the command line.
 
@@ -146,12 +151,29 @@ def load(run: str | Path, weights: str = "raw", decoder: Mapping[str, Any] | Non
 
 
 @contextmanager
+def _other_hydra() -> Iterator[None]:
+    """Let this process compose anew, and put back what an application of the caller's is composed by.
+
+    Training composes too, so that all of it is within.
+    """
+    singletons = (GlobalHydra, HydraConfig, VersionBase, ConfigStore)
+    before = [{**vars(one.instance())} for one in singletons]
+    GlobalHydra.instance().clear()
+    ConfigStore.instance().repo = copy.deepcopy(ConfigStore.instance().repo)
+    try:
+        yield
+    finally:
+        for one, attributes in zip(singletons, before, strict=True):
+            vars(one.instance()).update(attributes)  # Hydra may have replaced the instance
+
+
+@contextmanager
 def _composed(overrides: Sequence[str], config_dir: str | Path | None) -> Iterator[DictConfig]:
     folder = config_folder("train")
-    primary, words = composed_from("train", list(overrides), folder)
-    if config_dir is not None:
-        words.append(f"hydra.searchpath=['file://{Path(config_dir).resolve()}']")
-    with initialize_config_dir(str(folder), version_base="1.3"):
+    with _other_hydra(), initialize_config_dir(str(folder), version_base="1.3"):
+        primary, words = composed_from("train", list(overrides), folder)
+        if config_dir is not None:
+            words.append(f"hydra.searchpath=['file://{Path(config_dir).resolve()}']")
         config = compose(primary, words, return_hydra_config=True)
         HydraConfig.instance().set_config(config)
         with flag_override(config, ["readonly", "struct"], False):

@@ -192,7 +192,8 @@ def add_recipes(recipes_dir: object) -> None:
         raise ConfigError(f"recipes_dir: there is no folder {str(path)!r}")
     if is_first_process():
         print(f"recipes_dir: runs the Python code in {one_line(str(path))}; name only what you trust", flush=True)
-    asr.recipes.__path__.append(str(path))
+    if str(path) not in asr.recipes.__path__:
+        asr.recipes.__path__.append(str(path))
     for file in path.rglob("*.yaml"):
         group = Path("recipe", file.relative_to(path)).parent.as_posix()
         ConfigStore.instance().store(f"{file.stem}", OmegaConf.load(file), group, "_global_")
