@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.version import VersionBase
@@ -156,10 +154,9 @@ def _other_hydra() -> Iterator[None]:
 
     Training composes too, so that all of it is within.
     """
-    singletons = (GlobalHydra, HydraConfig, VersionBase, ConfigStore)
+    singletons = (GlobalHydra, HydraConfig, VersionBase)
     before = [{**vars(one.instance())} for one in singletons]
     GlobalHydra.instance().clear()
-    ConfigStore.instance().repo = copy.deepcopy(ConfigStore.instance().repo)
     try:
         yield
     finally:
