@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import itertools
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +16,8 @@ LATEST = "latest"  # the link to the newest run, in runs/
 DATA_RECORD = "data_fingerprint"  # of the prepared data that the run reads
 INIT_RECORD = "init_source.json"  # which file the run started from, and how that was then
 ACCEPTED = "accepted.yaml"  # changes that the user has accepted, since a checkpoint may be older
+FAILED = "failed.txt"  # why a run has ended by itself without a result
+UPDATE_FILE = re.compile(r"update-(\d+)\.ckpt")
 UNSTARTED = {".lock", "config.yaml", DATA_RECORD, INIT_RECORD}
 
 
@@ -81,6 +84,18 @@ def claim_run_folder(given: object, key: str = "run_dir") -> Path:
     folder = free_folder(given, key)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def update_files(folder: Path) -> dict[int, Path]:
+    """Return the checkpoints of a folder by update, newest first; they may be damaged."""
+    found = {int(match[1]): path for path in folder.glob("update-*") if (match := UPDATE_FILE.fullmatch(path.name))}
+    return dict(sorted(found.items(), reverse=True))
+
+
+def newest_update(folder: Path) -> int | None:
+    """Return the update that ``last.ckpt`` links to, else the newest in the folder; None without checkpoints."""
+    last = UPDATE_FILE.fullmatch((folder / "last.ckpt").resolve().name)
+    return int(last[1]) if last else next(iter(update_files(folder)), None)
 
 
 @contextlib.contextmanager

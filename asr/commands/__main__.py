@@ -12,7 +12,7 @@ from asr.signals import INTERRUPTED
 
 COMMANDS = (
     *("prepare", "train", "evaluate", "transcribe", "align", "lm"),
-    *("stream", "demo", "convert", "export", "compare"),
+    *("stream", "demo", "convert", "export", "compare", "runs"),
 )
 
 
@@ -50,6 +50,7 @@ demo = partial(start, "demo")
 convert = partial(start, "convert")
 export = partial(start, "export")
 compare = partial(start, "compare")
+runs = partial(start, "runs")
 
 if __name__ == "__main__":
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""

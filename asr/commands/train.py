@@ -28,6 +28,7 @@ from asr.config.trainer import build_trainer
 from asr.console import PlainConsole
 from asr.inference.transcripts_lm import AFTER_TRAINING, search_with_transcripts
 from asr.run_folder import (
+    FAILED,
     LATEST,
     backup_existing,
     backup_path,
@@ -37,6 +38,7 @@ from asr.run_folder import (
     point_latest,
 )
 from asr.safe_io import write_whole
+from asr.signals import INTERRUPTED, TRY_AGAIN
 from asr.subprocesses import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process
 from asr.sweeps.jobs import run_job
 from asr.systems import run_settings
@@ -78,6 +80,8 @@ def run_once(plan: Plan) -> Path | None:
             environment = {RUN_DIR_VARIABLE: str(run_dir), LAUNCHER_VARIABLE: str(os.getpid())}
             words = [*added_config_folders(plan.job.runtime.config_sources), *plan.job.overrides.task]
             if code := launch("train", words, plan.trainer.num_devices, run_dir, environment):
+                if code not in (TRY_AGAIN, INTERRUPTED):
+                    _record_failure(run_dir, f"exit code {code}")
                 sys.exit(code)
         else:
             _fit_and_report(plan, run_dir)
@@ -106,7 +110,13 @@ def _open_run_folder(plan: Plan) -> Iterator[Path]:
     ):
         if owner:
             _record_start(plan, run_dir)
-        yield run_dir
+            (run_dir / FAILED).unlink(missing_ok=True)
+        try:
+            yield run_dir
+        except Exception as error:
+            if owner:
+                _record_failure(run_dir, f"{type(error).__name__}: {error}")
+            raise
 
 
 def _new_run_folder(plan: Plan) -> Path:
@@ -140,6 +150,12 @@ def _record_start(plan: Plan, folder: Path) -> None:
             write_whole(backup_path(folder / name), (folder / name).read_bytes())
         write_whole(folder / name, OmegaConf.to_yaml(OmegaConf.create(content)))
     plan.prepared.list_too_short(folder)
+
+
+def _record_failure(run_dir: Path, why: str) -> None:
+    """Let ``asr-runs`` know that the run has ended by itself."""
+    with contextlib.suppress(OSError):  # a full disk, which may be the reason
+        write_whole(run_dir / FAILED, f"{why}\n")
 
 
 def _fit_and_report(plan: Plan, run_dir: Path) -> None:

@@ -18,11 +18,10 @@ from asr.data.preparation.fingerprint import describe_file
 from asr.errors import ConfigError
 from asr.nested import at, is_within
 from asr.plain_data import read_json
-from asr.run_folder import INIT_RECORD
+from asr.run_folder import INIT_RECORD, update_files
 from asr.safe_io import named_path, write_whole
 from asr.subprocesses import is_first_process
 from asr.text.tokenizer import SentencePieceFile, Tokenizer, tokenizer_from_state
-from asr.training.checkpoints.files import update_files
 from asr.training.checkpoints.icefall import encoder_weights, icefall_state
 from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint, newest_good_checkpoint
 from asr.training.initial_weights import (

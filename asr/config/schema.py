@@ -168,6 +168,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "out": Place | None,
         "logger": dict[str, Options | None] | None,
     },
+    "runs": {
+        "folder": Place,
+        "sort": Literal[
+            "started", "run", "recipe", "system", "seed", "updates", "wer_dev", "wer_test", "status", "size_mb"
+        ],
+        "output_format": Literal["table", "json"],
+    },
 }
 # groups whose choice is a mapping of plain keys, and the file that has them all
 PLAIN_GROUPS = {"data": "data/default.yaml", "augment": "augment/none.yaml"}

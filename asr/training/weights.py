@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from asr.training.checkpoints.files import update_files
+from asr.run_folder import update_files
 from asr.training.checkpoints.loading import LoadedCheckpoint, load_checkpoint
 from asr.training.running_averages import Mark, RunningAverages
 

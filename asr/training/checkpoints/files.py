@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,26 +13,13 @@ import torch
 
 from asr.errors import RunFailed, remedy
 from asr.quoting import resume_command
+from asr.run_folder import newest_update, update_files
 from asr.safe_io import TEMPORARY, WITHOUT_LINKS, replace_by, sync, write_more
-
-UPDATE_FILE = re.compile(r"update-(\d+)\.ckpt")
 
 
 def update_file(folder: Path, update: int) -> Path:
     """Return the path of the checkpoint after an update."""
     return folder / f"update-{update:06d}.ckpt"
-
-
-def update_files(folder: Path) -> dict[int, Path]:
-    """Return the checkpoints of a folder by update, newest first; they may be damaged."""
-    found = {int(match[1]): path for path in folder.glob("update-*") if (match := UPDATE_FILE.fullmatch(path.name))}
-    return dict(sorted(found.items(), reverse=True))
-
-
-def newest_update(folder: Path) -> int | None:
-    """Return the update that ``last.ckpt`` links to, else the newest in the folder; None without checkpoints."""
-    last = UPDATE_FILE.fullmatch((folder / "last.ckpt").resolve().name)
-    return int(last[1]) if last else next(iter(update_files(folder)), None)
 
 
 def write(state: Any, path: Path) -> None:

@@ -13,8 +13,8 @@ import torch
 
 from asr.error_text import first_line, is_out_of_memory
 from asr.errors import explaining_out_of_memory
+from asr.run_folder import update_files
 from asr.safe_io import named_path
-from asr.training.checkpoints.files import update_files
 from asr.training.running_averages import RunningAverages
 
 FORMAT = 2  # raise it when a class or callback of a run is renamed: checkpoints hold their names
