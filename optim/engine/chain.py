@@ -398,7 +398,7 @@ class Chain(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return what torch's optimizers do; options that were set since as numpy's numbers become Python's."""
         for group in self.param_groups:
-            group.update({key: plain(group[key]) for key in self.defaults})
+            group.update({key: plain(value) for key, value in group.items() if key in self.defaults})
         return super().state_dict()
 
     @torch.no_grad()
