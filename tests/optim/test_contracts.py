@@ -238,9 +238,10 @@ def test_a_model_that_is_cast_after_its_first_step_goes_on_or_is_named(case, dty
 def test_lazy_parameters_have_no_shape_before_the_first_forward_pass(case):
     model = nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4))
     optimizer = case.factory(model.named_parameters())
-    for number in (1, 2):  # some rules only prepare statistics at first
-        model(torch.full((2, 3), float(number))).square().sum().backward()
-        before = before if number > 1 else copies(model.parameters())
+    model(torch.ones(2, 3))
+    before = copies(model.parameters())
+    for number in (1.0, 2.0):  # some rules only prepare statistics at first
+        model(torch.full((2, 3), number)).square().sum().backward()
         optimizer.step()
     assert not any(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))
 
