@@ -112,9 +112,10 @@ class TrainingModule(pl.LightningModule):
         """Build the optimizer and its schedule."""
         optimizer, schedule = self.build_updates()
         self.all_parameters = list(self.parameters())
-        named, package = self.recognizer.named_parameters(), type(optimizer).__module__.partition(".")[0]
-        if package not in ("optim", "torch") and not calls_closure(self.optimizer_factory(small_parameters(named))):
-            optimizer.register_step_pre_hook(compute_gradients_first)
+        if type(optimizer).__module__.partition(".")[0] not in ("optim", "torch"):
+            with suppress(Exception):  # what fails here fails in its first step too, where it is explained
+                if not calls_closure(self.optimizer_factory(small_parameters(self.recognizer.named_parameters()))):
+                    optimizer.register_step_pre_hook(compute_gradients_first)
         if isinstance(optimizer, StepsInBackward):
             self.in_backward = optimizer.before_step = GradientsInBackward()
         # Lightning's default interval, "epoch", would advance the schedule once per epoch

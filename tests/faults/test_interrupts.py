@@ -25,7 +25,8 @@ class SlowThirdUpdate(pl.Callback):
     def on_before_optimizer_step(self, trainer, pl_module, optimizer):
         if trainer.global_step == 2:
             Path(f"{trainer.global_rank} sleeps").touch()
-            time.sleep(100)
+            for _ in range(1000):
+                time.sleep(0.1)  # a signal may wake another thread, and is handled after the sleep of this one
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
