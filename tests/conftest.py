@@ -16,6 +16,8 @@ from tests.commands.conftest import TINY, Trained, Workplace, session_programs
 from tests.programs import Programs
 from tests.small_runs import SmallRun, make_small_run
 
+os.environ["WERDICT_CACHE"] = "data"  # below the folder of each test, not in the user's own cache
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     # several workers share the cores; torch reads this when it is imported
     os.environ.setdefault("OMP_NUM_THREADS", "1")
