@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from asr.console import track
 from asr.data.manifests.shar.folders import TARS
 from asr.data.manifests.source_files import SourceFiles, visible_files
 from asr.safe_io import named_path
@@ -40,7 +41,10 @@ def describe_source(source: str | None, source_files: SourceFiles = visible_file
     if not path.is_dir():
         return {"name": path.name, **_content(path)}
     files = sorted({file for file in source_files(path) if file.is_file()})
-    return {"folder": fingerprint([(str(file.relative_to(path)), _content(file)) for file in files])}
+    contents = [
+        (str(file.relative_to(path)), _content(file)) for file in track(files, f"reading {path}", transient=True)
+    ]
+    return {"folder": fingerprint(contents)}
 
 
 def _content(path: Path) -> dict[str, Any]:
