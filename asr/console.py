@@ -118,6 +118,13 @@ class PlainProgress(Progress):
                 self.plain.print_line(f"{Text.from_markup(task.description).plain}: {done}, {task.elapsed:.0f} s")
         return super().get_renderable()
 
+    def stop(self) -> None:
+        """Remove the bars, or end their line in a log."""
+        if self.live.transient:  # rich would print an empty line into a log
+            self.live.stop()
+        else:
+            super().stop()
+
 
 def track(
     items: Iterable[T] | Sequence[T], description: str, total: int | None = None, transient: bool = False

@@ -58,18 +58,16 @@ class HeldOut:
 
     def note(self, kind: str, num_speakers: int) -> str:
         """Return what it holds, whose voices, and how far a WER on it may be from that of a larger set."""
-        utterances, parts = f"{len(self.segments)} utterances", len(self.parts)
-        whole = f"{len(self.whole)} of {num_speakers} speakers"
+        utterances, whole = f"{len(self.segments)} utterances", f"{len(self.whole)} of {num_speakers} speakers"
         if None in self.parts:
-            held_out = f"{utterances} (not all name their speaker: voices may be in train too)"
-        elif not parts:
-            held_out = f"{whole} ({utterances})"
-        elif self.whole:
-            held_out = f"{whole}, and parts of {parts} who are in train too ({utterances})"
+            held_out = f"{utterances} held out (voices may be in train too)"
+        elif not self.parts:
+            held_out = f"{whole} ({utterances}) held out"
         else:
-            held_out = f"parts of {parts} of {num_speakers} speakers, who are in train too ({utterances}),"
+            parts = f"parts of {len(self.parts)} who are in train too"
+            held_out = f"{f'{whole} and ' if self.whole else ''}{parts} ({utterances}) held out"
         points = 98 / max(1, self.num_words) ** 0.5  # 1.96 standard deviations of a share of a half
-        return f"no {kind} split given: {held_out} held out; expect ±{points:.2g} points"
+        return f"no {kind} split given: {held_out}; expect ±{points:.2g} points"
 
 
 def split_off(
