@@ -98,7 +98,7 @@ def report_run(
             notes.append("error rates are of characters, without spaces (CER)")
         sets = {name: prepared.cuts(name) for name in test_names}
         outcome = dict(settings)
-        decoding = _Decoding(module, data.readers, sets, module.decoder)
+        decoding = _Decoding(module, data.readers, sets, module.decoder, shown=prepared.notes)
         if search is not None and sets:
             console.print("without a language model:")
             outcome["without_lm"] = _numbers(decoding(best, notes, run_dir / "decode" / "without_lm"))
@@ -135,12 +135,21 @@ def report_run(
 
 
 class _Decoding:
-    """Decodes the test sets with the weights of a checkpoint; collects what failed."""
+    """Decodes the test sets with the weights of a checkpoint; collects what failed.
+
+    Notes that are ``shown``, with the table of the data, are only written.
+    """
 
     def __init__(
-        self, module: TrainingModule, data_module: DataModule, sets: Mapping[str, Any], decoder: Decoder
+        self,
+        module: TrainingModule,
+        data_module: DataModule,
+        sets: Mapping[str, Any],
+        decoder: Decoder,
+        shown: Sequence[str],
     ) -> None:
         self.module, self.data_module, self.sets, self.decoder = module, data_module, sets, decoder
+        self.shown = shown
         self.failures: list[str] = []
 
     def __call__(self, checkpoint: LoadedCheckpoint, notes: Sequence[str], folder: Path) -> dict[str, Evaluated]:
@@ -149,7 +158,7 @@ class _Decoding:
         read = self.decoder.notes if isinstance(self.decoder, LoadsScorers) else []
         all_notes = [*notes, *read, checkpoint.decoding_note()]
         parts = recognizer, self.decoder, self.data_module
-        results, failures = evaluate_sets(*parts, self.sets, all_notes, folder, unit=self.module.unit)
+        results, failures = evaluate_sets(*parts, self.sets, all_notes, folder, unit=self.module.unit, shown=self.shown)
         self.failures += failures
         return results
 

@@ -65,6 +65,8 @@ def stage(trained, tmp_path_factory) -> Path:
     """A folder with a run, and recordings, texts and noise of one's own."""
     folder = tmp_path_factory.mktemp("stage")
     shutil.copytree(trained.folder / "data", folder / "data", symlinks=True)
+    (folder / ".cache").mkdir()
+    (folder / ".cache" / "werdict").symlink_to("../data")
     shutil.copytree(trained.run_dir, folder / "runs" / "digits" / "first")
     (folder / "runs" / "latest").symlink_to("digits/first")
     audio = sorted((folder / "data").rglob("audio/*/*.flac"))[:48]
@@ -87,6 +89,8 @@ def stage(trained, tmp_path_factory) -> Path:
 def run_sh(block: str, folder: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "WANDB_MODE": "offline", "PATH": path, "PYTHONPATH": f"{folder}:{ROOT}"}
+    del environment["WERDICT_CACHE"]
+    environment |= {"HOME": str(folder), "XDG_CACHE_HOME": str(folder / ".cache")}
     for line in block.replace("\\\n", " ").splitlines():
         done = subprocess.run(
             ["bash", "-c", shortened(line)],
