@@ -13,6 +13,7 @@ ALIASES = {
     "start": ("start", "offset"),
     "end": ("end",),
     "duration": ("duration",),
+    "language": ("language", "lang"),
     "split": ("split",),
     "id": ("id",),
 }

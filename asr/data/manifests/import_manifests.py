@@ -12,13 +12,13 @@ from lhotse import Features, Recording, SupervisionSegment
 
 from asr.console import PlainConsole
 from asr.data.manifests.corpus import Dropped, Manifests, Source
+from asr.data.manifests.kaldi import KALDI_FILES, is_kaldi, read_kaldi
 from asr.data.manifests.layouts import Part, SourceOption, common_folder, parts_of, table_parts
 from asr.data.manifests.lhotse_jsonl import read_cuts, read_items
 from asr.data.manifests.rows import Row, manifests_of_rows
 from asr.data.manifests.shar.folders import TARS, find_shards, read_shards
 from asr.data.manifests.splits import SPLIT_ALIASES, split_in_name, split_of
-from asr.data.manifests.tables import JSON, ending, is_json_table, read_table
-from asr.data.manifests.toolkits import KALDI_FILES, is_kaldi, is_nemo, read_kaldi, read_nemo
+from asr.data.manifests.tables import JSON, ending, is_lhotse, read_table
 from asr.data.manifests.transcript_files import read_transcripts, transcript_files
 from asr.text.normalize import is_one_line
 
@@ -33,6 +33,7 @@ LAYOUTS = (
     "supervisions*.jsonl(.gz), or cuts*.jsonl(.gz), of lhotse. Name the file itself if a table is called otherwise."
 )
 TOLERATED_SEGMENT_S = 1e-3  # what lhotse's validation allows
+OVERSHOOT_S = 0.5  # times are rounded; what Kaldi's scripts allow
 
 console = PlainConsole()
 
@@ -45,11 +46,13 @@ class ImportedManifests:
         splits: by name; ``all`` for manifests without a split.
         dropped: items that cannot be used. The audio of lhotse manifests is not checked here.
         notes: what was ignored or renamed.
+        num_trimmed: supervisions that ended a little after their recording.
     """
 
     splits: dict[str, Manifests] = field(default_factory=dict)
     dropped: list[Dropped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    num_trimmed: int = 0
 
     def add(self, split: str, manifests: Manifests, dropped: Iterable[Dropped] = (), join: bool = False) -> None:
         """Add a split: supervisions that lie within a recording, and these recordings; list the other supervisions.
@@ -70,10 +73,13 @@ class ImportedManifests:
         segments = []
         self.dropped += dropped
         for segment in manifests.supervisions:
-            if problem := segment_problem(segment, sources.get(segment.recording_id)):
+            source = sources.get(segment.recording_id)
+            within = trimmed(segment, source)
+            if problem := segment_problem(within, source):
                 self.dropped.append(Dropped(split, segment.id, problem))
             else:
-                segments.append(segment)
+                segments.append(within)
+                self.num_trimmed += within is not segment
         used = {segment.recording_id for segment in segments}
         kept = {name: source for name, source in sources.items() if name in used}
         if known:
@@ -93,6 +99,17 @@ class ImportedManifests:
         if name in SPLIT_ALIASES and note not in self.notes:
             self.notes.append(note)
         return split
+
+
+def trimmed(segment: SupervisionSegment, source: Source | None) -> SupervisionSegment:
+    """Return a supervision that ends with its recording, if it ends by at most ``OVERSHOOT_S`` later."""
+    if source is None:
+        return segment
+    end_s = (source.start if isinstance(source, Features) else 0.0) + source.duration
+    over_s = segment.end - end_s
+    if not TOLERATED_SEGMENT_S < over_s <= OVERSHOOT_S or segment.start >= end_s:
+        return segment
+    return replace(segment, duration=end_s - segment.start)
 
 
 def segment_problem(segment: SupervisionSegment, source: Source | None) -> str | None:
@@ -144,6 +161,10 @@ def import_manifests(
     reader.read(parts)
     name = str(source) if len(parts) == 1 else option
     _check_ids(name, imported)
+    if imported.num_trimmed:
+        imported.notes.append(
+            f"utterances that ended up to {OVERSHOOT_S} s after their recording: {imported.num_trimmed}, trimmed to it"
+        )
     if several := sum(r.num_channels > 1 for manifests in imported.splits.values() for r in manifests.recordings):
         imported.notes.append(
             f"recordings with several channels: {several}; the channel of the supervision is used, or the first if it "
@@ -177,14 +198,13 @@ class _Reader:
             raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
         elif ending(path) not in JSON:
             self._rows(read_table(path, self.columns, self.may_lack_columns), part, start)
-        elif is_nemo(path) and (self.may_lack_columns or not self.columns):
-            split = part.split or self._split_in_name(path)
-            self._add(path, "a manifest of NeMo", split, *read_nemo(path, split, self.num_jobs))
-        elif (self.columns and not self.may_lack_columns) or is_json_table(path, self.columns):
-            self._rows(read_table(path, self.columns, self.may_lack_columns), part, start)
-        else:
+        elif is_lhotse(path):
             split = part.split or self._split_in_name(path)
             self._add(path, "cuts of lhotse", split, *read_cuts(path, split))
+        else:
+            split = part.split or self._split_in_name(path)
+            rows = read_table(path, self.columns, self.may_lack_columns)
+            self._rows(rows, replace(part, split=None if split == UNSPLIT else split), start)
 
     def _rows(self, rows: Iterable[Row], part: Part, start: Path) -> None:
         """Keep the rows of a table or tree; their names start from the folder that all parts lie in."""
@@ -207,8 +227,11 @@ class _Reader:
                 split = part.split or (UNSPLIT if place == folder else self.imported.split_named(place, place.name))
                 if shards := find_shards(place):
                     self._add(place, "shards of lhotse", split, *read_shards(shards, split), join=join)
-                else:
-                    self._add(place, "a folder of Kaldi", split, read_kaldi(place, self.num_jobs), join=join)
+                    continue
+                rows, dropped = read_kaldi(place)
+                self.rows += [(split, row) for row in rows]
+                self.imported.dropped += [Dropped(split, id, reason) for id, reason in dropped]
+                console.print_line(f"{place}: a folder of Kaldi, {len(rows) + len(dropped)} utterances")
         elif _manifests_in(folder):
             self._manifests(part, join)
         elif tables := table_parts(folder):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lhotse import SupervisionSegment
 
+from asr.data.manifests.audio_checks import TOLERATED_S
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.recordings import open_recordings
 
@@ -27,6 +28,8 @@ class Row:
         id: as it is given; None: from the path.
         start_s: where it begins in its file.
         end_s: where it ends; None: at the end of the file.
+        channel: of the file, from 0.
+        language: None where unknown.
     """
 
     stem: str
@@ -38,6 +41,8 @@ class Row:
     id: str | None = None
     start_s: float = 0.0
     end_s: float | None = None
+    channel: int = 0
+    language: str | None = None
 
 
 def manifests_of_rows(rows: Sequence[tuple[str, Row]], num_jobs: int) -> dict[str, tuple[Manifests, list[Dropped]]]:
@@ -68,9 +73,12 @@ def manifests_of_rows(rows: Sequence[tuple[str, Row]], num_jobs: int) -> dict[st
         if recording is None:
             dropped.append(Dropped(split, id, problem))
         else:
-            duration_s = (recording.duration if row.end_s is None else row.end_s) - row.start_s
-            options = {"text": row.text, "speaker": row.speaker}
-            segments.append(SupervisionSegment(id, recording.id, row.start_s, duration_s, **options))
+            end_s = recording.duration if row.end_s is None else row.end_s
+            if abs(end_s - recording.duration) <= TOLERATED_S:  # durations are rounded
+                end_s = recording.duration
+            duration_s = end_s - row.start_s
+            place = id, recording.id, row.start_s, duration_s, row.channel
+            segments.append(SupervisionSegment(*place, row.text, row.language, row.speaker))
     usable = [recording for recording, _ in recordings.values() if recording]
     # of each split only the recordings that it uses are kept later
     return {split: (Manifests.of(usable, segments), dropped) for split, (segments, dropped) in found.items()}

@@ -7,7 +7,6 @@ import json
 import os
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,34 +59,38 @@ def read_table(path: Path, given: Mapping[str, str] | None = None, may_lack: boo
     return rows
 
 
-def is_json_table(path: Path, given: Mapping[str, str] | None = None) -> bool:
-    """Return whether the first line of a file of JSON names audio and text as a table does."""
-    try:
-        return bool(_json_records(path, partial(find_columns, "", given=given, may_lack=True)))
-    except ValueError:
-        return False
+def is_lhotse(path: Path) -> bool:
+    """Return whether the first object of a file of JSON lines is a cut of lhotse."""
+    _, first = next(_json_objects(path), (1, {}))
+    return "type" in first or "recording" in first or "supervisions" in first
+
+
+def _json_objects(path: Path) -> Iterator[Record]:
+    for number, line in enumerate(read_lines(path), start=1):
+        if number == 1 and line.lstrip().startswith("["):
+            raise ValueError(
+                f"{path} is one list; write an object on each line: jq -c '.[]' {path.name} > {path.stem}.jsonl"
+            )
+        if line.strip():
+            try:
+                fields = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: this is no JSON: {error}") from error
+            if not isinstance(fields, dict):
+                raise ValueError(f'{path}, line {number}: a line must hold one object, as {{"audio": …}}')
+            yield number, fields
 
 
 def _json_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator[Record]]:
-    def records() -> Iterator[Record]:
-        for number, line in enumerate(read_lines(path, "utf-8-sig"), start=1):
-            if line.strip():
-                try:
-                    fields = json.loads(line)
-                except ValueError as error:
-                    raise ValueError(f"{path}, line {number}: this is no JSON: {error}") from error
-                if not isinstance(fields, dict):
-                    raise ValueError(f'{path}, line {number}: a line must hold one object, as {{"audio": …}}')
-                yield number, fields
-
-    _, first = next(records(), (1, {}))
-    return find(list(first)), records()
+    found = list(_json_objects(path))
+    # not the first object alone: another may be the first part of a file
+    return find(list(dict.fromkeys(name for _, fields in found for name in fields))), iter(found)
 
 
 def _delimited_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator[Record]]:
     # str.splitlines would split at U+2028 too, which a transcript may hold
-    text = read_lines(path, "utf-8-sig")
-    first = next(read_lines(path, "utf-8-sig"), "")
+    text = read_lines(path)
+    first = next(read_lines(path), "")
     is_csv = ending(path) == ".csv"
     has_bars = is_csv and "|" in first and "," not in first.partition("|")[0]
     plain = {"delimiter": "|" if has_bars else "\t", "quoting": csv.QUOTE_NONE}
@@ -101,7 +104,7 @@ def _delimited_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator
         and len(header) in (2, 3)
         and not {"text", "transcription", "sentence"} & {name.lower() for name in header}
     ):
-        lines = csv.reader(read_lines(path, "utf-8-sig"), **plain)  # type: ignore[arg-type]
+        lines = csv.reader(read_lines(path), **plain)  # type: ignore[arg-type]
         header = list(LJSPEECH[: len(header)])
         columns = Columns({"audio": "id", "text": header[-1]}, header[1:-1])
     else:
@@ -153,6 +156,7 @@ def _row(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fold
         id=texts.get("id", "").strip() or None,
         start_s=start_s,
         end_s=end_s if end_s is not None or duration_s is None else start_s + duration_s,
+        language=texts.get("language", "").strip() or None,
     )
 
 

@@ -55,7 +55,7 @@ def _of_lists(folder: Path, files: Iterable[Path]) -> Iterator[Row]:
         audio = {
             Path(name).stem: Path(place, name) for place in places if os.path.isdir(place) for name in _audio(place)
         }
-        for number, line in enumerate(read_lines(file, "utf-8-sig"), start=1):
+        for number, line in enumerate(read_lines(file), start=1):
             if line.strip():
                 name, _, text = line.strip().partition(" ")
                 name = name.rpartition("/")[2]
