@@ -64,8 +64,8 @@ class HeldOut:
         elif not self.parts:
             held_out = f"{whole} ({utterances}) held out"
         else:
-            parts = f"parts of {len(self.parts)} who are in train too"
-            held_out = f"{f'{whole} and ' if self.whole else ''}{parts} ({utterances}) held out"
+            shared = f"{len(self.parts)} speaker{'s' if len(self.parts) > 1 else ''} in train too"
+            held_out = f"{utterances} held out, of {f'{whole} and ' if self.whole else ''}{shared}"
         points = 98 / max(1, self.num_words) ** 0.5  # 1.96 standard deviations of a share of a half
         return f"no {kind} split given: {held_out}; expect ±{points:.2g} points"
 
