@@ -34,7 +34,7 @@ def prepare_custom(
     notes say so.
 
     Args:
-        output_dir: unused, audio is not copied.
+        output_dir: for audio that a source holds in Arrow files; no other is copied.
         source: a table, a manifest of cuts or of NeMo, or a folder of them, of Shar, Kaldi, or transcripts; or several,
             with their splits.
         columns: of tables, by what they are, where names are others than usual.
@@ -51,7 +51,9 @@ def prepare_custom(
     for name, fraction in (("dev_fraction", dev_fraction), ("test_fraction", test_fraction)):
         if not 0 < fraction < 0.3:
             raise ValueError(f"data.prepare.{name} must be above 0 and below 0.3, given {fraction}")
-    imported = import_manifests(source, num_jobs=num_processes(num_jobs), columns=columns)
+    imported = import_manifests(
+        source, num_jobs=num_processes(num_jobs), columns=columns, audio_dir=output_dir / "audio"
+    )
     _refuse_useless(source, imported)
     segments = {split: list(found.supervisions) for split, found in imported.splits.items()}
     splits, notes = split_off(segments, {"test": test_fraction, "dev": dev_fraction}, seed)

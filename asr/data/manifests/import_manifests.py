@@ -16,6 +16,7 @@ from asr.data.manifests.kaldi import KALDI_FILES, is_kaldi, read_kaldi
 from asr.data.manifests.layouts import Part, SourceOption, common_folder, parts_of, table_parts
 from asr.data.manifests.lhotse_jsonl import read_cuts, read_items
 from asr.data.manifests.rows import Row, manifests_of_rows
+from asr.data.manifests.saved_datasets import arrow_files, read_saved, saved_datasets
 from asr.data.manifests.shar.folders import TARS, find_shards, read_shards
 from asr.data.manifests.splits import SPLIT_ALIASES, split_in_name, split_of
 from asr.data.manifests.tables import JSON, ending, is_lhotse, read_table
@@ -135,6 +136,7 @@ def import_manifests(
     option: str = "data.source",
     num_jobs: int = 1,
     columns: Mapping[str, str] | None = None,
+    audio_dir: Path | None = None,
 ) -> ImportedManifests:
     """Read tables, manifests of cuts or of NeMo, or folders of manifests, of shards, of Kaldi, or with transcripts.
 
@@ -148,6 +150,7 @@ def import_manifests(
         option: that names it, for messages.
         num_jobs: processes that read the headers of audio.
         columns: of tables, by what they are, that the user names; a manifest to decode may have others.
+        audio_dir: where audio is written that is not in files.
 
     Raises:
         ValueError: there are no manifests, or they are malformed, or would do more than read files.
@@ -157,7 +160,7 @@ def import_manifests(
     for part in parts:
         if not part.path.exists():
             raise ValueError(f"{option}: there is no file or folder {str(part.path)!r}; give an existing path")
-    reader = _Reader(imported, num_jobs, columns, option != "data.source", [])
+    reader = _Reader(imported, num_jobs, columns, option != "data.source", audio_dir, [])
     reader.read(parts)
     name = str(source) if len(parts) == 1 else option
     _check_ids(name, imported)
@@ -181,6 +184,7 @@ class _Reader:
     num_jobs: int
     columns: Mapping[str, str] | None
     may_lack_columns: bool
+    audio_dir: Path | None
     rows: list[tuple[str, Row]]
 
     def read(self, parts: Sequence[Part]) -> None:
@@ -234,6 +238,11 @@ class _Reader:
                 console.print_line(f"{place}: a folder of Kaldi, {len(rows) + len(dropped)} utterances")
         elif _manifests_in(folder):
             self._manifests(part, join)
+        elif saved := saved_datasets(folder):
+            _refuse_several(part, saved)
+            for place, name in saved:
+                found = read_saved(place, name, self.columns, self.may_lack_columns, self.audio_dir)
+                self._rows(found, Part(folder, part.split), folder.absolute())
         elif tables := table_parts(folder):
             _refuse_several(part, tables)
             if ignored := sorted(set(folder.glob("*.[tc]sv")) - {table.path for table in tables}):
@@ -307,6 +316,8 @@ def _places_in(folder: Path, is_place: Callable[[Path], object]) -> list[Path]:
 def manifest_files(folder: Path) -> list[Path]:
     """Return the files of a folder, and of those in it, that `import_manifests` may read."""
     if not _shar_or_kaldi(folder) and not _manifests_in(folder):
+        if saved := saved_datasets(folder):
+            return [file for place, _ in saved for file in arrow_files(place)]
         return [part.path for part in table_parts(folder)] or transcript_files(folder)
     files = sorted(file for pattern in ("*", "*/*") for file in folder.glob(pattern))
     tars = {file for file in files if any(tar.fullmatch(file.name) for tar in TARS.values())}

@@ -53,7 +53,7 @@ def read_table(path: Path, given: Mapping[str, str] | None = None, may_lack: boo
     found = [(number, fields) for number, fields in track(records, f"reading {path.name}", transient=True)]
     names = [fields.get(columns.names["audio"]) for _, fields in found[:NUM_LOOKED_FOR]]
     folder, suffix = _place(path.parent, [str(name).strip() for name in names if name])
-    rows = [_row(f"{path}, line {number}", fields, columns.names, folder, suffix) for number, fields in found]
+    rows = [row_of(f"{path}, line {number}", fields, columns.names, folder, suffix) for number, fields in found]
     place = "" if folder == path.parent else f" (in {folder.name}/)"
     console.print_line(f"{path}: a table of {len(rows)} rows{place}: {columns}")
     return rows
@@ -134,7 +134,19 @@ def _place(folder: Path, names: Sequence[str]) -> tuple[Path, str]:
     return next(exists, (folder, ""))
 
 
-def _row(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], folder: Path, suffix: str) -> Row:
+def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], folder: Path, suffix: str = "") -> Row:
+    """Return the row of a record.
+
+    Args:
+        where: file and line, for messages.
+        fields: of the record.
+        columns: names of the fields by what they are.
+        folder: that the path of the audio starts from.
+        suffix: that the path lacks.
+
+    Raises:
+        ValueError: a field is not of its type, no audio is named, or there is no such split.
+    """
     texts = {what: _text(where, name, fields.get(name)) for what, name in columns.items()}
     name = texts["audio"].strip()
     if not name:

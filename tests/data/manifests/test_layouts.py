@@ -214,3 +214,28 @@ def test_a_manifest_to_decode_may_have_the_columns_of_training_or_usual_ones(tmp
     for name in ("t.tsv", "u.tsv"):
         cuts, _, _ = evaluation_cuts(tmp_path / name, str, SPEC.features, columns={"text": "words"})
         assert [cut.supervisions[0].text for cut in cuts] == ["hi"]
+
+
+@pytest.mark.parametrize("split", ["validation", None])
+def test_saved_datasets_are_read_with_the_audio_that_they_hold(split, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    write(tmp_path, {"a.wav": ""})
+    folder = tmp_path / "saved" / (split or "")
+    folder.mkdir(parents=True)
+    encoded = {"bytes": (tmp_path / "a.wav").read_bytes(), "path": "a.wav"}
+    saved = pyarrow.Table.from_pylist(
+        [{"audio": one, "sentence": "hi"} for one in (encoded, {"path": str(tmp_path / "a.wav")})]
+    )
+    with pyarrow.ipc.new_stream(folder / "data.arrow", saved.schema) as stream:
+        stream.write_table(saved)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+    if split:
+        (tmp_path / "saved" / "dataset_dict.json").write_text(json.dumps({"splits": [split]}))
+    imported = import_manifests(tmp_path / "saved", audio_dir=tmp_path / "audio")
+    assert [*imported.splits] == ["dev" if split else "all"]
+    (found,) = imported.splits.values()
+    assert [(one.id, one.text, one.duration) for one in found.supervisions] == [
+        (f"{split or 'all'}-{number}", "hi", 1.0) for number in ("000001", "000002")
+    ]
+    with pytest.raises(ValueError, match="saved"):
+        import_manifests(tmp_path / "saved")
