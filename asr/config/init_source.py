@@ -34,6 +34,7 @@ from asr.training.initial_weights import (
     match_tensors,
     summary,
     take,
+    take_tokens,
     write_matches,
 )
 from asr.training.weights import choose_weights
@@ -177,17 +178,21 @@ def _place(config: Mapping[str, Any], begun: Path | None) -> str | None:
 def start_from(source: Source, module: TrainingModule, config: Mapping[str, Any], run_dir: Path) -> str:
     """Take over the weights of a model; return what was taken, which ``init.tsv`` in the run's folder lists."""
     own, tokenizer = module.recognizer.state_dict(), module.tokenizer
-    of_vocabulary = []
-    if source.tokenizer is None or source.tokenizer.pieces != tokenizer.pieces:
+    axes = {}
+    theirs = [] if source.tokenizer is None else source.tokenizer.pieces
+    if theirs != tokenizer.pieces:
         num_features = len(module.recognizer.normalize.mean)
         larger = outline_recognizer(config, tokenizer.vocab_size + 1, num_features).state_dict()
-        of_vocabulary = [name for name in own if own[name].shape != larger[name].shape]
-    decided = match_tensors(own, source.weights, of_vocabulary)
+        sizes = {name: zip(own[name].shape, larger[name].shape, strict=True) for name in own}
+        axes = {name: axis for name, pairs in sizes.items() for axis, (size, more) in enumerate(pairs) if size != more}
+    decided = match_tensors(own, source.weights, axes)
     take(module.recognizer, source.weights, decided)
+    num_shared = take_tokens(module.recognizer, source.weights, axes, tokenizer.pieces, theirs)
+    of_tokens = f", with {num_shared} of {tokenizer.vocab_size} tokens as in the source" if num_shared and axes else ""
     table = run_dir / "init.tsv"
     if is_first_process():
         write_matches(table, decided)
-    return f"init: {source.name}: {summary(decided)}; the table of all is {table}"
+    return f"init: {source.name}: {summary(decided)}{of_tokens}; the table of all is {table}"
 
 
 def _icefall_weights(path: Path, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
