@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,9 @@ from torch import Tensor
 from asr.config.build import outline_recognizer, part
 from asr.config.own_code import check_restored
 from asr.data.features import Features
-from asr.data.preparation.corpus_facts import Choice
 from asr.data.preparation.fingerprint import describe_file
 from asr.errors import ConfigError
-from asr.nested import at, is_within
+from asr.nested import at
 from asr.plain_data import read_json
 from asr.run_folder import INIT_RECORD
 from asr.safe_io import named_path, write_whole
@@ -45,11 +44,6 @@ if TYPE_CHECKING:
 ICEFALL = ".pt"  # how files of icefall's models end; ours end with .ckpt
 ICEFALL_FEATURES = (80, 16_000, 0.01)
 OF_FILE = f"{SentencePieceFile.__module__}.{SentencePieceFile.__name__}"
-# where a config has a rate that weights know, and the key that sets it
-RATES = {
-    "data.sampling_rate_hz": ("features", "sampling_rate_hz"),
-    "encoder.subsampling_factor": ("encoder", "subsampling_factor"),
-}
 
 
 @dataclass(frozen=True)
@@ -67,31 +61,6 @@ class Source:
     file: Path
     weights: dict[str, Tensor]
     tokenizer: Tokenizer | None
-
-
-def source_rates(config: Mapping[str, Any], overridden: Collection[str]) -> list[Choice]:
-    """Return the rates of features and encodings that the weights of ``init`` know, where this run has others.
-
-    Args:
-        config: of a new run.
-        overridden: keys that the command line names, which keep their values.
-
-    Raises:
-        ConfigError: the source cannot be read.
-    """
-    path = config["init"]["path"]
-    if path is None or path.endswith(ICEFALL):
-        return []
-    theirs = load_checkpoint(checkpoint_file(path, "init")).config
-    options = [key for key in overridden if key != "encoder"]  # encoder=conformer_xs says no rate
-    return [
-        Choice(key, rate, f"as in {path}")
-        for key, place in RATES.items()
-        if not is_within(key, options)
-        and type(rate := at(theirs, *place)) is int
-        and type(own := at(config, *place)) is int
-        and rate != own
-    ]
 
 
 def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Tokenizer | None:
