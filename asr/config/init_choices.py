@@ -71,8 +71,8 @@ def fine_tuning(config: DictConfig, source: LoadedCheckpoint | None, overridden:
     """
     if source is None:
         return
-    kept = config.init.keep_tokenizer
-    own_tokenizer = any(is_within(key, TOKENIZER) for key in overridden) or config.tokenizer["_target_"] == OF_FILE
+    kept, is_file = config.init.keep_tokenizer, OmegaConf.select(config, "tokenizer._target_") == OF_FILE
+    own_tokenizer = is_file or any(is_within(key, TOKENIZER) for key in overridden)
     if kept is None and not own_tokenizer:
         tokenizer = tokenizer_from_state(source.tokenizer)
         share, most = unknown_characters(tokenizer, _training_texts(plain(config)))
