@@ -136,8 +136,8 @@ def source_corpus(config: Mapping[str, Any]) -> SavedCorpus:
     Raises:
         ValueError: the corpus cannot be used.
     """
-    folder = data_folder(config)
-    corpus_name, make_corpus = _corpus(config["data"], None, folder)
+    folder, make = data_folder(config), _mixture if config["data"].get("sources") else _corpus
+    corpus_name, make_corpus = make(config["data"], None, folder)
     return load_or_make_corpus(folder, corpus_name, make_corpus)
 
 

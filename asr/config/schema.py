@@ -56,7 +56,7 @@ TRAINING = {
     "trust": list[Name],
     "init.path": Name | None,
     "init.weights": Weights,
-    "init.keep_tokenizer": bool,
+    "init.keep_tokenizer": bool | None,
     "init.freeze": list[str],
     "run_dir": Place | None,
     "resume": Place | None,
