@@ -15,6 +15,7 @@ from typing import Any
 
 # clusters send the first three before they take a machine away, submitit SIGUSR2 before a time limit
 ENDING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGXCPU)
+INTERRUPTED = 128 + signal.SIGINT  # by Ctrl-C
 TRY_AGAIN = os.EX_TEMPFAIL  # 75, which no error and no signal gives
 
 
@@ -37,10 +38,10 @@ def not_ignored(signals: Iterable[signal.Signals] = ENDING) -> list[signal.Signa
     return [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
 
 
-def listen(handler: Callable[[int, Any], object]) -> None:
+def listen(handler: Callable[[int, Any], object], signals: Iterable[signal.Signals] = ENDING) -> None:
     """Call ``handler`` when a signal asks for an end, unless it is ignored; only the main thread can be told."""
     if threading.current_thread() is threading.main_thread():
-        for number in not_ignored():
+        for number in not_ignored(signals):
             signal.signal(number, handler)
 
 
@@ -78,9 +79,9 @@ def end_by_default() -> None:
 
 
 @contextlib.contextmanager
-def restored_handlers() -> Iterator[None]:
+def restored_handlers(signals: Iterable[signal.Signals] = ENDING) -> Iterator[None]:
     """Restore the previous handlers on exit."""
-    before = {number: signal.getsignal(number) for number in ENDING}
+    before = {number: signal.getsignal(number) for number in signals}
     try:
         yield
     finally:

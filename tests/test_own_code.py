@@ -6,8 +6,17 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
 
+from asr.config.build import check_loggers
+from asr.config.help import config_folder
+from asr.config.replaced_defaults import drop_replaced_defaults
+from asr.errors import ConfigError
 from tests.commands.conftest import Workplace
+from tests.configs import choice
 
 PAGE = Path(__file__).parents[1] / "docs" / "your_own_code.md"
 SMALL = (
@@ -19,6 +28,8 @@ OWN = (
     "encoder.d_model=32",
     "+callbacks.count._target_=mypkg.callback.Count",
 )
+TARGET = "optimizer._target_=optim.Lion"
+COMMON = choice("optimizer_options", "common")
 needs_another_library = pytest.mark.skipif(
     importlib.util.find_spec("pytorch_optimizer") is None, reason="pytorch_optimizer is not installed"
 )
@@ -32,6 +43,7 @@ def place(tmp_path_factory) -> Workplace:
         (folder / name).write_text(content)
     (folder / "mypkg" / "__init__.py").write_text("import os\nopen(os.environ['IMPORTED'], 'w').close()\n")
     (folder / "mypkg" / "ends.py").write_text(ENDS)
+    (folder / "mypkg" / "sign.py").write_text(SIGN)
     (folder / "mypkg" / "wrong.py").write_text(WRONG)
     return Workplace(folder)
 
@@ -45,6 +57,28 @@ class Killed(Count):
         super().on_train_batch_end(*args)
         if self.updates == 3 and "KILL" in os.environ:
             os.kill(os.getpid(), signal.SIGKILL)
+"""
+SIGN = """
+import torch
+
+class SignMomentum(torch.optim.Optimizer):
+    def __init__(self, params, lr=3e-4, momentum=0.9):
+        super().__init__(params, {"lr": lr, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for param in group["params"]:
+                mean = self.state[param].setdefault("mean", torch.zeros_like(param))
+                param.add_(mean.lerp_(param.grad, 1 - group["momentum"]).sign(), alpha=-group["lr"])
+
+class WithoutClosure(SignMomentum):
+    def step(self):
+        super().step()
+
+class NeedsRate(SignMomentum):
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
 """
 WRONG = """
 from mypkg.encoder import MyEncoder
@@ -102,3 +136,45 @@ def test_a_corpus_of_an_own_function_is_trained_on_with_an_own_tokenizer(place):
     own = (*SMALL[3:], *OWN, *words, "tokenizer._target_=mypkg.words.TrainWords")
     assert "WER" in run(place, "train", *own, "logger=none", "run_dir=corpus")
     assert "WER" in run(place, "evaluate", "run=corpus", "trust=[mypkg]")
+
+
+@pytest.mark.parametrize(
+    ("words", "kept", "has_rules"),
+    [
+        (["optimizer=muon", TARGET], set(), False),
+        (["recipe=phrases/transformer_start", TARGET, "optimizer.lr=0.01"], {"lr"}, False),
+        (["optimizer=muon", "optimizer={_target_: optim.Lion, betas: [0.9, 0.98]}"], {"betas"}, False),
+        (["optimizer=muon", TARGET, "parameter_rules=matrices", "optimizer.lr=1e-3"], {"lr"}, True),
+        (["recipe=mine/first"], {"lr", "weight_decay"}, False),
+        (["optimizer=lion"], {"lr", "betas", "weight_decay", "cautious_weight_decay", *COMMON}, True),
+    ],
+)
+def test_an_optimizer_in_the_place_of_the_chosen_one_keeps_only_what_the_user_gave(words, kept, has_rules):
+    body = {"optimizer": {"_target_": "optim.Lion", "lr": 0.02, "weight_decay": 0.1}}
+    defaults = {"defaults": ["digits/transformer_ctc", {"override /optimizer": "muon"}, "_self_"]}
+    ConfigStore.instance().store("first", {**defaults, **body}, "recipe/mine", "_global_")
+    with initialize_config_dir(str(config_folder("train")), version_base="1.3"):
+        composed = compose("train", words, return_hydra_config=True)
+        config = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
+        drop_replaced_defaults(config, composed.hydra.overrides.task, composed.hydra.runtime.choices)
+    assert {*config.optimizer} - {"_target_", "_partial_"} == kept
+    assert bool(config.parameter_rules.rules) == has_rules
+
+
+@pytest.mark.parametrize("name", ["SignMomentum", "WithoutClosure"])
+def test_an_own_optimizer_that_never_calls_its_closure_trains_all_parameters(place, name):
+    words = ("optimizer=muon", f"optimizer._target_=mypkg.sign.{name}", *SMALL, f"run_dir={name}")
+    printed = run(place, "train", *words, "logger=none")
+    assert re.search(rf"^{name}: 82 tensors, [\d,]+ parameters, lr 0.0003 \(its default\)$", printed, re.MULTILINE)
+    weights = [torch.load(place.folder / name / "checkpoints" / f"update-00000{n}.ckpt") for n in (2, 4)]
+    moved = {key: (value != weights[1]["state_dict"][key]).any() for key, value in weights[0]["state_dict"].items()}
+    assert all(moved[key] for key in moved if key.endswith(("weight", "bias")))
+
+
+def test_an_own_optimizer_or_logger_that_lacks_something_is_refused_before_data_are_prepared(place, monkeypatch):
+    missing = "optimizer._target_=mypkg.sign.NeedsRate"
+    assert re.search(r"optimizer: .*lr", run(place, "train", missing, "data.dir=unused", code=2))
+    monkeypatch.setattr("asr.config.build.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"logger\.tensorboard"):
+        check_loggers({"logger": {"tensorboard": {"_target_": "lightning.pytorch.loggers.TensorBoardLogger"}}})
+    assert not (place.folder / "unused").exists()

@@ -7,7 +7,8 @@ import os
 import sys
 from functools import partial
 
-from asr.commands.startup import INTERRUPTED, importing
+from asr.commands.startup import importing
+from asr.signals import INTERRUPTED
 
 COMMANDS = (
     *("prepare", "train", "evaluate", "transcribe", "align", "lm"),

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import asr.recipes
 from asr.commands.messages import explain_error, is_explained, leave
-from asr.commands.startup import INTERRUPTED, advice_at_start, ended_code, importing
+from asr.commands.startup import advice_at_start, ended_code, importing
 from asr.config.command_line import (
     MULTIRUN,
     expand_short_forms,
@@ -35,7 +35,7 @@ from asr.console import one_line
 from asr.error_text import first_line
 from asr.errors import LOST_PEER, ConfigError, PeerLost, silence_freed_workers
 from asr.safe_io import named_path
-from asr.signals import Terminated, end_if_asked, end_with, restored_handlers
+from asr.signals import INTERRUPTED, Terminated, end_if_asked, end_with, restored_handlers
 from asr.subprocesses import RUN_DIR_VARIABLE, is_first_process
 from asr.trust import trust
 
@@ -127,7 +127,7 @@ def _run_explained(guarded: _GuardedTask) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         if "LOCAL_RANK" in os.environ:
             raise SystemExit(INTERRUPTED) from None  # the process that started this one says it
-        leave(guarded.command, "interrupted" + (f"; {error}" if str(error) else ""), INTERRUPTED)
+        leave(guarded.command, f"interrupted{error}", INTERRUPTED)
 
 
 @functools.cache  # the jobs of a sweep ask again

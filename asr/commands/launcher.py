@@ -15,7 +15,7 @@ from pathlib import Path
 
 from asr.console import one_line
 from asr.errors import DIVERGED, LOST_PEER
-from asr.signals import TRY_AGAIN, Terminated, listen
+from asr.signals import ENDING, INTERRUPTED, TRY_AGAIN, Terminated, listen, restored_handlers
 from asr.subprocesses import die_with_parent
 from asr.training.checkpoints.files import how_to_resume
 
@@ -29,9 +29,10 @@ def launch(
 ) -> int:
     """Run a command in one process per device, and wait for all.
 
-    Signals that ask for an end are forwarded. When a process fails, the others are killed after some seconds: they
-    would wait for it forever. So are those still running after SIGTERM and the end of one. While none has ended, they
-    may be validating or writing a checkpoint, and are waited for, up to a second SIGTERM that comes some seconds later.
+    Signals that ask for an end are forwarded, the first Ctrl-C as SIGTERM: a terminal has sent it to all processes, and
+    a second one, as here, ends at once. When a process fails, the others are killed after some seconds: they would wait
+    for it forever. So are those still running after SIGTERM and the end of one. While none has ended, they may be
+    validating or writing a checkpoint, and are waited for, up to a second SIGTERM that comes some seconds later.
 
     Args:
         command: such as ``train``.
@@ -62,13 +63,20 @@ def launch(
         for process in ranks:
             process.send_signal(received)  # does nothing to one that has ended
 
-    listen(forward)
-    try:
-        return _wait(ranks, forwarded, run_dir)
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        forward(signal.SIGTERM, None)
+        forwarded[signal.SIGINT] = []
+
+    with restored_handlers((signal.SIGINT, *ENDING)):
+        listen(forward)
+        listen(interrupt, (signal.SIGINT,))
+        try:
+            return _wait(ranks, forwarded, run_dir)
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
 
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], forwarded: Mapping[int, Sequence[float]], run_dir: Path) -> int:
@@ -99,9 +107,9 @@ def _wait(ranks: Sequence[subprocess.Popen[bytes]], forwarded: Mapping[int, Sequ
             _say(f"{len(ranks)} processes did not end after SIGTERM, and were killed at the next one", run_dir)
             return TRY_AGAIN
         elif now > asked_at + GRACE_S and not is_told:
-            is_told = True
+            is_told, how = True, "Ctrl-C" if signal.SIGINT in forwarded else "SIGTERM"
             print(
-                f"asr-train: still waiting for {len(running)} processes to save; SIGTERM once more kills them",
+                f"asr-train: still waiting for {len(running)} processes to save; {how} once more kills them",
                 file=sys.stderr,
             )
         time.sleep(POLL_S)
@@ -112,6 +120,7 @@ def _end(ranks: Sequence[subprocess.Popen[bytes]], forwarded: Collection[int], r
 
     Raises:
         Terminated: a forwarded signal has ended them, and no process has said so.
+        KeyboardInterrupt: the same, by Ctrl-C.
     """
     deadline = time.monotonic() + GRACE_S
     while any(process.poll() is None for process in ranks) and time.monotonic() < deadline:
@@ -120,6 +129,10 @@ def _end(ranks: Sequence[subprocess.Popen[bytes]], forwarded: Collection[int], r
     passed_on = {-number for number in forwarded}
     # a killed process (negative code) makes others fail, never the other way round; what follows has the largest code
     code = min(code for code in codes if code)
+    if signal.SIGINT in forwarded and {*codes} <= {0, None, TRY_AGAIN, INTERRUPTED} | passed_on:
+        if codes[0] == TRY_AGAIN:
+            return INTERRUPTED  # it has printed what was saved
+        raise KeyboardInterrupt
     if {*codes} <= {0, None, TRY_AGAIN} | passed_on:
         if TRY_AGAIN in codes:
             return TRY_AGAIN  # a process that still had work to do has printed how to resume

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -41,6 +42,7 @@ OPTIONAL = ("augment.audio", "augment.features")
 GIVEN = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
 WAITING = ("data.prepare", "optimizer", "schedule")  # for arguments that the program passes on later
 ENCODER = ("d_model", "subsampling_factor", "output_frames")  # what a recognizer asks of an encoder of the user's own
+TENSORBOARD = ("tensorboard", "tensorboardX")  # packages, of which one is enough
 LONG_UTTERANCE = 0.95  # quantile of training utterances; longer parts of recordings would be decoded badly
 
 
@@ -241,6 +243,8 @@ def check_loggers(config: Mapping[str, Any]) -> None:
     for factory in _factories(config, "logger"):
         if hasattr(factory.func, "check_machine"):
             factory.func.check_machine()
+        if factory.func.__module__ == "lightning.pytorch.loggers.tensorboard" and not any(map(find_spec, TENSORBOARD)):
+            raise ConfigError(f"{factory.key}: tensorboard is not installed: pip install 'werdict[tensorboard]'")
 
 
 def build_all(config: Mapping[str, Any], group: Literal["logger", "callbacks"], run_dir: Path) -> list[Any]:

@@ -40,6 +40,7 @@ from asr.models.recognizer import Recognizer
 from asr.run_folder import free_folder, usable_folder
 from asr.subprocesses import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
 from asr.training.changed_updates import small_parameters
+from asr.training.closures import calls_closure
 from asr.training.evaluation_point import HasEvaluationPoint
 from asr.training.initial_weights import freeze
 from asr.training.processes import is_started_as_rank
@@ -121,8 +122,8 @@ def try_updates(config: Mapping[str, Any], recognizer: Recognizer, on_cpu: bool)
     check_decoder(updates.decoder, recognizer.head)
     if is_own_model(config):
         _try_model(recognizer)
-    optimizer = updates.optimizer_factory(recognizer.named_parameters())
     _try_optimizers(config, on_cpu)
+    optimizer = updates.optimizer_factory(recognizer.named_parameters())
     max_steps = config["trainer"].get("max_steps")
     # a capturable optimizer keeps its rate on the device of its parameters, and the meta device has no numbers
     tried = updates.schedule_factory(updates.optimizer_factory(small_parameters(recognizer.named_parameters())))
@@ -178,10 +179,12 @@ def _try_optimizer(factory: Configured, options: Mapping[str, Any], key: str, on
     options = {**factory.keywords, **check_values(target, known, key)}
     if "capturable" in options and not on_cpu:
         options["capturable"] = False  # only a GPU can do it, and this parameter is on none
-    parameter = nn.Parameter(torch.ones(2, 2))
-    parameter.grad = torch.ones(2, 2)
+    _, *others = parameters_of(target).values()
+    for p in others:
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in options:
+            raise ConfigError(f"{key}: {target.__qualname__} needs {p.name}, as by ++{key}.{p.name}=…")
     with at_work(key, target):
-        target([parameter], **options).step(lambda: 0.0)  # LBFGS needs a closure
+        calls_closure(target([nn.Parameter(torch.ones(2, 2))], **options))
 
 
 def _try_schedule(schedule: LRScheduler, num_updates: int) -> None:

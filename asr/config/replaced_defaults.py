@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 import asr.recipes
-from asr.config.command_line import override_key
+from asr.config.command_line import added_config_folders, override_key, override_value
 from asr.config.help import CONFIGS
 from asr.config.instantiate import SPECIAL_KEYS, locate, takes
 from asr.console import PlainConsole
@@ -25,7 +26,8 @@ console = PlainConsole(quiet=not is_first_process())
 def drop_replaced_defaults(config: DictConfig, words: Sequence[str], choices: Mapping[str, Any] | None = None) -> None:
     """Remove keys that only our configs give, and that the class in ``_target_`` does not take; say each.
 
-    What the user has given stays, and is refused if the class does not take it.
+    What the user has given stays, and is refused if the class does not take it. An optimizer in the place of the chosen
+    one keeps nothing else: the rate and the parameter rules of one optimizer are wrong for another.
 
     Args:
         config: of a new run, composed; changed in place.
@@ -42,12 +44,15 @@ def drop_replaced_defaults(config: DictConfig, words: Sequence[str], choices: Ma
     if not theirs and not any("_target_" in word for word in words):
         return
     ours: Any = OmegaConf.to_container(compose("train", overrides=chosen))
-    overridden = {override_key(word) for word in words}
+    replaced = [*_replaced(raw, ours)]
     with open_dict(config):
-        for key in _replaced(raw, ours):
-            _drop_keys(config, key, ours, overridden)
-        if raw["parameter_rules"] == ours["parameter_rules"] and raw["optimizer"] != ours["optimizer"]:
+        if "optimizer" in replaced and ("optimizer" not in given or _is_ours("optimizer", given["optimizer"])):
+            replaced.remove("optimizer")
+            _keep_given(config, given, words)
+        elif raw["parameter_rules"] == ours["parameter_rules"] and raw["optimizer"] != ours["optimizer"]:
             _drop_rules(config)
+        for key in replaced:
+            _drop_keys(config, key, ours, _given_options(words, key))
 
 
 def _choices_of(words: Sequence[str]) -> dict[str, str]:
@@ -71,7 +76,28 @@ def _replaced(given: Any, ours: Any, key: str = "") -> Iterator[str]:
         yield from _replaced(given[name], ours[name], f"{key}.{name}" if key else str(name))
 
 
-def _drop_keys(config: DictConfig, key: str, ours: Any, overridden: Collection[str]) -> None:
+def _given_options(words: Sequence[str], key: str) -> set[str]:
+    """Return the options of a part of the config that the command line gives, one by one or as a mapping."""
+    mapping = override_value(words, key)
+    names = [override_key(word).removeprefix(f"{key}.") for word in words if word.lstrip("+~").startswith(f"{key}.")]
+    return {name.partition(".")[0] for name in names} | {*(mapping if isinstance(mapping, dict) else ())}
+
+
+def _keep_given(config: DictConfig, choices: Mapping[str, str], words: Sequence[str]) -> None:
+    """Keep of the options of optimizer and parameter rules only what the user has given: here or in a recipe."""
+    folders = added_config_folders(HydraConfig.get().runtime.config_sources) if HydraConfig.initialized() else []
+    recipe = [f"recipe={choices['recipe']}"] if "recipe" in choices else []
+    # what a recipe of the user's says beside its choice of an optimizer
+    theirs = compose("train", overrides=[*folders, *recipe, "~optimizer"])
+    kept = SPECIAL_KEYS | {*(theirs.get("optimizer") or ())} | _given_options(words, "optimizer")
+    for name in [name for name in config.optimizer if name not in kept]:
+        del config.optimizer[name]
+    usual = OmegaConf.load(CONFIGS / "parameter_rules" / "no_decay.yaml")
+    if theirs.parameter_rules == usual and not any(override_key(word).startswith("parameter_rules") for word in words):
+        config.parameter_rules.rules = []
+
+
+def _drop_keys(config: DictConfig, key: str, ours: Any, given_options: Collection[str]) -> None:
     node, default = OmegaConf.select(config, key), at(ours, *key.split("."))
     target = locate(node["_target_"], key)
     given: Any = OmegaConf.to_container(node)
@@ -81,7 +107,7 @@ def _drop_keys(config: DictConfig, key: str, ours: Any, overridden: Collection[s
         if name not in SPECIAL_KEYS
         and name in default
         and given[name] == default[name]
-        and not any(is_within(word, [f"{key}.{name}"]) for word in overridden)
+        and name not in given_options
         and not takes(target, name)
     ]
     for name in left_out:

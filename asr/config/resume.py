@@ -8,8 +8,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from asr.config.build import DataParts, build_module, build_update_parts
 from asr.config.own_code import check_restored
 from asr.config.resumed_config import changes, refuse_changes, saved_config, unaccepted
@@ -25,6 +23,7 @@ from asr.subprocesses import is_first_process
 from asr.training.changed_updates import ChangedUpdates
 from asr.training.checkpoints.files import how_to_resume
 from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint, read_saved
+from asr.training.closures import calls_closure
 from asr.training.module import TrainingModule
 from asr.training.weights import load_weights
 
@@ -181,9 +180,7 @@ def _load_updates(module: TrainingModule, state: dict[str, Any]) -> None:
     for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = False  # only a GPU can do it, and these parameters are on none
-        for parameter in group["params"]:
-            parameter.grad = torch.ones_like(parameter)
-    optimizer.step(lambda: 0.0)
+    calls_closure(optimizer)
 
 
 @contextlib.contextmanager
@@ -194,8 +191,10 @@ def saying_how_to_resume(run_dir: Path) -> Iterator[None]:
     except PeerLost as error:
         raise PeerLost(f"{error}; {how_to_resume(run_dir)}") from error
     except (KeyboardInterrupt, Terminated) as ended:
+        if ended.args and isinstance(ended, KeyboardInterrupt):
+            raise  # it says so already
         if not (run_dir / LAST_RECORDED).is_file():
             raise  # nothing to resume yet
         if isinstance(ended, Terminated):
             raise Terminated(ended.signal, lambda: f"; to resume: {resume_command(run_dir)}") from None
-        raise KeyboardInterrupt(f"to resume from its last checkpoint: {resume_command(run_dir)}") from None
+        raise KeyboardInterrupt(f"; {how_to_resume(run_dir)}") from None

@@ -197,8 +197,9 @@ def _run(command: str, words: Sequence[str], sweep: Mapping[str, Any], output: I
         )
         try:
             return process.wait()
-        # submitit raises SystemExit or an error of its own from its handler of SIGUSR2
-        except (SystemExit, Exception) as ended:
+        # submitit raises SystemExit or an error of its own from its handler of SIGUSR2; after a Ctrl-C, of which the
+        # job may know already, SIGTERM is no second one
+        except (SystemExit, KeyboardInterrupt, Exception) as ended:
             process.send_signal(ended.signal if isinstance(ended, Terminated) else signal.SIGTERM)
             process.wait()  # until its checkpoint is written: it would die with this process
             raise

@@ -52,7 +52,7 @@ class SweepTable(Callback):
             end_with(lambda: resume_line(sweep_dir))
 
             def interrupt(*_: object) -> None:
-                raise KeyboardInterrupt(resume_line(sweep_dir).removeprefix("; "))
+                raise KeyboardInterrupt(resume_line(sweep_dir))
 
             signal.signal(signal.SIGINT, interrupt)
         else:

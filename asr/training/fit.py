@@ -36,7 +36,7 @@ def fit(
         except SystemExit as left:
             # after a Ctrl-C Lightning (2.6) exits with code 1 and tells only a log that is silenced here
             if trainer.interrupted and left.code == 1:
-                raise KeyboardInterrupt from None
+                raise KeyboardInterrupt(*getattr(left.__context__, "args", ())) from None
             raise
 
 

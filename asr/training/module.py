@@ -26,7 +26,8 @@ from asr.inference.decode import UnscoredText, decode_encodings
 from asr.models.heads.protocols import Losses
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
-from asr.training.changed_updates import ChangedUpdates
+from asr.training.changed_updates import ChangedUpdates, small_parameters
+from asr.training.closures import calls_closure, compute_gradients_first
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.loop_counters import ends_update, number_logged_update
 from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
@@ -111,6 +112,9 @@ class TrainingModule(pl.LightningModule):
         """Build the optimizer and its schedule."""
         optimizer, schedule = self.build_updates()
         self.all_parameters = list(self.parameters())
+        named, package = self.recognizer.named_parameters(), type(optimizer).__module__.partition(".")[0]
+        if package not in ("optim", "torch") and not calls_closure(self.optimizer_factory(small_parameters(named))):
+            optimizer.register_step_pre_hook(compute_gradients_first)
         if isinstance(optimizer, StepsInBackward):
             self.in_backward = optimizer.before_step = GradientsInBackward()
         # Lightning's default interval, "epoch", would advance the schedule once per epoch

@@ -7,13 +7,25 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import lightning.pytorch as pl
 import pytest
 
+from asr.training.checkpoints.files import newest_update
 from tests.commands.test_resume import wait_for_update
 from tests.programs import Started
 from tests.small_runs import LONG, MANY_SHARDS, SMALL_SHARDS
+
+
+class SlowThirdUpdate(pl.Callback):
+    """Gives the time for a second Ctrl-C."""
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        if trainer.global_step == 2:
+            Path(f"{trainer.global_rank} sleeps").touch()
+            time.sleep(100)
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -36,6 +48,13 @@ def interrupted(process: subprocess.Popen[str] | Started, folder: Path) -> list[
     assert "Traceback" not in printed, printed
     assert code == 130, printed
     return printed.splitlines()
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def wait_for_cpu(process: subprocess.Popen[str], cpu_s: float) -> bool:
@@ -64,9 +83,24 @@ def test_an_interrupted_training_says_how_to_resume(small_run, tmp_path, devices
     process = small_run.programs.start("train", *words, cwd=tmp_path, num_spares=devices)
     wait_for_update(tmp_path / "run", 2, process)
     lines = interrupted(process, tmp_path)
-    assert [line for line in lines if line.startswith("asr-train: interrupted")] == [
-        f"asr-train: interrupted; to resume from its last checkpoint: asr-train resume={tmp_path / 'run'}"
-    ]
+    (line,) = [line for line in lines if line.startswith("asr-train: interrupted")]
+    update = newest_update(tmp_path / "run" / "checkpoints")
+    assert f"update {update}, saved" in line
+    assert line.endswith(f" asr-train resume={tmp_path / 'run'}")
+
+
+@pytest.mark.parametrize("devices", [1, 2], ids=["one process", "two processes"])
+def test_a_second_interrupt_ends_a_training_at_once_and_tells_that_there_is_no_checkpoint(small_run, tmp_path, devices):
+    words = (*LONG, f"data.dir={small_run.data_dir}", "run_dir=run", f"trainer.devices={devices}")
+    words += ("+callbacks.slow._target_=tests.faults.test_interrupts.SlowThirdUpdate",)
+    process = small_run.programs.start("train", *words, cwd=tmp_path, num_spares=devices)
+    wait_for(lambda: len(list(tmp_path.glob("* sleeps"))) == devices)
+    os.killpg(process.pid, signal.SIGINT)
+    wait_for(lambda: "Ctrl-C again" in (tmp_path / "log.txt").read_text())
+    lines = interrupted(process, tmp_path)
+    (line,) = [line for line in lines if line.startswith("asr-train: interrupted")]
+    assert "no checkpoint" in line
+    assert newest_update(tmp_path / "run" / "checkpoints") is None
 
 
 def test_an_interrupted_preparation_leaves_nothing_half_made(programs, tmp_path):

@@ -146,6 +146,7 @@ def test_an_interrupted_sweep_says_how_it_is_resumed_and_is_no_job_of_another(sm
     assert code == 130
     assert line.startswith("asr-train: interrupted; to resume: the same command again, with sweep.name=s")
     assert line.endswith(f"not finished: {job.name}")
+    assert list((sweep_dir / job.name / "checkpoints").glob("update-*.ckpt"))
 
 
 def test_a_tuned_sweep_never_chooses_without_a_trial_that_was_killed(small_run, tmp_path):

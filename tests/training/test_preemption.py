@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -18,14 +19,15 @@ from tests.training.runs import Validated, names, run, same, state
 class Signalled(pl.Callback):
     """Sends a signal to this process once, at a moment of training."""
 
-    def __init__(self, hook: str, update: int, number: signal.Signals = signal.SIGTERM) -> None:
-        self.update, self.number, self.sent = update, number, 0
+    def __init__(self, hook: str, update: int, number: signal.Signals = signal.SIGTERM, times: int = 1) -> None:
+        self.update, self.number, self.times, self.sent = update, number, times, 0
         setattr(self, hook, self.send)
 
     def send(self, trainer, *_):
         if trainer.global_step == self.update and not self.sent:
             self.sent += 1
-            os.kill(os.getpid(), self.number)
+            for _ in range(self.times):
+                os.kill(os.getpid(), self.number)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,30 @@ def test_a_run_stops_after_the_current_update_and_is_resumed_bit_for_bit(whole, 
     for name in ("best", "last"):
         assert same(*(state(folder / "checkpoints" / f"{name}.ckpt") for folder in (whole[0], tmp_path)))
     assert seen.updates == whole[1]
+
+
+@pytest.mark.parametrize(("hook", "update", "saved"), MOMENTS)
+def test_ctrl_c_saves_after_the_current_update_too(whole, tmp_path, hook, update, saved):
+    before = signal.getsignal(signal.SIGINT)
+    callbacks = [Signalled(hook, update, signal.SIGINT), CheckpointCallback(tmp_path), Preemption()]
+    with pytest.raises(SystemExit) as left:  # of Lightning
+        run(tmp_path, 8, callbacks)
+    assert isinstance(left.value.__context__, KeyboardInterrupt)
+    assert re.search(rf"update {saved}, saved.* asr-train resume={tmp_path}$", str(left.value.__context__))
+    assert signal.getsignal(signal.SIGINT) is before
+    run(tmp_path, 8)
+    assert same(*(state(folder / "checkpoints" / "last.ckpt") for folder in (whole[0], tmp_path)))
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path):
+    callbacks = [
+        Signalled("on_train_batch_start", 2, signal.SIGINT, times=2),
+        CheckpointCallback(tmp_path),
+        Preemption(),
+    ]
+    with pytest.raises(SystemExit):
+        run(tmp_path, 8, callbacks)
+    assert names(tmp_path) == []
 
 
 def test_the_numbers_of_the_last_update_are_logged_before(tmp_path):

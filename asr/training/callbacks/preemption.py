@@ -1,7 +1,9 @@
-"""Ends a preempted run: saves a checkpoint, and exits with a code that means "start again"."""
+"""Ends a preempted or interrupted run: saves a checkpoint, and exits with a code that says which."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
 import threading
@@ -27,6 +29,8 @@ class Preempted(SystemExit):
 class Preemption(Checkpoint):
     """Ends a run after a signal of ``ENDING``: after the current update, with a checkpoint and exit code 75.
 
+    Ctrl-C does the same, but ends in a KeyboardInterrupt that says what was saved; a second one does so at once.
+
     Of several processes, one signaled is enough: they all agree at the end of every update. A validation ends at once,
     and the resumed run repeats it. Two kinds of validation are completed first: the last one of a run, and any of
     several processes, which validate at different speeds.
@@ -36,8 +40,9 @@ class Preemption(Checkpoint):
     """
 
     def __init__(self) -> None:
-        self.not_ignored = not_ignored()
+        self.not_ignored = not_ignored((signal.SIGINT, *ENDING))
         self.received: signal.Signals | None = None
+        self.interrupted = False
         self.leaving = False
         self.written: Path | None = None
 
@@ -47,12 +52,19 @@ class Preemption(Checkpoint):
         Lightning restores the previous handlers at the end of ``fit``.
         """
         if threading.current_thread() is threading.main_thread():  # signal.signal() raises in others
-            for number in ENDING:
+            for number in (signal.SIGINT, *ENDING):
                 signal.signal(number, self._note if number in self.not_ignored else signal.SIG_IGN)  # as under nohup
 
     def _note(self, number: int, _: Any) -> None:
         leave_closed_terminal()
-        self.received = signal.Signals(number)
+        if number == signal.SIGINT:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            self.interrupted = True
+            if os.environ.get("LOCAL_RANK", "0") == "0":
+                with contextlib.suppress(OSError):  # a print could interrupt another one
+                    os.write(2, b"\nasr-train: saves after this update, then ends; Ctrl-C again ends at once\n")
+        self.received = self.received or signal.Signals(number)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Agree on leaving, and save, unless a validation follows: the resumed run would leave it out."""
@@ -106,11 +118,22 @@ class Preemption(Checkpoint):
             return
         if self.written is None:
             self._save(trainer)  # gives the path of what was saved at the end of a validation
-        raise Preempted
+        if self.received == signal.SIGINT and trainer.world_size == 1:
+            raise KeyboardInterrupt(self._where_interrupted(trainer))
+        raise Preempted  # of several processes, this one says what was saved
+
+    def _where_interrupted(self, trainer: pl.Trainer) -> str:
+        saved = "not saved: callbacks.checkpoints is null"
+        if self.written is not None:
+            saved = f"saved; resume with: {resume_command(self.written.parents[1])}"
+        return f" at update {trainer.global_step}, {saved}"
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Print where the run ended; the progress bar is closed by now."""
         if not isinstance(exception, Preempted) or not trainer.is_global_zero:
+            return
+        if self.received == signal.SIGINT:
+            print(f"asr-train: interrupted{self._where_interrupted(trainer)}", file=sys.stderr)
             return
         why = f"received {self.received.name}" if self.received else "another process received a signal"
         where = "without a checkpoint: callbacks.checkpoints is null"

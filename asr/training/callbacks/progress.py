@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
@@ -11,7 +12,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from asr import devices
+<<<<<<< HEAD
 from asr.console import LINE_EVERY_S, console
+=======
+from asr.console import console
+from asr.nested import at
+>>>>>>> own
 from asr.training.module import TrainingModule
 from asr.training.processes import gather
 from asr.training.supports_found_inf import members_of
@@ -23,7 +29,7 @@ NUMBERS_EVERY_S = 0.5  # in the bar: to read the loss is to wait for the GPU
 class TrainingProgress(pl.Callback):
     """A bar over the updates of a run with loss, WER, speed and the time left; plain lines without a terminal.
 
-    A run of several parameter groups begins with a line about each.
+    A run begins with a line about each parameter group.
     """
 
     def __init__(self) -> None:
@@ -36,9 +42,10 @@ class TrainingProgress(pl.Callback):
         """Name the parameter groups, and open the bar."""
         self.last_report = time.monotonic()
         self.begun = trainer.global_step, self.last_report
-        groups = describe_groups(trainer.optimizers[0])
-        for line in groups if trainer.is_global_zero and len(groups) > 1 else ():
-            console.print_line(f"  {line}")
+        options = at(getattr(pl_module, "extra_state", {}), "config", "optimizer")
+        groups = describe_groups(trainer.optimizers[0], options)
+        for line in groups if trainer.is_global_zero and (len(groups) > 1 or options) else ():
+            console.print_line(line)
         if not trainer.is_global_zero or not console.is_terminal:  # a log file would hold every frame of the bar
             return
         self.bar = Progress(
@@ -122,12 +129,17 @@ def describe_time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def describe_groups(optimizer: Optimizer) -> list[str]:
+def describe_groups(optimizer: Optimizer, options: Mapping[str, Any] | None = None) -> list[str]:
     """Return a line about each parameter group: its optimizer, size, lr before a schedule, and options that differ.
 
     Options are named if another group of the same optimizer has another value.
+
+    Args:
+        optimizer: of a run.
+        options: that the config gives it, with its class in ``_target_``; None: not known.
     """
     stepped = getattr(optimizer, "optimizer", optimizer)  # if it steps another one in the backward pass
+    without_lr = "" if options is None or "lr" in options else str(options["_target_"]).rpartition(".")[2]
     lines = []
     for member in members_of(stepped):
         # a schedule has set the lr of the first update already
@@ -141,5 +153,7 @@ def describe_groups(optimizer: Optimizer) -> list[str]:
                     # a rate may be a tensor on the device
                     plain = devices.to_host(value) if isinstance(value, Tensor) else value
                     line += f", {name} {plain:g}" if isinstance(plain, float) else f", {name} {plain}"
+                if name == "lr" and type(member).__name__ == without_lr:
+                    line += " (its default)"
             lines.append(line)
     return lines
