@@ -12,12 +12,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from asr import devices
-<<<<<<< HEAD
 from asr.console import LINE_EVERY_S, console
-=======
-from asr.console import console
 from asr.nested import at
->>>>>>> own
 from asr.training.module import TrainingModule
 from asr.training.processes import gather
 from asr.training.supports_found_inf import members_of
