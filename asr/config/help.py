@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 import asr.recipes
+from asr.config.command_line import WORDS
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 LISTED = (
@@ -90,6 +91,8 @@ def shown_options(config_name: str, configs: Path) -> list[tuple[str, str]]:
 def command_help(config_name: str, configs: Path) -> str:
     """Return the help of a command: what it does, its options, and what can be chosen, one line each."""
     lines = [describe(configs / f"{config_name}.yaml"), "", "  KEY=VALUE …   override any value; --cfg job shows all"]
+    if config_name in WORDS:
+        lines.append(f"  WORD …        words without = are {', then '.join(WORDS[config_name])}")
     is_prepare = config_name == "prepare"
     used = yaml.safe_load(config_file(config_name, configs).read_text(encoding="utf-8")).get("defaults", ())
     groups = {key: choice for item in used if isinstance(item, dict) for key, choice in item.items()}

@@ -31,6 +31,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch takes
 Options = dict[str, Any]  # a choice of a group
 Format = Literal["tsv", "txt", "json", "ctm", "srt", "vtt"]
+AlignFormat = Literal["ctm", "json", "textgrid"]
 Checkpoint = Literal["best", "last", "average"]
 Weights = Literal["raw", "average", "ema"]
 
@@ -122,7 +123,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "align": {
         **READING,
         **SETS,
-        "output_format": Annotated[list[Literal["ctm", "json", "textgrid"]], Field(min_length=1)],
+        "output_format": AlignFormat | Annotated[list[AlignFormat], Field(min_length=1)],
     },
     "export": {
         **RUN,

@@ -75,6 +75,9 @@ def test_folders_are_compared_by_pattern_or_by_list(workplace, tmp_path):
     assert (tmp_path / "mine" / "comparison.json").is_file()
     printed = here.run("compare", "runs=[runs/a,runs/b]")
     assert re.search(rf"comparison: {tmp_path}/runs/comparison/\d{{4}}-\d\d-\d\d_\S+$", printed)
+    (tmp_path / "runs" / "jobs").mkdir()
+    assert "jobs" in here.run("compare", "runs/a", "runs/b", "runs/jobs").splitlines()[0]
+    assert "'nowhere'" in here.run("compare", "runs/a", "nowhere", code=2)
 
 
 def test_the_user_names_speakers(workplace, tmp_path):
