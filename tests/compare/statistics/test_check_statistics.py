@@ -235,5 +235,5 @@ def test_the_script_prints_all_tables_and_ends_with_the_answer(check, monkeypatc
     main = runpy.run_path(str(FOLDER / "__main__.py"))["main"]
     assert main(10) == code
     out = capsys.readouterr().out
-    assert out.count("| found different |\n") == 13
+    assert out.count("| found different |\n") == 14
     assert out.splitlines()[-1].endswith(end)
