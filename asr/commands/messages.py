@@ -90,7 +90,7 @@ def _explain_config(error: Exception, command: str) -> str:
     """Return what Hydra or OmegaConf says, with the nearest name for an unknown key or choice."""
     if isinstance(error, OverrideParseException):
         if "=" not in str(error.override):
-            return f"{error.override}: what this command does is said as KEY=VALUE, as in --help"
+            return f"{error.override}: options are given as KEY=VALUE; --help lists them"
         return (
             f"{error.override}: this cannot be read as KEY=VALUE; a value with spaces or signs is quoted, as in "
             "'KEY=\"a, b\"'"
