@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 from optim.engine.chain import Chain
@@ -61,6 +62,7 @@ class Combined(Optimizer):
         # groups and state are pickled once: references within one pickle stay shared
         return {**super().__getstate__(), "optimizers": self.optimizers}
 
+    @_disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Call the closure, if there is one, and step every member.

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.singleton import Singleton
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from asr.commands.app import composed_from, quieten
@@ -185,12 +187,26 @@ def load(run: str | Path, weights: str = "raw", decoder: Mapping[str, Any] | Non
 
 
 @contextmanager
+def _hydra_of_its_own() -> Iterator[None]:
+    """Compose beside the caller's Hydra application, if there is one: Hydra has one of each kind in a process."""
+    known: Any = Singleton._instances
+    kinds = GlobalHydra, HydraConfig
+    callers = {kind: known.pop(kind) for kind in kinds if kind in known}
+    try:
+        yield
+    finally:
+        for kind in kinds:
+            known.pop(kind, None)
+        known.update(callers)
+
+
+@contextmanager
 def _composed(overrides: Sequence[str], config_dir: str | Path | None) -> Iterator[DictConfig]:
     folder = config_folder("train")
     primary, words = composed_from("train", list(overrides), folder)
     if config_dir is not None:
         words.append(f"hydra.searchpath=['file://{Path(config_dir).resolve()}']")
-    with initialize_config_dir(str(folder), version_base="1.3"):
+    with _hydra_of_its_own(), initialize_config_dir(str(folder), version_base="1.3"):
         config = compose(primary, words, return_hydra_config=True)
         HydraConfig.instance().set_config(config)
         with flag_override(config, ["readonly", "struct"], False):

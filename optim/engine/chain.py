@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
@@ -145,6 +146,8 @@ class Chain(Optimizer):
         """Return how many steps were skipped because of ``skip_nonfinite``."""
         return int(self.param_groups[0]["shared_state"]["skipped_steps"])
 
+    # what a compiler would trace are lists that differ from step to step, and views of stacks
+    @_disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient.
@@ -268,6 +271,8 @@ class Chain(Optimizer):
             if grad is None or param.numel() == 0:  # the mean of no elements is NaN
                 continue
             state, key = self.state[param], self.stacking_key(names[i] if names else "", param, group)
+            if param.dtype in HALF and state and "rounding_error" not in state:
+                state["rounding_error"] = torch.zeros_like(param)  # the model was cast after a step
             if not state:
                 state.update(self._fresh_state(param, group, key))
                 if DRAW_KEY in state:  # in the state, so that later names and places change no draw

@@ -95,7 +95,7 @@ def check_options(options: dict[str, Any], allowed: Mapping[str, Domain]) -> Non
         ValueError: a value is not allowed.
     """
     for option, domain in allowed.items():
-        value = options[option]
+        value = options[option] = _plain_number(options[option])
         if domain == SWITCH:
             # 1 and "no" are truthy: a config's typing error would switch the option on
             if not isinstance(value, bool):
@@ -113,6 +113,13 @@ def check_options(options: dict[str, Any], allowed: Mapping[str, Domain]) -> Non
             options[option] = _check_tuple(option, value, domain)
 
 
+def _plain_number(value: Any) -> Any:
+    """Return numpy's numbers as Python's: of a saved group, ``weights_only=True`` would refuse to read them."""
+    if not isinstance(value, numbers.Real) or type(value) in (bool, int, float):
+        return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
 def _dtype_name(option: str, value: Any) -> str | None:
     """Return the name of a dtype: a group then holds plain values, and a config can write it."""
     name = str(value).removeprefix("torch.")
@@ -127,4 +134,4 @@ def _check_tuple(option: str, value: object, intervals: tuple[str, ...]) -> tupl
     for i, interval in enumerate(intervals):
         check_range(f"{option}[{i}]", value[i], interval)
     # a config gives lists; checkpoints and comparisons with defaults need one type
-    return tuple(value)
+    return tuple(map(_plain_number, value))

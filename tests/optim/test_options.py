@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
+import optim
 from tests.optim.cases import BAD_OPTIONS
-from tests.optim.training import all_moved, make_parameters, named, run, run_both, same, values
+from tests.optim.training import all_moved, copies, make_parameters, named, run, run_both, same, values
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.int64], ids=str)
@@ -97,6 +100,42 @@ def test_lr_zero_moves_nothing(case):
     optimizer.param_groups[0]["lr"] = 0.0
     run(optimizer, params, range(3))
     assert same(params, before)
+
+
+def test_numbers_of_numpy_are_saved_as_plain_ones():
+    params = make_parameters()
+    options = {"lr": np.geomspace(1e-4, 1e-2, 3)[1], "betas": np.array([0.8, 0.9]).tolist(), "eps": np.float64(1e-6)}
+    optimizer = optim.AdamW(params, **options, weight_decay=np.float32(0.5), warmup_steps=np.int64(3))
+    run(optimizer, params, range(2))
+    torch.save(optimizer.state_dict(), file := io.BytesIO())
+    file.seek(0)
+    (group,) = torch.load(file, weights_only=True)["param_groups"]
+    assert {type(group[key]) for key in ("lr", "eps", "weight_decay")} == {float}
+    assert type(group["warmup_steps"]) is int
+
+
+@pytest.mark.parametrize("build", [optim.AdamW, optim.Eve, optim.Muon])
+def test_a_step_may_be_compiled_and_is_the_eager_one(build):
+    params = make_parameters()
+    twins = copies(params)
+    optimizer, twin = build(params), build(twins)
+    twin.step = torch.compile(twin.step, backend="eager")
+    run_both((optimizer, params), (twin, twins), range(3))
+    assert same(params, twins)
+
+
+@pytest.mark.parametrize("build", [optim.AdamW, optim.Muon])
+def test_a_model_may_be_cast_to_half_precision_after_a_step(build):
+    model = nn.Linear(4, 4)
+    optimizer = build(model.parameters(), lr=1e-3)
+    for dtype in (torch.float32, torch.bfloat16, torch.bfloat16):
+        model.to(dtype)
+        before = model.weight.detach().clone()
+        model(torch.randn(2, 4, dtype=dtype)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert not torch.equal(model.weight, before) or dtype == torch.bfloat16
+    assert "rounding_error" in optimizer.state[model.weight]
 
 
 def test_a_changed_lr_is_obeyed(case):
