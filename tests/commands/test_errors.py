@@ -148,7 +148,7 @@ def test_help_lists_what_can_be_chosen(command, tmp_path):
         if key not in ("defaults", "hydra"):
             assert re.search(rf"^  {key}{r'[.]' if value and isinstance(value, dict) else '='}", done.stdout, re.M), key
     if command == "prepare":
-        assert re.search(r"^  init\.keep_tokenizer=false +true: use", done.stdout, re.M)
+        assert re.search(r"^  init\.keep_tokenizer=null +true: use", done.stdout, re.M)
     if command == "train":
         for line in (r"digits/transformer_ctc +\w", r"transformer_xs +\w", r"adamw +\w", r"eve +\w", r"eden +\w"):
             assert re.search(line, done.stdout), line
