@@ -62,7 +62,7 @@ class Combined(Optimizer):
         # groups and state are pickled once: references within one pickle stay shared
         return {**super().__getstate__(), "optimizers": self.optimizers}
 
-    @_disable_dynamo
+    @_disable_dynamo  # as of the members
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Call the closure, if there is one, and step every member.

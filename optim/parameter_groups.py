@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from optim.combined import Combined
-from optim.engine.options import check_names, check_range, compiled, did_you_mean
+from optim.engine.options import check_names, check_range, compiled, did_you_mean, plain
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 Factory = Callable[[Any], Optimizer]
@@ -69,7 +69,7 @@ def _parse(place: int, rule: Mapping[str, Any]) -> Rule:
         pattern = compiled(rule["pattern"])
     except ValueError as error:
         raise ValueError(f"parameter rule {place}: {error}") from error
-    scale = rule.get("lr_scale", 1.0)
+    scale = plain(rule.get("lr_scale", 1.0))
     check_range(f"lr_scale of parameter rule {rule['pattern']!r}", scale, "[0, inf)")
     if "lr_scale" in rule and "lr" in rule:
         raise ValueError(f"parameter rule {rule['pattern']!r} has both lr and lr_scale; keep one")
@@ -83,7 +83,8 @@ def _parse(place: int, rule: Mapping[str, Any]) -> Rule:
 
 
 def _plain(value: Any) -> Any:
-    """Turn a config's list type into a tuple, so that checkpoints hold plain values only."""
+    """Turn a config's list type into a tuple, and numpy's numbers into Python's: checkpoints hold plain values only."""
+    value = plain(value)
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.nn import Parameter
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from optim.engine import evaluation, saved_state
@@ -19,7 +20,7 @@ from optim.engine.finite import all_finite
 from optim.engine.fsdp import local_entry
 from optim.engine.group_checks import check_group, refuse_sparse_gradients
 from optim.engine.group_step import GroupStep
-from optim.engine.options import SWITCH, check_options
+from optim.engine.options import SWITCH, check_options, plain
 from optim.engine.param_batch import DRAW_KEY, HALF, Group, Limits, ParamEntry, State, state_dtype
 from optim.engine.random import key_of
 from optim.engine.stacking import Residents
@@ -146,8 +147,7 @@ class Chain(Optimizer):
         """Return how many steps were skipped because of ``skip_nonfinite``."""
         return int(self.param_groups[0]["shared_state"]["skipped_steps"])
 
-    # what a compiler would trace are lists that differ from step to step, and views of stacks
-    @_disable_dynamo
+    @_disable_dynamo  # a compiled caller breaks its graph here: it would trace Python that changes each step
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient.
@@ -161,6 +161,7 @@ class Chain(Optimizer):
         Raises:
             ValueError: a gradient is sparse, or there is a ``found_inf`` without ``capturable``; nothing was changed.
             RuntimeError: the parameters are at the evaluation point; nothing was changed.
+            RuntimeError: the dtype of parameters has changed since their first step.
         """
         evaluation.refuse_step_while_evaluating(self)
         if self.found_inf is not None and not self.capturable:
@@ -176,7 +177,11 @@ class Chain(Optimizer):
             self.count("skipped_steps")
             return loss
         # `Health` looks into the update itself, also where a graph replays it
-        (self.update if self._runner is None or self.limited is not None else self._runner)()
+        try:
+            (self.update if self._runner is None or self.limited is not None else self._runner)()
+        except (KeyError, RuntimeError) as error:
+            saved_state.explain_cast(self, self._fresh_by_name, error)
+            raise
         return loss
 
     def update(self) -> None:
@@ -334,7 +339,8 @@ class Chain(Optimizer):
                 self._check_capturable(group)
             # one parameter on the meta device finds two statistics of one name without allocating memory
             for param, name in zip(group["params"][:1], group.get("param_names", [""]), strict=False):
-                self._fresh_by_name(name, param.to("meta"), group)
+                if not is_lazy(param):  # it has a shape only after the first forward pass
+                    self._fresh_by_name(name, param.to("meta"), group)
         except ValueError:
             # torch has appended the group already
             self.param_groups.pop()
@@ -390,6 +396,12 @@ class Chain(Optimizer):
 
     def _check_group(self, group: Group) -> None:
         check_group(self, self.transforms, group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what torch's optimizers do; options that were set since as numpy's numbers become Python's."""
+        for group in self.param_groups:
+            group.update({key: plain(group[key]) for key in self.defaults})
+        return super().state_dict()
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

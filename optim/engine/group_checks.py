@@ -8,7 +8,7 @@ import torch
 from torch.optim import Optimizer
 
 from optim.engine.fsdp import check_sharded
-from optim.engine.options import SWITCH, Domain, check_names, check_options
+from optim.engine.options import SWITCH, Domain, check_names, check_options, plain
 from optim.engine.param_batch import Group
 from optim.engine.saved_state import named_parameters
 from optim.engine.transform import Transform
@@ -30,6 +30,8 @@ def check_group(optimizer: Optimizer, transforms: Sequence[Transform], group: Gr
     for transform in transforms:
         allowed |= {transform.prefix + key: domain for key, domain in transform.allowed.items()}
     check_options(group, allowed)
+    # transforms check some options themselves
+    group.update({key: plain(group[key]) for key in optimizer.defaults if key in group})
     for transform in transforms:
         transform.check(transform.own(group))
     check_sharded(owner, transforms, group)

@@ -52,6 +52,15 @@ def compiled(pattern: str) -> re.Pattern[str]:
         raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
 
 
+def plain(value: Any) -> Any:
+    """Return an option as Python's own numbers, lists and tuples, which checkpoints can hold; a tensor stays."""
+    if hasattr(value, "tolist") and not isinstance(value, Tensor):  # numpy's numbers and arrays
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return type(value)(map(plain, value))
+    return float(value) if isinstance(value, numbers.Real) and not isinstance(value, int | float) else value
+
+
 def check_range(option: str, value: object, interval: str, *, may_be_tensor: bool = False) -> None:
     """Refuse a value that is not a number, or lies outside an interval.
 
@@ -85,7 +94,7 @@ def _lies_in(interval: str, number: float) -> bool:
 
 
 def check_options(options: dict[str, Any], allowed: Mapping[str, Domain]) -> None:
-    """Check hyper-parameters; turn lists into tuples, dtypes into their names, and an lr of one element into a scalar.
+    """Check hyper-parameters; make them plain, lists tuples, dtypes names, and an lr of one element a scalar.
 
     Args:
         options: values by name, changed in place; names beyond ``allowed`` are left alone.
@@ -95,7 +104,7 @@ def check_options(options: dict[str, Any], allowed: Mapping[str, Domain]) -> Non
         ValueError: a value is not allowed.
     """
     for option, domain in allowed.items():
-        value = options[option] = _plain_number(options[option])
+        value = options[option] = plain(options[option])
         if domain == SWITCH:
             # 1 and "no" are truthy: a config's typing error would switch the option on
             if not isinstance(value, bool):

@@ -149,5 +149,21 @@ def _saved_states(
             yield name, param, expected, given["state"][place]
 
 
+def explain_cast(optimizer: Optimizer, fresh: Fresh, error: Exception) -> None:
+    """Raise an error that says so, if a step failed because a model was cast after its first one.
+
+    Raises:
+        RuntimeError: names a parameter whose statistics are of another dtype.
+    """
+    for name, param, group in named_parameters(optimizer):
+        state = optimizer.state.get(param) or {}
+        for key, wanted in fresh(name, param.to("meta"), group).items() if state else ():
+            if isinstance(wanted, Tensor) and getattr(state.get(key), "dtype", None) != wanted.dtype:
+                raise RuntimeError(
+                    f"{type(optimizer).__name__}: {name} is {param.dtype} now, and {key} was made for another dtype; "
+                    "cast the model before its first step, or build the optimizer again after a cast"
+                ) from error
+
+
 def _shapes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {key: tuple(getattr(value, "shape", ())) for key, value in state.items()}

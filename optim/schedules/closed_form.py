@@ -74,7 +74,7 @@ class ClosedFormSchedule(LRScheduler, ABC):
     def get_lr(self) -> list[float | Tensor]:
         """Return each group's learning rate at the present batch and epoch, as numbers."""
         factor = self.factor(self.batch, self.epoch)
-        return [self._base_lr(group) * factor for group in self.optimizer.param_groups]
+        return [float(self._base_lr(group) * factor) for group in self.optimizer.param_groups]
 
     def _base_lr(self, group: dict[str, Any]) -> float:
         lr = group["lr"]
@@ -99,7 +99,7 @@ class ClosedFormSchedule(LRScheduler, ABC):
 
     def step_epoch(self, epoch: int | None = None) -> None:
         """Set the epoch at its start (0 in the first), or, without argument, count one at its end."""
-        self.epoch = self.epoch + 1 if epoch is None else epoch
+        self.epoch = self.epoch + 1 if epoch is None else int(epoch)
         if self.batch >= 0:  # torch's SequentialLR leaves a part that waits at -1
             self._apply()
 

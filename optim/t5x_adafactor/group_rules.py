@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from torch.nn.parameter import is_lazy
+
 from optim.engine.param_batch import Group
 from optim.t5x_adafactor.factor_rules import (
     BATCH,
@@ -50,7 +52,8 @@ def check_rules(group: Group) -> None:
     # every parameter now, so that a missing rule is an error at construction and not at a late first gradient
     params = group["params"]
     names = group.get("param_names", [f"parameter {i}" for i in range(len(params))])
-    plans = {name: plan_of(name, param.shape, group) for name, param in zip(names, params, strict=True)}
+    shapes = {name: param.shape for name, param in zip(names, params, strict=True) if not is_lazy(param)}
+    plans = {name: plan_of(name, shape, group) for name, shape in shapes.items()}
     if group["logical_factor_rules"] is None and (undecided := [name for name, plan in plans.items() if plan is None]):
         raise ValueError(
             f"{_some(undecided)} of {len(plans)} parameters have more than two axes, which the heuristic does not "

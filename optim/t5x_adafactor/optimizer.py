@@ -164,6 +164,7 @@ class T5XAdafactor(Chain):
         if plan is None:
             plan = plan_of(name, param.shape, group)
             if plan is None:
+                check_rules(group)  # of a lazy parameter, which has its shape now
                 raise ValueError(
                     f"{name} has more than two axes, and logical_factor_rules wait for their names; call "
                     "set_param_axes before the first step"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import optim
 from tests.optim.training import copies, make_gradient, make_parameters, run, run_both, same, step_with, values
 
 HALF = [torch.float16, torch.bfloat16]
@@ -216,6 +219,43 @@ def test_half_precision_parameters_stay_near_the_float32_ones(case, dtype):
     wide = [nn.Parameter(param.detach().float()) for param in small]
     run_both((case.factory(small), small), (case.factory(wide), wide), range(50))
     torch.testing.assert_close([param.float() for param in small], wide, rtol=torch.finfo(dtype).eps, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_a_model_that_is_cast_after_its_first_step_goes_on_or_is_named(case, dtype):
+    params = make_parameters()
+    optimizer = case.factory([(f"weight {i}", param) for i, param in enumerate(params)])
+    run(optimizer, params, [0])
+    for param in params:
+        param.grad = None
+        param.data = param.data.to(dtype)
+    try:
+        run(optimizer, params, [1])
+    except RuntimeError as error:
+        assert re.search(rf"weight \d.* {dtype}", str(error))  # noqa: PT017
+
+
+def test_lazy_parameters_have_no_shape_before_the_first_forward_pass(case):
+    model = nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4))
+    optimizer = case.factory(model.named_parameters())
+    for number in (1, 2):  # some rules only prepare statistics at first
+        model(torch.full((2, 3), float(number))).square().sum().backward()
+        before = before if number > 1 else copies(model.parameters())
+        optimizer.step()
+    assert not any(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("name", ["AdamW", "Eve", "Muon", "Combined"])
+def test_a_compiled_step_does_what_the_step_does(name):
+    results = []
+    for compiled in (False, True):
+        params = [nn.Parameter(torch.linspace(-1, 1, 12).reshape(3, 4)) for _ in range(2)]
+        members = [optim.AdamW([params[0]]), optim.Muon([params[1]])]
+        optimizer = optim.Combined(members) if name == "Combined" else getattr(optim, name)(params)
+        step = torch.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        run(SimpleNamespace(step=step), params, range(3))
+        results.append(params)
+    assert same(*results)
 
 
 def test_the_memory_layout_of_a_parameter_or_a_gradient_does_not_matter(case):

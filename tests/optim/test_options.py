@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-import optim
+from optim import WarmupCosine
 from tests.optim.cases import BAD_OPTIONS
 from tests.optim.training import all_moved, copies, make_parameters, named, run, run_both, same, values
 
@@ -52,6 +52,24 @@ def test_lists_are_as_good_as_tuples_and_become_tuples(case):
     for params, options in ((make_parameters(), lists), ([{"params": make_parameters(), **lists}], {})):
         group = case.factory(params, **options).param_groups[0]
         assert all(group[key] == tuple(value) for key, value in lists.items())
+
+
+def test_numbers_of_numpy_become_pythons_which_a_checkpoint_can_hold(case):
+    # a pair becomes an array
+    given = {
+        key: value if isinstance(value, bool | str) else np.asarray(value)[()]
+        for key, value in case.other_group.items()
+    }
+    params = make_parameters()
+    optimizer = case.factory([{"params": params, **given}])
+    options = optimizer.param_groups[0]
+    assert {key: options[key] for key in given} == case.other_group
+    WarmupCosine(optimizer, np.int64(9), np.float64(2))
+    run(optimizer, params, [0])
+    options["lr"] = np.float64(1e-3) if options["lr"] is not None else None
+    torch.save(optimizer.state_dict(), file := io.BytesIO())
+    file.seek(0)
+    torch.load(file, weights_only=True)
 
 
 def test_names_of_groups_and_parameters_are_kept(case):
