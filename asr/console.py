@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-import rich.progress
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.progress import Progress, ProgressColumn
 from rich.segment import Segment
 from rich.text import Text
 
 T = TypeVar("T")
+LINE_EVERY_S = 9.0  # without a terminal
 
 # C0 and C1 control characters move the cursor or change the window's title; line ends and tabs are harmless
 CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
@@ -93,6 +95,40 @@ def bar_title(text: str) -> str:
     return escape(one_line(text))
 
 
-def track(items: Iterable[T] | Sequence[T], description: str, **options: Any) -> Iterable[T]:
+class PlainProgress(Progress):
+    """Progress bars; without a terminal, such as under nohup, a line from time to time.
+
+    Args:
+        columns: of rich's ``Progress``.
+        stderr: print to standard error.
+        options: of rich's ``Progress``.
+    """
+
+    def __init__(self, *columns: ProgressColumn, stderr: bool = False, **options: Any) -> None:
+        self.last_line, self.plain = time.monotonic(), PlainConsole(stderr=stderr)
+        super().__init__(*columns, console=self.plain, **options)
+
+    def get_renderable(self) -> RenderableType:
+        """Return the bars; rich asks for them several times a second, from a thread of its own."""
+        now = time.monotonic()
+        if now - self.last_line > LINE_EVERY_S and not self.plain.is_terminal:
+            self.last_line = now
+            for task in self.tasks if not self.finished else ():
+                done = f"{task.completed:,.0f}" if task.total is None else f"{task.percentage:.0f} %"
+                self.plain.print_line(f"{Text.from_markup(task.description).plain}: {done}, {task.elapsed:.0f} s")
+        return super().get_renderable()
+
+    def stop(self) -> None:
+        """Remove the bars, or end their line in a log."""
+        if self.live.transient:  # rich would print an empty line into a log
+            self.live.stop()
+        else:
+            super().stop()
+
+
+def track(
+    items: Iterable[T] | Sequence[T], description: str, total: int | None = None, transient: bool = False
+) -> Iterator[T]:
     """Iterate with a progress bar; its description may hold names of files."""
-    return rich.progress.track(items, bar_title(description), **{"console": PlainConsole(), **options})
+    with PlainProgress(transient=transient) as progress:
+        yield from progress.track(items, total, description=bar_title(description))

@@ -20,13 +20,14 @@ def named_path(given: object) -> Path:
     """Return the path that a user names, ``~`` and ``~user`` expanded.
 
     Raises:
-        ValueError: there is no such user.
+        ValueError: there is no such user, or no home folder.
     """
     try:
         return Path(str(given)).expanduser()
     except RuntimeError:
         user = str(given).partition("/")[0]
-        raise ValueError(f"{str(given)!r}: no user is called {user[1:]!r}; write ./{user} for a file") from None
+        why = f"no user is called {user[1:]!r}" if user[1:] else "HOME is not set"
+        raise ValueError(f"{str(given)!r}: {why}; write ./{user} for a file") from None
 
 
 def replace_by(path: Path, make: Callable[[Path], object]) -> None:

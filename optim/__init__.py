@@ -24,11 +24,13 @@ from optim.muon.scion import Scion
 from optim.parameter_groups import grouped
 from optim.psgd.optimizer import PSGDKron
 from optim.rmsprop import RMSprop
+from optim.rubik import Rubik
 from optim.scaled_adam import ScaledAdam
 from optim.schedule_free_adamw import ScheduleFreeAdamW
 from optim.schedules.constant import Constant
 from optim.schedules.eden import Eden
 from optim.schedules.eden2 import Eden2
+from optim.schedules.interp_cosine import InterpCosine
 from optim.schedules.inverse_square_root import WarmupInverseSquareRoot
 from optim.schedules.noam import Noam
 from optim.schedules.warmup_cosine import WarmupCosine
@@ -62,6 +64,7 @@ __all__ = [
     "GroupTransform",
     "HParamMap",
     "Health",
+    "InterpCosine",
     "LaProp",
     "LearnedGradient",
     "Lion",
@@ -74,6 +77,7 @@ __all__ = [
     "PSGDKron",
     "ParamBatch",
     "RMSprop",
+    "Rubik",
     "ScaledAdam",
     "ScheduleFree",
     "ScheduleFreeAdamW",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
@@ -17,6 +16,7 @@ from optim.engine.param_batch import (
     Scalar,
     State,
     Update,
+    assign,
     at_least,
     at_most,
     choose,
@@ -210,21 +210,14 @@ def _measure(update: Update, batch: ParamBatch, period_ends: bool | Tensor) -> N
     kept = batch.group["betas"][1] ** period
     begins = (batch.step - 1) % period == 0
     total, average = choose(begins, 0.0, total), choose(begins, average * kept, average)
-    _set(state["scale_grad"], total + derivative)
+    assign(state["scale_grad"], total + derivative)
     if period > 1 or isinstance(batch.step, Tensor) or batch.step > 1:
         counted = (batch.step > 1) | (period > 1)
-        _set(state["scale_exp_avg_sq"], average + choose(counted, derivative * derivative * ((1 - kept) / period), 0.0))
+        assign(
+            state["scale_exp_avg_sq"], average + choose(counted, derivative * derivative * ((1 - kept) / period), 0.0)
+        )
     if period_ends is not False:
-        _set(state["param_rms"], choose(period_ends, batch.rms(batch.param), batch.read(state["param_rms"])))
-
-
-def _set(target: Tensor, value: Scalar) -> None:
-    # fill_ takes one number, and a stack has N of them
-    if isinstance(value, Tensor):
-        target.copy_(value)
-    else:
-        # beyond the target's dtype it is infinite, as it would be on a device
-        target.fill_(math.copysign(math.inf, value) if abs(value) > torch.finfo(target.dtype).max else value)
+        assign(state["param_rms"], choose(period_ends, batch.rms(batch.param), batch.read(state["param_rms"])))
 
 
 def _rate(batch: ParamBatch) -> Scalar:

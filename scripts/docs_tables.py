@@ -20,6 +20,7 @@ import yaml
 from pydantic import TypeAdapter
 
 import optim
+from asr.config.command_line import WORDS
 from asr.config.help import CONFIGS, LISTED, choices, config_folder, describe, options, shown_options
 from asr.config.schema import KINDS
 from optim.schedules.closed_form import ClosedFormSchedule
@@ -111,6 +112,8 @@ def options_of_commands() -> str:
         folder = config_folder(command)
         name, _, purpose = describe(folder / f"{command}.yaml").partition(": ")
         parts += [f"## {name}", f"{purpose[0].upper()}{purpose[1:].rstrip('.')}."]
+        if command in WORDS:
+            parts[-1] += f" Words without `=` are {', then '.join(f'`{key}`' for key in WORDS[command])}."
         shown = shown_options(command, folder)
         if command == "train":
             shown += options(folder / "trainer" / "cpu.yaml", "trainer.")

@@ -16,6 +16,8 @@ from tests.commands.conftest import TINY, Trained, Workplace, session_programs
 from tests.programs import Programs
 from tests.small_runs import SmallRun, make_small_run
 
+os.environ["WERDICT_CACHE"] = "data"  # below the folder of each test, not in the user's own cache
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     # several workers share the cores; torch reads this when it is imported
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -31,7 +33,7 @@ SLOW = (
     *("compare/statistics/test_check_statistics.py", "models/zipformer/test_convert.py"),
     *("models/zipformer/test_equality.py", "recipes/test_spoken.py", "test_toy_magnitudes.py"),
     *("recipes/test_an4_commands.py", "recipes/test_custom_choices.py", "recipes/test_large_corpora.py"),
-    *("recipes/test_miniatures.py", "test_check_noise.py", "test_soak.py"),
+    *("recipes/test_layout_commands.py", "recipes/test_miniatures.py", "test_check_noise.py", "test_soak.py"),
     *("training/test_compiled_encoder.py", "training/test_heads.py"),
     *("test_gpu_report.py", "test_wheel.py"),
 )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig
 
 from asr.commands.evaluation_sets import check_name, evaluation_sets, results_folder
 from asr.config.restore import Restored, restore
@@ -36,10 +36,12 @@ def run(options: DictConfig) -> None:
     if not isinstance(head, FrameScores | ScoresPaths):
         raise ConfigError(f"run: {type(head).__name__} has neither CTC nor a transducer to align with")
     sets, notes = evaluation_sets(options.manifest, options.name, restored)
+    given = options.output_format
+    formats = [str(name) for name in given] if isinstance(given, ListConfig) else [str(given)]
     checkpoint = restored.checkpoint
     with results_folder(options, checkpoint, "align") as output:
         console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
-        num_failed = sum(_align(restored, name, cuts, output, options.output_format) for name, cuts in sets.items())
+        num_failed = sum(_align(restored, name, cuts, output, formats) for name, cuts in sets.items())
     for note in notes:
         console.print_line(f"note: {note}")
     console.print_line(f"times of words: {output}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from asr.config.help import config_folder
 from asr.config.resolve import plan_run
 from asr.config.restore import Restored, restore, transcriber_of
 from asr.config.schema import check_options
+from asr.data.in_memory import Audio, as_file, as_list
 from asr.errors import ConfigError
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcript import Transcript
@@ -57,20 +59,39 @@ class SpeechRecognizer:
 
     restored: Restored
 
-    def transcribe(self, files: Sequence[str | Path], max_segment_s: float | None = None) -> list[Transcript]:
+    def transcribe(
+        self, audio: Audio | Iterable[Audio], max_segment_s: float | None = None, rate_hz: int | None = None
+    ) -> list[Transcript]:
         """Return the transcripts of recordings, in order.
 
         Args:
-            files: audio of any length and rate.
+            audio: one recording or several, of any length: paths, files opened to read bytes, and arrays or tensors of
+                samples, (N,), (C, N) or (N, C), of which the first channel is used.
             max_segment_s: longer recordings are cut in pauses; None: a length that 95 % of the training utterances had.
+            rate_hz: of samples; files have their own.
 
         Raises:
-            ValueError: files cannot be read.
+            ValueError: a recording cannot be read.
+
+        Examples:
+            >>> recognizer = asr.load("runs/latest")
+            >>> import soundfile
+            >>> samples, rate_hz = soundfile.read("talk.flac")
+            >>> of_file, of_samples = recognizer.transcribe(["talk.flac", samples], rate_hz=rate_hz)
+            >>> of_file.text == of_samples.text
+            True
         """
-        found, unreadable = transcriber_of(self.restored, max_segment_s)([Path(file) for file in files])
+        items = as_list(audio)
+        names: dict[str, str] = {}  # of what is in memory
+        with tempfile.TemporaryDirectory() as folder:
+            files = [as_file(item, rate_hz, Path(folder, str(number))) for number, item in enumerate(items)]
+            for number, (item, file) in enumerate(zip(items, files, strict=True)):
+                if file.parent == Path(folder):
+                    names[str(file)] = str(getattr(item, "name", f"audio[{number}]"))
+            found, unreadable = transcriber_of(self.restored, max_segment_s)(files)
         if unreadable:
-            raise ValueError("; ".join(f"{path}: {reason}" for path, reason in unreadable))
-        return found
+            raise ValueError("; ".join(f"{names.get(path, path)}: {reason}" for path, reason in unreadable))
+        return [replace(one, path=Path(names.get(str(one.path), one.path))) for one in found]
 
     def stream(self, rate_hz: int = 16_000, endpoint_s: float = 0.8) -> StreamingRecognizer:
         """Return what recognizes one stream of samples, piece by piece.
@@ -81,6 +102,13 @@ class SpeechRecognizer:
 
         Raises:
             ValueError: the encoder is not a causal Zipformer.
+
+        Examples:
+            >>> import torch
+            >>> stream = asr.load("runs/causal").stream(rate_hz=16_000)
+            >>> partial = stream.accept(torch.zeros(4_000))
+            >>> partial.text, stream.finish().is_final
+            ('', True)
         """
         readers = self.restored.data_module
         parts = self.restored.recognizer, readers.tokenizer, readers.features, self.restored.decoder
@@ -101,6 +129,10 @@ def train(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -
     Raises:
         ConfigError: an option is wrong.
         RunFailed: the machine or the training cannot continue.
+
+    Examples:
+        >>> run = asr.train(["recipe=digits/transformer_ctc", "optimizer=eve", "trainer.max_steps=12"])
+        >>> wer = run.summary["test"]["test"]["wer"]
     """
     with _composed(overrides, config_dir) as config:
         folder = run_once(plan_run(config))
@@ -114,8 +146,7 @@ def training_parts(
 ) -> tuple[TrainingModule, SpeechDataModule]:
     """Return the module and the data of a run, for your own Lightning trainer; missing data are prepared.
 
-    ``pl.Trainer(max_steps=1000).fit(*asr.training_parts(["optimizer=eve"]))`` makes the updates of ``asr-train``.
-    `SpeechDataModule` says what such a trainer does not promise.
+    Such a trainer makes the updates of ``asr-train``. `SpeechDataModule` says what it does not promise.
 
     Args:
         overrides: as of `train`; of ``trainer`` only what schedules read counts, such as ``trainer.max_steps``.
@@ -123,6 +154,11 @@ def training_parts(
 
     Raises:
         ConfigError: an option is wrong.
+
+    Examples:
+        >>> module, data = asr.training_parts(["optimizer=eve", "trainer.max_steps=12"])
+        >>> import lightning.pytorch as pl
+        >>> pl.Trainer(max_steps=12).fit(module, data)
     """
     with _composed(overrides, config_dir) as config:
         plan = plan_run(config)
@@ -136,11 +172,14 @@ def load(run: str | Path, weights: str = "raw", decoder: Mapping[str, Any] | Non
     Args:
         run: folder of a run, or a checkpoint.
         weights: ``raw``, ``average`` or ``ema``.
-        decoder: config of a decoder, such as ``{"_target_": "asr.decoding.ctc_beam.CtcBeam", "beam": 8}``; None: that
-            of the run.
+        decoder: config of a decoder; None: that of the run.
 
     Raises:
         ConfigError: there is no such run, or it names classes of packages that are not trusted (``WERDICT_TRUST``).
+
+    Examples:
+        >>> recognizer = asr.load("runs/latest", decoder={"_target_": "asr.decoding.ctc_beam.CtcBeam", "beam_size": 8})
+        >>> transcripts = recognizer.transcribe("talk.flac")
     """
     options = OmegaConf.load(config_folder("transcribe") / "transcribe.yaml")
     changed = {"run": str(run), "weights": weights, "decoder": None if decoder is None else dict(decoder)}

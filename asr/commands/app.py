@@ -23,7 +23,9 @@ from asr.commands.messages import explain_error, is_explained, leave
 from asr.commands.startup import advice_at_start, ended_code, importing
 from asr.config.command_line import (
     MULTIRUN,
+    expand_home,
     expand_short_forms,
+    fill_keys,
     name_sweep,
     override_value,
     quote_non_ascii,
@@ -166,7 +168,7 @@ def composed_from(command: str, words: Sequence[str], folder: Path) -> tuple[str
         words: of the command line.
         folder: of the command's config.
     """
-    words = [quote_non_ascii(expand_short_forms(word)) for word in words]
+    words = [quote_non_ascii(expand_home(expand_short_forms(word))) for word in fill_keys(command, words)]
     if (recipes_dir := override_value(words, "recipes_dir")) is not None:
         add_recipes(recipes_dir)
     if command != "train":

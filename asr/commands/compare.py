@@ -23,7 +23,7 @@ from asr.config.instantiate import check_values
 from asr.console import PlainConsole
 from asr.error_text import did_you_mean
 from asr.errors import ConfigError
-from asr.evaluation.formatting import count
+from asr.evaluation.formatting import count, shortlist
 from asr.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
 from asr.safe_io import named_path
 from asr.sweeps.jobs import check_sweep_name
@@ -77,7 +77,7 @@ def run(options: DictConfig) -> None:
 def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
     """Return the folder of the sweep, if one is named, and the folders of runs."""
     if (config["sweep"] is None) == (config["runs"] is None):
-        raise ConfigError("name what to compare: either sweep=NAME, or runs='runs/…/*', or runs=[FOLDER,FOLDER]")
+        raise ConfigError("name what to compare: either sweep=NAME, or the folders of runs: asr-compare runs/a runs/b")
     if config["sweep"] is not None:
         folder = _sweep_folder(str(config["sweep"]))
         if not any(folder.glob("*/config.yaml")) and (jobs := records(folder)):
@@ -87,11 +87,17 @@ def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
             )
         return folder, _with_configs(folder.iterdir(), f"sweep: {str(folder)!r} contains no run")
     patterns = config["runs"] if isinstance(config["runs"], list) else [config["runs"]]
-    found = []
+    found: list[Path] = []
     for pattern in map(str, patterns):
-        matching = [Path(pattern)] if Path(pattern).is_dir() else [Path(path) for path in glob.glob(pattern)]
-        found += _with_configs(matching, f"runs: {pattern!r} is not a run folder and matches none")
-    return None, list(dict.fromkeys(found))
+        matching = [Path(pattern)] if Path(pattern).exists() else [Path(path) for path in glob.glob(pattern)]
+        if not matching:
+            raise ConfigError(f"runs: {pattern!r} is not a run folder and matches none")
+        found += matching
+    folders = _with_configs(found, f"runs: {', '.join(map(str, patterns))}: no run folder among them")
+    # a shell expands runs/first/* to what else lies there too
+    if len(patterns) > 1 and (others := [path.name for path in found if path.resolve() not in folders]):
+        console.print_line(f"left out, because these are no run folders: {shortlist(others)}")
+    return None, folders
 
 
 def _failed(folders: Iterable[Path]) -> set[Path]:

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from asr.config.help import choices, config_folder
@@ -20,6 +20,7 @@ from asr.config.own_code import is_of_foreign_code, is_raised_by_us
 from asr.console import one_line
 from asr.error_text import MORE_MEMORY, did_you_mean, first_line, is_out_of_memory, memory_error
 from asr.errors import DIVERGED, TOO_MANY_FILES, ConfigError, Diverged, RunFailed, remedy
+from asr.nested import flatten
 
 # configs that Hydra's plugins bring along
 PLUGINS = {
@@ -28,6 +29,12 @@ PLUGINS = {
 }
 # refused because of the name that was given, and not of the state of the machine
 OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOENT)
+# what options of other programs are called here
+NAMES = {
+    **{"batch_size": "batch.max_duration_s", "learning_rate": "lr", "epochs": "max_epochs", "num_epochs": "max_epochs"},
+    **{"gpus": "devices", "num_gpus": "devices", "steps": "max_steps", "num_steps": "max_steps"},
+}
+FIXED = ("data", "augment")  # groups that take no further keys
 MAX_MESSAGE = 5000  # characters; a file may hold names without end
 LONGEST = 400  # characters without a space that are shown whole
 
@@ -82,6 +89,8 @@ def _explain_os_error(error: OSError) -> tuple[str, int]:
 def _explain_config(error: Exception, command: str) -> str:
     """Return what Hydra or OmegaConf says, with the nearest name for an unknown key or choice."""
     if isinstance(error, OverrideParseException):
+        if "=" not in str(error.override):
+            return f"{error.override}: options are given as KEY=VALUE; --help lists them"
         return (
             f"{error.override}: this cannot be read as KEY=VALUE; a value with spaces or signs is quoted, as in "
             "'KEY=\"a, b\"'"
@@ -111,9 +120,15 @@ def _explain_key(key: str, name: str, parent: DictConfig, command: str) -> str:
     if key == name and (choosable := choices(config_folder(command), key)):
         return f"{key}: none is chosen; {key}=… chooses one. Allowed: {', '.join(choosable)}."
     where = f"in {key.rpartition('.')[0]}" if "." in key else "at the top level"
+    # elsewhere in the config, or under the name that it has here
+    leaves = flatten(OmegaConf.to_container(parent._get_root(), resolve=False))
+    wanted = f".{NAMES.get(name, name)}"
+    same = [leaf for leaf in leaves if f".{leaf}".endswith(wanted) and not leaf.startswith("hydra.")]
+    meant = f" Did you mean {', '.join(same)}?" if same else did_you_mean(name, known)
+    is_free = "." in key and key.partition(".")[0] not in FIXED
     return (
-        f"{key}: there is no key {name!r} {where}.{did_you_mean(name, known)} Allowed: {', '.join(known) or 'none'}. "
-        f"(+{key}=… adds it.)"
+        f"{key}: there is no key {name!r} {where}.{meant} Allowed: {', '.join(known) or 'none'}."
+        f"{f' (+{key}=… adds it.)' if is_free else ''}"
     )
 
 

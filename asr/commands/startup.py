@@ -66,6 +66,8 @@ def explain_import(error: Exception) -> tuple[str, int]:
         return f"out of memory while starting: {first_line(error)}; {MORE_MEMORY}", 1
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         return f"{first_line(error)}: none can be written; make room in one of them, or name another by TMPDIR", 1
+    if "home directory" in str(error):  # of pathlib, when lhotse asks for it
+        return "no home folder: HOME is not set, and this user has no entry in /etc/passwd; set it, as in HOME=/tmp", 1
     message = f"a library cannot be imported: {type(error).__name__}: {first_line(error)}"
     return f"{message}; install the packages of this project again, or see the variables of the environment", 1
 

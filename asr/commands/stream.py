@@ -34,6 +34,11 @@ def run(options: DictConfig) -> None:
     live = str(options.audio) == STANDARD_INPUT
     if live and options.at_own_pace:
         raise ConfigError("at_own_pace is for files; standard input has its own pace")
+    if live and (sys.stdin is None or sys.stdin.isatty()):
+        what = "is closed" if sys.stdin is None else "is this terminal"
+        raise ConfigError(
+            f"audio=-: standard input {what}; give samples to it: arecord -f S16_LE -t raw | asr-stream …"
+        )
     file = None if live else _open(named_path(options.audio))
     rate_hz = options.sampling_rate_hz if file is None else file.samplerate
     size = max(1, round(options.packet_s * rate_hz))

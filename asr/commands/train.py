@@ -20,7 +20,7 @@ from asr.commands.launcher import launch
 from asr.config.build import build_all, build_module, num_threads
 from asr.config.command_line import added_config_folders
 from asr.config.init_source import record_source, start_from
-from asr.config.recipe_difference import difference_from_recipe
+from asr.config.recipe_difference import difference_from_recipe, recipe_of
 from asr.config.resolve import Plan, plan_run, settle_classes
 from asr.config.resume import LAST_RECORDED, accepted_changes, build_resumed_module, saying_how_to_resume
 from asr.config.resumed_config import differs, record_accepted, recorded_overrides, saved_config
@@ -41,7 +41,6 @@ from asr.safe_io import write_whole
 from asr.signals import INTERRUPTED, TRY_AGAIN
 from asr.subprocesses import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process
 from asr.sweeps.jobs import run_job
-from asr.systems import run_settings
 from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoints.files import explaining_failed_writes
@@ -192,7 +191,8 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
                 | ({} if checkpoint is None else {"resumed_after": checkpoint.update})
                 | ({"num_unreadable": unreadable} if (unreadable := module.unreadable.num_utterances) else {}),
                 cost=measured_cost(trainer),
-                settings=run_settings(config),
+                config=config,
+                recipe=recipe_of(run_dir),
                 test_names=plan.prepared.names("test") if config["decode_test"] else (),
                 weights=config["weights"],
                 decode=config["decode"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -161,15 +162,17 @@ class _SetComparer:
         counts = {name: (len(learned[name]), len(own) + num_lost[name]) for name, own in self.runs.items()}
         self.reliability = reliabilities(counts | {name: (0, num_lost[name]) for name in self.gone})
         self.counts = count_errors([run for system, own in self.runs.items() for run in learned[system] or own], name)
-        self.differences = SetDifferences(self.counts, level, only_with)
+        self.unlearned = [system for system, own in learned.items() if not own]
+        self.differences = SetDifferences(self.counts, level, only_with, self.unlearned)
 
     def compare(self) -> SetComparison:
         means = {name: statistics.mean(self._wers(name)) for name in self.runs}
-        ranked = sorted(means, key=lambda name: (means[name], name))
+        ranked = sorted(means, key=lambda name: (name in self.unlearned, means[name], name))
         # a system with a single lucky seed has no verdicts, and as the best it would leave the others without them too
-        candidates = [name for name in ranked if len(self.counts.errors[name]) > 1] or ranked
+        candidates = [name for name in ranked if name not in self.unlearned] or ranked
+        candidates = [name for name in candidates if len(self.counts.errors[name]) > 1] or candidates
         speakers = {speaker for speaker, words in zip(self.errors.speakers, self.errors.words, strict=True) if words}
-        has_learned = any(one.num_learned for one in self.reliability.values())
+        tested = [run.sets[self.name] for own in self.runs.values() for run in own]
         return SetComparison(
             name=self.name,
             unit=self.unit,
@@ -181,9 +184,10 @@ class _SetComparer:
             num_candidates=len(candidates),
             baseline=self.baseline,
             omnibus=self.differences.omnibus,
-            # runs that learned nothing agree in 100 %, which says nothing of seeds
-            power=self.differences.power(candidates[0]) if has_learned else None,
+            power=self.differences.power(candidates[0]),
             gone={name: self.reliability[name] for name in self.gone},
+            num_runs=len(tested),
+            num_without_texts=sum(one.depends_on_audio is None for one in tested),
         )
 
     def _wers(self, system: str) -> list[float]:
@@ -224,4 +228,6 @@ class _SetComparer:
         if not matrix.any():
             # both variances are nearly 0 then; the exact bound for that many words is not
             high = max(high, interval_of_counts(unit, matrix.sum(0), words, level=1 - alpha / chosen_from).high)
-        return max(0.0, low), high, "seeds and speakers" if unit == "speaker" else "seeds and utterances"
+        # that a rate is at least 0 is known without any run
+        low = max(0.0, low) if low > 0 or math.isfinite(high) else -math.inf
+        return low, high, "seeds and speakers" if unit == "speaker" else "seeds and utterances"

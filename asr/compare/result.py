@@ -14,7 +14,9 @@ from asr.compare.inputs.runs import Run
 from asr.compare.inputs.tuning import Tuning
 from asr.evaluation.wer import RATE_NAMES, Unit
 
-Verdict = Literal["better", "worse", "cannot distinguish", "one seed: not compared", "not tested"]
+Verdict = Literal[
+    "better", "worse", "cannot distinguish", "one seed: not compared", "none learned: not compared", "not tested"
+]
 Scope = Literal["seeds and speakers", "seeds and utterances", "this run only"]
 Axis = Literal["updates", "seconds"]
 
@@ -66,7 +68,7 @@ class SeedContrast:
 
 @dataclass(frozen=True)
 class Reliability:
-    """How many runs of a system came below a WER of 100 %.
+    """How many runs of a system learned, see ``SetErrors.has_learned``.
 
     Attributes:
         num_learned: runs that did.
@@ -89,7 +91,7 @@ class Row:
         wers: by seed, in the order of ``seeds``.
         wer_mean_of_all: over all runs that finished.
         wer_sd: standard deviation (n - 1); None for one seed.
-        low: lower end of the interval of the mean.
+        low: lower end of the interval of the mean; infinite if it is unknown.
         high: upper end; that of the best system is corrected for its being chosen as the lowest.
         scope: what the interval covers.
         to_best: difference from the best system; None for the best itself.
@@ -108,6 +110,16 @@ class Row:
     scope: Scope
     to_best: Difference | None
     to_baseline: Difference | None
+
+    @property
+    def leaves_out_runs(self) -> bool:
+        """Whether some runs have learned, and others, which failed or learned nothing, are left out."""
+        return 0 < self.reliability.num_learned < self.reliability.num_runs
+
+    @property
+    def leaves_out_results(self) -> bool:
+        """Whether any of the runs that are left out has finished, so that the mean of all is another one."""
+        return abs(self.wer_mean - self.wer_mean_of_all) > 1e-9
 
 
 @dataclass(frozen=True)
@@ -162,6 +174,8 @@ class SetComparison:
         omnibus: of systems that share seeds; None for fewer than three with at least two.
         power: None if no pair was tested, or no run learned.
         gone: systems of which all runs failed; they have no row.
+        num_runs: runs that finished.
+        num_without_texts: of these, runs of which only counts of errors are known, and no test of their hypotheses.
     """
 
     name: str
@@ -176,6 +190,8 @@ class SetComparison:
     omnibus: Omnibus | None
     power: Power | None
     gone: Mapping[str, Reliability]
+    num_runs: int
+    num_without_texts: int
 
     @property
     def rate_name(self) -> str:

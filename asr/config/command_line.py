@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from asr.errors import ConfigError
 from asr.quoting import quoted
+from asr.safe_io import named_path
 
 MULTIRUN = ("-m", "--multirun")
 # of Hydra: those that take a value, and those that do not
@@ -19,11 +21,26 @@ VALUE_FLAGS = (
     *("cp", "cn", "cd"),
 )
 FLAGS = ("help", "hydra-help", "version", "resolve", "run", "multirun", "shell-completion", "sc")
+# what words without = are, in order, as far as it is not given as KEY=VALUE; the last one takes all that follow
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "evaluate": ("run", "manifest"),
+    "transcribe": ("run", "audio"),
+    "align": ("run", "manifest"),
+    "lm": ("run", "text"),
+    "stream": ("run", "audio"),
+    "demo": ("run",),
+    "convert": ("model", "bpe_model", "output"),
+    "export": ("run", "output"),
+    "compare": ("runs",),
+}
 ADDED = ("command-line", "hydra.searchpath in command-line")  # how Hydra names who has added a folder of configs
 
 QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 # a value, or one of several, after the key: in quotes, or up to what separates values
 TO_QUOTE = re.compile(rf"""(?<=[=,\[(])(?:{QUOTED.pattern}|[^\s,\[\]()='"\\][^,\[\]()='"\\]*)""")
+# what is in quotes, or where a value begins with ~ or ~user, as a shell expands it in a word of its own
+HOME = re.compile(rf"""{QUOTED.pattern}|(?<=[=,:\[( ])~[\w.-]*(?=[/,\]}})]|$)""")
+DELETION = re.compile(r"~[a-z][\w./@]*")
 
 
 def override_key(word: str) -> str:
@@ -35,6 +52,42 @@ def override_value(words: Iterable[str], key: str) -> object:
     """Return the last value that overrides give to a key; None if they do not name the key."""
     found = [word for word in words if word.startswith(f"{key}=")]
     return OverridesParser.create().parse_overrides(found)[-1].value() if found else None
+
+
+def fill_keys(command: str, words: Sequence[str]) -> list[str]:
+    """Return the words of a command line, with those that have no ``=`` as the overrides of the keys that they fill.
+
+    A file may have ``=`` in its name, as a pattern that a shell expands may find it.
+
+    Raises:
+        ConfigError: all keys that words may fill are given as KEY=VALUE.
+    """
+    if command not in WORDS:
+        return [*words]
+    kept: list[str] = []
+    plain: list[str] = []
+    place = 0  # of the first word, because argparse wants all overrides together
+    of_flag = False  # a word that is the value of the one before
+    for word in words:
+        is_flag, is_override = re.match("-+[a-z]", word), "=" in word and not os.path.lexists(word)
+        if of_flag or is_flag or is_override or DELETION.fullmatch(word):
+            kept.append(word)
+        else:
+            place = place if plain else len(kept)
+            plain.append(word)
+        of_flag = bool(is_flag) and any(flag.startswith(word.lstrip("-")) for flag in VALUE_FLAGS)
+    if not plain:
+        return kept
+    given = {override_key(word) for word in kept}
+    if not (free := [key for key in WORDS[command] if key not in given]):
+        raise ConfigError(
+            f"{plain[0]}: words without = are {', then '.join(WORDS[command])}, given as KEY=VALUE already"
+        )
+    *first, last = free[: len(plain)]
+    rest = [quoted(word) for word in plain[len(first) :]]
+    filled = [f"{key}={quoted(word)}" for key, word in zip(first, plain, strict=False)]
+    filled.append(f"{last}={rest[0]}" if len(rest) == 1 else f"{last}=[{','.join(rest)}]")
+    return [*kept[:place], *filled, *kept[place:]]
 
 
 def refuse_dashes(words: Iterable[str]) -> None:
@@ -56,6 +109,19 @@ def expand_short_forms(word: str) -> str:
     for key, option in (("init", "path"), (r"data\.storage", "kind")):
         word = re.sub(rf"^(\+{{0,2}}{key})=(?!\s*\{{)", rf"\1.{option}=", word)
     return word
+
+
+def expand_home(word: str) -> str:
+    """Expand ``~`` and ``~user`` where a value begins with it: shells do so in few words with ``=``.
+
+    Raises:
+        ValueError: there is no such user.
+    """
+    return word if word.startswith("-") else HOME.sub(lambda found: _home(found[0]), word)
+
+
+def _home(found: str) -> str:
+    return str(named_path(found)) if found.startswith("~") else found
 
 
 def quote_non_ascii(word: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -14,11 +15,14 @@ import torch
 
 from asr.config.build import DataParts, build_data_parts, build_encoder, is_own_model, part
 from asr.config.init_source import kept_tokenizer
+from asr.config.instantiate import locate
 from asr.config.mixtures import describe_mixing, mixing_of
 from asr.console import PlainConsole
 from asr.data.features import Features
 from asr.data.manifests.corpus import Corpus
+from asr.data.manifests.layouts import parts_of
 from asr.data.manifests.source_files import visible_files
+from asr.data.manifests.tables import JSON, TABLES, ending
 from asr.data.parallel import num_processes
 from asr.data.preparation.build_prepared import PrepareSpec
 from asr.data.preparation.ctc_lengths import Lengths
@@ -32,7 +36,6 @@ from asr.data.preparation.shard_fields import AudioField, FeatureField
 from asr.data.preparation.shards import ShardStorage
 from asr.errors import ConfigError
 from asr.run_folder import usable_folder
-from asr.safe_io import named_path
 from asr.subprocesses import is_first_process
 from asr.text.tokenizer import KeptTokenizer
 
@@ -133,41 +136,55 @@ def source_corpus(config: Mapping[str, Any]) -> SavedCorpus:
     Raises:
         ValueError: the corpus cannot be used.
     """
-    folder = data_folder(config)
-    corpus_name, make_corpus = _corpus(config["data"], None, folder)
+    folder, make = data_folder(config), _mixture if config["data"].get("sources") else _corpus
+    corpus_name, make_corpus = make(config["data"], None, folder)
     return load_or_make_corpus(folder, corpus_name, make_corpus)
 
 
 def _corpus(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tuple[str, Callable[[Path], Corpus]]:
     """Return the fingerprint of a corpus and its prepare function."""
-    source = data.get("source")
-    make_corpus = part({"data": data}, "data.prepare", **({} if source is None else {"source": source}))
+    source, columns = data.get("source"), data.get("columns")
+    given = {key: value for key, value in (("source", source), ("columns", columns)) if value is not None}
+    if (columns or not isinstance(source, str | None)) and not _reads_tables(data["prepare"]["_target_"]):
+        key = "data.columns" if columns else "data.source"
+        raise ConfigError(
+            f"{key}: this recipe reads its corpus as it is distributed: name one path, or take recipe=custom"
+        )
+    make_corpus = part({"data": data}, "data.prepare", **given)
     if recorded is not None and source is not None:
         return recorded.partition("/")[0], make_corpus
     source_files = getattr(getattr(make_corpus, "func", None), "source_files", visible_files)
     options = {name: value for name, value in data["prepare"].items() if name not in SPEED_ONLY}
     described: dict[str, Any] = {"prepare": options, "source": describe_source(source, source_files)}
+    described |= {"columns": columns} if columns else {}
     if places := _places(source, source_files is not visible_files):
         # a source that moves together with the data keeps its name
         described["places"] = [portable_folder(place, folder, folder) for place in places]
     return fingerprint(described), make_corpus
 
 
-def _places(source: str | None, may_be_manifests: bool) -> list[str]:
+def _reads_tables(prepare: str) -> bool:
+    """Return whether a prepare function takes any columns, and several places."""
+    return "columns" in inspect.signature(locate(prepare, "data.prepare")).parameters
+
+
+def _places(source: Any, may_be_manifests: bool) -> list[str]:
     """Return the folders that relative names of audio start from: two tables of one text have audio of their own.
 
     Args:
-        source: as it is named.
+        source: as it is given.
         may_be_manifests: whether it may hold lhotse's manifests, whose names start from the current folder.
     """
     if source is None:
         return []
-    path = named_path(source).resolve()
-    if path.suffix == ".tsv":
-        return [str(path.parent)]
-    if path.is_file() and not path.name.endswith((".jsonl", ".jsonl.gz")):
-        return []  # an archive, which is unpacked
-    return [str(path), *([os.getcwd()] if may_be_manifests else [])]
+    places = []
+    for path in (named.path.resolve() for named in parts_of(source)):
+        if path.is_file() and not path.name.endswith((*TABLES, ".gz")):
+            continue  # an archive, which is unpacked
+        places.append(str(path if path.is_dir() else path.parent))
+        if may_be_manifests and (path.is_dir() or ending(path) in JSON):
+            places.append(os.getcwd())
+    return list(dict.fromkeys(places))
 
 
 @contextlib.contextmanager

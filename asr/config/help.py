@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import yaml
 
 import asr.recipes
+from asr.compare.report.terms import explanations
+from asr.config.command_line import WORDS
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 LISTED = (
@@ -90,6 +93,8 @@ def shown_options(config_name: str, configs: Path) -> list[tuple[str, str]]:
 def command_help(config_name: str, configs: Path) -> str:
     """Return the help of a command: what it does, its options, and what can be chosen, one line each."""
     lines = [describe(configs / f"{config_name}.yaml"), "", "  KEY=VALUE …   override any value; --cfg job shows all"]
+    if config_name in WORDS:
+        lines.append(f"  WORD …        words without = are {', then '.join(WORDS[config_name])}")
     is_prepare = config_name == "prepare"
     used = yaml.safe_load(config_file(config_name, configs).read_text(encoding="utf-8")).get("defaults", ())
     groups = {key: choice for item in used if isinstance(item, dict) for key, choice in item.items()}
@@ -101,6 +106,10 @@ def command_help(config_name: str, configs: Path) -> str:
             lines += ["", f"of {group}={groups[group]}, unless the recipe chooses another:", *_columns(shown)]
     for group in (group for group in (PREPARED if is_prepare else LISTED) if group in groups):
         lines += ["", f"{group}=", *_columns(choices(configs, group).items())]
+    if config_name == "compare":
+        terms = explanations(0.95, "WER").items()
+        lines += ["", "terms in the report:"]
+        lines += [textwrap.fill(f"  {term}: {text}", 100, subsequent_indent="    ") for term, text in terms]
     if "recipe" in groups:
         lines += ["", "recipes_dir=PATH adds recipes of your own, and runs the Python code in that folder."]
     sweeps = "-m runs every combination of comma-separated values; " if config_name == "train" else ""

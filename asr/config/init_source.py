@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,9 @@ from torch import Tensor
 from asr.config.build import outline_recognizer, part
 from asr.config.own_code import check_restored
 from asr.data.features import Features
-from asr.data.preparation.corpus_facts import Choice
 from asr.data.preparation.fingerprint import describe_file
 from asr.errors import ConfigError
-from asr.nested import at, is_within
+from asr.nested import at
 from asr.plain_data import read_json
 from asr.run_folder import INIT_RECORD, update_files
 from asr.safe_io import named_path, write_whole
@@ -33,6 +32,7 @@ from asr.training.initial_weights import (
     match_tensors,
     summary,
     take,
+    take_tokens,
     write_matches,
 )
 from asr.training.weights import choose_weights
@@ -43,11 +43,6 @@ if TYPE_CHECKING:
 ICEFALL = ".pt"  # how files of icefall's models end; ours end with .ckpt
 ICEFALL_FEATURES = (80, 16_000, 0.01)
 OF_FILE = f"{SentencePieceFile.__module__}.{SentencePieceFile.__name__}"
-# where a config has a rate that weights know, and the key that sets it
-RATES = {
-    "data.sampling_rate_hz": ("features", "sampling_rate_hz"),
-    "encoder.subsampling_factor": ("encoder", "subsampling_factor"),
-}
 
 
 @dataclass(frozen=True)
@@ -65,31 +60,6 @@ class Source:
     file: Path
     weights: dict[str, Tensor]
     tokenizer: Tokenizer | None
-
-
-def source_rates(config: Mapping[str, Any], overridden: Collection[str]) -> list[Choice]:
-    """Return the rates of features and encodings that the weights of ``init`` know, where this run has others.
-
-    Args:
-        config: of a new run.
-        overridden: keys that the command line names, which keep their values.
-
-    Raises:
-        ConfigError: the source cannot be read.
-    """
-    path = config["init"]["path"]
-    if path is None or path.endswith(ICEFALL):
-        return []
-    theirs = load_checkpoint(checkpoint_file(path, "init")).config
-    options = [key for key in overridden if key != "encoder"]  # encoder=conformer_xs says no rate
-    return [
-        Choice(key, rate, f"as in {path}")
-        for key, place in RATES.items()
-        if not is_within(key, options)
-        and type(rate := at(theirs, *place)) is int
-        and type(own := at(config, *place)) is int
-        and rate != own
-    ]
 
 
 def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Tokenizer | None:
@@ -176,17 +146,21 @@ def _place(config: Mapping[str, Any], begun: Path | None) -> str | None:
 def start_from(source: Source, module: TrainingModule, config: Mapping[str, Any], run_dir: Path) -> str:
     """Take over the weights of a model; return what was taken, which ``init.tsv`` in the run's folder lists."""
     own, tokenizer = module.recognizer.state_dict(), module.tokenizer
-    of_vocabulary = []
-    if source.tokenizer is None or source.tokenizer.pieces != tokenizer.pieces:
+    axes = {}
+    theirs = [] if source.tokenizer is None else source.tokenizer.pieces
+    if theirs != tokenizer.pieces:
         num_features = len(module.recognizer.normalize.mean)
         larger = outline_recognizer(config, tokenizer.vocab_size + 1, num_features).state_dict()
-        of_vocabulary = [name for name in own if own[name].shape != larger[name].shape]
-    decided = match_tensors(own, source.weights, of_vocabulary)
+        sizes = {name: zip(own[name].shape, larger[name].shape, strict=True) for name in own}
+        axes = {name: axis for name, pairs in sizes.items() for axis, (size, more) in enumerate(pairs) if size != more}
+    decided = match_tensors(own, source.weights, axes)
     take(module.recognizer, source.weights, decided)
+    num_shared = take_tokens(module.recognizer, source.weights, axes, tokenizer.pieces, theirs)
+    of_tokens = f", with {num_shared} of {tokenizer.vocab_size} tokens as in the source" if num_shared and axes else ""
     table = run_dir / "init.tsv"
     if is_first_process():
         write_matches(table, decided)
-    return f"init: {source.name}: {summary(decided)}; the table of all is {table}"
+    return f"init: {source.name}: {summary(decided)}{of_tokens}; the table of all is {table}"
 
 
 def _icefall_weights(path: Path, own: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -44,7 +44,7 @@ def _complete(entry: Mapping[str, Any], num_jobs: int | None) -> dict[str, Any]:
         name = name or own["corpus"]
         if "num_jobs" in options:
             options["num_jobs"] = num_jobs
-    given = {key: entry.get(key) for key in ("source", "weight")}
+    given = {key: entry.get(key) for key in ("source", "columns", "weight")}
     return {"recipe": entry["recipe"], "name": name, **given, "prepare": options}
 
 

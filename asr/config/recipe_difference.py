@@ -11,6 +11,7 @@ from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf
 
 from asr.config.command_line import override_value
+from asr.config.help import CONFIGS
 from asr.config.resumed_config import ABSENT, CAPTURE
 from asr.nested import flatten, is_within
 from asr.plain_data import read_yaml
@@ -26,9 +27,8 @@ def difference_from_recipe(config: Mapping[str, Any], run_dir: Path) -> dict[str
         config: of the run, resolved.
         run_dir: its folder, which records its overrides.
     """
-    recipe = override_value(read_yaml(run_dir / "overrides.yaml"), "recipe")
     try:
-        composed = compose("train", [] if recipe is None else [f"recipe={recipe}"])
+        composed = compose("train", [f"recipe={recipe_of(run_dir)}"])
     except MissingConfigException:
         return {}  # a resumed run whose recipes_dir is not given
     # a recipe may leave values to its user, which are shown as ???
@@ -40,6 +40,13 @@ def difference_from_recipe(config: Mapping[str, Any], run_dir: Path) -> dict[str
         # what a recipe leaves to the machine is no difference
         if theirs != ours and not is_within(key, WITHOUT_EFFECT) and (key, theirs) != (CAPTURE, None)
     }
+
+
+def recipe_of(run_dir: Path) -> str:
+    """Return the name of a run's recipe."""
+    given = override_value(read_yaml(run_dir / "overrides.yaml"), "recipe")
+    defaults = read_yaml(CONFIGS / "train.yaml")["defaults"]
+    return str(given or next(item["recipe"] for item in defaults if "recipe" in item and isinstance(item, dict)))
 
 
 def _shown(value: object) -> str:

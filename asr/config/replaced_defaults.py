@@ -113,7 +113,8 @@ def _drop_keys(config: DictConfig, key: str, ours: Any, given_options: Collectio
     for name in left_out:
         del node[name]
     if left_out:
-        console.print_line(f"{key}: {node['_target_']} does not take {', '.join(left_out)}: left out")
+        kept = ", ".join(str(name) for name in node if name not in SPECIAL_KEYS) or "none"
+        console.print_line(f"{key}: options that {node['_target_']} lacks: {', '.join(left_out)}; kept: {kept}")
 
 
 def _drop_rules(config: DictConfig) -> None:
@@ -126,7 +127,7 @@ def _drop_rules(config: DictConfig) -> None:
         options = [option for option in rule if option not in RULE_KEYS]
         lacking = [option for option in options if "optimizer" not in rule and not takes(target, option)]
         for option in lacking:
-            console.print_line(f"parameter_rules: {name} has no {option}: the rule {rule.pattern!r} goes without it")
+            console.print_line(f"parameter_rules: {name} lacks {option}: ignored in the rule {rule.pattern!r}")
             del rule[option]
         if not lacking or len(lacking) < len(options) or "lr_scale" in rule:
             rules.append(rule)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from asr.config.command_line import override_key
 from asr.config.data import data_for_run, source_corpus
 from asr.config.dry_run import dry_run
 from asr.config.help import CONFIGS
-from asr.config.init_source import RATES, Source, source_rates
+from asr.config.init_choices import RATES, fine_tuning, source_checkpoint, source_rates
+from asr.config.init_source import Source
 from asr.config.mixtures import complete_sources, mixing_of
 from asr.config.own_code import check_restored, trust_own
 from asr.config.replaced_defaults import drop_replaced_defaults
@@ -128,13 +130,14 @@ def resolve(config: DictConfig, check: Callable[[Mapping[str, Any]], Checked]) -
         return check(plain(config))
     overridden = {override_key(word) for word in HydraConfig.get().overrides.task}
     settle_classes(config)
-    apply_choices(config, source_rates(plain(config), overridden))
+    source = source_checkpoint(config.init.path)
+    apply_choices(config, source_rates(plain(config), source, overridden))
     checked = check(plain(config))
-    if config.data.by_corpus:
-        chosen = choices_by_corpus(plain(config), overridden)
-        apply_choices(config, chosen)
-        checked = check(plain(config)) if chosen else checked
-    return checked
+    chosen = choices_by_corpus(plain(config), overridden) if config.data.by_corpus else []
+    apply_choices(config, chosen)
+    fitting = list(fine_tuning(config, source, overridden))
+    apply_choices(config, fitting)
+    return check(plain(config)) if chosen or fitting else checked
 
 
 def settle_classes(config: DictConfig) -> None:
@@ -183,7 +186,7 @@ def apply_choices(config: DictConfig, choices: Iterable[Choice]) -> None:
         is_group = isinstance(choice.value, str)
         value = OmegaConf.load(CONFIGS / choice.key / f"{choice.value}.yaml") if is_group else choice.value
         OmegaConf.update(config, choice.key, value, merge=False)
-        shown = "null" if choice.value is None else choice.value
+        shown = choice.value if isinstance(choice.value, str) else json.dumps(choice.value)
         console.print_line(f"chosen: {choice.key}={shown}  ({choice.reason})")
 
 

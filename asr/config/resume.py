@@ -101,7 +101,10 @@ def accepted_changes(config: Mapping[str, Any], parts: DataParts, prepared: Prep
     else:
         found = _changes_since(checkpoint, config, parts, prepared)
         new = unaccepted(found, folder)
-    refuse_changes(new, bool(config["allow_changes"]))
+    rate = None if checkpoint is None else _rate_change(config, parts, prepared, checkpoint, found)
+    refuse_changes([*new, rate] if new and rate else new, bool(config["allow_changes"]))
+    if rate:
+        console.print_line(rate)
     if checkpoint is not None and found:
         _refuse_misfit(config, parts, prepared, checkpoint, found)
     if checkpoint is not None:
@@ -127,6 +130,26 @@ def _changes_since(
     if noise != files:
         found.append(f"files of augment.audio: {noise or 'none'} in the run, {files or 'none'} now")
     return found
+
+
+def _rate_change(
+    config: Mapping[str, Any],
+    parts: DataParts,
+    prepared: PreparedData,
+    checkpoint: LoadedCheckpoint,
+    found: Sequence[str],
+) -> str | None:
+    """Return what another schedule or budget does to the learning rate; None if more has changed, or nothing."""
+    if not found or not all(change.startswith(("schedule.", "trainer.max_")) for change in found):
+        return None
+    module = build_resumed_module(config, parts, prepared, checkpoint)
+    if module.changed_updates is None:
+        return None
+    state = read_saved(checkpoint.path)
+    groups = state["optimizer_states"][0]["param_groups"]
+    before = groups[0]["lr"]
+    module.changed_updates.carry_into(state, module.recognizer.named_parameters())
+    return f"learning rate after update {checkpoint.update}: {before:.3g} in the run, {groups[0]['lr']:.3g} now"
 
 
 def _refuse_misfit(

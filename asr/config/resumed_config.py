@@ -108,8 +108,8 @@ def _refuse_destinations(saved: Mapping[str, Any], given: set[str], defaults: Ma
     ]
     if foreign:
         raise ConfigError(
-            f"resume: the run's folder says where its numbers go: {' '.join(foreign)}; give that too if it is right, "
-            "or resume_logger=true to follow the folder, or choose logger=csv"
+            f"resume: the run's folder names where its logger sends numbers: {' '.join(foreign)}; repeat this if it is "
+            "right, or accept it with resume_logger=true, or choose logger=csv"
         )
 
 

@@ -21,12 +21,17 @@ MAX_NAME_BYTES = 100  # of a set, whose files have longer names; file systems al
 Name = Annotated[str, Field(min_length=1, pattern=r"\S")]
 Place = Name | int  # a folder may be called 2024, which Hydra reads as a number
 Places = Place | Annotated[list[Place], Field(min_length=1)]
+Source = (
+    Name | Annotated[list[Name], Field(min_length=1)] | Annotated[dict[str, Name | list[Name]], Field(min_length=1)]
+)
+Columns = dict[Literal["audio", "text", "speaker", "start", "end", "duration", "split", "id"], Name]
 FileName = Annotated[str, Field(pattern=r"^[^/.][^/]*$", max_length=MAX_NAME_BYTES)] | int
 CorpusName = Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]  # names a folder below data.dir
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch takes
 Options = dict[str, Any]  # a choice of a group
 Format = Literal["tsv", "txt", "json", "ctm", "srt", "vtt"]
+AlignFormat = Literal["ctm", "json", "textgrid"]
 Checkpoint = Literal["best", "last", "average"]
 Weights = Literal["raw", "average", "ema"]
 
@@ -37,7 +42,8 @@ class MixedCorpus(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     recipe: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$")]
     name: CorpusName | None = None
-    source: Name | None = None
+    source: Source | None = None
+    columns: Columns | None = None
     weight: Annotated[float, Field(ge=0.001, le=1000)] | None = None
     prepare: Options | None = None
 
@@ -51,7 +57,7 @@ TRAINING = {
     "trust": list[Name],
     "init.path": Name | None,
     "init.weights": Weights,
-    "init.keep_tokenizer": bool,
+    "init.keep_tokenizer": bool | None,
     "init.freeze": list[str],
     "run_dir": Place | None,
     "resume": Place | None,
@@ -65,7 +71,8 @@ TRAINING = {
     "decode": Annotated[list[Checkpoint], Field(min_length=1)],
     "best_lr": dict[str, Positive],
     "data.corpus": CorpusName,
-    "data.source": Name | None,
+    "data.source": Source | None,
+    "data.columns": Columns | None,
     "data.sources": Annotated[list[MixedCorpus], Field(min_length=1)] | None,
     "data.dir": Place,
     "data.by_corpus": bool,
@@ -116,7 +123,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "align": {
         **READING,
         **SETS,
-        "output_format": Annotated[list[Literal["ctm", "json", "textgrid"]], Field(min_length=1)],
+        "output_format": AlignFormat | Annotated[list[AlignFormat], Field(min_length=1)],
     },
     "export": {
         **RUN,

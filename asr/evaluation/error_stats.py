@@ -10,6 +10,7 @@ from pathlib import Path
 from asr.evaluation import formatting
 from asr.evaluation.alignment import aligned_view, confusions, error_name
 from asr.evaluation.confidence import Interval
+from asr.evaluation.dependence import dependence_p
 from asr.evaluation.formatting import count, percent
 from asr.evaluation.wer import Score, ScoredUtterance, Unit, words_of
 from asr.evaluation.word_files import ctm_lines
@@ -34,7 +35,7 @@ def headline(score: Score, interval: Interval) -> str:
 def summary(score: Score, interval: Interval) -> dict[str, float | int | str | None]:
     """Return the result as plain numbers for a JSON file; rates are fractions, unknown ends are None.
 
-    ``wer`` and ``num_words`` count in ``unit``.
+    ``wer`` and ``num_words`` count in ``unit``. ``dependence_p`` tells whether hypotheses depend on the audio.
     """
     known = interval.method != "none"
     texts = sorted((item.utterance.id, words_of(item.utterance.reference, score.unit)) for item in score.utterances)
@@ -55,6 +56,7 @@ def summary(score: Score, interval: Interval) -> dict[str, float | int | str | N
         "num_characters": score.characters.num_reference,
         "num_utterances": score.num_utterances,
         "num_duplicates": score.num_duplicates,
+        "dependence_p": dependence_p([item.utterance for item in score.utterances]),
         # tells whether two runs were scored against the same texts, whatever the order of utterances
         "references": hashlib.sha256(repr(texts).encode()).hexdigest()[:16],
     }

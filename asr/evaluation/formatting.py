@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable
 from asr.console import one_line
 
 UNKNOWN = "–"
+NOTHING = 1e-9  # what rounding leaves of a difference of equal numbers
 NUM_LISTED = 5  # ids or runs that a sentence names
 MAX_LISTED = 300  # characters of each
 
 
 def percent(fraction: float | None) -> str:
-    """Return a rate in percent, without the sign: ``3.10``."""
-    return UNKNOWN if fraction is None or not math.isfinite(fraction) else f"{100 * fraction:.2f}"
+    """Return a rate in percent, without the sign: ``3.10``; only zero is ``0.00``."""
+    return UNKNOWN if fraction is None or not math.isfinite(fraction) else _apart(100 * fraction)
 
 
 def detectable(difference: float | None) -> str:
@@ -23,19 +24,34 @@ def detectable(difference: float | None) -> str:
 
 
 def points(difference: float) -> str:
-    """Return a difference of rates in percentage points with its sign; zero is ``+0.00``."""
-    rounded = round(100 * difference, 2) + 0.0  # makes -0.0 positive
-    return f"{rounded:+.2f}".replace("-", "−") if math.isfinite(rounded) else UNKNOWN
+    """Return a difference of rates in percentage points with its sign; only zero is ``0.00``, without one."""
+    if not math.isfinite(difference):
+        return UNKNOWN
+    text = _apart(100 * difference)
+    return text if float(text) == 0 else f"{'+' if difference > 0 else '−'}{text.removeprefix('-')}"
+
+
+def ratio(value: float) -> str:
+    """Return a ratio: ``0.95``; only that of equals is ``1.00``."""
+    return _apart(value, 1.0)
+
+
+def _apart(value: float, reference: float = 0.0) -> str:
+    """Return a number with two digits after the point, or as many as show on which side of the reference it lies."""
+    distance = abs(value - reference)
+    if distance < NOTHING:
+        return f"{reference:.2f}"
+    return f"{value:.{max(2, math.ceil(-math.log10(2 * distance)))}f}"
 
 
 def interval(low: float, high: float, shown: Callable[[float], str] = percent) -> str:
-    """Return the ends of an interval, by default of a rate in percent; unknown ends are infinite."""
+    """Return the ends of an interval, by default of a rate in percent; unknown ends are infinite.
+
+    ``–`` if both are unknown.
+    """
+    if math.isinf(low) and math.isinf(high):
+        return UNKNOWN
     return f"[{shown(low) if math.isfinite(low) else '−∞'}, {shown(high) if math.isfinite(high) else '∞'}]"
-
-
-def rate_interval(low: float, high: float) -> str:
-    """Return the ends of an interval of a rate in percent; ``–`` if every rate is inside."""
-    return UNKNOWN if low <= 0 and math.isinf(high) else interval(low, high)
 
 
 def number(value: float | None, unit: str = "") -> str:

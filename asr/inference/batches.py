@@ -9,10 +9,9 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
-from rich.progress import Progress
 
 from asr import devices
-from asr.console import PlainConsole, bar_title
+from asr.console import PlainProgress, bar_title
 from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
 from asr.errors import explaining_lost_workers, explaining_out_of_memory
@@ -71,7 +70,7 @@ def process(
     recognizer.eval()
     processed, start = Processed[Result](), time.monotonic()
     # on standard error, because standard output is for results
-    bar = Progress(console=PlainConsole(stderr=True), transient=True)
+    bar = PlainProgress(stderr=True, transient=True)
     advice = f"when {doing}: lower {LIMIT}, or cut long audio into parts."
     with explaining_out_of_memory(lambda: advice), explaining_lost_workers(), bar as progress:
         task = progress.add_task(bar_title(doing), total=len(cuts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +45,7 @@ def evaluate_sets(
     folder: Path,
     normalization: Normalization | None = None,
     unit: Unit = "word",
+    shown: Collection[str] = (),
 ) -> tuple[dict[str, Evaluated], list[str]]:
     """Decode sets, write their files, and print error rates and speed.
 
@@ -52,6 +53,8 @@ def evaluate_sets(
         sets: cuts by the name of their set.
         notes: on the conditions, for the files and the terminal.
         normalization: of the texts that are scored; None: they are scored as they are.
+        unit: that error rates count.
+        shown: notes that the terminal has shown before.
 
     Returns:
         The results by set, and a message for each set of which nothing could be read; such a set has no files.
@@ -69,7 +72,7 @@ def evaluate_sets(
             )
         else:
             all_notes = [*notes, *_on_unknown_words(decoded.results, data_module.tokenizer, normalization)]
-            results[name] = _report(name, decoded, all_notes, folder, normalization or Normalization(), unit)
+            results[name] = _report(name, decoded, all_notes, folder, normalization or Normalization(), unit, shown)
     if len(sets) > 1:
         console.print(_table(results, unit))
     return results, failures
@@ -115,6 +118,7 @@ def _report(
     folder: Path,
     normalization: Normalization,
     unit: Unit,
+    shown: Collection[str],
 ) -> Evaluated:
     notes = [*notes, normalization.note] if normalization.note else notes
     if decoded.unread:
@@ -124,6 +128,6 @@ def _report(
     write_report(folder, name, result, interval, notes)
     console.print_line(Text.assemble((one_line(name), "bold"), "  ", headline(result, interval)))
     speed = [] if factor is None else [f"decoded {decoded.audio_s:.0f} s of audio, real-time factor {factor:.2g}"]
-    for note in (*notes, *speed):
+    for note in (note for note in (*notes, *speed) if note not in shown):
         console.print_line(f"{name}  note: {note}")
     return Evaluated(result, interval, factor)

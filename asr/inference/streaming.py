@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from asr import devices
 from asr.data.features import Features, LogMel
+from asr.data.in_memory import Samples, mono_samples
 from asr.data.parallel import one_thread
 from asr.data.streams import FeatureStream
 from asr.decoding.ctc_greedy import CtcStream
@@ -81,19 +82,21 @@ class StreamingRecognizer:
         """Seconds of audio between two chunks."""
         return self.encoder.shift_features * self.features.shift / self.features.rate_hz
 
-    def accept(self, samples: NDArray[np.float32]) -> Partial:
-        """Recognize more samples (N,), of any number.
+    def accept(self, samples: Samples) -> Partial:
+        """Recognize more samples, of any number.
 
         Args:
-            samples: in [-1, 1].
+            samples: an array or a tensor (N,), floating-point numbers in [-1, 1] or integers of 16 or 32 bits; of
+                several channels (C, N) or (N, C) the first is used.
 
         Returns:
             The text since the last endpoint; final if enough silence has followed it.
 
         Raises:
-            ValueError: a sample is not finite; none of these is used, and the stream can continue.
+            ValueError: a sample is not finite, or their type is another; none of these is used, and the stream can
+                continue.
         """
-        return self._recognized(self.features.accept(samples), ended=False)
+        return self._recognized(self.features.accept(mono_samples(samples)), ended=False)
 
     def finish(self) -> Partial:
         """Return the rest of the text, at the end of the stream."""

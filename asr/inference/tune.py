@@ -108,4 +108,4 @@ def report_trials(trials: Sequence[Trial], sets: Sequence[str], folder: Path) ->
         if value == max(trial.weights[name] for trial in trials):
             console.print_line(f"{name}={value:g} is the largest that was tried: larger ones may be better")
     reached = f"the {best.score.rate_name} was {percent(best.score.wer)} %"
-    return f"weights chosen on {', '.join(sets)}, where {reached}: {chosen}"
+    return f"search chosen on {', '.join(sets)}, where {reached}: {chosen}"

@@ -7,6 +7,7 @@ A line of a section is log10 probability, words, and log10 back-off weight, whic
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from array import array
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from asr.language_models.ngrams import UNKNOWN, NGrams
 from asr.safe_io import naming
 
 BLOCK = 2**16  # n-grams that are looked up at a time
-UNSEEN = -100.0  # log10 probability of unknown words in a model without <unk>, as in KenLM
+UNSEEN = -100.0  # for log10 of 0, which other programs write as -inf; of <unk> if a model has none, as in KenLM
 
 
 def read_arpa(path: Path) -> NGrams:
@@ -93,8 +94,8 @@ class _Reader:
             raise ValueError(f"{words[ids.index(-1)]!r} has no 1-gram")
         self._ids.extend(ids)
         # rounding may have added to log10 of a probability of 1; KenLM too takes it for 0 if it is asked to
-        self._log_probs.append(min(float(fields[0]), 0.0))
-        self._backoffs.append(float(fields[-1]) if len(fields) == order + 2 else 0.0)
+        self._log_probs.append(min(_log10(fields[0]), 0.0))
+        self._backoffs.append(_log10(fields[-1]) if len(fields) == order + 2 else 0.0)
         self._line_numbers.append(self.line_number)
         if len(self._line_numbers) == BLOCK:
             self._look_up(order)
@@ -128,6 +129,13 @@ class _Reader:
             np.concatenate((model.log_probs, log_probs[ascending])),
             np.concatenate((model.backoffs, backoffs[ascending])),
         )
+
+
+def _log10(field: bytes) -> float:
+    value = float(field)
+    if math.isnan(value) or value == math.inf:
+        raise ValueError(f"expected a number, or -inf for log10 of 0, found {field.decode()}")
+    return value if value > -math.inf else UNSEEN
 
 
 def _with_unknown(model: NGrams) -> NGrams:

@@ -135,13 +135,13 @@ def run_job(
         try:
             lock(file)  # two sweeps of one name must not start a job twice
         except BlockingIOError:
-            print(f"{name}: another process is running it, left alone", flush=True)
+            print(f"{name}: another process is running it: skipped", flush=True)
             return math.nan
         if is_finished(folder):
             # recorded with the words that ask for it now, and the seconds that it took
             seconds = next((record.seconds for record in records(sweep_dir) if record.name == name), 0.0)
             JobRecord(name, list(overrides), "finished", seconds=seconds).save(sweep_dir)
-            print(f"{name}: finished before, left alone", flush=True)
+            print(f"{name}: already finished: skipped", flush=True)
         else:
             _run_to_end(command, overrides, config, sweep_dir / name, to_file, places)
         return best_dev_wer(folder) if is_finished(folder) else math.inf

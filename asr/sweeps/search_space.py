@@ -110,7 +110,11 @@ class Search(_Strict):
             raise ConfigError(f"{where}: {first['msg']}, given {first['input']!r}") from None
         for name in found.only or ():
             if name not in found.optimizers:
-                raise ConfigError(f"sweep.only: no range is known of {name!r}; there are {', '.join(found.optimizers)}")
+                line = f"'++sweep.optimizers.{name}={{around: {{lr: 0.001}}, usual: {found.common_schedule}}}'"
+                raise ConfigError(
+                    f"sweep.only: no range is known of {name!r}; there are {', '.join(found.optimizers)}. For one of "
+                    f"yours, give its usual learning rate: {line}"
+                )
         if found.studies not in (1, len(found.seeds)):
             raise ConfigError(
                 f"sweep.studies={found.studies} needs as many sweep.seeds, one for the winner of each study; given "

@@ -56,6 +56,21 @@ class TokenizerTrainer(Protocol):
         ...
 
 
+def unknown_characters(tokenizer: Tokenizer, texts: Iterable[str]) -> tuple[float, list[str]]:
+    """Return the share of the characters of normalized texts that a tokenizer does not know, and the commonest of them.
+
+    Returns:
+        The share, in [0, 1], and at most ten characters.
+    """
+    counts = Counter(character for text in texts for character in text)
+    unknown = {char: n for char, n in counts.items() if char != " " and UNKNOWN_ID in tokenizer.encode(char)}
+    known = next((char for char in counts if char != " " and char not in unknown), None)
+    # a space by itself is trimmed; a tokenizer of single words lacks it
+    if " " in counts and known is not None and UNKNOWN_ID in tokenizer.encode(f"{known} {known}"):
+        unknown[" "] = counts[" "]
+    return sum(unknown.values()) / max(1, counts.total()), sorted(unknown, key=lambda char: -unknown[char])[:10]
+
+
 class KeptTokenizer:
     """Instead of training a tokenizer, uses one that another model was trained with."""
 
@@ -70,11 +85,8 @@ class KeptTokenizer:
         Raises:
             ValueError: it does not know much of the texts.
         """
-        counts = Counter(character for text in texts for character in text)
-        unknown = {character: n for character, n in counts.items() if UNKNOWN_ID in self.tokenizer.encode(character)}
-        share = sum(unknown.values()) / max(1, counts.total())
+        share, most = unknown_characters(self.tokenizer, texts)
         if share > MAX_UNKNOWN:
-            most = sorted(unknown, key=lambda character: -unknown[character])[:10]
             raise ValueError(
                 f"the tokenizer does not know {share:.1%} of the characters of the training texts, such as "
                 f"{' '.join(map(repr, most))}; change the texts (data.text.case), or train a tokenizer ({self.instead})"

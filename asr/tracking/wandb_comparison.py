@@ -15,7 +15,7 @@ from asr.option_types import Tag, Text
 from asr.tracking.wandb_access import Mode, chosen_mode, default_project
 
 COLUMNS = (
-    *("system", "seeds", "wer_mean", "wer_sd", "low", "high", "over"),
+    *("system", "seeds", "runs", "wer_mean", "wer_mean_of_all", "wer_sd", "low", "high", "over"),
     *("minus_best", "minus_best_low", "minus_best_high", "minus_best_p", "minus_best_verdict"),
     *("minus_baseline", "minus_baseline_low", "minus_baseline_high", "minus_baseline_p", "minus_baseline_verdict"),
 )
@@ -84,7 +84,8 @@ def log_comparison(
 def _table(found: SetComparison) -> wandb.Table:
     rows = []
     for row in found.rows:
-        own = (row.system, len(row.seeds), row.wer_mean, row.wer_sd, row.low, row.high, row.scope)
+        means = row.wer_mean, row.wer_mean_of_all, row.wer_sd
+        own = (row.system, len(row.seeds), row.reliability.num_runs, *means, row.low, row.high, row.scope)
         values = (*own, *_cells(row.to_best), *_cells(row.to_baseline))
         # JSON has no NaN or infinity
         rows.append([None if isinstance(value, float) and not math.isfinite(value) else value for value in values])

@@ -126,12 +126,12 @@ class CapturedForward:
     def _begin(self) -> None:
         """Forget all passes: they hold for the parameters that are trained."""
         self.places = self._places()
-        self.all = list(self.encoder.parameters())
-        self.parameters = [parameter for parameter in self.all if parameter.requires_grad]
+        self.held = list(self.encoder.parameters())  # so that no other one gets the id of one that is replaced
+        self.parameters = [parameter for parameter in self.held if parameter.requires_grad]
         # one memory for the gradients of all graphs
         self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
         # what makes autograd call the backward pass: features have no gradient
-        self.anchor = torch.zeros((), device=self.all[0].device, requires_grad=True)
+        self.anchor = torch.zeros((), device=self.held[0].device, requires_grad=True)
         # a pool ends with its last graph
         self.pool: Any = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
         self.passes, self.is_pending = RecentlyUsed(MAX_GRAPHS), False

@@ -1,6 +1,7 @@
 """Starts training from the weights of another model that fit by name and shape; freezes parameters.
 
-A tensor of the new model is *taken* from the source or *new*; one of the source alone is *left*.
+A tensor of the new model is *taken* from the source or *new*; one of the source alone is *left*. A new one of another
+vocabulary starts with the source's numbers for the tokens that both vocabularies have.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from asr.safe_io import write_whole
@@ -67,6 +69,30 @@ def match_tensors(
 def take(model: nn.Module, given: Mapping[str, Tensor], decided: Iterable[TensorMatch]) -> None:
     """Copy the tensors of a source that were decided to be taken into a model."""
     model.load_state_dict({match.name: given[match.name] for match in decided if match.outcome == TAKEN}, strict=False)
+
+
+def take_tokens(
+    model: nn.Module, given: Mapping[str, Tensor], axes: Mapping[str, int], pieces: Sequence[str], theirs: Sequence[str]
+) -> int:
+    """Copy what a source knows of the tokens that both vocabularies have; return how many these are.
+
+    Args:
+        model: the new one.
+        given: weights of the source.
+        axes: of tensors by name, along which there is a number or a row for each token.
+        pieces: tokens of the new model, in the order of their ids.
+        theirs: tokens of the source.
+    """
+    ids = {piece: number for number, piece in enumerate(theirs)}
+    shared = [(number, ids[piece]) for number, piece in enumerate(pieces) if piece in ids]
+    ours, from_ids = torch.tensor(shared, dtype=torch.long).reshape(-1, 2).unbind(1)
+    state = model.state_dict()  # shares its memory with the model
+    for name, axis in axes.items():
+        if name in given and given[name].ndim == state[name].ndim:
+            mine, there = state[name].movedim(axis, 0), given[name].movedim(axis, 0)
+            if mine.shape[1:] == there.shape[1:]:
+                mine[ours] = there[from_ids].to(mine.dtype)
+    return len(shared)
 
 
 def summary(decided: Sequence[TensorMatch]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import platform
@@ -30,11 +31,13 @@ from asr.evaluation.wer import RATE_NAMES
 from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.nested import at
 from asr.safe_io import write_whole
+from asr.systems import run_settings
 from asr.training.callbacks.sample_tables import log_samples
 from asr.training.checkpoints.files import explaining_failed_writes
 from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.module import TrainingModule
 from asr.training.run_page.examples import augmented_features, token_alignments
+from asr.training.run_page.facts import run_facts
 from asr.training.run_page.page import RunPage, write_run_page
 from asr.training.speech_data_module import SpeechDataModule
 from asr.training.weights import choose_weights, why_missing
@@ -45,7 +48,7 @@ TRACKED = {
     **{name: name for name in ("substitutions", "deletions", "insertions")},
 }
 
-PACKAGES = ("torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb")
+PACKAGES = ("werdict", "torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb")
 
 
 def report_run(
@@ -55,7 +58,8 @@ def report_run(
     loggers: Sequence[Any],
     training: Mapping[str, float],
     cost: Mapping[str, float | int | None],
-    settings: Mapping[str, Any],
+    config: Mapping[str, Any],
+    recipe: str,
     test_names: Sequence[str],
     weights: str = "raw",
     decode: Sequence[str] = ("best",),
@@ -72,7 +76,8 @@ def report_run(
         loggers: get final numbers and sample texts.
         training: wall-clock and CPU seconds of this process; ``resumed_after``, an update, if the run was resumed.
         cost: what `TrainingCost` has measured since the start of the run.
-        settings: what ``run_settings`` returns.
+        config: of the run, resolved.
+        recipe: its name.
         test_names: test sets to decode.
         weights: kind of weights to decode with, as for `choose_weights`; raw if the checkpoint has none of that kind.
         decode: which checkpoints: ``best``, whose raw weights were best on dev; ``last``; ``average``, the average of
@@ -97,13 +102,14 @@ def report_run(
             # asr-compare, which calls every error rate a WER, shows the notes of runs
             notes.append("error rates are of characters, without spaces (CER)")
         sets = {name: prepared.cuts(name) for name in test_names}
-        outcome = dict(settings)
-        decoding = _Decoding(module, data.readers, sets, module.decoder)
+        outcome = run_settings(config)
+        decoding = _Decoding(module, data.readers, sets, module.decoder, shown=prepared.notes)
         if search is not None and sets:
             console.print("without a language model:")
             outcome["without_lm"] = _numbers(decoding(best, notes, run_dir / "decode" / "without_lm"))
             decoding.decoder, note = search()
             notes.append(note)
+            console.print("with the language model of the transcripts:")
         results = decoding(best, notes, run_dir / "decode")
         for name, found in results.items():
             log_samples(loggers, f"test/{name}", found.score, best.update, sets[name])
@@ -127,20 +133,30 @@ def report_run(
         _write(run_dir, module, prepared, outcome)
         scores = {name: found.score for name, found in results.items()} or module.scores
         sets |= {name: prepared.cuts(name) for name in module.scores}
-        facts = _facts(module, results, best, minutes)
-        write_run_page(RunPage(run_dir, facts, notes, scores, sets, *examples, difference or {}))
+        lines = _headlines(module, results, best, config, outcome.get("without_lm", {}))
+        facts = run_facts(run_dir, config, recipe, module, prepared.splits, minutes, provenance())
+        write_run_page(RunPage(run_dir, lines, facts, notes, scores, sets, *examples, difference or {}))
         _print_places(run_dir, best.path, training, decoded=bool(results))
     if decoding.failures:
         raise RunFailed(decoding.failures[0])
 
 
 class _Decoding:
-    """Decodes the test sets with the weights of a checkpoint; collects what failed."""
+    """Decodes the test sets with the weights of a checkpoint; collects what failed.
+
+    Notes that are ``shown``, with the table of the data, are only written.
+    """
 
     def __init__(
-        self, module: TrainingModule, data_module: DataModule, sets: Mapping[str, Any], decoder: Decoder
+        self,
+        module: TrainingModule,
+        data_module: DataModule,
+        sets: Mapping[str, Any],
+        decoder: Decoder,
+        shown: Sequence[str],
     ) -> None:
         self.module, self.data_module, self.sets, self.decoder = module, data_module, sets, decoder
+        self.shown = shown
         self.failures: list[str] = []
 
     def __call__(self, checkpoint: LoadedCheckpoint, notes: Sequence[str], folder: Path) -> dict[str, Evaluated]:
@@ -149,7 +165,7 @@ class _Decoding:
         read = self.decoder.notes if isinstance(self.decoder, LoadsScorers) else []
         all_notes = [*notes, *read, checkpoint.decoding_note()]
         parts = recognizer, self.decoder, self.data_module
-        results, failures = evaluate_sets(*parts, self.sets, all_notes, folder, unit=self.module.unit)
+        results, failures = evaluate_sets(*parts, self.sets, all_notes, folder, unit=self.module.unit, shown=self.shown)
         self.failures += failures
         return results
 
@@ -172,16 +188,25 @@ def _minutes(training: Mapping[str, float], cost: Mapping[str, float | int | Non
     return round((cost.get("training_seconds") or training["seconds"]) / 60, 2)
 
 
-def _facts(
-    module: TrainingModule, results: Mapping[str, Evaluated], best: LoadedCheckpoint, minutes: float
+def _headlines(
+    module: TrainingModule,
+    results: Mapping[str, Evaluated],
+    best: LoadedCheckpoint,
+    config: Mapping[str, Any],
+    without_lm: Mapping[str, Mapping[str, Any]],
 ) -> list[str]:
-    """Return lines about the test sets, else about the development sets, and about the model."""
-    tested = [f"{name}: {headline(found.score, found.interval)}" for name, found in results.items()]
+    """Return lines about the test sets, else about the development sets, and about the weights."""
+    with_lm = ", with a language model" if without_lm or at(config, "decoder", "lm") is not None else ""
+    tested = []
+    for name, found in results.items():
+        tested.append(f"{name}{with_lm}: {headline(found.score, found.interval)}")
+        if name in without_lm:
+            rate = f"{RATE_NAMES[module.unit]} {percent(without_lm[name]['wer'])} %"
+            tested.append(f"{name}, without it: {rate} ({type(module.decoder).__name__})")
     scores = module.scores.items()
     on_dev = [f"{name}: {one.rate_name} {percent(one.wer)} % in the last validation" for name, one in scores]
     return [
         *(tested or on_dev),
-        f"{_size(module):,} parameters, {minutes} minutes of training",
         f"weights: {best.described}, of {best.path.name} after update {best.update}",
     ]
 
@@ -291,6 +316,7 @@ def provenance() -> dict[str, Any]:
         "machine": platform.processor() or platform.machine(),
         "command": sys.argv,
         "commit": _commit(),
+        "date": datetime.datetime.now().astimezone().isoformat(" ", "seconds"),
     }
 
 

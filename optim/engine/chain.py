@@ -276,6 +276,8 @@ class Chain(Optimizer):
             if grad is None or param.numel() == 0:  # the mean of no elements is NaN
                 continue
             state, key = self.state[param], self.stacking_key(names[i] if names else "", param, group)
+            if param.dtype in HALF and state and "rounding_error" not in state:
+                state["rounding_error"] = torch.zeros_like(param)  # the model was cast after a step
             if not state:
                 state.update(self._fresh_state(param, group, key))
                 if DRAW_KEY in state:  # in the state, so that later names and places change no draw

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -73,6 +74,16 @@ def at_most(x: Scalar, ceiling: Any) -> Scalar:
 def choose(condition: bool | Tensor, x: Any, y: Any) -> Any:
     """Return x if a condition holds, else y; on the device if the condition is there."""
     return torch.where(condition, x, y) if isinstance(condition, Tensor) else x if condition else y
+
+
+def assign(target: Tensor, value: Scalar) -> None:
+    """Put a number per parameter into a statistic, in place."""
+    # fill_ takes one number, and a stack has N of them
+    if isinstance(value, Tensor):
+        target.copy_(value)
+    else:
+        # beyond the target's dtype it is infinite, as it would be on a device
+        target.fill_(math.copysign(math.inf, value) if abs(value) > torch.finfo(target.dtype).max else value)
 
 
 class Shard(NamedTuple):

@@ -79,13 +79,17 @@ def newton_schulz(x: Tensor, coefficients: Sequence[Coefficients], dtype: torch.
         arXiv:2505.16932, algorithm 1; Zhang et al. 2026, "Gram Newton-Schulz", dao-lab.ai/blog/2026/gram-newton-schulz.
         Differs: recomputes A when the bound of its rounding says so, not at fixed iterations.
     """
-    tall = x.shape[-2] > x.shape[-1]
-    x = x.mT if tall else x
     # clamp and not a sum: a matrix of zeros stays one, others have a norm of exactly 1
     norm = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp_(min=EPS)
-    x = (x / norm).to(dtype)
+    return iterate((x / norm).to(dtype), coefficients)
+
+
+def iterate(x: Tensor, coefficients: Sequence[Coefficients]) -> Tensor:
+    """Do the same from a norm of at most 1, in the dtype of x (..., R, C)."""
+    tall = x.shape[-2] > x.shape[-1]
+    x = x.mT if tall else x
     wide = x.shape[-1] >= WIDE * x.shape[-2]
-    x = _iterate(x, coefficients, MAX_NOISE / torch.finfo(dtype).eps if wide else 0.0)
+    x = _iterate(x, coefficients, MAX_NOISE / torch.finfo(x.dtype).eps if wide else 0.0)
     return x.mT if tall else x
 
 

@@ -20,7 +20,6 @@ from optim.engine.param_batch import (
     Update,
     zeros,
 )
-from optim.engine.storage import is_narrow
 from optim.engine.transform import FusedTransform, Transform
 from optim.transforms.adamw_kernel import has_kernel, listed, same_layout
 from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
@@ -80,7 +79,7 @@ class Adam(FusedTransform):
 
     def takes_found_inf(self, group: Group, entries: Sequence[ParamEntry]) -> bool:
         """Return whether torch's kernel, which can skip, takes all of the parameters as they are."""
-        return not (group.get("palm") or is_narrow(group)) and all(
+        return not group.get("palm") and all(
             entry.param.dtype not in HALF
             and entry.shard is None
             and has_kernel(entry.param.device, group["lr"])

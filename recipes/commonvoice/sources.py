@@ -90,7 +90,7 @@ def read_table(folder: Path, name: str, split: str) -> tuple[list[Row], list[Dro
         ValueError: its header lacks a column.
     """
     path = folder / f"{name}.tsv"
-    lines = read_lines(path, "utf-8-sig")
+    lines = read_lines(path)
     columns = next(lines, "").rstrip("\r\n").split("\t")
     if missing := [column for column in COLUMNS if column not in columns]:
         raise ValueError(f"{path}: the header lacks {', '.join(missing)}; needed are {', '.join(COLUMNS)}")

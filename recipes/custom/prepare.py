@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source
 from asr.data.manifests.import_manifests import UNSPLIT, ImportedManifests, import_manifests, manifest_files
+from asr.data.manifests.layouts import SourceOption
 from asr.data.manifests.source_files import reads
 from asr.data.parallel import num_processes
 from asr.data.preparation.corpus_facts import chooses
-from asr.safe_io import named_path
 
 from .choose import choose_custom
 from .splits import split_off
@@ -20,7 +21,8 @@ from .splits import split_off
 def prepare_custom(
     output_dir: Path,
     *,
-    source: str | None = None,
+    source: SourceOption | None = None,
+    columns: Mapping[str, str] | None = None,
     dev_fraction: float = 0.1,
     test_fraction: float = 0.1,
     seed: int = 20261121,
@@ -32,8 +34,10 @@ def prepare_custom(
     notes say so.
 
     Args:
-        output_dir: unused, audio is not copied.
-        source: a TSV or CSV with a header, a manifest of cuts or of NeMo, or a folder of manifests, Shar or Kaldi.
+        output_dir: for audio that a source holds in Arrow files; no other is copied.
+        source: a table, a manifest of cuts or of NeMo, or a folder of them, of Shar, Kaldi, or transcripts; or several,
+            with their splits.
+        columns: of tables, by what they are, where names are others than usual.
         dev_fraction: share of the audio to use as dev, if it is missing.
         test_fraction: the same for test.
         seed: of the split.
@@ -47,7 +51,9 @@ def prepare_custom(
     for name, fraction in (("dev_fraction", dev_fraction), ("test_fraction", test_fraction)):
         if not 0 < fraction < 0.3:
             raise ValueError(f"data.prepare.{name} must be above 0 and below 0.3, given {fraction}")
-    imported = import_manifests(named_path(source), num_jobs=num_processes(num_jobs))
+    imported = import_manifests(
+        source, num_jobs=num_processes(num_jobs), columns=columns, audio_dir=output_dir / "audio"
+    )
     _refuse_useless(source, imported)
     segments = {split: list(found.supervisions) for split, found in imported.splits.items()}
     splits, notes = split_off(segments, {"test": test_fraction, "dev": dev_fraction}, seed)
@@ -67,7 +73,7 @@ def prepare_custom(
     )
 
 
-def _refuse_useless(source: str, imported: ImportedManifests) -> None:
+def _refuse_useless(source: SourceOption, imported: ImportedManifests) -> None:
     """Refuse a split of which nothing can be used, instead of making another one."""
     for split in sorted({*imported.splits, *(item.split for item in imported.dropped)}) or [UNSPLIT]:
         if split not in imported.splits or not len(imported.splits[split].supervisions):

@@ -56,20 +56,18 @@ class HeldOut:
         self.duration_s += _seconds(segments)
         self.num_words += sum(len((segment.text or "").split()) for segment in segments)
 
-    def note(self, kind: str, share: float, num_speakers: int, seed: int) -> str:
-        """Return what it holds, why, and how little it can show."""
-        size = f"{len(self.segments)} utterances, {self.duration_s / 3600:.2f} h, {self.num_words} words"
-        how = [f"whole speakers, {len(self.whole)} of {num_speakers} named ones"] if self.whole else []
+    def note(self, kind: str, num_speakers: int) -> str:
+        """Return what it holds, whose voices, and how far a WER on it may be from that of a larger set."""
+        utterances, whole = f"{len(self.segments)} utterances", f"{len(self.whole)} of {num_speakers} speakers"
         if None in self.parts:
-            how.append("utterances, because not every one names its speaker: voices may be in several splits")
-        elif self.parts:
-            why = f"one more whole would be over {MOST * share:.0%} of the audio or {MOST_SPEAKERS:.0%} of the speakers"
-            how.append(f"parts of speakers, {len(self.parts)} of {num_speakers}, who are in train too, because {why}")
-        note = f"{kind} was split off, {size}, seed {seed}: {', and '.join(how)}"
-        if self.shows_much:
-            return note
+            held_out = f"{utterances} held out (voices may be in train too)"
+        elif not self.parts:
+            held_out = f"{whole} ({utterances}) held out"
+        else:
+            shared = f"{len(self.parts)} speaker{'s' if len(self.parts) > 1 else ''} in train too"
+            held_out = f"{utterances} held out, of {f'{whole} and ' if self.whole else ''}{shared}"
         points = 98 / max(1, self.num_words) ** 0.5  # 1.96 standard deviations of a share of a half
-        return f"{note}; a WER on so few words is uncertain by up to {points:.0f} points: more recordings help"
+        return f"no {kind} split given: {held_out}; expect ±{points:.2g} points"
 
 
 def split_off(
@@ -115,7 +113,7 @@ def split_off(
             taken = {one.id for one in larger.segments}
             for name in larger.parts:
                 speakers[name] = [one for one in speakers[name] if one.id not in taken]
-    notes = [split.note(kind, fractions[kind], num_speakers, seed) for kind, split in made.items()]
+    notes = [split.note(kind, num_speakers) for kind, split in made.items()]
     splits |= {kind: sorted(split.segments, key=lambda one: one.id) for kind, split in made.items()}
     held_out = {one.id for split in made.values() for one in split.segments}
     return {"train": [one for one in left if one.id not in held_out], **splits}, notes

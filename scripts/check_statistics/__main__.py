@@ -14,7 +14,7 @@ import sys
 from cells import print_table
 from means import mean_rows, winner_rows
 from pairs import power_rows, table_rows
-from reports import failure_rows, omnibus_rows, reliability_rows, unknown_rows
+from reports import dependence_rows, failure_rows, omnibus_rows, reliability_rows, unknown_rows
 from seeds import seed_rows
 from tuning import tuning_rows
 from worlds import NOISY, UNEQUAL, WORLDS
@@ -37,7 +37,8 @@ def main(num: int) -> int:
         ),
         "Times to a target, and WERs at equal time": seed_rows(num),
         "Any difference between systems, over seeds": omnibus_rows(num),
-        "Runs that fail, one of ten": failure_rows(few),
+        "Runs that learn nothing": failure_rows(few),
+        "Hypotheses that depend on the audio": dependence_rows(few),
         "How many runs learned": reliability_rows(num),
         "Speakers who are not named": unknown_rows(few),
         "Systems that are tuned alike": tuning_rows(num),

@@ -7,10 +7,12 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from cells import ALPHA, Cell, wrong
 from numpy.typing import NDArray
+from rapidfuzz.distance import Levenshtein
 from worlds import WER, World
 
 from asr.compare.compare import compare
@@ -20,11 +22,16 @@ from asr.compare.statistics.counts import count_errors
 from asr.compare.statistics.failures import learned_runs, reliabilities
 from asr.compare.statistics.omnibus import omnibus
 from asr.compare.statistics.pairs import SetDifferences
+from asr.evaluation.dependence import LEVEL, dependence_p, depends_on_audio
+from asr.evaluation.wer import Utterance
 
 SET = "test"
 UTTERANCES_EACH = 10  # of a speaker
 FAILURES = 0.1
 MOST_RANKS_WITH_TIES = 12
+LEXICON = np.array([first + second for first in "bdfgklmnprst" for second in ("a", "er", "in", "ous")])
+FREQUENCIES = (1 / np.arange(1, len(LEXICON) + 1)) / (1 / np.arange(1, len(LEXICON) + 1)).sum()  # Zipf's
+Nothing = Literal["nothing", "babble"]
 
 
 def omnibus_rows(
@@ -52,14 +59,27 @@ def omnibus_rows(
         }
 
 
-def made_runs(errors: NDArray[np.int64], words: NDArray[np.int64], speakers: tuple[str | None, ...]) -> list[Run]:
-    """Return runs with these errors (systems, seeds, utterances) on utterances with these words and speakers."""
-    ids = tuple(f"u{place}" for place in range(len(words)))
-    return [
-        Run(Path(f"{system}-{seed}"), f"system {system}", seed, {SET: found})
-        for system, seed in np.ndindex(errors.shape[:2])
-        for found in [SetErrors(ids, speakers, tuple(words.tolist()), tuple(errors[system, seed].tolist()))]
-    ]
+def made_runs(
+    errors: NDArray[np.int64],
+    words: NDArray[np.int64],
+    speakers: tuple[str | None, ...],
+    depend: NDArray[np.bool_] | None = None,
+) -> list[Run]:
+    """Return runs with these errors (systems, seeds, utterances) on utterances with these words and speakers.
+
+    Args:
+        errors: of the runs.
+        words: of the utterances.
+        speakers: of the utterances.
+        depend: (systems, seeds), whether hypotheses depend on the audio; None: that is not known.
+    """
+    ids, runs = tuple(f"u{place}" for place in range(len(words))), []
+    for system, seed in np.ndindex(errors.shape[:2]):
+        found = SetErrors(ids, speakers, tuple(words.tolist()), tuple(errors[system, seed].tolist()))
+        if depend is not None:
+            found = replace(found, depends_on_audio=bool(depend[system, seed]))
+        runs.append(Run(Path(f"{system}-{seed}"), f"system {system}", seed, {SET: found}))
+    return runs
 
 
 def any_verdict(runs: list[Run]) -> bool:
@@ -67,22 +87,77 @@ def any_verdict(runs: list[Run]) -> bool:
     by_system = {run.system: [one for one in runs if one.system == run.system] for run in runs}
     learned = learned_runs(by_system, SET)
     counts = count_errors([run for name, own in by_system.items() for run in learned[name] or own], SET)
-    together = SetDifferences(counts, 1 - ALPHA).together
+    unlearned = [name for name, own in learned.items() if not own]
+    together = SetDifferences(counts, 1 - ALPHA, unlearned=unlearned).together
     return together is not None and bool((together.adjusted <= ALPHA).any())
 
 
 def failure_rows(
-    num: int, seeds: Sequence[int] = (3, 5, 10, 20), systems: Sequence[int] = (2, 3, 8)
+    num: int,
+    seeds: Sequence[int] = (2, 3, 5, 10, 20),
+    systems: Sequence[int] = (2, 3, 8),
+    failing: Sequence[float] = (FAILURES, 0.5),
+    kinds: Sequence[Nothing] = ("nothing", "babble"),
 ) -> Iterator[Mapping[str, object]]:
-    """Yield how often equal systems are found different if one run of ten fails."""
-    for num_seeds, num_systems in itertools.product(seeds, systems):
+    """Yield how often equal systems are found different if some of their runs learn nothing."""
+    for num_seeds, num_systems, share, kind in itertools.product(seeds, systems, failing, kinds):
         world, rng = World(0.01, 0.03, 0.0, num_seeds, 20), np.random.default_rng(0)
         speakers = tuple(f"s{place}" for place in range(world.num_speakers))
         errors = world.errors(rng, num, np.full(num_systems, WER))
-        failed = rng.random(errors.shape[:3]) < FAILURES
-        errors[failed] = world.words
-        found = [any_verdict(made_runs(one, world.words, speakers)) for one in errors]
-        yield {"seeds": num_seeds, "systems": num_systems, "found different": wrong(found)}
+        depend = rng.random(errors.shape[:3]) >= share
+        for place in np.argwhere(~depend):
+            errors[*place], depend[*place] = learned_nothing(kind, world, rng)
+        found = [
+            any_verdict(made_runs(one, world.words, speakers, own)) for one, own in zip(errors, depend, strict=True)
+        ]
+        yield {
+            "seeds": num_seeds,
+            "systems": num_systems,
+            "runs that learn nothing %": 100 * share,
+            "they write": kind,
+            "found different": wrong(found),
+        }
+
+
+def learned_nothing(kind: Nothing, world: World, rng: np.random.Generator) -> tuple[NDArray[np.int64], bool]:
+    """Return the errors per speaker of a run that learned nothing, and whether its texts seem to depend on the audio.
+
+    Frequent words are said, and written, most often. A run that babbles writes few of them: its WER is below 100 %.
+    """
+    num_words = world.words_each // UTTERANCES_EACH
+    said = rng.choice(LEXICON, (world.num_speakers, UTTERANCES_EACH, num_words), p=FREQUENCIES)
+    errors, utterances = np.zeros(world.num_speakers, np.int64), []
+    for speaker, number in np.ndindex(said.shape[:2]):
+        length = 0 if kind == "nothing" else rng.integers(num_words // 2)
+        written = rng.choice(LEXICON, length, p=FREQUENCIES)
+        errors[speaker] += Levenshtein.distance(said[speaker, number].tolist(), written.tolist())
+        texts = " ".join(said[speaker, number]), " ".join(written)
+        utterances.append(Utterance(f"{speaker}-{number}", *texts))
+    return errors, bool(depends_on_audio(dependence_p(utterances)))
+
+
+def dependence_rows(
+    num: int, sizes: Sequence[int] = (10, 100, 1000), shares: Sequence[float] = (0.0, 0.02, 0.05, 0.1)
+) -> Iterator[Mapping[str, object]]:
+    """Yield how often hypotheses seem to depend on the audio; if they do not, in at most 1 of 100 runs.
+
+    Of ten words of an utterance, a share is understood; others are written at random.
+    """
+    for num_utterances, right in itertools.product(sizes, shares):
+        rng, found = np.random.default_rng(0), []
+        for _ in range(num):
+            said = rng.choice(LEXICON, (num_utterances, 10), p=FREQUENCIES)
+            written = np.where(rng.random(said.shape) < right, said, rng.choice(LEXICON, said.shape, p=FREQUENCIES))
+            texts = zip(said.tolist(), written.tolist(), strict=True)
+            pairs = ((" ".join(one), " ".join(other)) for one, other in texts)
+            found.append(
+                bool(depends_on_audio(dependence_p([Utterance(str(place), *pair) for place, pair in enumerate(pairs)])))
+            )
+        yield {
+            "utterances": num_utterances,
+            "words understood %": 100 * right,
+            "learned": Cell(float(np.mean(found)), num, at_most=None if right else LEVEL),
+        }
 
 
 def reliability_rows(

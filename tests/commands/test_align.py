@@ -1,6 +1,7 @@
 """asr-align, and the times of words in what asr-transcribe writes."""
 
 import json
+import os
 
 from asr.commands.align import _file_name
 
@@ -29,10 +30,12 @@ def test_the_words_of_the_test_set_are_found_in_time(trained, tmp_path):
 def test_a_text_too_long_for_its_audio_and_unknown_characters_are_named_and_the_others_are_aligned(trained, tmp_path):
     first, second = audio_of(trained, "test")[:2]
     (tmp_path / "my.tsv").write_text(f"audio\ttext\n{first}\t{'one ' * 400}\n{second}\tone ☃\n")
-    said = trained.run("align", "run=first", f"manifest={tmp_path}/my.tsv", f"output_dir={tmp_path}/out", code=1)
+    words = ("first", f"{tmp_path}/my.tsv", f"output_dir={tmp_path}/out", "output_format=ctm")
+    said = trained.run("align", *words, code=1)
     assert f"could not align {first.with_suffix('')}: " in said
     assert "1 words have characters that the run does not know: ☃" in said
     assert [line.split()[4] for line in (tmp_path / "out" / "my.ctm").read_text().splitlines()] == ["one", "☃"]
+    assert os.listdir(tmp_path / "out") == ["my.ctm"]
 
 
 def test_every_id_becomes_a_file_of_its_own(tmp_path):

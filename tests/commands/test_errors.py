@@ -35,6 +35,8 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         # keys that do not exist, and choices
         ("+datta.dir=x", "datta", ["'data'"]),
         ("+data.limit=1", "data.limit", ["'limits'"]),
+        ("data.batch_size=8", "data.batch_size", ["data.batch.max_duration_s"]),
+        ("lr=0.1", "lr", ["optimizer.lr"]),
         ("optimizer.lrr=1", "optimizer.lrr", ["'lr'", "weight_decay"]),
         ("+optimizer.lrr=1", "optimizer.lrr", ["'lr'", "weight_decay"]),
         ("optimiser=adamw", "optimiser", ["'optimizer'"]),
@@ -89,6 +91,7 @@ def test_a_wrong_override_is_explained(monkeypatch, capsys, tmp_path, words, key
     for part in (key, *parts):
         assert part in said
     assert "Traceback" not in said
+    assert "+data" not in said, "which would be refused"
 
 
 def test_a_run_that_cannot_continue_ends_with_its_message(monkeypatch, capsys):
@@ -145,7 +148,7 @@ def test_help_lists_what_can_be_chosen(command, tmp_path):
         if key not in ("defaults", "hydra"):
             assert re.search(rf"^  {key}{r'[.]' if value and isinstance(value, dict) else '='}", done.stdout, re.M), key
     if command == "prepare":
-        assert re.search(r"^  init\.keep_tokenizer=false +true: use", done.stdout, re.M)
+        assert re.search(r"^  init\.keep_tokenizer=null +true: use", done.stdout, re.M)
     if command == "train":
         for line in (r"digits/transformer_ctc +\w", r"transformer_xs +\w", r"adamw +\w", r"eve +\w", r"eden +\w"):
             assert re.search(line, done.stdout), line

@@ -70,6 +70,32 @@ def test_rates_are_those_of_the_source_unless_they_are_given(small_run, tmp_path
     assert not (tmp_path / "other").exists()
 
 
+KEPT, SMALLER = "chosen: init.keep_tokenizer=true ", "chosen: optimizer.lr=0.00075 "
+OTHERS_TEXTS = ("data.text.case=upper",)  # which the source cannot spell
+NOT_KEPT = "chosen: init.keep_tokenizer=false "
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        ((), {KEPT, SMALLER}),
+        (("optimizer=muon",), {KEPT, SMALLER}),
+        (("optimizer.lr=0.01",), {KEPT}),
+        (("+best_lr.adamw=0.01",), {KEPT}),
+        (("init.keep_tokenizer=true",), {SMALLER}),
+        (("init.keep_tokenizer=false",), set()),
+        (("data.vocab_size=40",), set()),
+        (OTHERS_TEXTS, {NOT_KEPT}),
+    ],
+)
+def test_tokenizer_and_learning_rate_follow_the_source_unless_they_are_given(small_run, words, chosen):
+    options = [word for word in TINY if word != "tokenizer=char"]
+    ended = small_run.run("prepare", *options, f"init={small_run.run_dir}", *words)
+    assert ended.code == 0, ended.printed
+    lines = [line for line in ended.printed.splitlines() if line.startswith("chosen: ")]
+    assert {f"{line.partition('  (')[0]} " for line in lines} == chosen
+
+
 def test_what_is_frozen_stays_and_a_resumed_run_needs_no_source(small_run, tmp_path):
     source = small_run.copy(tmp_path / "source")
     words = (f"init={source}", "init.freeze=['^encoder']", "trainer.max_steps=3")

@@ -93,7 +93,7 @@ def test_weights_are_chosen_on_dev_and_hold_for_test(small_run, lm, tmp_path):
     chosen = f"decoder.lm_weight={weight} decoder.token_bonus={bonus}"
     assert f"chosen: {chosen}\n" in ended.printed
     said = (tmp_path / "tuned" / "test.wer.txt").read_text()
-    assert f"weights chosen on dev, where the WER was {wer} %: {chosen}" in said
+    assert f"search chosen on dev, where the WER was {wer} %: {chosen}" in said
     assert f"weight {weight}, bonus per token {bonus}" in said
     again = small_run.run("evaluate", *run, *chosen.split(), f"output_dir={tmp_path}/given")
     assert again.code == 0, again.printed
@@ -119,7 +119,7 @@ def test_weights_are_chosen_on_any_manifest_but_that_of_the_test(small_run, lm, 
     (tmp_path / "test.tsv").write_text(f"audio\ttext\n{small_run.audio()}\tone two\n")
     run = (f"run={small_run.run_dir}", "decoder=ctc_beam", f"decoder.lm={lm}", "torch_threads=1")
     ended = small_run.run("evaluate", *run, f"tune={tmp_path}/dev.tsv", f"output_dir={tmp_path}/out")
-    assert (ended.code, "weights chosen on dev, where" in ended.printed) == (0, True), ended.printed
+    assert (ended.code, "search chosen on dev, where" in ended.printed) == (0, True), ended.printed
     same = small_run.run("evaluate", *run, f"tune={tmp_path}/test.tsv")
     assert (same.code, "1 of its utterances" in same.last_line) == (2, True), same.printed
 

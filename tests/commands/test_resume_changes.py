@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,19 @@ def test_a_budget_below_what_is_done_is_refused(small_run, tmp_path):
     ended = small_run.run("train", f"resume={folder}", "allow_changes=true", "trainer.max_steps=5")
     assert (ended.code, "trainer.max_steps=5" in ended.last_line) == (2, True), ended.printed
     assert content(folder) == before
+
+
+def test_what_more_updates_do_to_the_rate_is_said(small_run, tmp_path):
+    folder = small_run.copy(tmp_path / "run")
+    ended = small_run.run("train", f"resume={folder}", "trainer.max_steps=12")
+    (said,) = [line for line in ended.printed.splitlines() if "learning rate" in line]
+    before, now = map(float, re.findall(r"([\d.e-]+) (?:in the run|now)", said))
+    assert (before, 0 < now < 0.0015) == (0, True), said
+    assert small_run.run("train", f"resume={folder}", "trainer.max_steps=12", "allow_changes=true").code == 0
+    rates = [
+        float(line.split(",")[2]) for line in (folder / "metrics.csv").read_text().splitlines() if ",train/lr," in line
+    ]
+    assert rates[6] == pytest.approx(now, rel=0.01)
 
 
 def test_an_option_that_was_changed_is_that_of_the_restored_optimizer(small_run, tmp_path):

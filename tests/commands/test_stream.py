@@ -7,9 +7,10 @@ import sys
 import numpy as np
 import pytest
 import soundfile
+from omegaconf import OmegaConf
 
-from asr.commands.stream import _from_file, _Listener
-from asr.errors import RunFailed
+from asr.commands.stream import _from_file, _Listener, run
+from asr.errors import ConfigError, RunFailed
 from asr.inference.streaming import Partial
 
 
@@ -63,6 +64,14 @@ def test_what_cannot_be_streamed_is_named(small_run, causal, tmp_path, words, sa
     line = (f"run={causal}", f"audio={small_run.audio()}", *words)  # of two words of one key the last one holds
     ended = small_run.programs.run("stream", *line, cwd=tmp_path)
     assert (ended.code, said in ended.printed) == (2, True), ended.printed
+
+
+def test_samples_are_not_read_from_where_there_are_none(monkeypatch):
+    terminal = os.fdopen(os.openpty()[1])
+    for stdin in (None, terminal):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with pytest.raises(ConfigError, match="audio=-"):
+            run(OmegaConf.create({"audio": "-", "at_own_pace": False}))
 
 
 def test_a_word_that_comes_only_at_the_end_is_the_first(capsys):

@@ -48,6 +48,11 @@ def test_the_run_folder_holds_what_it_should(trained):
 
 def test_the_page_of_a_run_shows_how_it_learned_what_it_mistook_and_what_was_changed(trained):
     page = parse((trained.run_dir / "report" / "report.html").read_text(encoding="utf-8"))
+    facts = dict(table_of(page, "This run"))
+    assert (facts["recipe"], facts["seed"], facts["peak learning rate"]) == ("digits/transformer_ctc", "1", "0.0015")
+    assert "12 of 12" in facts["updates"]
+    assert "AdamW" in facts["optimizer"]
+    assert page.all("details")[0].all("pre")[0].text.strip() == (trained.run_dir / "config.yaml").read_text().strip()
     shown = [image.attributes["alt"] for image in page.all("img")]
     assert shown[:4] == ["Loss", "WER on dev", "Learning rate", "Gradient norm before clipping"]
     assert [name.rpartition("-")[0] for name in shown[4:]] == ["digits-train"] * 2 + ["digits-dev"] * 2

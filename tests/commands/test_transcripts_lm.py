@@ -36,6 +36,9 @@ def test_the_run_holds_its_model_its_weights_and_both_results(place):
     assert summary["test"].keys() == summary["without_lm"].keys() == {"test"}
     assert "language model" in content(place, "decode/test.wer.txt")
     assert "language model" not in content(place, "decode/without_lm/test.wer.txt")
+    with_lm, greedy, *_ = content(place, "report/report.html").split('class="first"')[1].split("</ul>")[0].split("<li>")
+    assert "with a language model" in with_lm
+    assert f"{100 * summary['without_lm']['test']['wer']:.2f} %" in greedy
 
 
 def test_decoding_the_run_again_gives_its_result_and_greedy_search_the_other(place):

@@ -6,9 +6,11 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 from typing import Any
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from asr.config.help import CONFIGS
@@ -89,6 +91,16 @@ def test_what_is_searched_can_be_chosen_and_shared():
     assert {one["encoder.dropout"] for one in system.sample(8)} == {0.1, 0.2}
     words = system.words({"optimizer.lr": 0.01, "optimizer.betas": [0.9, 0.98]})
     assert words[2:] == ["optimizer.lr=0.01", "optimizer.betas=[0.9,0.98]"]
+
+
+def test_the_line_for_an_optimizer_without_a_range_works():
+    with pytest.raises(ConfigError) as caught:
+        Search.read({**SWEEP, "only": ["nadam"]})
+    line = re.search(r"'\+\+sweep\.(.*?)'$", str(caught.value))[1]
+    override = OverridesParser.create().parse_override(f"++{line}")
+    own = {**SWEEP["optimizers"], "nadam": override.value()}
+    assert override.key_or_group == "optimizers.nadam"
+    assert systems(Search.read({**SWEEP, "only": ["nadam"], "optimizers": own}), 0)[0].optimizer == "nadam"
 
 
 def test_an_optimizer_with_two_schedules_has_no_more_trials_than_another():

@@ -60,11 +60,7 @@ def printed(comparison) -> str:
 def test_the_terminal_speaks_of_characters_alone(comparison):
     text = " ".join(printed(comparison).split())
     assert not OF_WORDS.findall(text)
-    sentences = (
-        "Learned: a CER below 100 %",
-        "which takes a CER below 100 %",
-        "another CER",
-    )
+    sentences = ("it has learned if its CER is below 100 %",)
     for part in ("Character error rates", "Updates to 30 % CER on dev", *sentences, "count with its CER."):
         assert part in text
 

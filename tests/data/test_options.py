@@ -1,9 +1,11 @@
 """Options that cannot be meant are refused by name, before any work."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from asr.data.features import LogMel
 from asr.data.loading.acoustics import AddNoise, Reverberate
@@ -12,6 +14,7 @@ from asr.data.loading.perturb import SpeedPerturb
 from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.cuts import Limits
 from asr.data.waveform import Waveform
+from tests.configs import choice
 
 
 @pytest.mark.parametrize(
@@ -44,3 +47,19 @@ def test_workers_are_as_many_as_the_cores_of_a_gpu_allow(monkeypatch, gpus, core
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     assert (Workers().count, Workers(3).count) == (workers, 3)
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({}, Path("~/.cache/werdict/digits")),
+        ({"XDG_CACHE_HOME": "/var/x"}, Path("/var/x/werdict/digits")),
+        ({"XDG_CACHE_HOME": "/var/x", "WERDICT_CACHE": "/big"}, Path("/big/digits")),
+    ],
+)
+def test_data_lie_in_one_cache_whatever_the_current_folder(variables, folder, monkeypatch):
+    for name in ("XDG_CACHE_HOME", "WERDICT_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert Path(OmegaConf.merge(choice("data", "default"), {"corpus": "digits"}).dir) == folder

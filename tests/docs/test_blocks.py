@@ -1,6 +1,7 @@
 """Every block of the documentation runs, page by page, in its order; trainings are shortened.
 
-A block of sh runs as it stands, one of python in the namespace of its page; a block whose first line is a comment
+A block of sh runs as it stands, one of python in the namespace of its page, an example of a docstring of `asr` by
+itself; a block whose first line is a comment
 with a path is written to that file. ``<!-- not run: REASON -->`` before a block leaves it out, and
 ``<!-- needs: PACKAGE -->`` too if none of the packages, separated by "or", is installed.
 """
@@ -8,6 +9,7 @@ with a path is written to that file. ``<!-- not run: REASON -->`` before a block
 from __future__ import annotations
 
 import contextlib
+import doctest
 import importlib.util
 import os
 import re
@@ -21,11 +23,13 @@ import pytest
 import soundfile
 
 import asr
+from asr.commands import api
 from tests.commands.conftest import TINY
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- ((?:not run|needs):.+?) -->\n+)?^```(sh|python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+EXAMPLES = [test for test in doctest.DocTestFinder().find(api, "api", globs={"asr": asr}) if test.examples]
 SMALL = tuple(word for word in TINY if not word.startswith("encoder."))
 SIZES = {
     "transformer": tuple(word for word in TINY if word.startswith("encoder.")),
@@ -65,6 +69,8 @@ def stage(trained, tmp_path_factory) -> Path:
     """A folder with a run, and recordings, texts and noise of one's own."""
     folder = tmp_path_factory.mktemp("stage")
     shutil.copytree(trained.folder / "data", folder / "data", symlinks=True)
+    (folder / ".cache").mkdir()
+    (folder / ".cache" / "werdict").symlink_to("../data")
     shutil.copytree(trained.run_dir, folder / "runs" / "digits" / "first")
     (folder / "runs" / "latest").symlink_to("digits/first")
     audio = sorted((folder / "data").rglob("audio/*/*.flac"))[:48]
@@ -87,6 +93,8 @@ def stage(trained, tmp_path_factory) -> Path:
 def run_sh(block: str, folder: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "WANDB_MODE": "offline", "PATH": path, "PYTHONPATH": f"{folder}:{ROOT}"}
+    del environment["WERDICT_CACHE"]
+    environment |= {"HOME": str(folder), "XDG_CACHE_HOME": str(folder / ".cache")}
     for line in block.replace("\\\n", " ").splitlines():
         done = subprocess.run(
             ["bash", "-c", shortened(line)],
@@ -99,9 +107,9 @@ def run_sh(block: str, folder: Path) -> None:
         assert done.returncode == 0, f"{line}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_block_runs(page, stage, tmp_path, monkeypatch):
+@pytest.fixture
+def place(stage, tmp_path, monkeypatch) -> Path:
+    """The folder of a page, where trainings from Python are shortened."""
     folder = tmp_path / "place"
     shutil.copytree(stage, folder, symlinks=True)
     monkeypatch.chdir(folder)
@@ -109,6 +117,13 @@ def test_every_block_runs(page, stage, tmp_path, monkeypatch):
     for name in ("train", "training_parts"):
         made = getattr(asr, name)
         monkeypatch.setattr(asr, name, lambda words, made=made: made([*words, *SMALL]), raising=False)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_block_runs(page, place):
+    folder = place
     names: dict[str, object] = {}
     for note, language, block in BLOCK.findall(page.read_text(encoding="utf-8")):
         file = re.match(r"# ([\w./-]+\.\w+)\n", block)
@@ -122,3 +137,17 @@ def test_every_block_runs(page, stage, tmp_path, monkeypatch):
         elif language == "python":
             with contextlib.redirect_stdout(sys.stderr):
                 exec(block, names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_every_example_of_a_docstring_runs(example, place, causal):
+    (place / "runs" / "causal").symlink_to(causal)
+    assert doctest.DocTestRunner(_Checker()).run(example).failed == 0
+
+
+class _Checker(doctest.OutputChecker):
+    """Compares only what an example says that it prints: trainings print more."""
+
+    def check_output(self, want, got, optionflags):
+        return not want or super().check_output(want, got, optionflags)

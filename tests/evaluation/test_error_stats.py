@@ -49,6 +49,7 @@ def test_the_summary_is_plain_json():
         "interval_level": 0.95, "interval_method": "bootstrap", "interval_unit": "speaker", "interval_num_units": 15,
         "substitutions": 2, "deletions": 1, "insertions": 1,
         "num_words": 7, "num_characters": 22, "num_utterances": 4, "num_duplicates": 1,
+        "dependence_p": None,
     }  # fmt: skip
 
 

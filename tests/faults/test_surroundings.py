@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
+from pathlib import Path
 
 import pytest
 
+from asr.commands.startup import explain_import
+from asr.safe_io import named_path
 from tests.commands.test_resume import wait_for_update
 from tests.small_runs import TINY
 
@@ -20,6 +24,16 @@ def test_a_folder_for_temporary_files_with_a_long_path_is_named(small_run, tmp_p
     finally:
         shutil.rmtree(with_room)
     assert (ended.code, f"TMPDIR={with_room}: " in ended.last_line) == (2, True), ended.printed
+
+
+def test_a_user_without_a_home_folder_is_told_to_name_one(monkeypatch):
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    with pytest.raises(RuntimeError) as caught:  # as lhotse does when it is imported
+        Path.home()
+    assert "HOME" in explain_import(caught.value)[0]
+    with pytest.raises(ValueError, match="HOME"):
+        named_path("~/x")
 
 
 def test_a_run_folder_that_is_removed_while_training_is_named(small_run, tmp_path):

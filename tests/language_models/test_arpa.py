@@ -57,6 +57,11 @@ def test_a_model_without_unknown_word_gets_an_impossible_one(tmp_path):
     assert grams(read(tmp_path, text)) == {("a",): (-0.5, 0.0), ("<unk>",): (-100.0, 0.0)}
 
 
+def test_log10_of_0_becomes_a_number(tmp_path):
+    text = "\\data\\\nngram 1=2\n\\1-grams:\n-inf\t<s>\t-Inf\n-0.5\t<unk>\n\\end\\"
+    assert grams(read(tmp_path, text)) == {("<s>",): (-100.0, -100.0), ("<unk>",): (-0.5, 0.0)}
+
+
 def test_a_probability_that_rounding_has_raised_above_1_is_taken_for_1(tmp_path):
     assert grams(read(tmp_path, TINY.replace("-0.4\ta", "1e-07\ta")))["a",][0] == 0
 
@@ -81,6 +86,7 @@ def test_what_is_written_is_read_again(tmp_path):
         ("\\end\\", "", 24, "the file ends before"),
         ("\\2-grams:", "\\4-grams:", 14, "expected \\2-grams:"),
         ("-0.4\ta", "zero\ta", 11, "zero"),
+        ("-0.4\ta", "nan\ta", 11, "nan"),
         ("a\t-0.25", "a\tb\t-0.25", 11, "1 words"),
         ("-0.15\t<s> a b", "-0.15\t<s> a", 21, "3 words"),
         ("-0.8\tb a", "-0.8\tb x", 17, "1-gram"),

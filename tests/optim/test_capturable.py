@@ -132,7 +132,15 @@ def test_what_cannot_be_captured_is_refused_at_construction():
         ADAMW([nn.Parameter(torch.empty(3, device="meta"))], lr=torch.tensor(0.1))
 
 
-@pytest.mark.parametrize("build", [optim.AdamW, partial(optim.ScaledAdam, clipping_scale=2.0), optim.Cain])
+BUILD = [
+    optim.AdamW,
+    partial(optim.AdamW, palm=True),
+    partial(optim.ScaledAdam, clipping_scale=2.0),
+    optim.Cain,
+]
+
+
+@pytest.mark.parametrize("build", BUILD)
 def test_a_step_with_found_inf_changes_nothing_and_others_are_as_ever(build):
     params = [param for _ in range(2) for param in make_parameters()]
     twins = copies(params)

@@ -38,6 +38,7 @@ DIVIDED = {
     "MuonLaProp": optim.MuonLaProp,
     "NorMuon": optim.NorMuon,
     "Scion": optim.Scion,
+    "Rubik": optim.Rubik,
     "SOAP_split": partial(optim.SOAP, split=True, max_precond_dim=16, precondition_1d=True),
     "PSGDKron": optim.PSGDKron,
     "PSGDKron_cached": partial(optim.PSGDKron, cached=True, delayed=True, store_triu_as_line=False),

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from optim import WarmupCosine
+import optim
 from tests.optim.cases import BAD_OPTIONS
 from tests.optim.training import all_moved, make_parameters, named, run, run_both, same, values
 
@@ -64,7 +64,7 @@ def test_numbers_of_numpy_become_pythons_which_a_checkpoint_can_hold(case):
     optimizer = case.factory([{"params": params, **given}])
     options = optimizer.param_groups[0]
     assert {key: options[key] for key in given} == case.other_group
-    WarmupCosine(optimizer, np.int64(9), np.float64(2))
+    optim.WarmupCosine(optimizer, np.int64(9), np.float64(2))
     run(optimizer, params, [0])
     options["lr"] = np.float64(1e-3) if options["lr"] is not None else None
     torch.save(optimizer.state_dict(), file := io.BytesIO())
@@ -119,6 +119,20 @@ def test_lr_zero_moves_nothing(case):
     optimizer.param_groups[0]["lr"] = 0.0
     run(optimizer, params, range(3))
     assert same(params, before)
+
+
+@pytest.mark.parametrize("build", [optim.AdamW, optim.Muon])
+def test_a_model_may_be_cast_to_half_precision_after_a_step(build):
+    model = nn.Linear(4, 4)
+    optimizer = build(model.parameters(), lr=1e-3)
+    for dtype in (torch.float32, torch.bfloat16, torch.bfloat16):
+        model.to(dtype)
+        before = model.weight.detach().clone()
+        model(torch.randn(2, 4, dtype=dtype)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert not torch.equal(model.weight, before) or dtype == torch.bfloat16
+    assert "rounding_error" in optimizer.state[model.weight]
 
 
 def test_a_changed_lr_is_obeyed(case):

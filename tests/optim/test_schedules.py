@@ -16,6 +16,7 @@ from optim import (
     Eden,
     Eden2,
     Eve,
+    InterpCosine,
     Noam,
     WarmupCosine,
     WarmupInverseSquareRoot,
@@ -35,6 +36,7 @@ MAKERS = (
     lambda o: WarmupLinear(o, 50, 5, 0.1),
     lambda o: WarmupInverseSquareRoot(o, 5),
     lambda o: WarmupStableDecay(o, 28, 5, 10, 0.1),
+    lambda o: InterpCosine(o, 50, 0.5, 0.2, 0.025),
 )
 
 
@@ -92,6 +94,11 @@ FACTORS = [
     ),
     (partial(STABLE, warmup_steps=10, decay_steps=0, min_lr_ratio=0.1), {100: 1, 101: 0.1}),
     (partial(STABLE, warmup_steps=10), {85: 0.5, 100: 0}),
+    (partial(InterpCosine, max_steps=100), {50: 0.5, 100: 0, 200: 0}),
+    (
+        partial(InterpCosine, max_steps=90, linear_scale=0.5, half_cosine_scale=0.25, min_lr_ratio=0.2),
+        {0: 1, 60: 0.2 + 0.8 * (0.5 / 3 + 0.25 * 0.5 + 0.25 * 0.25), 90: 0.2},
+    ),
     (partial(Eden, lr_batches=3, lr_epochs=1), {4: (25 / 9) ** -0.25}),
     (partial(Eden, lr_batches=3, lr_epochs=1, warmup_batches=4), {0: 0.5}),
     (partial(Eden2, lr_batches=500), {0: 0.5, 250: 1.25**-0.5 * 0.75}),
@@ -254,6 +261,7 @@ BAD = [
     (partial(STABLE, warmup_steps=10, decay_steps=0.2, min_lr_ratio=1.1), "min_lr_ratio"),
     (partial(STABLE, warmup_steps=10, decay_steps=-1), "decay_steps"),
     (partial(STABLE, warmup_steps=0.5, decay_steps=0.5), "warmup_steps and decay_steps"),
+    (partial(InterpCosine, max_steps=9, linear_scale=0.6, half_cosine_scale=0.6), "linear_scale and half_cosine_scale"),
 ]
 
 

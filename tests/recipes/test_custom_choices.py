@@ -102,7 +102,7 @@ def test_choices_are_said_and_recorded_and_lose_against_what_is_typed(place):
     assert "chosen" in place.run("prepare", *words[:2])
     # weights to start from know one rate
     start = place.run("train", *words, "run_dir=b", "data.sampling_rate_hz=16000") and place.folder / "b"
-    assert "chosen" not in place.run("train", *words, "run_dir=c", f"init={start}")
+    assert "chosen: data" not in place.run("train", *words, "run_dir=c", f"init={start}")
 
 
 def test_a_folder_of_features_alone_needs_no_other_option(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from asr.text.character import CharacterTokenizerTrainer
 from asr.text.normalize import TextNormalizer
-from asr.text.tokenizer import tokenizer_from_state
+from asr.text.tokenizer import tokenizer_from_state, unknown_characters
 
 from .cases import TEXTS, trainers
 
@@ -114,6 +114,20 @@ def test_a_text_without_spaces_gives_no_space_character():
     tokenizer = CharacterTokenizerTrainer().train(["你好", "好"])
     assert tokenizer.pieces == ["<blk>", "<unk>", "你", "好"]
     assert tokenizer.encode("你 好") == [2, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "texts", "expected"),
+    [
+        (["ab ba"], ["ab", "b a"], (0.0, [])),
+        (["ab ba"], ["cab", "cad"], (0.5, ["c", "d"])),
+        (["a", "b"], ["a b a"], (0.4, [" "])),  # of single words
+        (["ab"], ["cc d"], (0.75, ["c", "d"])),
+        (["ab"], [], (0.0, [])),
+    ],
+)
+def test_what_a_tokenizer_cannot_spell_is_counted(trained_on, texts, expected):
+    assert unknown_characters(CharacterTokenizerTrainer().train(trained_on), texts) == expected
 
 
 def test_a_state_of_an_unknown_kind_is_refused_with_the_known_ones():

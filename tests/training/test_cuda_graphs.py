@@ -146,6 +146,20 @@ def test_on_several_ranks_a_parameter_without_a_gradient_is_named(monkeypatch):
         strategy.post_backward(torch.zeros(()))
 
 
+@pytest.mark.parametrize(("idle", "has_room"), [(0, True), (40, True), (41, False)])
+def test_a_pass_is_captured_if_twice_the_largest_fits_beside_what_graphs_keep(monkeypatch, idle, has_room):
+    parts = [
+        {"segment_pool_id": (0, 0), "total_size": 30, "allocated_size": 10, "device": 0},
+        {"segment_pool_id": (0, 7), "total_size": idle + 5, "allocated_size": 5, "device": 0},
+        {"segment_pool_id": (0, 7), "total_size": 99, "allocated_size": 0, "device": 1},
+    ]
+    memory = {"memory_allocated": 15, "max_memory_allocated": 45, "memory_reserved": 35 + idle, "current_device": 0}
+    for name, value in {**memory, "mem_get_info": (80 - idle, 200), "memory_snapshot": parts}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    # a pass of 30; 100 are free or cached, less what is idle in the pool of graphs
+    assert cuda_graphs._has_room() == has_room
+
+
 @pytest.mark.slow
 def test_ranks_with_captured_passes_make_the_updates_of_distributed_data_parallel(ranks):
     """Weights, and the state of whitening, which all ranks have from the first."""

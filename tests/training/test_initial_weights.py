@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from asr.training.initial_weights import TensorMatch, freeze, match_tensors, summary, take, write_matches
+from asr.training.initial_weights import TensorMatch, freeze, match_tensors, summary, take, take_tokens, write_matches
 
 
 def model(width: int = 3, names: str = "ab") -> nn.ModuleDict:
@@ -36,6 +36,18 @@ def test_tensors_of_the_same_name_and_shape_are_taken(tmp_path):
         "tensor\tshape\tfate\treason",
         "a.weight\t[3, 2]\ttaken\t",
     ]
+
+
+def test_tokens_of_both_vocabularies_are_taken_one_by_one():
+    ours, theirs = model(width=4, names="ab"), model(width=3, names="ac").state_dict()
+    before = {name: tensor.clone() for name, tensor in ours.state_dict().items()}
+    axes = {"a.weight": 0, "a.bias": 0, "b.bias": 0}  # the source lacks the last
+    assert take_tokens(ours, theirs, axes, ["blank", "x", "y", "z"], ["blank", "z", "v"]) == 2
+    after = ours.state_dict()
+    assert {name for name in before if not torch.equal(before[name], after[name])} == {"a.weight", "a.bias"}
+    for name in ("a.weight", "a.bias"):
+        assert torch.equal(after[name][[0, 3]], theirs[name][[0, 1]])
+        assert torch.equal(after[name][[1, 2]], before[name][[1, 2]])
 
 
 def test_what_is_frozen_needs_no_gradient():

@@ -64,16 +64,19 @@ def trainer_at(update, max_steps):
     )
 
 
-def test_a_log_tells_soon_how_long_the_run_will_take_and_then_every_half_minute(monkeypatch, capsys):
+def test_a_log_tells_soon_how_long_the_run_will_take_and_is_never_silent_for_more_than_ten_seconds(monkeypatch, capsys):
     progress, clock = TrainingProgress(), [0.0]
     monkeypatch.setattr("asr.training.callbacks.progress.time.monotonic", lambda: clock[0])
     trainer = trainer_at(0, 1000)
     progress.on_train_start(trainer, None)
-    for second in range(1, 70):
+    for second in range(1, 30):
         clock[0], trainer.global_step = float(second), 2 * second
         progress.on_train_batch_end(trainer, None)
+    for second in range(30, 40):
+        clock[0] = float(second)
+        progress.on_validation_batch_end(trainer, None, None, None, batch_idx=second)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines] == ["12/1000", "74/1000", "136/1000"]
+    assert [line.split()[1] for line in lines] == ["12/1000", "32/1000", "52/1000", "58/1000"]
     assert lines[1].endswith("  8 min left")
     clock[0], trainer.global_step = 500.0, 1000
     progress.on_validation_end(trainer, None)

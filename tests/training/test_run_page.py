@@ -23,12 +23,13 @@ def written(tmp_path):
     rows = [f"{step},{name},{value}\n" for name, values in ROWS.items() for step, value in enumerate(values)]
     (tmp_path / "metrics.csv").write_text("step,name,value\n" + "".join(rows))
     (tmp_path / "report").mkdir()
+    (tmp_path / "config.yaml").write_text(f"seed: 1\nnote: {EVIL}\n")
     said = [Utterance("u1", "one two", "one too"), Utterance("u2", f"two {EVIL}", "too"), Utterance("u3", "a", "a")]
     cut = fastcopy(dummy_cut(0, with_data=True), id="u1")  # of u2 there is no audio
     features = [Example("a", EVIL, np.random.default_rng(0).normal(size=(8, 50)), 0.01)]
     alignments = [Example("b", "ab", np.eye(2), 0.04, ("\u2581a", "b"))]
     given = {"test": score(said)}, {"test": [cut]}, features, alignments, {"optimizer.lr": ("0.002", "0.01")}
-    write_run_page(RunPage(tmp_path, ["test: 50 %"], ["synthetic"], *given))
+    write_run_page(RunPage(tmp_path, ["test: 50 %"], {"encoder": "Conformer"}, ["synthetic"], *given))
     return (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
 
 
@@ -37,6 +38,8 @@ def test_the_page_has_curves_pictures_errors_audio_and_the_difference_from_the_r
     titles = [image.attributes["alt"] for image in found.all("img")]
     assert titles == ["Loss", "Learning rate", "a", "b"]
     assert all(image.attributes["src"].startswith("data:image/svg") for image in found.all("img"))
+    assert table_of(found, "This run")[1] == ["encoder", "Conformer"]
+    assert found.all("details")[0].all("pre")[0].text.startswith("seed: 1")
     assert table_of(found, "Most frequent errors on test")[1] == ["two", "too", "2", "substitution"]
     assert table_of(found, "Differs from its recipe")[1] == ["optimizer.lr", "0.002", "0.01"]
     (sound,) = found.all("audio")

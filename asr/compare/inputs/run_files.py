@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from asr.compare.inputs.runs import Curve, SetErrors
+from asr.evaluation.dependence import depends_on_audio
 from asr.evaluation.metrics_csv import read_metrics
 from asr.evaluation.wer import Unit
 from asr.nested import at
@@ -60,6 +61,7 @@ class RunFiles:
             words=tuple(map(int, words)),
             errors=tuple(sum(map(int, counts)) for counts in zip(*edits, strict=True)),
             references=at(self.summary, "test", name, "references"),
+            depends_on_audio=depends_on_audio(at(self.summary, "test", name, "dependence_p")),
         )
 
 

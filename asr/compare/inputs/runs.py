@@ -22,6 +22,7 @@ class SetErrors:
         words: number of words in the reference; at least one in the set.
         errors: substitutions, deletions and insertions together.
         references: digest of the reference texts, which tells whether runs were scored against the same ones.
+        depends_on_audio: whether the hypotheses do, see ``asr.evaluation.dependence``; None if that is not known.
     """
 
     ids: tuple[str, ...]
@@ -29,11 +30,17 @@ class SetErrors:
     words: tuple[int, ...]
     errors: tuple[int, ...]
     references: str | None = None
+    depends_on_audio: bool | None = None
 
     @property
     def wer(self) -> float:
         """Word error rate, a fraction."""
         return sum(self.errors) / sum(self.words)
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether hypotheses depend on the audio; if that is not known, whether the WER is below 100 %."""
+        return self.wer < 1 if self.depends_on_audio is None else self.depends_on_audio
 
 
 @dataclass(frozen=True)

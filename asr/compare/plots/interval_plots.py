@@ -15,8 +15,9 @@ from matplotlib.lines import Line2D
 
 from asr.compare.plots.drawing import Legend, Plot, draw, is_wide, label_log_axis
 from asr.compare.plots.line_styles import INK, PAPER, LineStyle
+from asr.compare.report.headline import used_runs
 from asr.compare.result import SetComparison
-from asr.evaluation.formatting import interval, percent, points, rate_interval, shortened
+from asr.evaluation.formatting import UNKNOWN, interval, percent, points, shortened
 
 ROW_IN = 0.42  # height of a system in inches
 NAME_LENGTH = 32  # leaves room for the numbers
@@ -30,8 +31,10 @@ class Bar:
     """A mean and its interval; all numbers are fractions.
 
     Attributes:
-        seeds: values that are marked too.
+        low: lower end; infinite if it is unknown.
+        high: upper end, alike.
         numbers: mean and interval as text.
+        seeds: values that are marked too.
     """
 
     system: str
@@ -93,14 +96,17 @@ def plot_wers(found: SetComparison, styles: Mapping[str, LineStyle], level: floa
             row.system,
             row.wer_mean,
             row.low,
-            row.high if math.isfinite(row.high) else max(row.wers),
-            f"{percent(row.wer_mean)} {rate_interval(row.low, row.high)}",
+            row.high,
+            ", ".join(filter(None, [_numbers(percent(row.wer_mean), interval(row.low, row.high)), used_runs(row)])),
             row.scope == "this run only",
             row.wers,
         )
         for row in found.rows
     ]
     caption = f"Best first: mean over the seeds, {100 * level:g} % interval, and a short vertical line for each seed."
+    caption += _about_unknown(bars)
+    if any(row.leaves_out_runs for row in found.rows):
+        caption += " Runs that have not learned are left out."
     if any(bar.is_dotted for bar in bars):
         caption += " A dotted interval belongs to a single run and says nothing about other seeds."
     if len(bars) > 1:
@@ -122,9 +128,9 @@ def plot_differences(found: SetComparison, styles: Mapping[str, LineStyle], leve
         Bar(
             system,
             one.mean,
-            max(one.low, -1.0),
-            min(one.high, 1.0),
-            f"{points(one.mean)} {interval(one.low, one.high, points)}",
+            one.low,
+            one.high,
+            _numbers(points(one.mean), interval(one.low, one.high, points)),
             one.low < 0 < one.high,
         )
         for system, one in compared.items()
@@ -133,12 +139,24 @@ def plot_differences(found: SetComparison, styles: Mapping[str, LineStyle], leve
     caption = (
         f"Mean difference in points of {found.rate_name}, and its {100 * level:g} % interval, corrected for all "
         f"comparisons. Left of the line: better than {other}. Dotted: the interval contains 0, so that the difference "
-        "is not significant."
+        f"is not significant.{_about_unknown(bars)}"
     )
     title = f"Difference from {shortened(other, NAME_LENGTH)}"
-    intervals = f"{100 * level:g} % interval", "not significant"
+    intervals = f"{100 * level:g} % interval", "not significant (interval contains 0)"
     plot = IntervalPlot(title, f"points of {found.rate_name}", bars, (other, 0.0), intervals)
     return plot.draw(f"differences_{found.name}", caption, styles)
+
+
+def _numbers(mean: str, ends: str) -> str:
+    return mean if ends == UNKNOWN else f"{mean} {ends}"
+
+
+def _about_unknown(bars: Sequence[Bar]) -> str:
+    texts = {
+        "An arrow leads to an end that is unknown.": any(math.isinf(bar.low) != math.isinf(bar.high) for bar in bars),
+        "Without a line: the interval is unknown.": any(math.isinf(bar.low) and math.isinf(bar.high) for bar in bars),
+    }
+    return "".join(f" {text}" for text, is_needed in texts.items() if is_needed)
 
 
 def _interval_style(color: str, is_dotted: bool) -> LineStyle:
@@ -147,7 +165,14 @@ def _interval_style(color: str, is_dotted: bool) -> LineStyle:
 
 def _add(axes: Axes, height: int, bar: Bar, style: LineStyle) -> None:
     line = _interval_style(style.color, bar.is_dotted).line_options
-    axes.plot([100 * bar.low, 100 * bar.high], [height] * 2, **line)
+    unknown = [edge for edge, end in enumerate((bar.low, bar.high)) if math.isinf(end)]
+    if len(unknown) < 2:
+        ends = [end if math.isfinite(end) else bar.mean for end in (bar.low, bar.high)]
+        axes.plot([100 * end for end in ends], [height] * 2, **line)
+    if len(unknown) == 1:
+        arrow: dict[str, Any] = {"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0, **line}
+        to_edge: dict[str, Any] = {"xy": (unknown[0], height), "xycoords": axes.get_yaxis_transform()}
+        axes.annotate("", xytext=(100 * bar.mean, height), textcoords="data", arrowprops=arrow, **to_edge)
     axes.plot([100 * seed for seed in bar.seeds], [height] * len(bar.seeds), color=style.color, alpha=0.9, **SEED_MARK)
     rim: dict[str, Any] = {"markeredgecolor": PAPER, "markeredgewidth": 1}  # separates the marker from its line
     axes.plot([100 * bar.mean], [height], style.marker, color=style.color, markersize=9.5, **rim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Collection, Sequence
 from typing import TypeVar
@@ -15,7 +16,6 @@ from asr.evaluation.formatting import (
     p_equation,
     percent,
     points,
-    rate_interval,
     shortlist,
 )
 
@@ -25,6 +25,7 @@ UNKNOWN_SPEAKERS = (
     "speaker has several of them; name the speakers with speakers=FILE or speaker_pattern=REGEX."
 )
 UNDECIDED: tuple[Verdict, ...] = ("cannot distinguish", "better")  # of others, compared with the lowest mean
+ENOUGH_SEEDS, BETTER_SEEDS = 3, 5  # see "How many seeds?" in docs/statistics.md
 FEW_SPEAKERS = 5  # below, t has less than four degrees of freedom, and its quantiles are far above the normal ones
 
 
@@ -34,26 +35,46 @@ def best_of(found: SetComparison) -> Row:
     return next((row for row in found.rows if row.system in others), found.rows[0])
 
 
-def chosen_best(found: SetComparison) -> str:
-    """Return what the interval of the best system is corrected for; empty if there was no choice."""
-    return f"corrected for being chosen as the lowest of {found.num_candidates}" if found.num_candidates > 1 else ""
+def chosen_best(found: SetComparison) -> list[str]:
+    """Return why the interval of the best system is wider than others; empty if there was no choice, or no end."""
+    num = found.num_candidates
+    is_wider = num > 1 and math.isfinite(best_of(found).high)
+    return [f"is wider, because its mean was picked as the lowest of {num}"] if is_wider else []
+
+
+def used_runs(row: Row) -> str:
+    """Return how many runs a row is of, if not all of them learned; else nothing."""
+    if row.leaves_out_runs:
+        return f"{row.reliability.num_learned} of {row.reliability.num_runs} runs"
+    return "" if row.reliability.num_learned else f"none of {row.reliability.num_runs} learned"
+
+
+def can_find(found: SetComparison) -> bool:
+    """Return whether any difference was found, or could have been with more than two seeds and a true one below 1."""
+    tested = [one for one in found.pairs if one.p_adjusted is not None]
+    if any(one.verdict == "better" for one in tested):
+        return True
+    return found.power is not None and found.power.detectable <= 1 and max(one.num_seeds for one in tested) > 2
 
 
 def headline(found: SetComparison, level: float) -> list[str]:
     """Return sentences, the most important one first: the winner if there is one, else what it takes to find one."""
     best = best_of(found)
-    covers = f"over {best.scope}."
+    covers = f"over {best.scope}"
     if best.scope == "this run only":
-        covers = f"of this run only: another seed may give another {found.rate_name}."
-    chosen = chosen_best(found)
-    around = f"{100 * level:g} % interval{f', {chosen},' if chosen else ''}"
-    brackets = f"The brackets show the {around} {covers}"
-    if rate_interval(best.low, best.high) == UNKNOWN:
-        brackets = f"The {around} excludes no {found.rate_name}: there are too few seeds or speakers."
+        covers = f"of this run only: another seed may give another {found.rate_name}"
+    brackets = "; it ".join([f"The brackets show the {100 * level:g} % interval {covers}", *chosen_best(found)]) + "."
+    if interval(best.low, best.high) == UNKNOWN:
+        brackets = f"Its {100 * level:g} % interval is not known: there are too few seeds or speakers."
     notes = [*_failures(found), *_units(found)]
     if len(found.rows) == 1:
         alone = "There is no other system to compare it with."
         return [f"{best.system} has this {found.rate_name}: {_rate(best)}.", brackets, *notes, alone]
+    learned = _learned(found)
+    if len(learned) == 1:
+        return [f"{best.system} is the only system of which runs have learned: {_rate(best)}.", brackets, *notes]
+    if learned and not can_find(found):
+        return [*_too_few(found, best), *notes]
     winner = _winner(found, best)
     first = (
         [f"{winner}: {_rate(best)}.", brackets] if winner else [*_no_winner(found, best), *_seeds_needed(found, best)]
@@ -65,22 +86,43 @@ def headline(found: SetComparison, level: float) -> list[str]:
 
 
 def _rate(row: Row) -> str:
-    ends = rate_interval(row.low, row.high)
-    return f"{percent(row.wer_mean)} %{'' if ends == UNKNOWN else f' {ends}'}"
+    ends = interval(row.low, row.high)
+    used = [used_runs(row)] if row.leaves_out_runs else []
+    used += [f"of all: {percent(row.wer_mean_of_all)} %"] if row.leaves_out_results else []
+    around = "" if ends == UNKNOWN else f" {ends}"
+    return f"{percent(row.wer_mean)} %{around}" + (f" ({'; '.join(used)})" if used else "")
 
 
 def _failures(found: SetComparison) -> list[str]:
-    """Return a sentence on runs that failed or never came below an error rate of 100 %, if there are any."""
+    """Return sentences on runs that failed or learned nothing, if there are any."""
     counts = {row.system: row.reliability for row in found.rows} | dict(found.gone)
     some = [
-        f"{name} {one.num_learned} of {one.num_runs}" for name, one in counts.items() if one.num_learned < one.num_runs
+        f"{name} {one.num_learned} of {one.num_runs}"
+        + ("" if one.p_adjusted is None else f" ({p_equation(one.p_adjusted)})")
+        for name, one in counts.items()
+        if one.num_learned < one.num_runs
     ]
     if not some:
         return []
     return [
-        f"Not every run has learned, which takes a {found.rate_name} below 100 %: {shortlist(some)}. Error rates and "
-        "verdicts use only the runs that have; if no run of a system has, they use all of its runs."
+        f"Not every run has learned: {shortlist(some)}. Error rates and verdicts use only the runs that have; a system "
+        f"of which none has is shown with the mean {found.rate_name} of all of its runs, and has no verdicts.",
+        what_learned_means(found),
     ]
+
+
+def what_learned_means(found: SetComparison) -> str:
+    """Return a sentence on when a run has learned, which depends on what is known of it."""
+    by_texts = (
+        "A run has learned if its hypotheses depend on the audio: they fit their own references better than those of "
+        "other utterances (permutation test, p ≤ 1 %)."
+    )
+    num, by_rate = found.num_without_texts, f"it has learned if its {found.rate_name} is below 100 %."
+    if not num:
+        return by_texts
+    if num == found.num_runs:
+        return f"Of a run of which only the numbers of errors are known, {by_rate}"
+    return f"{by_texts} Of {count(num, 'run')} only the numbers of errors are known: {by_rate}"
 
 
 def _units(found: SetComparison) -> list[str]:
@@ -105,29 +147,58 @@ def _units(found: SetComparison) -> list[str]:
 
 def _winner(found: SetComparison, best: Row) -> str:
     """Return the claim that a system is best; empty if it is not significantly better than each with several seeds."""
-    others = [row for row in found.rows if row is not best]
+    others = [row for row in _learned(found) if row is not best]
     several = [row for row in others if len(row.seeds) > 1]
     sure = all(row.to_best is not None and row.to_best.verdict == "worse" for row in several)
-    if not several or not sure or not _has_learned(found):
+    if not several or not sure:
         return ""
     among = "" if several == others else " of the systems with several seeds"
+    among = among if len(others) == len(found.rows) - 1 else f"{among or ' of the systems'} that have learned"
     return f"{best.system} is best{among}"
 
 
 def _no_winner(found: SetComparison, best: Row) -> list[str]:
     """Return that there is no winner, with the mean error rates of the systems that may be the best."""
-    if not _has_learned(found):
-        below = f"no run has learned, which takes a {found.rate_name} below 100 %"
-        return [f"No difference found: {below}.", "Train for more updates, or with another learning rate."]
+    if not _learned(found):
+        return ["No difference found: no run has learned.", "Train for more updates, or with another learning rate."]
     near = [row for row in found.rows if row is best or (row.to_best and row.to_best.verdict in UNDECIDED)]
     if len(near) == 1:
         return [f"No winner: {best.system}, with {_rate(best)}, is not compared with each other system."]
     rates = f"mean {found.rate_name}s of {percent(near[0].wer_mean)} to {percent(near[-1].wer_mean)} %"
-    return [f"No difference found between {shortlist(row.system for row in near)}: {rates}."]
+    baseline = ""
+    if found.baseline not in (None, *(row.system for row in near)):
+        is_worse = best.to_baseline is not None and best.to_baseline.verdict == "better"
+        how = f"is worse than {best.system}" if is_worse else f"is not compared with {best.system}"
+        baseline = f" The baseline, {found.baseline}, {how}."
+    return [f"No difference found between {_named(found, near)}: {rates}.{baseline}"]
 
 
-def _has_learned(found: SetComparison) -> bool:
-    return any(row.reliability.num_learned for row in found.rows)
+def _named(found: SetComparison, rows: Sequence[Row]) -> str:
+    """Return the names of systems; that of the baseline is always among those that are listed."""
+    ordered = sorted(rows, key=lambda row: (row is not rows[0], row.system != found.baseline))
+    return shortlist(f"{row.system} (baseline)" if row.system == found.baseline else row.system for row in ordered)
+
+
+def _too_few(found: SetComparison, best: Row) -> list[str]:
+    """Return that nothing could be found, and what is needed, instead of verdicts that could not have been others."""
+    learned = {row.system for row in _learned(found)}
+    num = max((one.num_seeds for one in found.pairs if {one.system, one.other} <= learned), default=0)
+    what = "nothing can be found"
+    if found.power is not None and found.power.detectable <= 1:
+        what = f"only a difference of {detectable(found.power.detectable)} points or more can be found"
+    needed = [f"At least {ENOUGH_SEEDS} seeds of each system are needed, better {BETTER_SEEDS}."]
+    if num >= ENOUGH_SEEDS:
+        needed = ["More seeds, or more speakers, are needed."]
+    (first, *_), names = _seeds_needed(found, best) or needed, _named(found, _learned(found))
+    rates = shortlist(f"{row.system} {_rate(row)}" for row in found.rows)
+    return [
+        f"No difference found between {names}: with {count(num, 'seed')} in common, {what}. {first}",
+        f"Mean {found.rate_name}s: {rates}.",
+    ]
+
+
+def _learned(found: SetComparison) -> list[Row]:
+    return [row for row in found.rows if row.reliability.num_learned]
 
 
 def _against_best(found: SetComparison, best: Row) -> list[str]:
@@ -137,6 +208,7 @@ def _against_best(found: SetComparison, best: Row) -> list[str]:
         "worse": "{} is better than {}.",
         "cannot distinguish": "{} cannot be distinguished from {}.",
         "not tested": "{} was not tested against {}.",
+        "none learned: not compared": "{} is not compared with systems of which no run has learned: {}.",
         "one seed: not compared": "{} has only one seed in common with {}: not compared.",
         None: "{} has no seed in common with {}: not compared.",
     }

@@ -10,8 +10,9 @@ from typing import Any
 
 from asr.compare.plots.draw_plots import Plots, draw_plots
 from asr.compare.report.pages import render
-from asr.compare.report.sections import explanations, run_table, set_sections, what_verdicts_are_about
+from asr.compare.report.sections import run_table, set_sections, what_verdicts_are_about
 from asr.compare.report.speed import cost_table, speed_tables
+from asr.compare.report.terms import explanations
 from asr.compare.result import Comparison
 from asr.evaluation.error_stats import check_set_name
 from asr.evaluation.formatting import count
@@ -66,6 +67,7 @@ def write_json(comparison: Comparison, folder: Path) -> Path:
             "seed": run.seed,
             "lr": run.lr,
             "wer": {name: errors.wer for name, errors in run.sets.items()},
+            "learned": {name: errors.has_learned for name, errors in run.sets.items()},
             "wer_by_weights": run.wers_by_weights,
             "cost": asdict(run.cost),
         }

@@ -7,10 +7,20 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from asr.compare.report.headline import best_of, chosen_best, headline, other_pairs, what_is_found
+from asr.compare.inputs.runs import Run
+from asr.compare.report.headline import (
+    best_of,
+    can_find,
+    chosen_best,
+    headline,
+    other_pairs,
+    used_runs,
+    what_is_found,
+    what_learned_means,
+)
 from asr.compare.report.tables import SYSTEM, Cell, Column, Table, interval_cell, mean_cell, verdict_cell
 from asr.compare.result import Comparison, Difference, SetComparison
-from asr.evaluation.formatting import UNKNOWN, count, number, p_value, percent, points, rate_interval
+from asr.evaluation.formatting import UNKNOWN, count, interval, number, p_value, percent, points
 
 
 @dataclass(frozen=True)
@@ -58,21 +68,24 @@ def _wer_table(found: SetComparison, level: float) -> Table:
         others["lowest"] = best
         if found.baseline not in (None, best):
             others["baseline"] = str(found.baseline)
+    any_left_out = any(row.leaves_out_results for row in found.rows)
     rows = []
     for row in found.rows:
         against = {"lowest": row.to_best, "baseline": row.to_baseline}
         verdicts = [_verdict(found, against[role], role * (row.system == other)) for role, other in others.items()]
-        around = Cell(rate_interval(row.low, row.high), row.scope)
-        rows.append(
-            [Cell(row.system), mean_cell(row.wer_mean, row.wer_sd), *verdicts, around, Cell(str(len(row.seeds)))]
-        )
+        around = Cell(interval(row.low, row.high), row.scope)
+        of_all = [Cell(percent(row.wer_mean_of_all))] if any_left_out else []
+        used = Cell(used_runs(row) or str(len(row.seeds)))
+        rows.append([Cell(row.system), *verdicts, mean_cell(row.wer_mean, row.wer_sd), *of_all, around, used])
     columns = [
-        *(SYSTEM, Column(f"{found.rate_name} %")),
+        SYSTEM,
+        # on a phone two verdicts and the rate fit beside the names
         *(Column(f"vs. {role}", is_text=True, in_terminal=False) for role in others),
+        Column(f"{found.rate_name} %"),
+        *([Column(f"{found.rate_name} % of all runs")] if any_left_out else []),
         *(Column(f"{100 * level:g} % interval"), Column("seeds")),
     ]
-    chosen = chosen_best(found)
-    notes = [f"Each interval holds by itself; that of {best} is {chosen}."] if chosen else []
+    notes = [f"Each interval is for its system alone; that of {best} {chosen}." for chosen in chosen_best(found)]
     return Table(f"{found.unit.capitalize()} error rates", columns, rows, notes)
 
 
@@ -91,10 +104,10 @@ def reliability_table(found: SetComparison) -> Table:
     ]
     are_all = all(one.num_learned == one.num_runs for one in counts.values())
     rate = found.rate_name
-    columns = [SYSTEM, *map(Column, ("learned", "p (Holm)", f"{rate} % of those", f"{rate} % of all"))]
+    columns = [SYSTEM, *map(Column, ("learned", "p (Holm)", f"{rate} % of those", f"{rate} % of all runs"))]
     note = (
-        f"Learned: a {rate} below 100 %; a run that failed has not learned. p: Fisher's exact test against the most "
-        "reliable system, corrected for all pairs."
+        f"{what_learned_means(found)} A run that failed has not learned, and has no {rate}. p: Fisher's exact test "
+        "against the system with the largest share of runs that learned, corrected for all pairs."
     )
     return Table("Runs that learned", columns, [] if are_all else rows, [note])
 
@@ -124,9 +137,9 @@ def _difference_tables(found: SetComparison, level: float) -> list[Table]:
 def _differences(
     title: str, found: SetComparison, level: float, differences: Mapping[str, Difference | None], note: str = ""
 ) -> Table:
-    # on a phone the first two fit beside the names
+    # on a phone the first three fit beside the names
     columns = (
-        *(SYSTEM, Column(f"points [{100 * level:g} %]"), Column("p (adjusted)"), Column("verdict", is_text=True)),
+        *(SYSTEM, Column("verdict", is_text=True), Column(f"points [{100 * level:g} %]"), Column("p (adjusted)")),
         *(Column(f"P(lower {found.rate_name})"), Column("seeds")),
     )
     rows = []
@@ -134,14 +147,14 @@ def _differences(
         if one is not None:
             probability = one.probability_of_improvement
             cells = (
+                _verdict(found, one),
                 interval_cell(one.mean, one.low, one.high, points),
                 Cell(p_value(one.p_adjusted)),
-                _verdict(found, one),
                 Cell(UNKNOWN if probability is None else f"{probability:.2f}"),
                 Cell(str(one.num_seeds)),
             )
             rows.append([Cell(system), *cells])
-    notes = [note] if note else [what_is_found(found.power)] if found.power else []
+    notes = [note] if note else [what_is_found(found.power)] if found.power and can_find(found) else []
     return Table(title, columns, rows, notes)
 
 
@@ -177,7 +190,7 @@ def run_table(comparison: Comparison) -> Table:
             Cell(run.system),
             Cell(str(run.seed)),
             Cell(number(run.lr)),
-            *(Cell(percent(run.sets[tested].wer) if tested in run.sets else UNKNOWN) for tested in sets),
+            *(_run_cell(run, tested) for tested in sets),
             Cell(str(run.folder)),
         ]
         for name in comparison.systems
@@ -185,6 +198,11 @@ def run_table(comparison: Comparison) -> Table:
     ]
     columns = [Column("seed"), Column("lr"), *(Column(f"{comparison.rate_name} % on {name}") for name in sets)]
     return Table("All runs", [SYSTEM, *columns, Column("folder", is_text=True)], rows)
+
+
+def _run_cell(run: Run, test_set: str) -> Cell:
+    found = run.sets.get(test_set)
+    return Cell(UNKNOWN) if found is None else Cell(percent(found.wer), "" if found.has_learned else "not learned")
 
 
 def what_verdicts_are_about(comparison: Comparison) -> str:
@@ -208,24 +226,3 @@ def what_verdicts_are_about(comparison: Comparison) -> str:
         "Verdicts are about these settings only: with other settings the order of the systems may change (asr-train -m "
         "sweep=optimizers tunes all in the same way)."
     )
-
-
-def explanations(level: float, rate_name: str) -> Mapping[str, str]:
-    """Return what the terms in the tables mean."""
-    false_alarms = f"{100 * (1 - level):.3g}"
-    return {
-        "Interval": f"Another seed would give another {rate_name}, and so would other speakers. The interval covers "
-        "both: the spread between seeds, and the spread among speakers that all seeds share (among utterances if "
-        "speakers are unknown). With one seed it comes from resampling speakers or utterances (bootstrap) and covers "
-        "this run only; another seed may be far outside.",
-        "Difference": f"In points of {rate_name}, on the seeds that both systems have and on the same speakers, so "
-        "that what is hard for both cancels out. Negative: the system is better.",
-        "p (adjusted), verdict, interval of a difference": "Corrected for all pairs of systems that are tested on the "
-        f"test set: at most {false_alarms} of 100 such test sets have any false verdict, or any interval that misses "
-        "the true difference. A difference is significant if 0 is outside its interval, or is its end, and only then.",
-        "Cannot distinguish": "This does not mean that two systems are equal: with more seeds their difference may be "
-        "significant.",
-        f"P(lower {rate_name})": f"Share of all pairs of seeds in which the system has the lower {rate_name}.",
-        "80 of 100": "Larger differences are found more often, smaller ones less often; with more seeds all are. From "
-        "the spread over seeds of all systems together, at the level of the first verdict.",
-    }

@@ -9,7 +9,7 @@ from asr.compare.inputs.runs import Run
 from asr.compare.report.headline import other_pairs_sentence
 from asr.compare.report.tables import SYSTEM, Cell, Column, Table, interval_cell, mean_cell, verdict_cell
 from asr.compare.result import Comparison, EqualTime, SeedContrast, Target, TimesToTarget
-from asr.evaluation.formatting import UNKNOWN, count, duration, number, p_value, percent, points
+from asr.evaluation.formatting import UNKNOWN, count, duration, number, p_value, percent, points, ratio
 
 
 def cost_table(comparison: Comparison) -> Table:
@@ -60,8 +60,10 @@ def _time_table(times: TimesToTarget, target: Target, level: float, rate_name: s
     for row in times.rows:
         least = "" if row.num_reached == row.num_runs else "≥ "
         cells = Cell(f"{row.num_reached} of {row.num_runs}"), Cell(f"{least}{shown(row.mean)}")
-        rows.append([Cell(row.system), *cells, *_contrast_cells(times, row.system, row.contrast, "{:.2f}".format)])
-    columns = [SYSTEM, Column("reached by"), Column(what.lower()), *_contrast_columns(times, "ratio", level)]
+        verdict, numbers = _contrast_cells(times, row.system, row.contrast, ratio)
+        rows.append([Cell(row.system), *verdict, *cells, *numbers])
+    verdict_column, number_columns = _contrast_columns(times, "ratio", level)
+    columns = [SYSTEM, *verdict_column, Column("reached by"), Column(what.lower()), *number_columns]
     notes = ["Geometric means over seeds.", *_about_contrasts(times, "Ratios are to", level)]
     if not are_all:
         budget = f"{shown(times.budget)}{' updates' if times.axis == 'updates' else ''}"
@@ -74,16 +76,13 @@ def _time_table(times: TimesToTarget, target: Target, level: float, rate_name: s
 
 
 def _progress_table(equal: EqualTime, level: float, rate_name: str) -> Table:
-    rows = [
-        [
-            Cell(row.system),
-            mean_cell(row.wer_mean, row.wer_sd),
-            *_contrast_cells(equal, row.system, row.contrast, points),
-            *(Cell(percent(row.area)), Cell(percent(row.area_sd)), Cell(str(row.num_runs))),
-        ]
-        for row in equal.rows
-    ]
-    columns = [SYSTEM, Column(f"{rate_name} % on dev"), *_contrast_columns(equal, "points", level)]
+    rows = []
+    for row in equal.rows:
+        verdict, numbers = _contrast_cells(equal, row.system, row.contrast, points)
+        area = Cell(percent(row.area)), Cell(percent(row.area_sd)), Cell(str(row.num_runs))
+        rows.append([Cell(row.system), *verdict, mean_cell(row.wer_mean, row.wer_sd), *numbers, *area])
+    verdict_column, number_columns = _contrast_columns(equal, "points", level)
+    columns = [SYSTEM, *verdict_column, Column(f"{rate_name} % on dev"), *number_columns]
     columns += [Column(f"mean {rate_name} %"), *(Column(name, in_terminal=False) for name in ("± sd", "seeds"))]
     notes = [
         "Training time includes the optimizer's steps, not validations; slower runs have not finished their schedule.",
@@ -97,24 +96,27 @@ def _progress_table(equal: EqualTime, level: float, rate_name: str) -> Table:
     return Table(f"After {duration(equal.seconds)} of training", columns, rows, [" ".join(notes)])
 
 
-def _contrast_columns(found: TimesToTarget | EqualTime, name: str, level: float) -> list[Column]:
+def _contrast_columns(
+    found: TimesToTarget | EqualTime, name: str, level: float
+) -> tuple[Sequence[Column], Sequence[Column]]:
+    """Return the columns of a verdict and of its numbers; none if there is nothing to compare."""
+    if len(found.rows) == 1:
+        return (), ()
     # at equal time there are more numbers, and the verdict says whether p is small
     p = Column("p (adjusted)", in_terminal=isinstance(found, TimesToTarget))
-    return [Column(f"{name} [{100 * level:g} %]"), p, Column("verdict", is_text=True)] if len(found.rows) > 1 else []
+    return [Column("verdict", is_text=True)], [Column(f"{name} [{100 * level:g} %]"), p]
 
 
 def _contrast_cells(
     found: TimesToTarget | EqualTime, system: str, one: SeedContrast | None, shown: Callable[[float], str]
-) -> list[Cell]:
+) -> tuple[Sequence[Cell], Sequence[Cell]]:
+    """Return the cells of ``_contrast_columns``."""
     if len(found.rows) == 1:
-        return []
+        return (), ()
     if one is None:
-        return [Cell(UNKNOWN), Cell(UNKNOWN), Cell("reference" if system == found.reference else "not compared")]
-    return [
-        interval_cell(one.value, one.low, one.high, shown),
-        Cell(p_value(one.p_adjusted)),
-        verdict_cell(one.verdict),
-    ]
+        return [Cell("reference" if system == found.reference else "not compared")], [Cell(UNKNOWN), Cell(UNKNOWN)]
+    numbers = interval_cell(one.value, one.low, one.high, shown), Cell(p_value(one.p_adjusted))
+    return [verdict_cell(one.verdict)], numbers
 
 
 def _about_contrasts(found: TimesToTarget | EqualTime, what: str, level: float) -> list[str]:

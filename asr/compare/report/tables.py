@@ -56,8 +56,9 @@ def mean_cell(mean: float | None, sd: float | None, shown: Callable[[float | Non
 
 
 def interval_cell(value: float, low: float, high: float, shown: Callable[[float], str]) -> Cell:
-    """Return a difference or a ratio with its interval, unless it was not tested."""
-    return Cell(shown(value), interval(low, high, shown) if math.isfinite(high) else "")
+    """Return a difference or a ratio with its interval, as far as it is known."""
+    known = math.isfinite(low) or math.isfinite(high)
+    return Cell(shown(value), interval(low, high, shown) if known else "")
 
 
 def verdict_cell(verdict: Verdict, detail: str = "") -> Cell:

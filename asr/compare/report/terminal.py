@@ -9,7 +9,7 @@ import rich.table
 from rich.console import Group
 from rich.text import Text
 
-from asr.compare.report.sections import explanations, set_sections, what_verdicts_are_about
+from asr.compare.report.sections import set_sections, what_verdicts_are_about
 from asr.compare.report.speed import cost_table, speed_tables
 from asr.compare.report.tables import Cell, Table
 from asr.compare.result import Comparison
@@ -20,18 +20,17 @@ PLAIN = str.maketrans({"–": "-", "−": "-", "\N{NO-BREAK SPACE}": " ", "\N{NA
 
 
 def tables(comparison: Comparison) -> Iterator[Group | Text]:
-    """Yield WERs and differences for each test set, speed, time and memory, what the terms mean, and the answer."""
+    """Yield the answer for each test set, then its WERs and differences, then speed, time and memory."""
     sections = set_sections(comparison)
     for section in sections:
-        yield Text(f"{section.name}: {section.size}", style="bold")
+        sentences = (Text(sentence.translate(PLAIN)) for sentence in section.headline)
+        yield Group(Text(f"{section.name}: {section.size}", style="bold"), *sentences)
+    yield Text(what_verdicts_are_about(comparison))
+    for section in sections:
+        # with one test set the line above says which it is
+        yield from [Text(section.name, style="bold")] if len(sections) > 1 else []
         yield from map(_rendered, section.tables)
     yield from map(_rendered, [*speed_tables(comparison), cost_table(comparison)])
-    terms = explanations(comparison.level, comparison.rate_name)
-    yield Group(*(Text(f"{term}: {text}") for term, text in terms.items()))
-    for section in sections:
-        sentences = (Text(sentence.translate(PLAIN)) for sentence in section.headline)
-        yield Group(Text(section.name, style="bold"), *sentences)
-    yield Text(what_verdicts_are_about(comparison))
 
 
 def _rendered(table: Table) -> Group:

@@ -13,12 +13,10 @@ from asr.compare.inputs.runs import Run
 from asr.compare.result import Reliability
 from asr.compare.statistics.multiple_testing import holm
 
-LEARNED = 1.0  # below this WER: a system that writes nothing has as many errors as there are words
-
 
 def learned_runs(runs: Mapping[str, Sequence[Run]], test_set: str) -> dict[str, list[Run]]:
     """Return the runs that learned, by system: any other would decide a mean, and says nothing of the rest."""
-    return {system: [run for run in own if run.sets[test_set].wer < LEARNED] for system, own in runs.items()}
+    return {system: [run for run in own if run.sets[test_set].has_learned] for system, own in runs.items()}
 
 
 def reliabilities(counts: Mapping[str, tuple[int, int]]) -> dict[str, Reliability]:

@@ -13,7 +13,6 @@ import numpy as np
 from asr.compare.inputs.runs import Run
 from asr.compare.result import Axis, EqualTime, ProgressRow, SeedContrast, TimeRow, TimesToTarget
 from asr.compare.statistics.curves import DEV_WER, DevCurve, dev_curve
-from asr.compare.statistics.failures import LEARNED
 from asr.compare.statistics.pairs import SeedDifferences
 
 LEAST_STEP = 1e-3  # of WERs, where none differ
@@ -90,7 +89,8 @@ def equal_time(
     """Return the WER of each system after the same time of training, and its mean over the updates so far.
 
     Args:
-        runs: of all systems, one per seed; those that never learned are left out, unless no run of a system has.
+        runs: of all systems, one per seed; those that never learned are left out, unless no run of a system has, which
+            then has no verdicts.
         level: of intervals and verdicts.
         seconds: of training; None: the time of the fastest run, rounded down to two digits in minutes.
         baseline: system that the others are compared with; None, or one without runs: the best.
@@ -109,15 +109,17 @@ def equal_time(
     num_updates = _common_end(by_update, "updates")
     wers: dict[str, dict[int, float]] = defaultdict(dict)
     areas: dict[str, list[float]] = defaultdict(list)
-    learned = {run.system for run, curve in by_time if curve.wers.min() < LEARNED}
+    learned = {(run.system, run.seed) for run, curve in by_time if _has_learned(run, curve)}
+    systems = {system for system, _ in learned}
     for (run, timed), (_, counted) in zip(by_time, by_update, strict=True):
-        if timed.wers.min() < LEARNED or run.system not in learned:
+        if (run.system, run.seed) in learned or run.system not in systems:
             wers[run.system][run.seed] = timed.wer_at(seconds)
             areas[run.system].append(counted.mean_until(num_updates))
     steps = np.diff(np.unique(np.round([wer for _, curve in by_time for wer in curve.wers], 9)))
     # WERs come in whole words; that of all is the same if nobody has learned
     resolution = float(min(steps, default=LEAST_STEP))
-    ranked, reference, differences = _compared(wers, level, resolution, baseline, only_with)
+    unlearned = wers.keys() - systems
+    ranked, reference, differences = _compared(wers, level, resolution, baseline, only_with, unlearned=unlearned)
     rows = [
         ProgressRow(
             system=name,
@@ -132,6 +134,12 @@ def equal_time(
     ]
     num_earlier = sum(bool(curve.times[-1] < seconds) for _, curve in by_time)
     return EqualTime(seconds, num_earlier, reference, rows, differences.pairs())
+
+
+def _has_learned(run: Run, curve: DevCurve) -> bool:
+    """Return whether hypotheses of any test set depend on the audio; if no set tells, whether the WER fell."""
+    tested = [found.depends_on_audio for found in run.sets.values() if found.depends_on_audio is not None]
+    return any(tested) if tested else bool(curve.wers.min() < 1)
 
 
 def _curves(runs: Sequence[Run], axis: Axis) -> list[tuple[Run, DevCurve]] | None:
@@ -157,12 +165,13 @@ def _compared(
     baseline: str | None,
     only_with: str | None,
     unknown: Collection[str] = (),
+    unlearned: Collection[str] = (),
 ) -> tuple[list[str], str, SeedDifferences]:
     """Return the systems, lowest mean first, that which the others are compared with, and all differences."""
     ranked = sorted(values, key=lambda name: (statistics.mean(values[name].values()), name))
     several = [name for name in ranked if len(values[name]) > 1] or ranked
     reference = baseline if baseline is not None and baseline in values else several[0]
-    return ranked, reference, SeedDifferences(values, level, resolution, unknown, only_with)
+    return ranked, reference, SeedDifferences(values, level, resolution, unknown, only_with, unlearned)
 
 
 def _ratio(found: SeedContrast) -> SeedContrast:

@@ -14,10 +14,7 @@ import zlib
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-import rich.progress
-from rich.progress import Progress
-
-from asr.console import PlainConsole, bar_title
+from asr.console import PlainProgress, bar_title
 from asr.data.preparation.fingerprint import describe_source, fingerprint
 from asr.safe_io import naming
 
@@ -90,7 +87,8 @@ def extract(archive: Path, folder: Path) -> Path:
 def _extract_tar(archive: Path, folder: Path) -> None:
     title = bar_title(f"unpacking {archive.name}")
     with (
-        rich.progress.open(archive, "rb", description=title, console=PlainConsole(), transient=True) as file,
+        PlainProgress(transient=True) as progress,
+        progress.open(archive, "rb", description=title) as file,
         tarfile.open(fileobj=file) as tar,
     ):
         tar.extractall(folder, filter="data")
@@ -127,7 +125,7 @@ def download(url: str, path: Path, checksum: str | None = None) -> Path:
 
 def _fetch(url: str, path: Path, digest: hashlib._Hash) -> None:
     """Write the content of ``url`` to ``path`` and to ``digest``."""
-    bar = Progress(console=PlainConsole())
+    bar = PlainProgress()
     with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response, path.open("wb") as file, bar as progress:
         length = int(response.headers.get("Content-Length") or 0)
         task = progress.add_task(bar_title(f"fetching {path.name.removesuffix('.partial')}"), total=length or None)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import soundfile
 from lhotse import Recording
 from lhotse.audio import set_current_audio_backend
@@ -27,6 +28,8 @@ os.environ["LHOTSE_AUDIO_BACKEND"] = READER
 set_current_audio_backend(FilesAndShards())
 
 MIDDLE_BYTES = 4096
+# of samples as floats, where 1 is full scale: loud recordings may be a little above, 16-bit numbers are far above
+MAX_PEAK, BLOCK_FRAMES = 32.0, 1 << 20
 # programs that write manifests round differently, and lhotse pads the difference; more than a frame is a loss
 TOLERATED_S = 0.01
 # formats of which it shows, if not in the log, that a part is missing: HTK and CAF are not opened then, the last sample
@@ -144,6 +147,8 @@ def _problems(
             yield f"unexpected rate: {rate_hz} Hz, the manifest has {recording.sampling_rate}"
         if file.frames < recording.num_samples - tolerated:
             yield f"truncated audio: {file.frames} of {recording.num_samples} samples"
+    if file.subtype in ("FLOAT", "DOUBLE") and (peak := _peak(file)) > MAX_PEAK:
+        yield f"unscaled audio: samples up to {peak:.3g} times full scale; divide them, as by 32768, so that 1 is full"
     if not file.seekable():
         yield f"unreadable audio: {file.subtype} cannot be read in parts; convert it to WAV or FLAC"
     if file.format == "OGG":
@@ -152,6 +157,12 @@ def _problems(
     file.seek(file.frames - 1)
     if len(file.read(1)) == 0:
         yield f"truncated audio: the last of {file.frames} samples cannot be read"
+
+
+def _peak(file: soundfile.SoundFile) -> float:
+    """Return the largest size of a sample; floats have no limit."""
+    file.seek(0)
+    return max((float(np.abs(block).max()) for block in file.blocks(BLOCK_FRAMES) if block.size), default=0.0)
 
 
 def _ogg_end_problem(opened: BinaryIO) -> Iterator[str]:

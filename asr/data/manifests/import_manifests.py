@@ -1,21 +1,26 @@
-"""Imports a table, manifests of lhotse or NeMo, or a folder of Kaldi, with any splits."""
+"""Imports tables, manifests of lhotse or NeMo, folders of Kaldi or of transcripts, with any splits."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lhotse import Features, Recording, SupervisionSegment
 
+from asr.console import PlainConsole
 from asr.data.manifests.corpus import Dropped, Manifests, Source
+from asr.data.manifests.kaldi import KALDI_FILES, is_kaldi, read_kaldi
+from asr.data.manifests.layouts import Part, SourceOption, common_folder, parts_of, table_parts
 from asr.data.manifests.lhotse_jsonl import read_cuts, read_items
-from asr.data.manifests.recordings import Clip, manifests_of
+from asr.data.manifests.rows import Row, manifests_of_rows
+from asr.data.manifests.saved_datasets import arrow_files, read_saved, saved_datasets
 from asr.data.manifests.shar.folders import TARS, find_shards, read_shards
-from asr.data.manifests.toolkits import KALDI_FILES, is_kaldi, is_nemo, read_kaldi, read_nemo
-from asr.data.manifests.tsv import SPLIT_ALIASES, read_table, split_of
+from asr.data.manifests.splits import SPLIT_ALIASES, split_in_name, split_of
+from asr.data.manifests.tables import JSON, ending, is_lhotse, read_table
+from asr.data.manifests.transcript_files import read_transcripts, transcript_files
 from asr.text.normalize import is_one_line
 
 UNSPLIT = "all"
@@ -23,7 +28,15 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 KINDS = ("recordings", "features", "supervisions", "cuts")
 NAMED = re.compile(rf"(?:.*[_-])?({'|'.join(KINDS)})(?:[_-](.+))?")  # cuts_train, librispeech_cuts_dev-clean
+LAYOUTS = (
+    "Read are tables named by splits (train.tsv, dev.csv, test.json, …) or metadata.csv or .jsonl, x.txt, x.lab or "
+    "x.TextGrid beside x.wav, *.trans.txt, wav.scp of Kaldi, and recordings*.jsonl(.gz) with "
+    "supervisions*.jsonl(.gz), or cuts*.jsonl(.gz), of lhotse. Name the file itself if a table is called otherwise."
+)
 TOLERATED_SEGMENT_S = 1e-3  # what lhotse's validation allows
+OVERSHOOT_S = 0.5  # times are rounded; what Kaldi's scripts allow
+
+console = PlainConsole()
 
 
 @dataclass
@@ -34,30 +47,47 @@ class ImportedManifests:
         splits: by name; ``all`` for manifests without a split.
         dropped: items that cannot be used. The audio of lhotse manifests is not checked here.
         notes: what was ignored or renamed.
+        num_trimmed: supervisions that ended a little after their recording.
     """
 
     splits: dict[str, Manifests] = field(default_factory=dict)
     dropped: list[Dropped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    num_trimmed: int = 0
 
-    def add(self, split: str, manifests: Manifests, dropped: Iterable[Dropped] = ()) -> None:
+    def add(self, split: str, manifests: Manifests, dropped: Iterable[Dropped] = (), join: bool = False) -> None:
         """Add a split: supervisions that lie within a recording, and these recordings; list the other supervisions.
+
+        Args:
+            split: its name.
+            manifests: of it.
+            dropped: what is left out already.
+            join: add to what there is of this split.
 
         Raises:
             ValueError: there is such a split already.
         """
-        if split in self.splits:
+        known = self.splits.get(split)
+        if known and not join:
             raise ValueError(f"two manifests are of split {split!r}; keep one")
         sources = manifests.sources()
         segments = []
         self.dropped += dropped
         for segment in manifests.supervisions:
-            if problem := segment_problem(segment, sources.get(segment.recording_id)):
+            source = sources.get(segment.recording_id)
+            within = trimmed(segment, source)
+            if problem := segment_problem(within, source):
                 self.dropped.append(Dropped(split, segment.id, problem))
             else:
-                segments.append(segment)
+                segments.append(within)
+                self.num_trimmed += within is not segment
         used = {segment.recording_id for segment in segments}
-        self.splits[split] = Manifests.of((source for name, source in sources.items() if name in used), segments)
+        kept = {name: source for name, source in sources.items() if name in used}
+        if known:
+            if both := [name for name, source in known.sources().items() if kept.setdefault(name, source) != source]:
+                raise ValueError(f"recording {both[0]!r} is described twice, differently, in split {split!r}")
+            segments = [*known.supervisions, *segments]
+        self.splits[split] = Manifests.of(kept.values(), segments)
 
     def split_named(self, path: Path, name: str) -> str:
         """Return the split that a table, or the name of a file or folder, means; note if it was called otherwise."""
@@ -70,6 +100,17 @@ class ImportedManifests:
         if name in SPLIT_ALIASES and note not in self.notes:
             self.notes.append(note)
         return split
+
+
+def trimmed(segment: SupervisionSegment, source: Source | None) -> SupervisionSegment:
+    """Return a supervision that ends with its recording, if it ends by at most ``OVERSHOOT_S`` later."""
+    if source is None:
+        return segment
+    end_s = (source.start if isinstance(source, Features) else 0.0) + source.duration
+    over_s = segment.end - end_s
+    if not TOLERATED_SEGMENT_S < over_s <= OVERSHOOT_S or segment.start >= end_s:
+        return segment
+    return replace(segment, duration=end_s - segment.start)
 
 
 def segment_problem(segment: SupervisionSegment, source: Source | None) -> str | None:
@@ -90,8 +131,14 @@ def segment_problem(segment: SupervisionSegment, source: Source | None) -> str |
     return None
 
 
-def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1) -> ImportedManifests:
-    """Read a table, a manifest of cuts or of NeMo, or a folder of manifests, of shards, or of Kaldi.
+def import_manifests(
+    source: SourceOption | Path,
+    option: str = "data.source",
+    num_jobs: int = 1,
+    columns: Mapping[str, str] | None = None,
+    audio_dir: Path | None = None,
+) -> ImportedManifests:
+    """Read tables, manifests of cuts or of NeMo, or folders of manifests, of shards, of Kaldi, or with transcripts.
 
     In a folder ``recordings_train.jsonl.gz``, or ``features_train.jsonl.gz`` without audio, belongs to
     ``supervisions_train.jsonl.gz``; the split follows the kind, and the name of a corpus may stand before it, as in
@@ -99,28 +146,28 @@ def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1)
     Folders of Shar or of Kaldi may lie in a folder together, each with the name of its split.
 
     Args:
-        path: of them.
+        source: a path, several whose names say their splits, or paths by their split.
         option: that names it, for messages.
         num_jobs: processes that read the headers of audio.
+        columns: of tables, by what they are, that the user names; a manifest to decode may have others.
+        audio_dir: where audio is written that is not in files.
 
     Raises:
         ValueError: there are no manifests, or they are malformed, or would do more than read files.
     """
-    if not path.exists():
-        raise ValueError(f"{option}: there is no file or folder {str(path)!r}; give an existing path")
     imported = ImportedManifests()
-    if path.is_dir():
-        _read_folder(path, imported, num_jobs)
-    elif path.name.endswith(ARCHIVES):
-        raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
-    elif path.name.endswith((*SUFFIXES, ".json")):
-        match = NAMED.fullmatch(_stem(path)) or re.fullmatch(r"([^_-]*)[_-](.+)", _stem(path))
-        name = match[2] if match else None
-        split = imported.split_named(path, name) if name and split_of(name) else UNSPLIT
-        imported.add(split, *(read_nemo(path, split, num_jobs) if is_nemo(path) else read_cuts(path, split)))
-    else:
-        _read_table(path, imported, num_jobs)
-    _check_ids(path, imported)
+    parts = [Part(source)] if isinstance(source, Path) else parts_of(source, option)
+    for part in parts:
+        if not part.path.exists():
+            raise ValueError(f"{option}: there is no file or folder {str(part.path)!r}; give an existing path")
+    reader = _Reader(imported, num_jobs, columns, option != "data.source", audio_dir, [])
+    reader.read(parts)
+    name = str(source) if len(parts) == 1 else option
+    _check_ids(name, imported)
+    if imported.num_trimmed:
+        imported.notes.append(
+            f"utterances that ended up to {OVERSHOOT_S} s after their recording: {imported.num_trimmed}, trimmed to it"
+        )
     if several := sum(r.num_channels > 1 for manifests in imported.splits.values() for r in manifests.recordings):
         imported.notes.append(
             f"recordings with several channels: {several}; the channel of the supervision is used, or the first if it "
@@ -129,48 +176,131 @@ def import_manifests(path: Path, option: str = "data.source", num_jobs: int = 1)
     return imported
 
 
-def _read_table(path: Path, imported: ImportedManifests, num_jobs: int) -> None:
-    rows, notes = read_table(path)
-    imported.notes += notes
-    found: dict[str, list[Clip]] = defaultdict(list)
-    for row in rows:
-        found[imported.split_named(path, row.split) if row.split else UNSPLIT].append(row)
-    for split, clips in found.items():
-        imported.add(split, *manifests_of(split, clips, None, num_jobs))
+@dataclass
+class _Reader:
+    """Reads the parts of a source; rows of tables are kept until all are read, so that no two files share an id."""
 
+    imported: ImportedManifests
+    num_jobs: int
+    columns: Mapping[str, str] | None
+    may_lack_columns: bool
+    audio_dir: Path | None
+    rows: list[tuple[str, Row]]
 
-def _read_folder(folder: Path, imported: ImportedManifests, num_jobs: int) -> None:
-    shar, kaldi = _places_in(folder, find_shards), _places_in(folder, is_kaldi)
-    for place in shar or kaldi:
-        split = UNSPLIT if place == folder else imported.split_named(place, place.name)
-        imported.add(split, *(read_shards(find_shards(place), split) if shar else [read_kaldi(place, num_jobs)]))
-    if not shar and not kaldi:
-        _read_manifests(folder, imported)
+    def read(self, parts: Sequence[Part]) -> None:
+        start = common_folder(parts)
+        for part in parts:
+            self._part(part, start)
+        for split, found in manifests_of_rows(self.rows, self.num_jobs).items():
+            self.imported.add(split, *found, join=True)
 
-
-def _read_manifests(folder: Path, imported: ImportedManifests) -> None:
-    files: dict[str, dict[str | None, Path]] = {kind: {} for kind in KINDS}
-    for file in _manifests_in(folder):
-        kind, name = NAMED.fullmatch(_stem(file)).groups()  # type: ignore[union-attr]
-        files[kind][name] = file
-    kind = "features" if files["features"] and not files["recordings"] else "recordings"
-    sources, supervisions, cuts = files[kind], files["supervisions"], files["cuts"]
-    if lonely := sources.keys() ^ supervisions.keys():
-        name = min(lonely, key=str) or UNSPLIT
-        raise ValueError(f"{folder}: split {name!r} has {kind} or supervisions, but not both")
-    for name, file in (sources or cuts).items():
-        split = UNSPLIT if name is None else imported.split_named(file, name)
-        if sources:
-            found = read_items(file, Recording if kind == "recordings" else Features)
-            imported.add(split, Manifests.of(found, read_items(supervisions[name], SupervisionSegment)))
+    def _part(self, part: Part, start: Path) -> None:
+        path = part.path
+        if path.is_dir():
+            self._folder(part, start)
+        elif path.name.endswith(ARCHIVES):
+            raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
+        elif ending(path) not in JSON:
+            self._rows(read_table(path, self.columns, self.may_lack_columns), part, start)
+        elif is_lhotse(path):
+            split = part.split or self._split_in_name(path)
+            self._add(path, "cuts of lhotse", split, *read_cuts(path, split))
         else:
-            imported.add(split, *read_cuts(file, split))
-    if not sources and not cuts:
-        raise ValueError(
-            f"{folder}: no manifests are there; needed are recordings*.jsonl(.gz), or features*, with "
-            "supervisions*.jsonl(.gz), or cuts*.jsonl(.gz), or wav.scp of Kaldi. Name the file itself if it is a table "
-            "or a manifest of NeMo."
-        )
+            split = part.split or self._split_in_name(path)
+            rows = read_table(path, self.columns, self.may_lack_columns)
+            self._rows(rows, replace(part, split=None if split == UNSPLIT else split), start)
+
+    def _rows(self, rows: Iterable[Row], part: Part, start: Path) -> None:
+        """Keep the rows of a table or tree; their names start from the folder that all parts lie in."""
+        below = os.path.relpath(part.folder.absolute(), start)
+        of_folders = part.path.name.startswith("metadata.")  # of Hugging Face: train/a.wav is of train
+        for row in rows:
+            folders = Path(row.stem).parts[:-1] if of_folders else ()
+            named = row.split or next((split for name in folders if (split := split_in_name(Path(name)))), None)
+            split = self.imported.split_named(part.path, named) if named else part.split or UNSPLIT
+            if named and part.split and split != part.split:
+                raise ValueError(f"{row.where}: it is of {named!r}, and its file is given as {part.split!r}; keep one")
+            stem = row.stem if below == "." or os.path.isabs(row.stem) else os.path.join(below, row.stem)
+            self.rows.append((split, replace(row, stem=stem)))
+
+    def _folder(self, part: Part, start: Path) -> None:
+        folder, join = part.path, part.split is not None
+        if places := _shar_or_kaldi(folder):
+            _refuse_several(part, places)
+            for place in places:
+                split = part.split or (UNSPLIT if place == folder else self.imported.split_named(place, place.name))
+                if shards := find_shards(place):
+                    self._add(place, "shards of lhotse", split, *read_shards(shards, split), join=join)
+                    continue
+                rows, dropped = read_kaldi(place)
+                self.rows += [(split, row) for row in rows]
+                self.imported.dropped += [Dropped(split, id, reason) for id, reason in dropped]
+                console.print_line(f"{place}: a folder of Kaldi, {len(rows) + len(dropped)} utterances")
+        elif _manifests_in(folder):
+            self._manifests(part, join)
+        elif saved := saved_datasets(folder):
+            _refuse_several(part, saved)
+            for place, name in saved:
+                found = read_saved(place, name, self.columns, self.may_lack_columns, self.audio_dir)
+                self._rows(found, Part(folder, part.split), folder.absolute())
+        elif tables := table_parts(folder):
+            _refuse_several(part, tables)
+            if ignored := sorted(set(folder.glob("*.[tc]sv")) - {table.path for table in tables}):
+                console.print_line(f"{folder}: not read: {', '.join(path.name for path in ignored)}")
+            for table in tables:
+                self._part(Part(table.path, part.split or table.split), start)
+        elif files := transcript_files(folder):
+            self._rows(read_transcripts(folder, files), part, start)
+        else:
+            raise ValueError(f"{folder}: nothing is there that is read as a corpus. {LAYOUTS}")
+
+    def _manifests(self, part: Part, join: bool) -> None:
+        folder = part.path
+        files: dict[str, dict[str | None, Path]] = {kind: {} for kind in KINDS}
+        for file in _manifests_in(folder):
+            kind, name = NAMED.fullmatch(_stem(file)).groups()  # type: ignore[union-attr]
+            files[kind][name] = file
+        kind = "features" if files["features"] and not files["recordings"] else "recordings"
+        sources, supervisions, cuts = files[kind], files["supervisions"], files["cuts"]
+        if lonely := sources.keys() ^ supervisions.keys():
+            name = min(lonely, key=str) or UNSPLIT
+            raise ValueError(f"{folder}: split {name!r} has {kind} or supervisions, but not both")
+        _refuse_several(part, list(sources or cuts))
+        for name, file in (sources or cuts).items():
+            split = part.split or (UNSPLIT if name is None else self.imported.split_named(file, name))
+            if sources:
+                found = read_items(file, Recording if kind == "recordings" else Features)
+                manifests = Manifests.of(found, read_items(supervisions[name], SupervisionSegment))
+                self._add(file, f"{kind} of lhotse", split, manifests, join=join)
+            else:
+                self._add(file, "cuts of lhotse", split, *read_cuts(file, split), join=join)
+
+    def _add(
+        self,
+        path: Path,
+        kind: str,
+        split: str,
+        manifests: Manifests,
+        dropped: Sequence[Dropped] = (),
+        join: bool = True,
+    ) -> None:
+        """Add a split, and say what it was read from."""
+        self.imported.add(split, manifests, dropped, join)
+        console.print_line(f"{path}: {kind}, {len(manifests.supervisions) + len(dropped)} utterances")
+
+    def _split_in_name(self, path: Path) -> str:
+        match = NAMED.fullmatch(_stem(path)) or re.fullmatch(r"([^_-]*)[_-](.+)", _stem(path))
+        name = match[2] if match else None
+        return self.imported.split_named(path, name) if name and split_of(name) else UNSPLIT
+
+
+def _shar_or_kaldi(folder: Path) -> list[Path]:
+    return _places_in(folder, find_shards) or _places_in(folder, is_kaldi)
+
+
+def _refuse_several(part: Part, places: Sequence[object]) -> None:
+    if part.split is not None and len(places) > 1:
+        raise ValueError(f"{part.path}: it is given as {part.split!r}, and has splits of its own; name each of them")
 
 
 def _places_in(folder: Path, is_place: Callable[[Path], object]) -> list[Path]:
@@ -185,6 +315,10 @@ def _places_in(folder: Path, is_place: Callable[[Path], object]) -> list[Path]:
 
 def manifest_files(folder: Path) -> list[Path]:
     """Return the files of a folder, and of those in it, that `import_manifests` may read."""
+    if not _shar_or_kaldi(folder) and not _manifests_in(folder):
+        if saved := saved_datasets(folder):
+            return [file for place, _ in saved for file in arrow_files(place)]
+        return [part.path for part in table_parts(folder)] or transcript_files(folder)
     files = sorted(file for pattern in ("*", "*/*") for file in folder.glob(pattern))
     tars = {file for file in files if any(tar.fullmatch(file.name) for tar in TARS.values())}
     return [file for file in files if file in tars or file.name in KALDI_FILES or _is_manifest(file)]
@@ -202,7 +336,7 @@ def _stem(file: Path) -> str:
     return file.name.partition(".")[0]
 
 
-def _check_ids(path: Path, imported: ImportedManifests) -> None:
+def _check_ids(path: str, imported: ImportedManifests) -> None:
     """Refuse ids that are in two splits, or that cannot stand in tables of one line per utterance."""
     first: dict[str, str] = {}
     for split, manifests in imported.splits.items():

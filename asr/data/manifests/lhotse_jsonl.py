@@ -37,8 +37,13 @@ def read_items(path: Path, kind: type[Item]) -> list[Item]:
         ValueError: a line is malformed, repeats an id, or names anything but plain local files.
     """
     found: dict[str, Item] = {}
-    for where, item in items(path, kind.from_dict):
-        add_item(found, plain_segment(item) if isinstance(item, SupervisionSegment) else item, where)
+
+    def make(data: dict[str, Any]) -> Item:
+        item = kind.from_dict(data)
+        return plain_segment(item) if isinstance(item, SupervisionSegment) else item
+
+    for where, item in items(path, make):
+        add_item(found, item, where)
     return list(found.values())
 
 
@@ -66,7 +71,11 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
             continue
         sample_s = 1 / cut.sampling_rate
         add_item(recordings, cut.recording, where, sample_s)
-        for segment in segments_of(cut, cut.recording.id):
+        try:
+            segments = list(segments_of(cut, cut.recording.id))
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+        for segment in segments:
             add_item(supervisions, segment, where, sample_s)
     return Manifests.of(recordings.values(), supervisions.values()), dropped
 
@@ -144,10 +153,32 @@ def _is_plain(path: object) -> bool:
 
 
 def plain_segment(segment: SupervisionSegment) -> SupervisionSegment:
-    """Return a supervision without what is not used: alignments, and custom fields."""
+    """Return a supervision without what is not used: alignments, and custom fields.
+
+    Raises:
+        ValueError: a field is of another type; numbers are text too.
+    """
+    for name in ("start", "duration"):
+        seconds = getattr(segment, name)
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+            raise ValueError(f"{name} of supervision {segment.id!r} must be a number of seconds, given {seconds!r}")
+    text, speaker, language = (as_text(getattr(segment, name), name) for name in ("text", "speaker", "language"))
     # an empty string would count as a speaker
-    speaker = (segment.speaker or "").strip() or None
-    return replace(segment, speaker=speaker, custom=None, alignment=None)
+    speaker = (speaker or "").strip() or None
+    return replace(segment, text=text, speaker=speaker, language=language, custom=None, alignment=None)
+
+
+def as_text(value: object, name: str) -> str | None:
+    """Return a field as text, or None; programs that write tables make numbers of digits.
+
+    Raises:
+        ValueError: it is neither text nor a number.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    raise ValueError(f"{name} must be text, given {str(value)[:80]!r}")
 
 
 def add_item(found: dict[str, Item], item: Item, where: str, sample_s: float | None = None) -> None:

@@ -55,7 +55,7 @@ def write_flac(path: Path, target: Path) -> None:
                         flac.write(part.to_ndarray().reshape(-1, flac.channels))
                 duration_s = flac.frames / flac.samplerate
     if audio is None:
-        raise ValueError("no audio: there are other streams alone")
+        raise ValueError("it has no audio stream")
     if stated_s - duration_s > TOLERATED_S:
         raise ValueError(f"truncated audio: its header states {stated_s:.1f} s, {duration_s:.1f} s are there")
 

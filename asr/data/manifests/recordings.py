@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,11 @@ def open_recording(audio: Path, recording_id: str) -> tuple[Recording | None, st
     """Return a recording whose header and end were read; or None, and why it cannot be used."""
     # Path.is_file raises an error on a name that is too long
     if not os.path.isfile(audio):
-        return None, f"missing audio: {audio}"
+        # macOS writes an accent as a character of its own, and other systems do not
+        forms = (Path(unicodedata.normalize(form, str(audio))) for form in ("NFC", "NFD"))
+        if (other := next(filter(os.path.isfile, forms), None)) is None:
+            return None, f"missing audio: {audio}"
+        audio = other
     try:
         with reading(str(audio)):
             # absolute, so that prepared cuts can be read from any folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
 import gzip
 import os
@@ -57,8 +58,8 @@ def matching_files(option: str, pattern: str, allowed: str) -> list[Path]:
     return files
 
 
-def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """Yield the lines of a text file with their ends, decompressed if its name ends with .gz.
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file in UTF-8 with their ends, decompressed if its name ends with .gz.
 
     Raises:
         ValueError: names the file and the line, which has another encoding, or cannot be decompressed.
@@ -67,7 +68,10 @@ def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     number = 0
     try:
         # a strict decoder fails a buffer ahead of the line that is read, so that the message would name the wrong line
-        with opener(path, "rt", encoding=encoding, errors="surrogateescape", newline="") as file:
+        with opener(path, "rb") as file:
+            if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                raise ValueError(f"{path} is UTF-16; save it as UTF-8: iconv -f UTF-16 -t UTF-8 OLD > NEW")
+        with opener(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             for line in file:
                 number += 1
                 line.encode()

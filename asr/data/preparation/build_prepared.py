@@ -17,7 +17,7 @@ import numpy as np
 from lhotse.cut import Cut
 from numpy.typing import NDArray
 
-from asr.console import PlainConsole, track
+from asr.console import PlainProgress, track
 from asr.data.features import Features, LogMel, read_features
 from asr.data.manifests.corpus import Dropped, write_dropped
 from asr.data.manifests.feature_storage import IN_SHARD
@@ -36,8 +36,6 @@ from asr.text.normalize import TextNormalizer
 
 NUM_STATISTICS_CUTS = 500
 CUTS_PER_JOB = 50  # a process more for fewer would take longer to start
-
-console = PlainConsole()
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,9 @@ def build_prepared(folder: Path, corpus: SavedCorpus, spec: PrepareSpec, num_job
 def _fill(work: Path, chunks: Path, corpus: SavedCorpus, spec: PrepareSpec, num_jobs: int) -> None:
     splits = check_corpus(corpus, chunks, spec.text, spec.limits, spec.features, num_jobs)
     _all_dropped(corpus, splits)
-    tokenizer = spec.tokenizer_trainer.train(splits["train"].texts())
+    with PlainProgress(transient=True) as progress:
+        progress.add_task("training the tokenizer", total=None)
+        tokenizer = spec.tokenizer_trainer.train(splits["train"].texts())
     mean, std = _statistics(splits["train"], spec.features, num_jobs)
     if spec.shards is not None:
         splits = write_shards(splits, spec.shards, num_jobs)
@@ -143,7 +143,7 @@ def _statistics(split: CheckedSplit, features: Features, num_jobs: int) -> tuple
     num_chosen = len(range(0, len(split), step))
     found = run_jobs(read, chosen, min(num_jobs, 1 + num_chosen // CUTS_PER_JOB))
     matrices = []
-    for cut_id, matrix, why in track(found, "measuring features", total=num_chosen, console=console):
+    for cut_id, matrix, why in track(found, "measuring features", total=num_chosen):
         if matrix is None:
             split.left_out[cut_id] = why
         else:

@@ -12,9 +12,9 @@ from typing import Any
 
 from lhotse.cut import Cut
 from lhotse.utils import fastcopy
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-from asr.console import PlainConsole, bar_title
+from asr.console import PlainProgress, bar_title, track
 from asr.data.features import Features, LogMel, read_features
 from asr.data.manifests.audio_checks import reading
 from asr.data.manifests.corpus import Dropped
@@ -216,7 +216,8 @@ def ctc_lengths(split: CheckedSplit, tokenizer: Tokenizer, frame_shift_s: float,
         cuts = [data for _, data in split.lines(chunk)]
         return CtcLengths.of((data["duration"] for data in cuts), map(_text, cuts), tokenizer, frame_shift_s)
 
-    return CtcLengths.joined(list(run_jobs(of_chunk, split.chunks, min(num_jobs, len(split.chunks)))))
+    found = run_jobs(of_chunk, split.chunks, min(num_jobs, len(split.chunks)))
+    return CtcLengths.joined(list(track(found, f"counting tokens of {split.name}", len(split.chunks), True)))
 
 
 def track_hours(done: Iterable[CheckedChunk], total_s: float, description: str) -> Iterator[CheckedChunk]:
@@ -228,7 +229,7 @@ def track_hours(done: Iterable[CheckedChunk], total_s: float, description: str) 
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
     )
     begin, done_s = time.monotonic(), 0.0
-    with Progress(*columns, console=PlainConsole()) as progress:
+    with PlainProgress(*columns) as progress:
         line = progress.add_task(bar_title(description), total=total_s, status="")
         for chunk in done:
             done_s += chunk.duration_s

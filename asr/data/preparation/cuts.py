@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -185,7 +185,11 @@ def refuse_unfit(source: Recording | StoredFeatures, features: Features, of_run:
 
 
 def evaluation_cuts(
-    path: Path, normalize: Callable[[str], str], features: Features, option: str = "manifest"
+    path: Path,
+    normalize: Callable[[str], str],
+    features: Features,
+    option: str = "manifest",
+    columns: Mapping[str, str] | None = None,
 ) -> tuple[CutSet, list[Dropped], list[str]]:
     """Return the cuts of all splits at ``path`` with normalized transcripts, what was dropped, and notes on the import.
 
@@ -196,11 +200,12 @@ def evaluation_cuts(
         normalize: transcript → transcript.
         features: that are read.
         option: that names the source, for messages.
+        columns: of tables, by what they are.
 
     Raises:
         ValueError: as ``import_manifests``; or the source lacks the features, or nothing is left.
     """
-    imported = import_manifests(path, option)
+    imported = import_manifests(path, option, columns=columns)
     for manifests in imported.splits.values():
         for source in islice(manifests.sources().values(), 1):
             refuse_unfit(source, features, of_run=True)

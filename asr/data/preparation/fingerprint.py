@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from asr.console import track
+from asr.data.manifests.layouts import SourceOption, parts_of
 from asr.data.manifests.shar.folders import TARS
 from asr.data.manifests.source_files import SourceFiles, visible_files
 from asr.safe_io import named_path
@@ -22,25 +24,31 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:10]
 
 
-def describe_source(source: str | None, source_files: SourceFiles = visible_files) -> dict[str, Any] | None:
+def describe_source(source: SourceOption | None, source_files: SourceFiles = visible_files) -> Any:
     """Return hashes of the files of a source that are read.
 
     Args:
-        source: a file or a folder.
+        source: a file or a folder, or several with their splits.
         source_files: folder → its files that are read.
 
     Raises:
-        ValueError: the path does not exist.
+        ValueError: a path does not exist.
     """
     if source is None:
         return None
-    path = named_path(source)
+    if isinstance(source, str):
+        return _describe_path(named_path(source), source_files)
+    return [[part.split, _describe_path(part.path, source_files)] for part in parts_of(source)]
+
+
+def _describe_path(path: Path, source_files: SourceFiles) -> dict[str, Any]:
     if not path.exists():
         raise ValueError(f"data.source: there is no file or folder {str(path)!r}; give an existing path")
     if not path.is_dir():
         return {"name": path.name, **_content(path)}
     files = sorted({file for file in source_files(path) if file.is_file()})
-    return {"folder": fingerprint([(str(file.relative_to(path)), _content(file)) for file in files])}
+    tracked = track(files, f"reading {path}", transient=True)
+    return {"folder": fingerprint([(str(file.relative_to(path)), _content(file)) for file in tracked])}
 
 
 def _content(path: Path) -> dict[str, Any]:

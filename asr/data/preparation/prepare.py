@@ -61,6 +61,7 @@ def prepare(
         with _lock(corpus_folder), naming(corpus_folder):
             # another process may have prepared them in the meantime
             if (prepared := _existing(folder)) is None:
+                console.print_line(f"preparing data in {root} (data.dir)")
                 build_prepared(folder, _corpus(corpus_folder, make_corpus), spec, num_jobs)
                 prepared = PreparedData.load(folder)
     prepared.check_shards()

@@ -173,5 +173,5 @@ class PreparedData:
             more = f" and {len(self.too_short) - NUM_NAMED} more" if len(self.too_short) > NUM_NAMED else ""
             console.print_line(f"too short with this encoder: {named}{more}; a run lists each in {TOO_SHORT}")
         for note in self.notes:
-            console.print(f"note: {note}")
+            console.print_line(f"note: {note}")
         console.print_line(f"prepared data: {self.folder}")

@@ -12,14 +12,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from asr import devices
-from asr.console import console
+from asr.console import LINE_EVERY_S, console
 from asr.nested import at
 from asr.training.module import TrainingModule
 from asr.training.processes import gather
 from asr.training.supports_found_inf import members_of
 
 FIRST_REPORT_S = 5.0  # before the first estimate of the remaining time, while the user still watches
-REPORT_EVERY_S = 30.0
 NUMBERS_EVERY_S = 0.5  # in the bar: to read the loss is to wait for the GPU
 
 
@@ -67,7 +66,15 @@ class TrainingProgress(pl.Callback):
                 self.bar.update(self.task, numbers=self._numbers(trainer))
         elif trainer.is_global_zero and time.monotonic() - self.last_report > self.wait_s:
             self._line(trainer)
-            self.wait_s = REPORT_EVERY_S
+            self.wait_s = LINE_EVERY_S
+
+    def on_validation_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
+    ) -> None:
+        """Say from time to time that a long validation is at work."""
+        if self.bar is None and trainer.is_global_zero and time.monotonic() - self.last_report > LINE_EVERY_S:
+            self.last_report = time.monotonic()
+            console.print(f"update {trainer.global_step}/{trainer.max_steps}  validating, batch {batch_idx + 1}")
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Print the error rates."""

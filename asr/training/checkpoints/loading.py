@@ -107,7 +107,9 @@ def read_saved(path: Path) -> Any:
     except Exception as error:  # a flipped bit in the list of parts makes zipfile and torch raise anything
         if is_out_of_memory(error) or isinstance(error, PermissionError):
             raise
-        raise ValueError(f"{path} is damaged: {first_line(error)} ({path.stat().st_size} bytes)") from error
+        raise ValueError(
+            f"{path} is damaged, or not a checkpoint: {first_line(error)} ({path.stat().st_size} bytes)"
+        ) from error
 
 
 def load_checkpoint(path: Path) -> LoadedCheckpoint:

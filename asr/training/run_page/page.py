@@ -22,6 +22,7 @@ from asr.safe_io import write_whole
 from asr.training.run_page.examples import Example
 from asr.training.run_page.plots import plot_example, plot_run_curves
 
+FACTS = [Column("", True), Column("", True)]
 NUM_WORST, NUM_CONFUSIONS = 5, 20
 
 
@@ -31,7 +32,8 @@ class RunPage:
 
     Attributes:
         run_dir: folder of the run.
-        facts: lines, the results first.
+        headlines: the results.
+        facts: by name, what the run was.
         notes: that must be shown with the results.
         scores: by set.
         cuts: by set, for their audio.
@@ -41,7 +43,8 @@ class RunPage:
     """
 
     run_dir: Path
-    facts: Sequence[str]
+    headlines: Sequence[str]
+    facts: Mapping[str, str]
     notes: Sequence[str]
     scores: Mapping[str, Score]
     cuts: Mapping[str, Iterable[Any]]
@@ -85,7 +88,9 @@ def write_run_page(page: RunPage) -> None:
         alignments=[plot_example(one, number) for number, one in enumerate(page.alignments)],
         confusions=[_confusion_table(name, score) for name, score in page.scores.items()],
         worst={name: [_shown(one, page.scores[name].unit, audio[name]) for one in own] for name, own in worst.items()},
+        facts=Table("This run", FACTS, [[Cell(name), Cell(text)] for name, text in page.facts.items()]),
         difference=_difference_table(page.difference),
+        config=(page.run_dir / "config.yaml").read_text(encoding="utf-8"),
         styles={},
     )
     write_whole(page.run_dir / "report" / "report.html", text)

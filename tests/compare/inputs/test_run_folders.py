@@ -40,6 +40,14 @@ def test_a_run_is_read_whole(tmp_path):
     assert (found.problems, found.notes) == ([], ["synthetic speech"])
 
 
+@pytest.mark.parametrize(("p_value", "depends"), [(0.005, True), (0.3, False), (None, None)])
+def test_whether_texts_depend_on_the_audio_is_read(tmp_path, p_value, depends):
+    tested = {"test": {"test": {"wer": 0.3, "dependence_p": p_value}}}
+    (run,) = read_runs([write_run(tmp_path / "a", rate=0.3, summary=tested)]).runs
+    assert run.sets["test"].depends_on_audio is depends
+    assert run.sets["test"].has_learned is (depends is not False)
+
+
 def test_system_seed_and_budget_are_those_of_the_summary(tmp_path):
     settings = {"system": {"optimizer.lr": 5}, "seed": 9, "budget": 77}
     folders = [write_run(tmp_path / "a", "optimizer=eve"), write_run(tmp_path / "b", "optimizer=eve", summary=settings)]

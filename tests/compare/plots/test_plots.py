@@ -1,9 +1,11 @@
 """What plots show, read from their SVG, where text is text."""
 
 import dataclasses
+import math
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.axes import Axes
 
 from asr.compare.inputs.runs import Curve
 from asr.compare.plots.draw_plots import draw_plots
@@ -104,12 +106,25 @@ def test_odd_error_rates_are_drawn(counts):
     assert {"wer_test", "lr_test"} <= plots_of(compare_runs(runs)).keys()
 
 
-def test_an_interval_without_an_upper_end_is_drawn_as_far_as_it_is_known():
+@pytest.mark.parametrize(
+    ("unknown", "num_lines", "num_arrows"), [((), 1, 0), (("high",), 1, 1), (("low",), 1, 1), (("low", "high"), 0, 0)]
+)
+def test_an_unknown_end_of_an_interval_is_an_arrow_to_the_edge_and_without_ends_there_is_no_line(
+    unknown, num_lines, num_arrows, monkeypatch
+):
+    lines, arrows = [], []
+    plot, annotate = Axes.plot, Axes.annotate
+    monkeypatch.setattr(Axes, "plot", lambda axes, x, *args, **kw: lines.append(x) or plot(axes, x, *args, **kw))
+    monkeypatch.setattr(Axes, "annotate", lambda *args, **kw: arrows.append(kw["xy"][0]) or annotate(*args, **kw))
     comparison = made_comparison(1, 1, curves=False)
     (found,) = comparison.sets
-    endless = dataclasses.replace(found, rows=[dataclasses.replace(found.rows[0], high=float("inf"))])
-    shown = texts(plots_of(dataclasses.replace(comparison, sets=[endless]))["wer_test"])
-    assert any(text.endswith(", ∞]") for text in shown)
+    ends = {"low": -math.inf, "high": math.inf}
+    row = dataclasses.replace(found.rows[0], **{name: ends[name] for name in unknown})
+    shown = plots_of(dataclasses.replace(comparison, sets=[dataclasses.replace(found, rows=[row])]))["wer_test"]
+    known = [100 * end if math.isfinite(end) else 100 * row.wer_mean for end in (row.low, row.high)]
+    assert [x for x in lines if len(x) == 2] == [pytest.approx(known)] * num_lines
+    assert arrows == [float(unknown == ("high",))] * num_arrows
+    assert any(text.endswith("∞]") for text in texts(shown)) == (unknown == ("high",))
 
 
 def test_names_are_text_whatever_they_hold():

@@ -7,7 +7,7 @@ import pytest
 
 from asr.compare.report.headline import best_of, headline
 from asr.compare.report.sections import what_verdicts_are_about
-from asr.evaluation.formatting import detectable, duration, interval, number, p_value, percent, points, shortened
+from asr.evaluation.formatting import detectable, duration, interval, number, p_value, percent, points, ratio, shortened
 from tests.compare.made_comparisons import made_comparison
 from tests.compare.made_runs import compare_runs, errors_of, run_of, sweep
 
@@ -22,7 +22,8 @@ def said(runs, **options) -> list[str]:
 def test_the_best_comes_first_then_what_is_sure_and_what_is_not():
     first, how, few, *rest = said(sweep(), baseline="adamw")
     assert first.startswith("eve is best: 18.33 % [")
-    assert how.startswith("The brackets show the 95 % interval, ")
+    assert how.startswith("The brackets show the 95 % interval")
+    assert "picked as the lowest of 3" in how
     assert few.startswith("There are only 3 speakers")
     assert rest[0].startswith("Over seeds, on this test set, ")
     assert rest[1] == "eve is better than adamw, cain."
@@ -43,16 +44,51 @@ def varied(system, *counts):
     return [run_of(system, seed, (one,) * 6) for seed, one in enumerate(counts)]
 
 
+FEW = {
+    "two seeds": (
+        [*varied("eve", 3, 8), *varied("adamw", 6, 9), *varied("cain", 4, 5)],
+        r"(About \d+|More than 100) seeds",
+    ),
+    "equal means": ([*varied("eve", 3, 8), *varied("adamw", 8, 3)], "At least 3 seeds"),
+    "one seed": ([*varied("eve", 3), *varied("adamw", 6)], "At least 3 seeds"),
+    "one in common": ([*varied("eve", 3, 4), *varied("adamw", 6)], "At least 3 seeds"),
+    "one has learned": ([*varied("eve", 3, 10), *varied("adamw", 6, 5)], "At least 3 seeds"),
+}
+
+
+@pytest.mark.parametrize(("runs", "needed"), FEW.values(), ids=FEW)
+def test_with_too_few_seeds_the_first_sentences_say_so_and_how_many_are_needed(runs, needed):
+    first, rates, *rest = said(runs, baseline="adamw")
+    assert first.startswith("No difference found between ")
+    assert "adamw (baseline)" in first
+    assert re.search(f"{needed}.* needed", first)
+    assert re.search(r"eve \d\d\.00 %", rates)
+    assert not any("> 100" in sentence or "∞" in sentence or "80 of 100" in sentence for sentence in (first, *rest))
+    assert len(rest) <= 3
+
+
+def test_the_baseline_is_named_though_it_is_no_candidate_or_the_sixth():
+    worse = [run_of("adamw", seed, (8, 9, 8, 7, 8, 9)) for seed in (1, 2, 3)]
+    first, *_ = said(
+        [*worse, *(run for run in sweep() if run.system == "eve"), *varied("x", 9, 1, 2, 1)], baseline="adamw"
+    )
+    assert first.startswith("No difference found between ")
+    assert "The baseline, adamw, is " in first
+    many = [one for rank in range(8) for one in varied("adamw" if rank == 6 else f"s{rank}", 3 + rank / 10, 4, 3)]
+    first, *_ = said(many, baseline="adamw")
+    assert "adamw (baseline)" in first
+    assert " and 3 more" in first
+
+
 @pytest.mark.parametrize(
     ("runs", "what_it_takes"),
     [
-        ([*varied("eve", 3, 8), *varied("adamw", 6, 9)], "would be needed"),
-        ([*varied("eve", 3, 8), *varied("adamw", 8, 3)], "80 of 100"),
+        ([*varied("eve", 3, 4, 3), *varied("adamw", 3, 4, 4)], "would be needed"),
         ([*varied("eve", 10, 10, 10), *varied("adamw", 10, 10, 10)], "Train for more updates"),
         ([*varied("eve", 10, 10, 10), *varied("adamw", 13, 13, 13)], "Train for more updates"),
         ([*varied("eve", 1, 1, 1), *varied("cain", 1, 1, 1), *varied("adamw", 9, 9, 9)], "80 of 100"),
     ],
-    ids=("two seeds that vary", "equal means", "none learned", "none learned by unequal amounts", "two of three"),
+    ids=("three seeds that vary", "none learned", "none learned by unequal amounts", "two of three"),
 )
 def test_without_a_winner_none_is_named_but_what_it_takes(runs, what_it_takes):
     first, *rest = said(runs)
@@ -107,8 +143,9 @@ def test_the_omnibus_test_comes_before_the_pairs_and_says_what_it_is_of():
         sentences[at],
     )
     assert re.match("eve lr=0.01 (is better than|cannot be distinguished from) ", sentences[at + 1])
-    two_seeds = headline(made_comparison(4, 2).sets[0], 0.95)
-    assert any("on this test set, the systems are not shown to differ (Friedman p = " in one for one in two_seeds)
+    alike = [run for run in sweep() if run.system != "eve"]
+    alike += [dataclasses.replace(run, system="x", seed=run.seed % 3 + 1) for run in alike[::2]]
+    assert any("on this test set, the systems are not shown to differ (Friedman p = " in one for one in said(alike))
     assert not any(sentence.startswith("Over seeds") for sentence in headline(made_comparison(2).sets[0], 0.95))
 
 
@@ -139,8 +176,7 @@ def test_seeds_that_would_settle_what_is_open_are_named():
 
 def test_with_one_seed_nothing_is_claimed():
     first, *rest = said([run_of("eve", 1), run_of("adamw", 1, BAD)], baseline="adamw")
-    assert first.startswith("No winner: ")
-    assert "eve has only one seed in common with adamw: not compared." in rest
+    assert first.startswith("No difference found between ")
     assert not any("best" in sentence or "80 of 100" in sentence for sentence in rest)
 
 
@@ -149,7 +185,7 @@ def test_a_single_lucky_seed_is_not_the_best():
     (found,) = compare_runs(runs, title="made").sets
     assert found.rows[0].system == "eve"
     assert best_of(found).system == "adamw"
-    assert headline(found, 0.95)[0].startswith("No winner: ")
+    assert headline(found, 0.95)[0].startswith("No difference found between ")
     (found,) = compare_runs([*sweep(), run_of("lucky", 1, (0,) * 6)], title="made").sets
     assert headline(found, 0.95)[0].startswith("eve is best of the systems with several seeds: 18.33 %")
 
@@ -190,7 +226,15 @@ def test_verdicts_are_about_settings_or_about_a_way_of_tuning(studies, about):
         (percent(0.0312), "3.12"),
         (percent(None), "–"),
         (points(-0.0042), "−0.42"),
-        (points(-0.00001), "+0.00"),
+        (points(-0.00001), "−0.001"),
+        (points(0.0000049), "+0.0005"),
+        (points(-1e-12), "0.00"),
+        (percent(0.000004), "0.0004"),
+        (percent(0), "0.00"),
+        (ratio(0.9996), "0.9996"),
+        (ratio(1.25), "1.25"),
+        (ratio(1), "1.00"),
+        (interval(float("-inf"), float("inf")), "–"),
         (interval(0.01, float("inf")), "[1.00, ∞]"),
         (interval(float("-inf"), 0.01, points), "[−∞, +1.00]"),
         (number(1234567), "1\u202f234\u202f567"),

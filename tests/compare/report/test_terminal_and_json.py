@@ -11,7 +11,7 @@ from rich.console import Console
 from asr.compare.report.html_and_json import write_json
 from asr.compare.report.terminal import tables
 from tests.compare.made_comparisons import made_comparison
-from tests.compare.made_runs import compare_runs, sweep
+from tests.compare.made_runs import compare_runs, run_of, sweep
 
 
 def printed(comparison, width=110) -> str:
@@ -28,9 +28,16 @@ def test_the_tables_show_wers_differences_verdicts_and_costs():
     assert any(line.startswith("eve 18.33 ± ") and line.endswith("seeds and speakers 3") for line in lines)
     assert "Difference from eve (lowest)" in lines
     assert "Difference from adamw (baseline)" in lines
-    assert any(line.startswith("eve -40.00 [-") and line.endswith(" better 1.00 3") for line in lines)
-    assert any(line.startswith("cain ") and " cannot distinguish " in line and line.endswith(" 3") for line in lines)
+    assert any(line.startswith("eve better -40.00 [-") and line.endswith(" 1.00 3") for line in lines)
+    assert any(line.startswith("cain cannot distinguish ") and line.endswith(" 3") for line in lines)
     assert "eve 0.001 100 - - - - -" in lines
+
+
+def test_the_answer_comes_first_and_terms_are_explained_elsewhere():
+    lines = printed(compare_runs(sweep(), title="made", baseline="adamw")).splitlines()
+    assert lines[0].startswith("test: ")
+    assert lines[1].startswith("eve is best: ")
+    assert not any("Another seed would give" in line for line in lines)
 
 
 def test_a_best_that_is_the_baseline_has_one_table():
@@ -49,7 +56,7 @@ def test_the_tables_of_speed_are_whole_at_a_narrow_terminal():
     rows = [dataclasses.replace(row, wer_mean=1.0, area=1.0, contrast=contrast), *comparison.equal_time.rows[1:]]
     equal = dataclasses.replace(comparison.equal_time, rows=rows)
     text = printed(dataclasses.replace(comparison, equal_time=equal), width=80)
-    assert re.search(r" 100\.00 ± 0\.\d\d +-12\.34 \[-23\.45, \+12\.34\] +cannot distinguish +100\.00$", text, re.M)
+    assert re.search(r" cannot distinguish +100\.00 ± 0\.\d\d +-12\.34 \[-23\.45, \+12\.34\] +100\.00$", text, re.M)
     assert "≥ 6" in text
     assert "…" not in text
 
@@ -81,7 +88,7 @@ def test_the_json_file_holds_all_but_curves_and_errors(tmp_path):
     assert found["rows"][0]["to_baseline"]["verdict"] == "better"
     assert (data["times_to_target"], data["equal_time"]) == ([], None)
     assert len(data["runs"]) == 9
-    assert set(data["runs"][0]) == {"folder", "system", "seed", "lr", "wer", "wer_by_weights", "cost"}
+    assert set(data["runs"][0]) == {"folder", "system", "seed", "lr", "wer", "learned", "wer_by_weights", "cost"}
 
 
 def test_the_json_file_holds_the_verdict_of_each_pair_that_was_corrected_for(tmp_path):
@@ -98,6 +105,13 @@ def test_the_json_file_holds_the_verdict_of_each_pair_that_was_corrected_for(tmp
         one for one in data["sets"][0]["pairs"] if (one["system"], one["other"]) == (best["system"], last["system"])
     )
     assert (same["mean"], same["p_adjusted"]) == (-last["to_best"]["mean"], last["to_best"]["p_adjusted"])
+
+
+def test_an_end_that_is_unknown_is_null_in_json_and_a_dash_in_tables(tmp_path):
+    comparison = compare_runs([run_of("eve", seed, (one,) * 6) for seed, one in enumerate((3, 8))])
+    (row,) = json.loads(write_json(comparison, tmp_path).read_text())["sets"][0]["rows"]
+    assert (row["low"], row["high"]) == (None, None)
+    assert any(re.match(r"eve +55.00 ± 35.36 +- seeds and", line) for line in printed(comparison).splitlines())
 
 
 def test_what_is_no_number_in_json_is_null(tmp_path):

@@ -161,11 +161,19 @@ def test_a_run_that_never_learned_does_not_decide_the_mean_at_equal_time():
     assert (alone.num_runs, alone.wer_mean, alone.wer_sd) == (1, pytest.approx(1.1), None)
 
 
-def test_systems_of_which_none_learned_do_not_differ_significantly_at_equal_time():
+def test_systems_of_which_none_learned_are_not_compared_at_equal_time():
     runs = [run(name, seed, (200, 1.0), (400, 1.0)) for name in ("adamw", "eve") for seed in (1, 2)]
     found = equal_time(runs, 0.95).rows[1].contrast
-    assert (found.value, found.p_adjusted, found.verdict) == (0, 1, "cannot distinguish")
-    assert found.high < 0.01
+    assert (found.value, found.p_adjusted, found.verdict) == (0, None, "none learned: not compared")
+
+
+def test_a_run_whose_texts_depend_on_the_audio_counts_at_equal_time_whatever_its_wer():
+    runs = [run("eve", seed, (200, 1.2), (400, 1.1)) for seed in (1, 2)]
+    tested = [
+        dataclasses.replace(one, sets={"test": dataclasses.replace(one.sets["test"], depends_on_audio=known)})
+        for one, known in zip(runs, (True, False), strict=True)
+    ]
+    assert equal_time(tested, 0.95).rows[0].num_runs == 1
 
 
 def test_without_times_or_validations_there_is_nothing():

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from lhotse.utils import fastcopy
 
 from asr.data.manifests.audio_checks import audio_problem
 from asr.data.manifests.import_manifests import segment_problem
+from asr.data.manifests.recordings import open_recording
 
 SECOND = np.sin(np.arange(8000) / 5) * 0.3
 
@@ -39,6 +41,22 @@ def test_a_file_of_something_else_is_found(recording, tmp_path, content, kind):
     for file in tmp_path.iterdir():
         file.unlink() if content is None else file.write_bytes(content)
     assert audio_problem(recording).startswith(f"{kind}: ")
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0, 32768.0])
+def test_floats_far_above_full_scale_are_found(tmp_path, scale):
+    soundfile.write(tmp_path / "a.wav", scale * SECOND, 8000, subtype="FLOAT")
+    problem = audio_problem(Recording.from_file(tmp_path / "a.wav"))
+    assert (problem or "").startswith("unscaled audio" if scale > 32 else "")
+    assert (problem is None) == (scale < 32)
+
+
+@pytest.mark.parametrize(("written", "named"), [("NFC", "NFD"), ("NFD", "NFC")])
+def test_a_name_is_found_in_its_other_unicode_form(tmp_path, written, named):
+    soundfile.write(tmp_path / unicodedata.normalize(written, "é.wav"), SECOND, 8000)
+    recording, problem = open_recording(tmp_path / unicodedata.normalize(named, "é.wav"), "a")
+    assert problem == ""
+    assert recording.duration == 1.0
 
 
 @pytest.mark.parametrize("name", ["x;touch hacked;.sph", "pipe:touch hacked;.opus"])

@@ -4,7 +4,7 @@ import soundfile
 from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
 from asr.data.manifests.import_manifests import import_manifests
-from asr.data.manifests.tsv import read_table
+from asr.data.manifests.tables import read_table
 from asr.data.preparation.cuts import evaluation_cuts
 from tests.data.corpora import SPEC, utterance
 
@@ -46,8 +46,8 @@ def test_segments_without_audio_are_named_when_evaluating(manifests):
 def test_a_csv_has_quotation_marks_and_lines_in_them(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('audio,text,split\na.wav,"he said ""hi"", twice",dev\n"b, c.wav","two\nlines",test\n')
-    rows, _ = read_table(path)
-    assert [(row.id, row.text, row.split) for row in rows] == [
+    rows = read_table(path)
+    assert [(row.stem, row.text, row.split) for row in rows] == [
         ("a", 'he said "hi", twice', "dev"),
         ("b, c", "two\nlines", "test"),
     ]

@@ -44,6 +44,24 @@ def test_a_line_that_is_no_supervision_or_repeats_one_is_refused_with_its_number
         read_items(path, SupervisionSegment)
 
 
+def test_numbers_are_texts_of_supervisions(tmp_path):
+    path = write(tmp_path / "supervisions.jsonl", {**SEGMENT, "text": 42, "speaker": 0})
+    (segment,) = read_items(path, SupervisionSegment)
+    assert (segment.text, segment.speaker) == ("42", "0")
+
+
+@pytest.mark.parametrize("field", [{"text": ["hi"]}, {"start": "0.25"}, {"duration": None}, {"speaker": True}])
+def test_a_field_of_another_type_is_refused_with_its_line(tmp_path, field):
+    cut = cut_of(tmp_path).to_dict()
+    cut["supervisions"][0] |= field
+    for path, read in (
+        (write(tmp_path / "supervisions.jsonl", {**SEGMENT, **field}), lambda p: read_items(p, SupervisionSegment)),
+        (write(tmp_path / "cuts.jsonl", cut), lambda p: read_cuts(p, "train")),
+    ):
+        with pytest.raises(ValueError, match=rf"line 1: .*{next(iter(field))}"):
+            read(path)
+
+
 def test_a_recording_has_audio_or_features_once(tmp_path):
     features = store(tmp_path, "a", matrix(100))
     for kind, items in ((Recording, [recording(tmp_path)] * 2), (Features, [features, features])):

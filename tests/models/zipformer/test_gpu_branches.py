@@ -96,6 +96,19 @@ def test_whitening_that_does_not_wait_for_the_device_is_whitening_that_does(
     assert torch.equal(found[1][1], found[0][1])
 
 
+def test_passes_with_any_size_of_chunks_are_the_same_code_on_a_gpu_and_read_it_from_one_place(gpu):
+    gpu()
+    encoder = ZipformerEncoder(80, **WAVE, causal=True, chunk_size=[32, 16], left_context_frames=[64, -1]).train()
+    encoder.set_batch_count(1e6)
+    keys, sizes, places = set(), set(), set()
+    for seed in range(40):
+        torch.manual_seed(seed)
+        keys.add(encoder.begin_pass(torch.device("cpu"))[0])
+        sizes.add(int(encoder.chunks.size))
+        places.add(encoder.chunks.size.data_ptr())
+    assert (len(keys), sizes, len(places)) == (1, {16, 32}, 1)
+
+
 @pytest.mark.parametrize("drawn", [0.01, 0.5])
 @pytest.mark.parametrize("causal", [False, True])
 def test_training_an_encoder_on_all_branches_of_a_gpu_is_training_it_on_those_of_a_cpu(monkeypatch, gpu, causal, drawn):

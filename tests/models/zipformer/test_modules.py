@@ -109,7 +109,7 @@ def test_what_all_values_have_in_common_does_not_drown_the_gradient_of_attention
 
 
 def test_frames_of_a_chunk_see_no_further_than_its_end_and_its_left_context():
-    chunks = Chunks(size=4, left_context=1)
+    chunks = Chunks(size=4, left_context=1, smallest=4)
     hidden = chunks.downsampled(2).hidden(6, torch.device("cpu"))
     assert torch.equal(hidden, chunks.hidden(12, torch.device("cpu"))[::2, ::2])
     assert (~hidden).int().tolist() == [

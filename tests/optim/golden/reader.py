@@ -133,7 +133,7 @@ def arrays(stem: str) -> Arrays:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One case of the manifest in one floating-point type, "f64" or "f32"."""
+    """One case of the manifest in one floating-point type: "f64", "f32", or "bf16" for what the reference has in it."""
 
     optimizer: str
     name: str
@@ -141,7 +141,7 @@ class Trajectory:
     inputs: str
     hyper: dict[str, Any]
     steps: tuple[int, ...]
-    f32_gap: float
+    gap: float
 
     @property
     def dtype(self) -> torch.dtype:
@@ -151,7 +151,9 @@ class Trajectory:
     @property
     def tolerance(self) -> float:
         """Largest relative difference that rounding explains."""
-        return 1e-10 if self.kind == "f64" else max(1e-5, 2 * self.f32_gap)
+        if self.kind == "bf16":
+            return max(1e-3, 20 * self.gap)
+        return 1e-10 if self.kind == "f64" else max(1e-5, 2 * self.gap)
 
     def largest_difference(self, step: int, params: dict[str, torch.Tensor]) -> float:
         """Return max |got − want| / max |want| over all tensors after ``step`` steps; infinite if NaNs differ."""
@@ -189,7 +191,7 @@ def trajectories(optimizer: str) -> Iterator[Trajectory]:
                     name=case["name"],
                     kind=kind,
                     inputs=case["inputs"],
-                    hyper=case["hyper"],
+                    hyper={**case["hyper"], **case.get("by_dtype", {}).get(kind, {})},
                     steps=tuple(case["steps"]),
-                    f32_gap=case["f32_gap"],
+                    gap=case.get(f"{kind}_gap", case["f32_gap"]),
                 )

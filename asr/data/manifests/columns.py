@@ -1,0 +1,79 @@
+"""Which column of a table is what: by the names that common corpora and tools use, or as the user says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+# of several that a table has, the first counts
+ALIASES = {
+    "audio": ("audio", "audio_filepath", "audio_path", "path", "file_name", "filename", "file", "wav"),
+    "text": ("text", "sentence", "transcript", "transcription", "normalized_text"),
+    "speaker": ("speaker", "speaker_id", "client_id"),
+    "start": ("start", "offset"),
+    "end": ("end",),
+    "duration": ("duration",),
+    "language": ("language", "lang"),
+    "split": ("split",),
+    "id": ("id",),
+}
+REQUIRED = ("audio", "text")
+TIMES = ("start", "end", "duration")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table that are read.
+
+    Attributes:
+        names: column by what it is, a key of ``ALIASES``.
+        unused: the other columns.
+    """
+
+    names: Mapping[str, str]
+    unused: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        used = ", ".join(what if what == name else f"{what} from {name!r}" for what, name in self.names.items())
+        return f"{used}; not used: {', '.join(self.unused)}" if self.unused else used
+
+
+def find_columns(
+    where: str, header: Sequence[str], given: Mapping[str, str] | None = None, may_lack: bool = False
+) -> Columns:
+    """Return which columns are read.
+
+    Args:
+        where: file and line of the header, for messages.
+        header: names of all columns.
+        given: columns that the user names, ``data.columns``.
+        may_lack: those that are given may be missing, as in another table than that of training.
+
+    Raises:
+        ValueError: a column is missing.
+    """
+    given = given or {}
+    if unknown := given.keys() - ALIASES.keys():
+        raise ValueError(
+            f"data.columns.{min(unknown)}: there is no such column to name; allowed are {', '.join(ALIASES)}"
+        )
+    known = {name.strip().lower(): name for name in reversed(header)}
+    names = {}
+    for what, aliases in ALIASES.items():
+        named = given.get(what)
+        if named is not None and named not in header and not may_lack:
+            raise ValueError(
+                f"{where}: data.columns.{what}: there is no column {named!r}; there are {', '.join(header)}"
+            )
+        name = named if named in header else next((known[alias] for alias in aliases if alias in known), None)
+        if name is not None:
+            names[what] = name
+    if "start" not in names and "end" not in names:
+        names.pop("duration", None)  # of the whole file, which says it itself
+    if missing := [what for what in REQUIRED if what not in names]:
+        raise ValueError(
+            f"{where}: no column is known to be {' or '.join(missing)}; there are {', '.join(header)}. Name them: "
+            f"data.columns={{{', '.join(f'{what}: COLUMN' for what in missing)}}}, or in the header: "
+            f"{', '.join(REQUIRED)}, and optionally {', '.join(what for what in ALIASES if what not in REQUIRED)}"
+        )
+    return Columns(names, [name for name in header if name not in names.values()])

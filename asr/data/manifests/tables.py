@@ -1,0 +1,192 @@
+"""Reads a table of recordings and transcripts: TSV, CSV, lines of JSON, or LJSpeech's fields between bars."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asr.console import PlainConsole, track
+from asr.data.manifests.columns import Columns, find_columns
+from asr.data.manifests.rows import Row
+from asr.data.manifests.source_files import read_lines
+from asr.data.manifests.splits import split_of
+
+TABLES = (".tsv", ".csv", ".json", ".jsonl")
+JSON = (".json", ".jsonl")
+# where the audio of a table may lie, and the ending that its names may lack: Common Voice, LJSpeech
+FOLDERS, ENDINGS = ("", "clips", "wavs", "wav", "audio"), ("", ".wav", ".flac", ".mp3")
+NUM_LOOKED_FOR = 20  # first rows, some of whose audio may be missing
+LJSPEECH = ("id", "text", "normalized_text")
+
+FindColumns = Callable[[Sequence[str]], Columns]
+Record = tuple[int, Mapping[str, Any]]
+console = PlainConsole()
+
+
+def ending(path: Path) -> str:
+    """Return the ending of a file that says its format, without that of compression."""
+    return Path(path.name.removesuffix(".gz")).suffix
+
+
+def read_table(path: Path, given: Mapping[str, str] | None = None, may_lack: bool = False) -> list[Row]:
+    """Read a table, and print how it was read.
+
+    A TSV has no quoting, a CSV has quotation marks; both have a header, unless a CSV has two or three fields between
+    bars, as LJSpeech's. Lines of JSON hold an object each. Audio paths are relative to the table, or to a folder of
+    ``FOLDERS`` beside it. UTF-8.
+
+    Args:
+        path: of the table.
+        given: columns, by what they are, that the user names.
+        may_lack: as of `find_columns`.
+
+    Raises:
+        ValueError: the table is malformed; the message names the file and the line.
+    """
+    read = _json_records if ending(path) in JSON else _delimited_records
+    columns, records = read(path, lambda header: find_columns(f"{path}, line 1", header, given, may_lack))
+    found = [(number, fields) for number, fields in track(records, f"reading {path.name}", transient=True)]
+    names = [fields.get(columns.names["audio"]) for _, fields in found[:NUM_LOOKED_FOR]]
+    folder, suffix = _place(path.parent, [str(name).strip() for name in names if name])
+    rows = [row_of(f"{path}, line {number}", fields, columns.names, folder, suffix) for number, fields in found]
+    place = "" if folder == path.parent else f" (in {folder.name}/)"
+    console.print_line(f"{path}: a table of {len(rows)} rows{place}: {columns}")
+    return rows
+
+
+def is_lhotse(path: Path) -> bool:
+    """Return whether the first object of a file of JSON lines is a cut of lhotse."""
+    _, first = next(_json_objects(path), (1, {}))
+    return "type" in first or "recording" in first or "supervisions" in first
+
+
+def _json_objects(path: Path) -> Iterator[Record]:
+    for number, line in enumerate(read_lines(path), start=1):
+        if number == 1 and line.lstrip().startswith("["):
+            raise ValueError(
+                f"{path} is one list; write an object on each line: jq -c '.[]' {path.name} > {path.stem}.jsonl"
+            )
+        if line.strip():
+            try:
+                fields = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: this is no JSON: {error}") from error
+            if not isinstance(fields, dict):
+                raise ValueError(f'{path}, line {number}: a line must hold one object, as {{"audio": …}}')
+            yield number, fields
+
+
+def _json_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator[Record]]:
+    found = list(_json_objects(path))
+    # not the first object alone: another may be the first part of a file
+    return find(list(dict.fromkeys(name for _, fields in found for name in fields))), iter(found)
+
+
+def _delimited_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator[Record]]:
+    # str.splitlines would split at U+2028 too, which a transcript may hold
+    text = read_lines(path)
+    first = next(read_lines(path), "")
+    is_csv = ending(path) == ".csv"
+    has_bars = is_csv and "|" in first and "," not in first.partition("|")[0]
+    plain = {"delimiter": "|" if has_bars else "\t", "quoting": csv.QUOTE_NONE}
+    lines = csv.reader(text, **({} if is_csv and not has_bars else plain))  # type: ignore[arg-type]
+    try:
+        header = [name.strip() for name in next(lines, [])]
+    except csv.Error as error:
+        raise ValueError(f"{path}, line 1: {error}") from error
+    if (
+        has_bars
+        and len(header) in (2, 3)
+        and not {"text", "transcription", "sentence"} & {name.lower() for name in header}
+    ):
+        lines = csv.reader(read_lines(path), **plain)  # type: ignore[arg-type]
+        header = list(LJSPEECH[: len(header)])
+        columns = Columns({"audio": "id", "text": header[-1]}, header[1:-1])
+    else:
+        columns = find(header)
+
+    def records() -> Iterator[Record]:
+        try:
+            for fields in lines:
+                if not any(field.strip() for field in fields):
+                    continue
+                if len(fields) != len(header):
+                    raise ValueError(
+                        f"{path}, line {lines.line_num}: {len(fields)} fields, the header has {len(header)} "
+                        f"({', '.join(header)})"
+                    )
+                yield lines.line_num, dict(zip(header, fields, strict=True))
+        except csv.Error as error:  # such as a quotation mark that is never closed
+            raise ValueError(f"{path}, line {lines.line_num}: {error}") from error
+
+    return columns, records()
+
+
+def _place(folder: Path, names: Sequence[str]) -> tuple[Path, str]:
+    """Return the folder that audio paths start from, and what they lack at their end."""
+    places = ((folder / below, suffix) for below in FOLDERS for suffix in ENDINGS)
+    exists = (place for place in places if any(os.path.isfile(f"{place[0] / name}{place[1]}") for name in names))
+    return next(exists, (folder, ""))
+
+
+def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], folder: Path, suffix: str = "") -> Row:
+    """Return the row of a record.
+
+    Args:
+        where: file and line, for messages.
+        fields: of the record.
+        columns: names of the fields by what they are.
+        folder: that the path of the audio starts from.
+        suffix: that the path lacks.
+
+    Raises:
+        ValueError: a field is not of its type, no audio is named, or there is no such split.
+    """
+    texts = {what: _text(where, name, fields.get(name)) for what, name in columns.items()}
+    name = texts["audio"].strip()
+    if not name:
+        raise ValueError(f"{where}: no audio is named; give a path relative to the table, or absolute")
+    split = unicodedata.normalize("NFC", texts.get("split", "").strip().lower()) or None
+    if split is not None and split_of(split) is None:
+        raise ValueError(f"{where}: there is no split {split!r}; allowed are train, dev… and test…")
+    start_s, end_s, duration_s = (
+        _seconds(where, columns.get(what, ""), texts.get(what)) for what in ("start", "end", "duration")
+    )
+    start_s = start_s or 0.0
+    return Row(
+        stem=name if suffix else str(Path(name).with_suffix("")),
+        audio=folder / f"{os.path.expanduser(name)}{suffix}",  # Path.expanduser raises an error on an unknown user
+        text=texts["text"],
+        where=where,
+        speaker=texts.get("speaker", "").strip() or None,
+        split=split,
+        id=texts.get("id", "").strip() or None,
+        start_s=start_s,
+        end_s=end_s if end_s is not None or duration_s is None else start_s + duration_s,
+        language=texts.get("language", "").strip() or None,
+    )
+
+
+def _text(where: str, name: str, value: Any) -> str:
+    """Return a field as text; numbers are text too."""
+    if isinstance(value, dict) and "path" in value:  # of Hugging Face
+        value = value["path"]
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    raise ValueError(f"{where}: {name} must be text, given {str(value)[:80]!r}")
+
+
+def _seconds(where: str, name: str, value: str | None) -> float | None:
+    if value is None or not value.strip():
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError(f"{where}: {name} must be a number of seconds, given {value!r}") from None

@@ -1,0 +1,241 @@
+"""Corpora as people have them: every layout of docs/data.md is read, with its splits, texts and speakers."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from asr.data.manifests.import_manifests import import_manifests, manifest_files
+from asr.data.preparation.cuts import evaluation_cuts
+from tests.data.corpora import SPEC
+
+LONG_GRID = """File type = "ooTextFile"
+Object class = "TextGrid"
+xmin = 0
+xmax = 1
+tiers? <exists>
+size = 2
+item []:
+    item [1]:
+        class = "IntervalTier"
+        name = "phones"
+        xmin = 0
+        xmax = 1
+        intervals: size = 1
+        intervals [1]:
+            xmin = 0
+            xmax = 1
+            text = "AY1"
+    item [2]:
+        class = "IntervalTier"
+        name = "words"
+        xmin = 0
+        xmax = 1
+        intervals: size = 3
+        intervals [1]:
+            xmin = 0
+            xmax = 0.5
+            text = "he said"
+        intervals [2]:
+            xmin = 0.5
+            xmax = 0.6
+            text = ""
+        intervals [3]:
+            xmin = 0.6
+            xmax = 1
+            text = ""hi""
+"""
+SHORT_GRID = 'File type = "ooTextFile"\n"TextGrid"\n\n0\n1\n<exists>\n1\n"IntervalTier"\n"a"\n0\n1\n1\n0\n1\n"grüß"\n'
+
+
+def rows(header: str, *lines: str) -> str:
+    return "\n".join([header, *lines, ""])
+
+
+def objects(*fields: dict) -> str:
+    return "".join(json.dumps(one) + "\n" for one in fields)
+
+
+def of(column: str, *names: str, text: str = "text") -> str:
+    return objects(*({column: name, text: "hi"} for name in names))
+
+
+# files (audio of one second where the content is empty), source below the folder, columns, and what is read: the ids
+# of each split
+LAYOUTS = {
+    "a folder of tables with splits": (
+        {"a.wav": "", "b.wav": "", "c.wav": "", "train.tsv": rows("audio\ttext", "a.wav\thi")}
+        | {"valid.csv": rows("audio,text", "b.wav,hi"), "test.jsonl": of("audio", "c.wav")},
+        ".", None, {"train": ["a"], "dev": ["b"], "test": ["c"]},
+    ),
+    "a list, whose names say the splits": (
+        {"a.wav": "", "b.wav": "", "train_manifest.json": of("audio_filepath", "a.wav")}
+        | {"val.json": of("audio", "b.wav")},
+        ["train_manifest.json", "val.json"], None, {"train": ["a"], "dev": ["b"]},
+    ),
+    "several test sets": (
+        {f"{name}.wav": "" for name in "abcd"} | {f"{name}.json": of("audio", f"{name}.wav") for name in "abcd"},
+        {"train": "a.json", "val": ["b.json"], "test": ["c.json", "d.json"]}, None,
+        {"train": ["a"], "dev": ["b"], "test-c": ["c"], "test-d": ["d"]},
+    ),
+    "equal names in two folders": (
+        {"x/1.wav": "", "y/1.wav": ""} | {f"{name}/all.tsv": rows("path\tsentence", "1.wav\thi") for name in "xy"},
+        {"train": ["x/all.tsv"], "dev": "y/all.tsv"}, None, {"train": ["x/1"], "dev": ["y/1"]},
+    ),
+    "files that differ in their ending": (
+        {"a.wav": "", "a.flac": "", "t.tsv": rows("file\ttranscript", "a.wav\thi", "a.flac\thi")},
+        "t.tsv", None, {"all": ["a.wav", "a.flac"]},
+    ),
+    "columns of one's own": (
+        {"a.wav": "", "t.csv": rows("my_path,my_text,text,who", "a.wav,hi,no,anna")},
+        "t.csv", {"audio": "my_path", "text": "my_text", "speaker": "who"}, {"all": ["a"]},
+    ),
+    "parts of files": (
+        {"a.wav": "", "t.csv": rows("filename,transcription,offset,duration", "a.wav,hi,0,0.25", "a.wav,hi,0.5,0.25")},
+        "t.csv", None, {"all": ["a-1", "a-2"]},
+    ),
+    "LJSpeech": (
+        {"wavs/LJ.1-1.wav": "", "wavs/b.wav": "", "metadata.csv": 'LJ.1-1|1 "hi"|hi\nb|hi|hi\n'},
+        ".", None, {"all": ["LJ.1-1", "b"]},
+    ),
+    "Common Voice": (
+        {f"clips/{name}.mp3": "" for name in "ab"}
+        | {f"{split}.tsv": rows("client_id\tpath\tsentence\tup_votes", f"anna\t{name}.mp3\thi\t2")
+           for split, name in (("train", "a"), ("dev", "b"), ("validated", "a"))},
+        ".", None, {"train": ["a"], "dev": ["b"]},
+    ),
+    "an audiofolder with folders of splits": (
+        {f"{split}/1.wav": "" for split in ("train", "validation")}
+        | {"train/metadata.csv": rows("file_name,transcription", "1.wav,hi")}
+        | {"validation/metadata.jsonl": of("file_name", "1.wav", text="transcription")},
+        ".", None, {"dev": ["validation/1"], "train": ["train/1"]},
+    ),
+    "an audiofolder with one table": (
+        {"test/1.wav": "", "train/1.wav": ""}
+        | {"metadata.csv": rows("file_name,text", "train/1.wav,hi", "test/1.wav,hi")},
+        ".", None, {"train": ["train/1"], "test": ["test/1"]},
+    ),
+    "transcripts beside audio": (
+        {"x/a.wav": "", "x/a.txt": "hi\n", "b.flac": "", "b.lab": "hi", "c.WAV": "", "c.lab": "0 10000 hi\n"},
+        ".", None, {"all": ["b", "c", "x/a"]},
+    ),
+    "transcripts in folders of splits": (
+        {f"{split}/a.wav": "" for split in ("train", "dev")} | {f"{split}/a.txt": "hi" for split in ("train", "dev")},
+        ".", None, {"dev": ["dev/a"], "train": ["train/a"]},
+    ),
+    "LibriSpeech": (
+        {f"L/{part}/7/1/7-1-0.flac": "" for part in ("train-clean-5", "dev-clean-2")}
+        | {f"L/{part}/7/1/7-1.trans.txt": "7-1-0 hi\n" for part in ("train-clean-5", "dev-clean-2")},
+        "L", None, {"dev-clean-2": ["dev-clean-2/7/1/7-1-0"], "train": ["train-clean-5/7/1/7-1-0"]},
+    ),
+    "VoxForge": (
+        {"anna-1/wav/a1.wav": "", "anna-1/etc/PROMPTS": "anna-1/mfc/a1 hi\n"}, ".", None, {"all": ["anna-1/wav/a1"]},
+    ),
+}  # fmt: skip
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if content:
+            path.write_text(content, encoding="utf-8")
+        else:
+            soundfile.write(path, np.zeros(8000), 8000, format=path.suffix[1:].upper())
+
+
+def below(folder: Path, source):
+    if isinstance(source, str):
+        return str(folder / source)
+    if isinstance(source, list):
+        return [str(folder / name) for name in source]
+    return {split: below(folder, names) for split, names in source.items()}
+
+
+@pytest.mark.parametrize(("files", "source", "columns", "expected"), LAYOUTS.values(), ids=LAYOUTS)
+def test_a_layout_is_read_with_its_splits(files, source, columns, expected, tmp_path, capsys):
+    write(tmp_path, files)
+    imported = import_manifests(below(tmp_path, source), columns=columns)
+    found = {split: [one.id for one in manifests.supervisions] for split, manifests in imported.splits.items()}
+    assert found == expected
+    assert {one.text for manifests in imported.splits.values() for one in manifests.supervisions} == {"hi"}
+    assert imported.dropped == []
+    assert " rows" in (said := capsys.readouterr().out) or " utterances" in said
+    if source == ".":
+        assert {path.name for path in manifest_files(tmp_path)} <= {Path(name).name for name in files}
+        assert manifest_files(tmp_path)
+
+
+def test_speakers_are_those_of_columns_and_folders(tmp_path):
+    for name, expected in (("columns of one's own", "anna"), ("LibriSpeech", "7"), ("VoxForge", "anna-1")):
+        files, source, columns, _ = LAYOUTS[name]
+        write(tmp_path / name, files)
+        imported = import_manifests(below(tmp_path / name, source), columns=columns)
+        assert {one.speaker for found in imported.splits.values() for one in found.supervisions} == {expected}
+
+
+@pytest.mark.parametrize(("grid", "text"), [(LONG_GRID, 'he said "hi"'), (SHORT_GRID, "grüß")])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_text_grids_give_the_words_of_their_tier(grid, text, encoding, tmp_path):
+    write(tmp_path, {"a.wav": ""})
+    (tmp_path / "a.TextGrid").write_text(grid.replace('""hi""', '"""hi"""'), encoding=encoding)
+    (segment,) = import_manifests(tmp_path).splits["all"].supervisions
+    assert segment.text == text
+
+
+@pytest.mark.parametrize(
+    ("files", "source", "columns", "names"),
+    [
+        ({"t.tsv": rows("audio\tmood", "a.wav\thi")}, "t.tsv", None, ["t.tsv, line 1", "data.columns", "mood"]),
+        ({"t.tsv": rows("audio\ttext", "a.wav\thi")}, "t.tsv", {"text": "x"}, ["data.columns.text", "'x'", "audio"]),
+        ({"t.jsonl": objects({"audio": "a.wav", "text": [1]})}, "t.jsonl", None, ["t.jsonl, line 1", "text"]),
+        ({"t.csv": rows("audio,text,start", "a.wav,hi,x")}, "t.csv", None, ["t.csv, line 2", "start", "'x'"]),
+        ({"train.tsv": "a", "more.tsv": "a"}, ["train.tsv", "more.tsv"], None, ["more.tsv", "no split"]),
+        ({"t.tsv": "a"}, {"tset": "t.tsv"}, None, ["tset", "test"]),
+        ({"x/t.tsv": "a", "x/test/t.tsv": "a"}, {"test": ["x/t.tsv", "x/t.tsv"]}, None, ["test-t"]),
+        ({"t.tsv": rows("audio\ttext\tsplit", "a.wav\thi\ttest")}, {"train": "t.tsv"}, None, ["t.tsv, line 2", "test"]),
+        ({"a.TextGrid": "x", "a.wav": ""}, ".", None, ["a.TextGrid"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused_by_its_place(files, source, columns, names, tmp_path):
+    write(tmp_path, files)
+    with pytest.raises(ValueError, match=re.escape(names[0])) as refused:
+        import_manifests(below(tmp_path, source), columns=columns)
+    assert [name for name in names if name not in str(refused.value)] == []
+
+
+def test_a_manifest_to_decode_may_have_the_columns_of_training_or_usual_ones(tmp_path):
+    write(
+        tmp_path, {"a.wav": "", "t.tsv": rows("audio\twords", "a.wav\thi"), "u.tsv": rows("audio\ttext", "a.wav\thi")}
+    )
+    for name in ("t.tsv", "u.tsv"):
+        cuts, _, _ = evaluation_cuts(tmp_path / name, str, SPEC.features, columns={"text": "words"})
+        assert [cut.supervisions[0].text for cut in cuts] == ["hi"]
+
+
+@pytest.mark.parametrize("split", ["validation", None])
+def test_saved_datasets_are_read_with_the_audio_that_they_hold(split, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    write(tmp_path, {"a.wav": ""})
+    folder = tmp_path / "saved" / (split or "")
+    folder.mkdir(parents=True)
+    encoded = {"bytes": (tmp_path / "a.wav").read_bytes(), "path": "a.wav"}
+    saved = pyarrow.Table.from_pylist(
+        [{"audio": one, "sentence": "hi"} for one in (encoded, {"path": str(tmp_path / "a.wav")})]
+    )
+    with pyarrow.ipc.new_stream(folder / "data.arrow", saved.schema) as stream:
+        stream.write_table(saved)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+    if split:
+        (tmp_path / "saved" / "dataset_dict.json").write_text(json.dumps({"splits": [split]}))
+    imported = import_manifests(tmp_path / "saved", audio_dir=tmp_path / "audio")
+    assert [*imported.splits] == ["dev" if split else "all"]
+    (found,) = imported.splits.values()
+    assert [(one.id, one.text, one.duration) for one in found.supervisions] == [
+        (f"{split or 'all'}-{number}", "hi", 1.0) for number in ("000001", "000002")
+    ]
+    with pytest.raises(ValueError, match="saved"):
+        import_manifests(tmp_path / "saved")
