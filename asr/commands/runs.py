@@ -22,7 +22,7 @@ from asr.compare.inputs.system_names import name_systems
 from asr.config.help import CONFIGS
 from asr.console import PlainConsole
 from asr.errors import ConfigError
-from asr.evaluation.formatting import count, percent, shortened
+from asr.evaluation.formatting import count, percent, shortened, shortlist
 from asr.evaluation.metrics_csv import best_dev_wer
 from asr.nested import at
 from asr.run_folder import FAILED, UPDATE_FILE, newest_update
@@ -65,17 +65,20 @@ class ListedRun:
 
 def run(options: DictConfig) -> None:
     """Print the runs, and how to delete checkpoints that nobody needs."""
-    folder = named_path(options.folder)
-    if not folder.is_dir():
-        raise ConfigError(f"folder: there is no folder {str(folder)!r}")
+    folders = [
+        named_path(one) for one in ([options.folder] if isinstance(options.folder, str | int) else options.folder)
+    ]
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"folder: there is no folder {str(folder)!r}")
     found, problems = [], []
-    for path in run_folders(folder):
+    for path in dict.fromkeys(path for folder in folders for path in run_folders(folder)):
         try:
             found.append(read_run(path))
         except (ValueError, OSError) as error:
             problems.append(f"{path} is left out: {error}")
     if not found and not problems:
-        raise ConfigError(f"folder: no run in {str(folder)!r}; the folder of a run has {' and '.join(FILES)}")
+        raise ConfigError(f"folder: no run in {shortlist(folders)}; the folder of a run has {' and '.join(FILES)}")
     rows = [_row(one, system) for one, system in zip(found, name_systems(found)[0], strict=True)]
     rows.sort(key=lambda row: _sort_key(row, options.sort))
     if options.output_format == "json":

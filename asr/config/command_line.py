@@ -32,6 +32,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "convert": ("model", "bpe_model", "output"),
     "export": ("run", "output"),
     "compare": ("runs",),
+    "runs": ("folder",),
 }
 ADDED = ("command-line", "hydra.searchpath in command-line")  # how Hydra names who has added a folder of configs
 

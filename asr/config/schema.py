@@ -176,7 +176,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "logger": dict[str, Options | None] | None,
     },
     "runs": {
-        "folder": Place,
+        "folder": Places,
         "sort": Literal[
             "started", "run", "recipe", "system", "seed", "updates", "wer_dev", "wer_test", "status", "size_mb"
         ],
