@@ -59,6 +59,10 @@ class SpeechRecognizer:
 
     restored: Restored
 
+    def __repr__(self) -> str:
+        checkpoint = self.restored.checkpoint
+        return f"SpeechRecognizer({str(checkpoint.path)!r}, update={checkpoint.update})"
+
     def transcribe(
         self, audio: Audio | Iterable[Audio], max_segment_s: float | None = None, rate_hz: int | None = None
     ) -> list[Transcript]:
