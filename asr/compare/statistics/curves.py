@@ -83,14 +83,14 @@ def finite_points(curve: Curve, axis: Axis, *, smoothed: bool = False) -> tuple[
 
 @dataclass(frozen=True)
 class DevCurve:
-    """A run's WER over training; between two validations its logarithm is a straight line.
+    """A run's WER, or its loss on dev, over training; between two validations its logarithm is a straight line.
 
-    N points, the first at the start of training: a run begins at a WER of 1, where nothing is recognized. A WER of 0
-    has no logarithm: the line to it is one of WERs.
+    N points, the first at the start of training: a run begins at a WER of 1, where nothing is recognized; its loss
+    there is taken to be that of the first validation. A WER of 0 has no logarithm: the line to it is one of WERs.
 
     Attributes:
         times: (N,) updates or seconds.
-        wers: (N,) fractions.
+        wers: (N,) fractions, or losses.
     """
 
     times: Array
@@ -101,6 +101,8 @@ class DevCurve:
         reached = np.flatnonzero(self.wers <= target_wer)
         if not len(reached):
             return np.inf
+        if reached[0] == 0:
+            return float(self.times[1])  # a loss; what it was before its first validation is not known
         before, after = self.wers[reached[0] - 1], self.wers[reached[0]]
         share = (before - target_wer) / before
         if after > 0:
@@ -126,12 +128,13 @@ class DevCurve:
         return float(np.trapezoid(wers, np.append(self.times[inside], end)) / end)
 
 
-def dev_curve(run: Run, axis: Axis) -> DevCurve | None:
+def dev_curve(run: Run, axis: Axis, metric: str = DEV_WER) -> DevCurve | None:
     """Return the curve of a run; None if it has logged none."""
-    if DEV_WER not in run.curves:
+    if metric not in run.curves:
         return None
-    times, wers = finite_points(run.curves[DEV_WER], axis)
+    times, values = finite_points(run.curves[metric], axis)
     later = times > 0
     if not later.any():
         return None
-    return DevCurve(np.append(0.0, times[later]), np.append(1.0, wers[later]))
+    times, values = times[later], values[later]
+    return DevCurve(np.append(0.0, times), np.append(1.0 if metric == DEV_WER else values[0], values))

@@ -22,14 +22,15 @@ Values = Mapping[str, Mapping[int, float]]
 
 def times_to_target(
     runs: Sequence[Run],
-    target_wer: float,
+    target: float,
     axis: Axis,
     level: float,
     baseline: str | None = None,
     unfinished: Collection[tuple[str, int]] = (),
     only_with: str | None = None,
+    metric: str = DEV_WER,
 ) -> TimesToTarget | None:
-    """Return when the runs of each system first had a WER of at most ``target_wer``; None if runs logged no times.
+    """Return when each system first had a WER, or loss, of at most ``target``; None if runs logged no times.
 
     A run that never has it, maybe because it failed, is not left out: its time t lies beyond the budget T that all runs
     had. So min(t, T) is compared: its geometric mean over seeds, and ratios of two. Systems that never reach the target
@@ -37,12 +38,13 @@ def times_to_target(
 
     Args:
         runs: of all systems, one per seed; those without a curve of the WER are left out.
-        target_wer: a fraction below 1.
+        target: of a WER, a fraction below 1.
         axis: unit of the times.
         level: of intervals and verdicts.
         baseline: system that the others are compared with; None, or one without times: the fastest.
         unfinished: systems and seeds of runs that have failed.
         only_with: test only pairs with this system; None: all pairs.
+        metric: curve that is to fall to the target.
 
     Reference:
         Royston and Parmar 2013, "Restricted mean survival time: an alternative to the hazard ratio for the design and
@@ -50,13 +52,13 @@ def times_to_target(
         mean of min(t, T). Differs: its logarithm is averaged, over pairs of seeds, and no survival curve is needed,
         because all runs are followed up to T.
     """
-    curves = _curves(runs, axis)
+    curves = _curves(runs, axis, metric)
     if curves is None:
         return None
     budget = _common_end(curves, axis)
     found: dict[str, dict[int, float]] = defaultdict(dict)
     for run, curve in curves:
-        found[run.system][run.seed] = curve.first_time(target_wer)
+        found[run.system][run.seed] = curve.first_time(target)
     for system, seed in unfinished:
         if system in found:
             found[system].setdefault(seed, math.inf)
@@ -142,10 +144,10 @@ def _has_learned(run: Run, curve: DevCurve) -> bool:
     return any(tested) if tested else bool(curve.wers.min() < 1)
 
 
-def _curves(runs: Sequence[Run], axis: Axis) -> list[tuple[Run, DevCurve]] | None:
+def _curves(runs: Sequence[Run], axis: Axis, metric: str = DEV_WER) -> list[tuple[Run, DevCurve]] | None:
     """Return the runs that were validated, with their curves; None if there are none, or one lacks times."""
-    validated = [run for run in runs if DEV_WER in run.curves]
-    found = [(run, curve) for run in validated if (curve := dev_curve(run, axis)) is not None]
+    validated = [run for run in runs if metric in run.curves]
+    found = [(run, curve) for run in validated if (curve := dev_curve(run, axis, metric)) is not None]
     return found if found and len(found) == len(validated) else None
 
 
