@@ -1,0 +1,153 @@
+"""Entries of the benchmark: folders with what was run, each run's curve, cost and errors per utterance.
+
+``benchmark/v1/TASK/utterances.tsv`` has id, speaker and words of the utterances of the test set, which all entries
+share; ``benchmark/v1/TASK/RULESET/NAME/`` has ``entry.yaml`` and ``runs.jsonl``, and the source of the optimizer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from asr.benchmark.rules import fixed_part, free_part
+from asr.compare.inputs.run_files import read_run
+from asr.compare.inputs.run_folders import read_runs
+from asr.compare.inputs.runs import Cost, Curve, Run, SetErrors
+from asr.compare.statistics.curves import DEV_WER
+from asr.errors import ConfigError
+from asr.evaluation import wer
+from asr.nested import flatten
+from asr.plain_data import read_yaml
+from asr.safe_io import write_whole
+
+DEV_LOSS = "val/dev/loss"
+TEST = "test"
+ABOUT, RUNS, UTTERANCES = "entry.yaml", "runs.jsonl", "utterances.tsv"
+DIGITS = 5  # of stored losses
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An optimizer with its settings on one task.
+
+    Attributes:
+        folder: ``TASK/RULESET/NAME``, or ``…/NAME/reproduced``.
+        about: what ``entry.yaml`` says.
+        lines: of ``runs.jsonl``, by seed; those of failed runs have only a seed and how it failed.
+    """
+
+    folder: Path
+    about: Mapping[str, Any]
+    lines: Sequence[Mapping[str, Any]]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The finished runs, as a comparison takes them."""
+        ids, speakers, words = zip(*read_utterances(self.folder.parent.parent / UTTERANCES), strict=True)
+        shared = {"ids": ids, "speakers": speakers, "words": tuple(map(int, words))}
+        return [self._run(line, shared) for line in self.lines if "errors" in line]
+
+    def _run(self, line: Mapping[str, Any], shared: Mapping[str, Any]) -> Run:
+        learned = line["depends_on_audio"]
+        errors = SetErrors(**shared, errors=tuple(line["errors"]), depends_on_audio=learned)
+        updates = tuple(line["updates"])
+        return Run(
+            folder=self.folder,
+            system=self.about["name"],
+            seed=line["seed"],
+            sets={TEST: errors},
+            curves={name: Curve(updates, (), tuple(line[key])) for name, key in CURVES.items()},
+            cost=Cost(**line["cost"]),
+        )
+
+    @property
+    def failed(self) -> list[tuple[str, int]]:
+        """Name and seed of each run that failed by itself."""
+        return [(self.about["name"], line["seed"]) for line in self.lines if "failed" in line]
+
+
+CURVES = {DEV_LOSS: "dev_loss", DEV_WER: "dev_wer"}
+
+
+def read_entry(folder: Path) -> Entry:
+    """Read an entry.
+
+    Raises:
+        ValueError: a file does not exist or is damaged.
+    """
+    text = (folder / RUNS).read_text(encoding="utf-8") if (folder / RUNS).exists() else ""
+    lines = [json.loads(line) for line in text.splitlines()]
+    return Entry(folder, read_yaml(folder / ABOUT), sorted(lines, key=lambda line: line["seed"]))
+
+
+def read_utterances(path: Path) -> list[list[str]]:
+    """Return id, speaker and number of words of each utterance of a test set."""
+    return [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def entries_of(folder: Path) -> list[Entry]:
+    """Return the entries of ``TASK/RULESET``, by name."""
+    return [read_entry(path.parent) for path in sorted(folder.glob(f"*/{ABOUT}"))]
+
+
+def write_runs(folder: Path, about: Mapping[str, Any], run_dirs: Iterable[Path], failed: Mapping[Path, str]) -> Entry:
+    """Write what the runs of an entry have measured.
+
+    Args:
+        folder: of the entry.
+        about: what ``entry.yaml`` is to say beside what the runs tell.
+        run_dirs: folders of finished runs.
+        failed: how each run failed that did, by folder.
+
+    Raises:
+        ConfigError: the runs were tested on other utterances than the entries before.
+    """
+    lines: list[dict[str, Any]] = []
+    told: dict[str, Any] = {}
+    for path in run_dirs:
+        (run,) = read_runs([path]).runs
+        summary = read_run(path).summary
+        _settle_utterances(folder.parent.parent / UTTERANCES, run.sets[TEST])
+        curve = run.curves[DEV_LOSS]
+        told = {
+            "data": summary["data"],
+            "references": run.sets[TEST].references,
+            "scorer": hashlib.sha256(Path(wer.__file__).read_bytes()).hexdigest()[:16],
+            "fixed": fixed_part(summary["system"]),
+        }
+        lines.append(
+            {
+                "seed": run.seed,
+                "study": run.study,
+                "settings": free_part(flatten(read_run(path).config)),
+                "updates": curve.updates,
+                "dev_loss": [float(f"{value:.{DIGITS}g}") for value in curve.values],
+                "dev_wer": [float(f"{value:.{DIGITS}g}") for value in run.curves[DEV_WER].values],
+                "errors": run.sets[TEST].errors,
+                "depends_on_audio": run.sets[TEST].depends_on_audio,
+                "cost": asdict(run.cost),
+                **{key: summary[key] for key in ("commit", "date", "machine", "python", "versions")},
+            }
+        )
+    lines += [{"seed": read_run(path).config["seed"], "failed": why} for path, why in failed.items()]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / ABOUT, yaml.safe_dump({**about, **told}, sort_keys=False, allow_unicode=True, width=1000))
+    ordered = sorted(lines, key=lambda line: line["seed"])
+    write_whole(folder / RUNS, "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in ordered))
+    return read_entry(folder)
+
+
+def _settle_utterances(path: Path, errors: SetErrors) -> None:
+    utterances = zip(errors.ids, errors.speakers, errors.words, strict=True)
+    rows = [[name, speaker or "", str(words)] for name, speaker, words in utterances]
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, "".join("\t".join(row) + "\n" for row in rows))
+    elif read_utterances(path) != rows:
+        raise ConfigError(f"the runs were tested on other utterances than {path} has: check data.source")

@@ -1,0 +1,167 @@
+"""The page of the benchmark: for each task and ruleset the groups, the verdicts and the cost of each entry."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asr.benchmark.entries import Entry
+from asr.benchmark.rules import BASELINE, LEVEL, TASKS, VERSION
+from asr.benchmark.verdicts import COMPARISON, Verdicts, benchmark_verdicts, comparison_text, status
+from asr.compare.plots.drawing import Plot
+from asr.compare.plots.interval_plots import plot_differences
+from asr.compare.plots.line_styles import line_styles
+from asr.compare.report.pages import render
+from asr.compare.report.tables import SYSTEM, Cell, Column, Table, interval_cell, mean_cell, verdict_cell
+from asr.evaluation.formatting import count, number, points, ratio, shortlist
+from asr.safe_io import write_whole
+
+COSTS = "costs.json"
+TEXTS = ("known.md",)  # written by people
+NAMES = {"as_shipped": "as shipped", "tuned": "tuned"}
+
+
+def write_pages(root: Path, pages: Path) -> list[Path]:
+    """Recompute all verdicts; write ``comparison.json`` of each task and ruleset, ``index.md``, one HTML and pictures.
+
+    Args:
+        root: of a version, ``benchmark/v1``.
+        pages: folder of the pages.
+    """
+    costs = json.loads((root / COSTS).read_text(encoding="utf-8")) if (root / COSTS).exists() else {}
+    written, sections = [], []
+    pages.mkdir(parents=True, exist_ok=True)
+    found = sorted(benchmark_verdicts(root), key=lambda one: (TASKS.index(one.folder.parent.name), one.folder.name))
+    for verdicts in found:
+        write_whole(verdicts.folder / COMPARISON, comparison_text(verdicts))
+        task, ruleset = verdicts.folder.parent.name, verdicts.folder.name
+        plot = plot_differences(verdicts.errors, line_styles(verdicts.comparison.systems, BASELINE), LEVEL)
+        picture = pages / f"{task}_{ruleset}.svg"
+        if plot is not None:
+            write_whole(picture, plot.svg)
+            written.append(picture)
+        sections.append(
+            {
+                "title": f"{task}, {NAMES[ruleset]}",
+                "sentences": [*_sentences(verdicts)],
+                "table": _table(verdicts, costs),
+                "plot": plot,
+                "picture": picture.name,
+            }
+        )
+    texts = [(root / name).read_text(encoding="utf-8") for name in TEXTS if (root / name).exists()]
+    summary = [_first(verdicts) for verdicts in found]
+    shared: dict[str, Any] = {"sections": sections, "summary": summary, "version": VERSION, "level": LEVEL}
+    index, page = pages / "index.md", pages / "benchmark.html"
+    write_whole(index, markdown(texts=texts, **shared))
+    write_whole(page, render("benchmark.html.jinja", __package__, styles={}, **shared))
+    return [*written, index, page, *(verdicts.folder / COMPARISON for verdicts in found)]
+
+
+def _first(found: Verdicts) -> str:
+    """Return what is sure about one task and ruleset, in a sentence."""
+    place = f"On {found.folder.parent.name}, {NAMES[found.folder.name]}"
+    named: dict[str, list[str]] = defaultdict(list)
+    for row in found.errors.rows:
+        if row.to_baseline is not None:
+            named[row.to_baseline.verdict].append(row.system)
+    parts = [f"{verdict}: {shortlist(names)}" for verdict, names in named.items()]
+    return f"{place}, compared with {BASELINE}: {'; '.join(parts)}."
+
+
+def _sentences(found: Verdicts) -> Iterator[str]:
+    errors, times = found.errors, found.times
+    speakers = f", {count(errors.num_speakers, 'speaker')}" if errors.num_speakers else ""
+    yield (
+        f"Test: {count(errors.num_utterances, 'utterance')}{speakers}. Updates are counted to a loss of "
+        f"{found.target:.3g} on dev, out of {number(times.budget)}."
+    )
+    if errors.power is not None:
+        yield (
+            f"A true difference of {100 * errors.power.detectable:.3g} points of WER is found in 80 of 100 such "
+            "comparisons."
+        )
+    yield from dict.fromkeys(found.comparison.problems)
+
+
+def _table(found: Verdicts, costs: Mapping[str, Any]) -> Table:
+    by_time = {row.system: row for row in found.times.rows}
+    entries = {entry.about["name"]: entry for entry in found.entries}
+    rows = []
+    for row in found.errors.rows:
+        time, cost = by_time[row.system], costs.get(row.system, {})
+        rows.append(
+            [
+                Cell(row.system),
+                Cell(str(found.groups[row.system])),
+                mean_cell(row.wer_mean, row.wer_sd),
+                *_difference(row.to_baseline),
+                Cell(f"{row.reliability.num_learned} of {row.reliability.num_runs}"),
+                Cell(("" if time.num_reached == time.num_runs else "≥ ") + number(time.mean)),
+                *_ratio(time.contrast),
+                Cell(ratio(cost["ratio"]) if cost else "–"),
+                Cell(number(_state(entries[row.system]))),
+                Cell(status(entries[row.system])),
+            ]
+        )
+    for name, lost in found.errors.gone.items():
+        rows.append([Cell(name), *[Cell("–")] * 4, Cell(f"0 of {lost.num_runs}"), *[Cell("–")] * 6])
+    percent = f"[{100 * LEVEL:g} %]"
+    columns = (
+        *(SYSTEM, Column("group"), Column("WER %"), Column(f"minus {BASELINE}, points {percent}")),
+        *(Column("verdict", is_text=True), Column("learned"), Column("updates to target")),
+        *(Column(f"ratio {percent}"), Column("verdict", is_text=True), Column("cost of a step")),
+        *(Column("state bytes per parameter"), Column("status", is_text=True)),
+    )
+    return Table(f"{found.folder.parent.name}, {NAMES[found.folder.name]}", columns, rows)
+
+
+def _difference(one: Any) -> Sequence[Cell]:
+    if one is None:
+        return Cell("–"), Cell("baseline")
+    return interval_cell(one.mean, one.low, one.high, points), verdict_cell(one.verdict)
+
+
+def _ratio(one: Any) -> Sequence[Cell]:
+    if one is None:
+        return Cell("–"), Cell("–")
+    return interval_cell(one.value, one.low, one.high, ratio), verdict_cell(one.verdict)
+
+
+def _state(entry: Entry) -> float | None:
+    return next((run.cost.state_bytes_per_parameter for run in entry.runs), None)
+
+
+def markdown(
+    sections: Sequence[Mapping[str, Any]], summary: Sequence[str], texts: Sequence[str], version: str, level: float
+) -> str:
+    """Return the page as Markdown."""
+    lines = [
+        "# A benchmark of optimizers for speech",
+        "",
+        "<!-- generated by asr-benchmark page; edit benchmark/v1/known.md, or add an entry -->",
+        "",
+        " ".join(summary) or "There are no entries yet.",
+        "",
+        *texts,
+        "",
+        f"[The rules](rules.md) say what is fixed, what is free, how to [enter](rules.md#enter), and what the verdicts "
+        f"claim. Intervals and verdicts of a table hold together at {100 * level:g} %: WER and updates each. An entry "
+        "is better than all entries of later groups that the best of its group was compared with.",
+    ]
+    for section in sections:
+        shown: Table = section["table"]
+        lines += ["", f"## {section['title'].capitalize()}", "", " ".join(section["sentences"]), ""]
+        if (plot := section["plot"]) is not None:
+            assert isinstance(plot, Plot)
+            lines += [f"![{plot.title}]({section['picture']})", ""]
+        lines += [_row([column.name for column in shown.columns]), "|---" * len(shown.columns) + "|"]
+        lines += [_row([f"{cell.text} {cell.detail}".strip() for cell in row]) for row in shown.rows]
+    return "\n".join(lines) + "\n"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

@@ -1,0 +1,63 @@
+"""The rules of the benchmark that a program can check; docs/benchmark/rules.md has all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from asr.config.command_line import override_key
+from asr.errors import ConfigError
+from asr.nested import is_within
+from asr.systems import WITHOUT_EFFECT
+
+VERSION = "v1"
+TASKS = ("fsdd", "an4", "phrases")  # each is the recipe TASK/benchmark_v1
+SEEDS = (1, 2, 3, 4, 5)
+BASELINE = "torch_adamw"
+LEVEL = 0.975  # of each of the two outcomes, so that at most 5 of 100 tables of both have any false verdict
+MAX_BYTES = 300_000  # of an entry
+# overrides of asr-train -m, which runs the entry
+RULESETS: Mapping[str, tuple[str, ...]] = {
+    "as_shipped": (f"seed={','.join(map(str, SEEDS))}",),
+    "tuned": (
+        "sweep=optimizers",
+        f"sweep.seeds=[{','.join(map(str, SEEDS))}]",
+        f"sweep.studies={len(SEEDS)}",
+        "sweep.trials=5",
+        "sweep.max_extra_trials=0",
+        "sweep.schedule_modes=[usual]",
+        "sweep.with_defaults=false",
+    ),
+}
+FREE = ("optimizer", "schedule", "parameter_rules", "trainer.gradient_clip_val", "callbacks.averaging", "weights")
+MACHINE = (*WITHOUT_EFFECT, "hydra", "data.source", "trainer.accelerator", "trainer.capture")
+RANGES = ("sweep.optimizers", "sweep.schedules")
+
+
+def check_override(word: str) -> None:
+    """Refuse an override that changes what the rules fix.
+
+    Raises:
+        ConfigError: it does.
+    """
+    key = override_key(word).replace("/", ".")
+    if word.startswith("--") or (is_within(key, (*FREE, *MACHINE, *RANGES)) and not _is_fixed_sweep(key)):
+        return
+    raise ConfigError(
+        f"{word}: {key} is the same for all entries; free are {', '.join(FREE)}, the ranges "
+        f"{' and '.join(RANGES)} of the ruleset tuned, and what names places and machines"
+    )
+
+
+def _is_fixed_sweep(key: str) -> bool:
+    return is_within(key, ("sweep",)) and not is_within(key, (*RANGES, "sweep.gpus_per_job", "sweep.jobs_per_gpu"))
+
+
+def free_part(system: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an entry chose itself, of the flat config of a run."""
+    return {key: value for key, value in system.items() if is_within(key, FREE)}
+
+
+def fixed_part(system: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the rules fix, of the flat config of a run."""
+    return {key: value for key, value in system.items() if not is_within(key, (*FREE, *MACHINE))}

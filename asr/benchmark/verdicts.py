@@ -1,0 +1,124 @@
+"""What the entries of a task and ruleset say together: asr-compare's verdicts, and groups of entries."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from scipy import stats
+
+from asr.benchmark.entries import ABOUT, DEV_LOSS, Entry, entries_of, read_entry
+from asr.benchmark.rules import BASELINE, LEVEL
+from asr.compare.compare import compare
+from asr.compare.inputs.runs import Inputs
+from asr.compare.report.html_and_json import write_json
+from asr.compare.result import Comparison, SetComparison, TimesToTarget
+from asr.compare.statistics.times import times_to_target
+
+REPRODUCED_P = 0.05
+COMPARISON = "comparison.json"
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Verdicts on the entries of one task and ruleset.
+
+    Attributes:
+        folder: ``TASK/RULESET``.
+        entries: by name.
+        target: loss on dev whose updates are counted.
+        comparison: of the error rates on test, and of the updates to the target.
+        groups: number of the group of each entry, see ``groups``.
+    """
+
+    folder: Path
+    entries: Sequence[Entry]
+    target: float
+    comparison: Comparison
+    groups: dict[str, int]
+
+    @property
+    def errors(self) -> SetComparison:
+        """Of the test set."""
+        return self.comparison.sets[0]
+
+    @property
+    def times(self) -> TimesToTarget:
+        """Updates to the target."""
+        return self.comparison.times[0]
+
+
+def verdicts(folder: Path, entries: Sequence[Entry], target: float) -> Verdicts:
+    """Compare entries of one task and ruleset.
+
+    Args:
+        folder: ``TASK/RULESET``.
+        entries: the baseline among them.
+        target: loss on dev.
+    """
+    runs = [run for entry in entries for run in entry.runs]
+    failed = [one for entry in entries for one in entry.failed]
+    title = f"{folder.parent.name}, {folder.name}"
+    comparison = compare(Inputs(runs, failed=failed), title=title, baseline=BASELINE, level=LEVEL)
+    times = times_to_target(runs, target, "updates", LEVEL, BASELINE, failed, metric=DEV_LOSS)
+    assert times is not None  # every run was validated
+    comparison = replace(comparison, times=[times])
+    return Verdicts(folder, entries, target, comparison, groups(comparison.sets[0]))
+
+
+def target_loss(baseline: Entry) -> float:
+    """Return the loss on dev that the baseline reaches with half of its seeds: the median of the lowest of each run."""
+    return statistics.median(min(run.curves[DEV_LOSS].values) for run in baseline.runs)
+
+
+def groups(found: SetComparison) -> dict[str, int]:
+    """Return the group of each entry by its error rates: the best of a group is better than all of later groups.
+
+    A group has the lowest mean of the entries that are left, and all that are not significantly worse than it.
+    """
+    worse = {(one.other, one.system) for one in found.pairs if one.verdict == "better"}
+    left = [row.system for row in found.rows]
+    result: dict[str, int] = {}
+    number = 0
+    while left:
+        number += 1
+        best = left[0]
+        result |= {name: number for name in left if (name, best) not in worse}
+        left = [name for name in left if name not in result]
+    return result
+
+
+def status(entry: Entry) -> str:
+    """Return whether an entry was reproduced with other seeds, by Welch's test of the two mean error rates."""
+    folder = entry.folder / "reproduced"
+    if not folder.is_dir():
+        return "submitted"
+    again = replace(read_entry(folder), folder=entry.folder).runs  # the same utterances
+    rates = ([run.sets["test"].wer for run in runs] for runs in (entry.runs, again))
+    return "reproduced" if stats.ttest_ind(*rates, equal_var=False).pvalue >= REPRODUCED_P else "challenged"
+
+
+def benchmark_verdicts(root: Path) -> Iterator[Verdicts]:
+    """Yield the verdicts of each task and ruleset that has the baseline's entry and another.
+
+    The target of a task is the loss of the tuned baseline, and that of the one as shipped until there is one.
+    """
+    for folder in sorted({path.parent.parent for path in root.glob(f"*/*/{BASELINE}/{ABOUT}")}):
+        entries = entries_of(folder)
+        if len(entries) < 2:
+            continue
+        tuned = folder.parent / "tuned" / BASELINE
+        baseline = read_entry(tuned if tuned.is_dir() else folder.parent / "as_shipped" / BASELINE)
+        yield verdicts(folder, entries, target_loss(baseline))
+
+
+def comparison_text(found: Verdicts) -> str:
+    """Return what ``comparison.json`` says."""
+    with tempfile.TemporaryDirectory() as folder:
+        plain = json.loads(write_json(found.comparison, Path(folder)).read_text(encoding="utf-8"))
+    data = {"target_loss": found.target, "groups": found.groups, **plain}
+    return json.dumps(data, indent=1, ensure_ascii=False)

@@ -1,0 +1,205 @@
+"""``asr-benchmark``: runs, checks and shows the entries of the benchmark of optimizers."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asr.benchmark.check import problems
+from asr.benchmark.entries import Entry, write_runs
+from asr.benchmark.page import write_pages
+from asr.benchmark.rules import RULESETS, SEEDS, TASKS, VERSION, check_override
+from asr.compare.inputs.run_files import SUMMARY
+from asr.config.command_line import override_key, override_value
+from asr.errors import ConfigError
+from asr.nested import at
+from asr.plain_data import read_yaml
+from asr.sweeps.records import records
+
+HELP = f"""\
+asr-benchmark: optimizers compared on the same speech tasks, by fixed rules (docs/benchmark/rules.md)
+
+  asr-benchmark run task=TASK optimizer=NAME [schedule=NAME …]  train and write an entry; the same command resumes
+  asr-benchmark check [FOLDER …]                                say what breaks a rule; default: benchmark/{VERSION}
+  asr-benchmark page                                            recompute all verdicts, and write docs/benchmark
+
+  task        {", ".join(TASKS)}
+  ruleset     {", ".join(RULESETS)}; default: as_shipped
+  name        of the entry; default: that of the optimizer
+  author      default: the name that git has
+  reproduces  NAME: train the same with other seeds, into the folder of that entry
+  …           options of asr-train that the rules leave free, and those of places and machines
+
+By default as many jobs run at a time as there are cores: hydra.launcher.n_jobs=1 for one.
+"""
+OWN = ("task", "ruleset", "name", "author", "reproduces")
+ROOT, PAGES = Path("benchmark") / VERSION, Path("docs") / "benchmark"
+NEW_SEEDS = tuple(seed + 10 for seed in SEEDS)  # of a reproduction
+POLL_S = 30.0
+
+
+def main() -> None:
+    """Run ``asr-benchmark``."""
+    word, *words = sys.argv[1:] or ["--help"]
+    try:
+        if word == "run":
+            sys.exit(run(words))
+        elif word == "check":
+            found = problems(ROOT, [Path(folder) for folder in words])
+            print("\n".join(found) if found else "no rule is broken")
+            sys.exit(bool(found))
+        elif word == "page":
+            print("\n".join(f"written: {path}" for path in write_pages(ROOT, PAGES)))
+        else:
+            print(HELP)
+            sys.exit(0 if word in ("--help", "-h") else 2)
+    except (ConfigError, ValueError) as error:
+        print(f"asr-benchmark: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def run(words: Sequence[str]) -> int:
+    """Train what an entry lacks, and write the entry; return the exit code of the sweep."""
+    own = {override_key(word): override_value([word], override_key(word)) for word in words if _is_own(word)}
+    free = [word for word in words if not _is_own(word)]
+    task, ruleset = _choice(own, "task", TASKS, None), _choice(own, "ruleset", tuple(RULESETS), "as_shipped")
+    for word in free:
+        check_override(word)
+    optimizer = override_value(free, "optimizer") or override_value(free, "optimizer._target_")
+    if not optimizer:
+        raise ConfigError("optimizer: name one, as optimizer=muon or optimizer._target_=mypkg.MyOptimizer")
+    name = str(own.get("reproduces") or own.get("name") or str(optimizer).rpartition(".")[2])
+    seeds = NEW_SEEDS if "reproduces" in own else SEEDS
+    sweep = "-".join(("benchmark", VERSION, task, ruleset, name, *(["reproduced"] if "reproduces" in own else [])))
+    folder = ROOT / task / ruleset / name / ("reproduced" if "reproduces" in own else "")
+    code = _train(_sweep_words(task, ruleset, sweep, seeds, free), Path("runs") / sweep, _num_runs(ruleset))
+    about = {
+        "name": name,
+        "task": task,
+        "ruleset": ruleset,
+        "author": str(own.get("author") or _git("config", "user.name")),
+        "optimizer": str(optimizer),
+        "overrides": free,
+    }
+    entry = _collect(folder, Path("runs") / sweep, about, len(seeds))
+    if entry is not None:
+        print(f"entry: {folder} ({len(entry.lines)} of {len(seeds)} runs)")
+    return code
+
+
+def _is_own(word: str) -> bool:
+    return override_key(word) in OWN
+
+
+def _choice(own: Mapping[str, Any], key: str, allowed: Sequence[str], default: str | None) -> str:
+    value = own.get(key, default)
+    if value not in allowed:
+        raise ConfigError(f"{key} must be one of {', '.join(allowed)}, given {value}")
+    return str(value)
+
+
+def _sweep_words(task: str, ruleset: str, sweep: str, seeds: Sequence[int], free: Sequence[str]) -> list[str]:
+    """Return the command line of the sweep; what the user gives of places and machines wins."""
+    fixed = [word.replace(_listed(SEEDS), _listed(seeds)) for word in RULESETS[ruleset]]
+    own = list(free)
+    if ruleset == "tuned":
+        optimizer = override_value(free, "optimizer")
+        if not optimizer:
+            raise ConfigError("ruleset=tuned: give optimizer=NAME, the name of a yaml and of a range; see the rules")
+        own = [word for word in free if override_key(word) != "optimizer"]
+        fixed.append(f"sweep.only=[{optimizer}]")
+    usual = ["logger=csv", "torch_threads=1", "hydra/launcher=parallel", "hydra.launcher.n_jobs=-1"]
+    if override_value(free, "hydra/launcher"):
+        usual = usual[:2]
+    given = {override_key(word) for word in free}
+    usual = [word for word in usual if override_key(word) not in given]
+    return ["-m", f"recipe={task}/benchmark_{VERSION}", f"sweep.name={sweep}", *fixed, *usual, *own]
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ",".join(map(str, seeds))
+
+
+def _num_runs(ruleset: str) -> int:
+    trials = int(str(override_value(RULESETS[ruleset], "sweep.trials") or 0))
+    return len(SEEDS) * (trials + 1)
+
+
+def _train(words: Sequence[str], sweep_dir: Path, num_runs: int) -> int:
+    """Run the sweep, and say the hours that are left after each job; return its exit code."""
+    print(f"asr-train {' '.join(words)}", flush=True)
+    process = subprocess.Popen([sys.executable, "-m", "asr.commands", "train", *words])
+    said = -1
+    try:
+        while process.poll() is None:
+            done = [one.seconds for one in records(sweep_dir) if one.status == "finished" and one.seconds]
+            if done and len(done) != said:
+                said = len(done)
+                left = (num_runs - said) * statistics.median(done) / 3600
+                print(f"{said} of {num_runs} runs; one after another, the others take {left:.1f} hours", flush=True)
+            with_timeout(process)
+    except KeyboardInterrupt:
+        process.wait()  # it was interrupted too, and saves
+    return process.returncode
+
+
+def with_timeout(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of a process, but not forever."""
+    try:
+        process.wait(POLL_S)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def _collect(folder: Path, sweep_dir: Path, about: dict[str, Any], num_seeds: int) -> Entry | None:
+    """Write the runs that the sweep has finished so far; None if there are none."""
+    found = records(sweep_dir)
+    compared = [one for one in found if "decode_test=false" not in one.overrides]
+    finished = [sweep_dir / one.name for one in compared if (sweep_dir / one.name / SUMMARY).is_file()]
+    failed = {
+        sweep_dir / one.name: f"exit code {one.exit_code}" for one in compared if one.failed and not one.was_ended
+    }
+    if not finished:
+        return None
+    config = read_yaml(finished[0] / "config.yaml")
+    target = config["optimizer"]["_target_"]
+    about |= _origin(target)
+    if about["ruleset"] == "tuned":
+        about["tuning"] = read_yaml(sweep_dir / "tuning.json")
+        about["ranges"] = at(config, "sweep", "tuned", "keys")
+    entry = write_runs(folder, about, finished, failed)
+    if "package" not in about and not target.startswith(("optim.", "torch.")):
+        shutil.copy(_source(target), folder)
+    return entry
+
+
+def _origin(target: str) -> dict[str, str]:
+    """Return the commit, and the package of an optimizer that is neither ours nor torch's but installed."""
+    names = importlib.metadata.packages_distributions().get(target.partition(".")[0], [])
+    package = "" if not names or target.startswith(("optim.", "torch.")) else names[0]
+    version = {"package": f"{package}=={importlib.metadata.version(package)}"} if package else {}
+    return {"commit": _git("rev-parse", "HEAD"), **version}
+
+
+def _source(target: str) -> Path:
+    """Return the file of a class."""
+    module, _, name = target.rpartition(".")
+    return Path(str(inspect.getsourcefile(getattr(importlib.import_module(module), name))))
+
+
+def _git(*words: str) -> str:
+    found = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+if __name__ == "__main__":
+    os.environ["PYTHONSAFEPATH"] = "1"
+    main()
