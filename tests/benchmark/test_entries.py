@@ -1,0 +1,160 @@
+"""Entries of the benchmark: what breaks a rule is refused, and verdicts follow from what is stored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from asr.benchmark.check import problems
+from asr.benchmark.entries import read_entry
+from asr.benchmark.page import write_pages
+from asr.benchmark.rules import BASELINE, SEEDS, check_override
+from asr.benchmark.verdicts import groups, status, target_loss
+from asr.errors import ConfigError
+from tests.compare.made_runs import compare_runs, run_of
+
+NUM_UTTERANCES = 60
+ADAMW = "torch.optim.adamw.AdamW"
+
+
+def write_entry(
+    root: Path, name: str, rate: float, *, target: str = "optim.muon.Muon", seeds: tuple[int, ...] = SEEDS, **about: Any
+) -> Path:
+    """Write an entry whose runs have about this share of errors, and losses that fall to it."""
+    task = root / "fsdd"
+    folder = task / "as_shipped" / name
+    folder.mkdir(parents=True)
+    utterances = [f"u{place:02}\ts{place % 6}\t10\n" for place in range(NUM_UTTERANCES)]
+    (task / "utterances.tsv").write_text("".join(utterances))
+    fixed = {"encoder.num_layers": 6}
+    known = {"name": name, "task": "fsdd", "ruleset": "as_shipped", "overrides": [f"optimizer={name}"], "fixed": fixed}
+    (folder / "entry.yaml").write_text(yaml.safe_dump({**known, "references": "r", "scorer": "s", **about}))
+    lines = []
+    for seed in seeds:
+        rng = np.random.default_rng([seed, round(1000 * rate)])
+        final = rate * float(np.exp(0.05 * rng.normal()))
+        line = {
+            "seed": seed,
+            "study": None,
+            "settings": {"optimizer._target_": target, "optimizer.lr": 0.001},
+            "updates": [100, 200, 300, 400],
+            "dev_loss": [3.0, 2.0, (2 * final) ** 0.5, final],
+            "dev_wer": [1.0, 1.0, min(1.0, 2 * final), final],
+            "errors": rng.binomial(10, final, NUM_UTTERANCES).tolist(),
+            "depends_on_audio": True,
+            "cost": {"num_updates": 400, "num_parameters": 1000, "optimizer_state_bytes": 8000},
+        }
+        lines.append(json.dumps(line))
+    (folder / "runs.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A benchmark of three optimizers, of which one is far better."""
+    root = tmp_path / "benchmark" / "v1"
+    for name, rate in ((BASELINE, 0.4), ("muon", 0.1), ("lion", 0.41)):
+        write_entry(root, name, rate, target=ADAMW if name == BASELINE else f"optim.{name}.X")
+    return root
+
+
+def change(folder: Path, **about: Any) -> None:
+    path = folder / "entry.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **about}))
+
+
+def test_verdicts_and_groups_follow_from_stored_runs(root, tmp_path):
+    pages = tmp_path / "docs"
+    write_pages(root, pages)
+    found = json.loads((root / "fsdd" / "as_shipped" / "comparison.json").read_text())
+    assert found["groups"] == {"muon": 1, BASELINE: 2, "lion": 2}
+    assert found["target_loss"] == target_loss(read_entry(root / "fsdd" / "as_shipped" / BASELINE))
+    verdicts = {row["system"]: row["to_baseline"] and row["to_baseline"]["verdict"] for row in found["sets"][0]["rows"]}
+    assert verdicts == {"muon": "better", BASELINE: None, "lion": "cannot distinguish"}
+    (times,) = found["times_to_target"]
+    assert {row["system"]: row["num_reached"] for row in times["rows"]}["muon"] == 5
+    assert (pages / "fsdd_as_shipped.svg").exists()
+    assert "| muon | 1 |" in (pages / "index.md").read_text()
+    assert "muon" in (pages / "benchmark.html").read_text()
+    assert problems(root) == []
+
+
+def test_a_changed_count_is_noticed_where_verdicts_are_stored(root, tmp_path):
+    write_pages(root, tmp_path / "docs")
+    path = root / "fsdd" / "as_shipped" / "lion" / "runs.jsonl"
+    first, *others = path.read_text().splitlines()
+    line = json.loads(first)
+    line["errors"][0] = (line["errors"][0] + 1) % 10
+    path.write_text("\n".join([json.dumps(line), *others]) + "\n")
+    (problem,) = problems(root)
+    assert "comparison.json" in problem
+
+
+@pytest.mark.parametrize(
+    ("about", "named"),
+    [
+        ({"overrides": ["optimizer=lion", "trainer.max_steps=9"]}, "trainer.max_steps"),
+        ({"fixed": {"encoder.num_layers": 7}}, "encoder.num_layers"),
+        ({"references": "others"}, "references"),
+        ({"scorer": "other"}, "scorer"),
+        ({"task": "an4"}, "an4"),
+    ],
+)
+def test_what_breaks_a_rule_is_named(root, about, named):
+    folder = root / "fsdd" / "as_shipped" / "lion"
+    change(folder, **about)
+    assert any(named in problem for problem in problems(root, [folder]))
+
+
+def test_an_entry_has_all_seeds_one_config_its_source_and_a_limit(root):
+    folder = write_entry(root, "mine", 0.3, target="mypkg.mine.Mine", seeds=(1, 2, 3, 4))
+    assert {what.split(": ")[1].split()[0] for what in problems(root, [folder])} == {"runs.jsonl", "lacks"}
+    (folder / "mine.py").write_text("x = 1\n" * 100_000)
+    assert any("300000" in problem for problem in problems(root, [folder]))
+    folder = write_entry(root, "other", 0.3)
+    text = (folder / "runs.jsonl").read_text()
+    (folder / "runs.jsonl").write_text(text.replace('"optimizer.lr": 0.001', '"optimizer.lr": 0.002', 1))
+    assert any("different settings" in problem for problem in problems(root, [folder]))
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["optimizer.lr=0.1", "schedule=wsd", "trainer.gradient_clip_val=1", "data.source=x", "hydra/launcher=slurm"]
+    + ["++sweep.optimizers.x={around: {lr: 1}, usual: wsd}", "--config-dir=x", "sweep.jobs_per_gpu=3"],
+)
+def test_an_entry_may_choose_what_the_rules_leave_free(word):
+    check_override(word)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["trainer.max_steps=9", "encoder=transformer_s", "data.batch.max_duration_s=3", "seed=7", "sweep.trials=50"]
+    + ["head=transducer", "init=x", "augment=none", "recipe=digits/transformer_ctc", "sweep.name=x"],
+)
+def test_an_entry_may_not_choose_what_the_rules_fix(word):
+    with pytest.raises(ConfigError, match=word.split("=")[0].replace(".", r"\.")):
+        check_override(word)
+
+
+def test_the_first_of_a_group_is_better_than_all_of_later_groups():
+    counts = {"a": (0, 0, 0, 1, 0, 0), "b": (0, 0, 1, 0, 0, 1), "c": (5, 5, 5, 6, 5, 5), "d": (5, 6, 5, 5, 5, 5)}
+    runs = [
+        run_of(system, seed, [max(0, one + (seed + place) % 2) for place, one in enumerate(own)])
+        for system, own in counts.items()
+        for seed in SEEDS
+    ]
+    (found,) = compare_runs(runs).sets
+    assert groups(found) == {"a": 1, "b": 1, "c": 2, "d": 2}
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.4, "reproduced"), (0.2, "challenged")])
+def test_a_reproduction_with_other_seeds_confirms_or_challenges(root, tmp_path, rate, expected):
+    folder = root / "fsdd" / "as_shipped" / BASELINE
+    assert status(read_entry(folder)) == "submitted"
+    write_entry(tmp_path / "again", BASELINE, rate, seeds=(11, 12, 13, 14, 15)).rename(folder / "reproduced")
+    assert status(read_entry(folder)) == expected
