@@ -25,6 +25,10 @@ FORBIDDEN = {
     "asr/export": MODEL_SIDE,
     "asr/evaluation": ("torch", *MODEL_SIDE),
     "asr/compare": ("torch", "lightning", "hydra", "omegaconf", *MODEL_SIDE),
+    "asr/benchmark": (
+        *("torch", "lightning", "hydra", "omegaconf", "asr.models", "asr.data", "asr.inference"),
+        *("asr.training", "asr.tracking", "asr.sweeps", "asr.commands"),
+    ),
     "asr/data": ("asr.models", "asr.inference", *RUN_SIDE),
     "asr/inference": RUN_SIDE,
     "asr/training": ("asr.tracking", *HYDRA_SIDE),

@@ -16,6 +16,7 @@ from means import mean_rows, winner_rows
 from pairs import power_rows, table_rows
 from reports import dependence_rows, failure_rows, omnibus_rows, reliability_rows, unknown_rows
 from seeds import seed_rows
+from targets import target_power_rows, target_rows
 from tuning import tuning_rows
 from worlds import NOISY, UNEQUAL, WORLDS
 
@@ -42,6 +43,8 @@ def main(num: int) -> int:
         "How many runs learned": reliability_rows(num),
         "Speakers who are not named": unknown_rows(few),
         "Systems that are tuned alike": tuning_rows(num),
+        "The benchmark: a target that half of the runs miss": target_rows(few),
+        "The benchmark: one better system": target_power_rows(few),
         "A system that is better by three standard deviations of the seeds": power_rows(num),
     }
     print(f"{num} repetitions, {few} of whole comparisons; % of comparisons")

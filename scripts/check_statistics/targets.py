@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +14,16 @@ from worlds import World
 
 from asr.benchmark.entries import DEV_LOSS
 from asr.benchmark.rules import LEVEL
-from asr.compare.compare import compare
-from asr.compare.inputs.runs import Curve, Inputs, Run, SetErrors
-from asr.compare.result import Comparison
+from asr.compare.inputs.runs import Curve, Run, SetErrors
+from asr.compare.result import Difference, SeedContrast
+from asr.compare.statistics.counts import count_errors
+from asr.compare.statistics.pairs import SetDifferences
 from asr.compare.statistics.times import times_to_target
 
 Array = NDArray[np.float64]
+Pairs = set[tuple[str, str]]
+SET = "test"
+PAIR = ("1", "0")  # the better system and the baseline
 UPDATES = np.arange(40, 801, 40)
 # AdamW's losses on dev on the task fsdd, at every eighth of the run
 LOSSES = (2.9, 2.716, 1.998, 1.261, 0.816, 0.492, 0.312, 0.182, 0.162)
@@ -45,8 +49,13 @@ class Race:
     tuned: bool = False
     num_seeds: int = 5
 
-    def comparison(self, rng: np.random.Generator, advantages: Sequence[float]) -> Comparison:
-        """Return what is found of systems with these logarithms of factors of lower losses, the baseline first."""
+    def found(self, rng: np.random.Generator, advantages: Sequence[float]) -> tuple[Pairs, Pairs, float]:
+        """Compare systems whose losses are lower by factors with these logarithms, the baseline first.
+
+        Returns:
+            The pairs, the better first, that differ in WER, and those that differ in updates to the target; and the
+            share of runs that reached it.
+        """
         shape = len(advantages), self.num_seeds
         gains = np.reshape(advantages, (-1, 1)) + self.sd * rng.normal(size=shape)
         gains += COMMON_SD * rng.normal(size=(1, self.num_seeds)) - self._lost_by_tuning(rng, shape)
@@ -63,7 +72,7 @@ class Race:
                 Path(f"{system}-{seed}"),
                 str(system),
                 seed,
-                {"test": SetErrors(ids, ids, words, tuple(errors[system, seed].tolist()), depends_on_audio=True)},
+                {SET: SetErrors(ids, ids, words, tuple(errors[system, seed].tolist()), depends_on_audio=True)},
                 curves={DEV_LOSS: Curve(tuple(UPDATES.tolist()), (), tuple(losses[system, seed].tolist()))},
             )
             for system, seed in np.ndindex(shape)
@@ -71,7 +80,9 @@ class Race:
         target = float(np.median(losses[0].min(-1)))
         times = times_to_target(runs, target, "updates", LEVEL, "0", metric=DEV_LOSS)
         assert times is not None
-        return replace(compare(Inputs(runs), title="", baseline="0", level=LEVEL), times=[times])
+        by_wer = SetDifferences(count_errors(runs, SET), LEVEL).differences()
+        reached = sum(row.num_reached for row in times.rows) / len(runs)
+        return better_pairs(by_wer), better_pairs(times.pairs), reached
 
     def _lost_by_tuning(self, rng: np.random.Generator, shape: tuple[int, int]) -> Array | float:
         if not self.tuned:
@@ -79,6 +90,14 @@ class Race:
         lost = CURVATURE * rng.uniform(-1, 1, (*shape, TRIALS)) ** 2
         seen = lost + self.sd * rng.normal(size=lost.shape)
         return np.take_along_axis(lost, seen.argmin(-1)[..., None], -1)[..., 0]
+
+    @property
+    def setup(self) -> dict[str, object]:
+        """What differs between races, by column of a table."""
+        return {"sd of final loss %": f"{100 * self.sd:g}", "ruleset": "tuned" if self.tuned else "as shipped"}
+
+
+RACES = tuple(Race(sd, tuned) for sd in (0.05, 0.3) for tuned in (False, True))
 
 
 def learning_curve(gains: Array) -> Array:
@@ -88,44 +107,41 @@ def learning_curve(gains: Array) -> Array:
     return np.exp(logs - gains[..., None] * fallen)
 
 
-def found_by(comparison: Comparison) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """Return the pairs, the better first, that WERs and that updates to the target find different."""
-    by_wer = {(one.system, one.other) for one in comparison.sets[0].pairs if one.verdict == "better"}
-    by_updates = {(one.system, one.other) for one in comparison.times[0].pairs if one.verdict == "better"}
-    return by_wer, by_updates
+def better_pairs(pairs: Iterable[Difference | SeedContrast]) -> Pairs:
+    """Return the names of the pairs that differ, the better first."""
+    return {(one.system, one.other) for one in pairs if one.verdict == "better"}
+
+
+def share(events: Sequence[bool] | Sequence[float], num: int, at_most: float | None = None) -> Cell:
+    """Return the mean."""
+    return Cell(float(np.mean(events)), num, at_most)
 
 
 def target_rows(num: int, systems: Sequence[int] = (2, 8, 16)) -> Iterator[Mapping[str, object]]:
     """Yield how often equal systems are found different by either outcome."""
-    for num_systems, sd, tuned in itertools.product(systems, (0.05, 0.3), (False, True)):
-        rng, race = np.random.default_rng(0), Race(sd, tuned)
-        comparisons = [race.comparison(rng, [0.0] * num_systems) for _ in range(num)]
-        found = [found_by(one) for one in comparisons]
-        rows = [row for one in comparisons for row in one.times[0].rows]
+    for num_systems, race in itertools.product(systems, RACES):
+        rng = np.random.default_rng(0)
+        found = [race.found(rng, [0.0] * num_systems) for _ in range(num)]
         yield {
             "systems": num_systems,
-            "sd of final loss %": 100 * sd,
-            "ruleset": "tuned" if tuned else "as shipped",
-            "runs that reach the target": Cell(
-                sum(row.num_reached for row in rows) / sum(r.num_runs for r in rows), num
-            ),
-            "false by WER": Cell(float(np.mean([bool(by_wer) for by_wer, _ in found])), num, at_most=1 - LEVEL),
-            "false by updates": Cell(float(np.mean([bool(one) for _, one in found])), num, at_most=1 - LEVEL),
-            "false by either": wrong([bool(by_wer | by_updates) for by_wer, by_updates in found]),
+            **race.setup,
+            "runs that reach the target": share([reached for *_, reached in found], num),
+            "false by WER": share([bool(by_wer) for by_wer, *_ in found], num, 1 - LEVEL),
+            "false by updates": share([bool(by_updates) for _, by_updates, _ in found], num, 1 - LEVEL),
+            "false by either": wrong([bool(by_wer | by_updates) for by_wer, by_updates, _ in found]),
         }
 
 
 def target_power_rows(num: int, systems: Sequence[int] = (2, 16)) -> Iterator[Mapping[str, object]]:
     """Yield how often one better system of several is found better than the baseline, which all others equal."""
-    for num_systems, sd, tuned, ratio in itertools.product(systems, (0.05, 0.3), (False, True), (0.8, 0.6, 0.4)):
-        rng, race = np.random.default_rng(0), Race(sd, tuned)
+    for num_systems, race, ratio in itertools.product(systems, RACES, (0.8, 0.6, 0.4)):
+        rng = np.random.default_rng(0)
         advantages = [0.0, -float(np.log(ratio)), *[0.0] * (num_systems - 2)]
-        found = [found_by(race.comparison(rng, advantages)) for _ in range(num)]
+        found = [race.found(rng, advantages) for _ in range(num)]
         yield {
             "systems": num_systems,
-            "sd of final loss %": 100 * sd,
-            "ruleset": "tuned" if tuned else "as shipped",
-            "its final loss": ratio,
-            "found by WER": Cell(float(np.mean([("1", "0") in by_wer for by_wer, _ in found])), num),
-            "found by updates": Cell(float(np.mean([("1", "0") in one for _, one in found])), num),
+            **race.setup,
+            "loss of one": f"{ratio:g} of the others'",
+            "found by WER": share([PAIR in by_wer for by_wer, *_ in found], num),
+            "found by updates": share([PAIR in by_updates for _, by_updates, _ in found], num),
         }

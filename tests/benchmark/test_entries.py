@@ -124,8 +124,10 @@ def test_an_entry_has_all_seeds_one_config_its_source_and_a_limit(root):
 
 @pytest.mark.parametrize(
     "word",
-    ["optimizer.lr=0.1", "schedule=wsd", "trainer.gradient_clip_val=1", "data.source=x", "hydra/launcher=slurm"]
-    + ["++sweep.optimizers.x={around: {lr: 1}, usual: wsd}", "--config-dir=x", "sweep.jobs_per_gpu=3"],
+    [
+        *("optimizer.lr=0.1", "schedule=wsd", "trainer.gradient_clip_val=1", "data.source=x", "hydra/launcher=slurm"),
+        *("++sweep.optimizers.x={around: {lr: 1}, usual: wsd}", "--config-dir=x", "sweep.jobs_per_gpu=3"),
+    ],
 )
 def test_an_entry_may_choose_what_the_rules_leave_free(word):
     check_override(word)
@@ -133,8 +135,10 @@ def test_an_entry_may_choose_what_the_rules_leave_free(word):
 
 @pytest.mark.parametrize(
     "word",
-    ["trainer.max_steps=9", "encoder=transformer_s", "data.batch.max_duration_s=3", "seed=7", "sweep.trials=50"]
-    + ["head=transducer", "init=x", "augment=none", "recipe=digits/transformer_ctc", "sweep.name=x"],
+    [
+        *("trainer.max_steps=9", "encoder=transformer_s", "data.batch.max_duration_s=3", "seed=7", "sweep.trials=50"),
+        *("head=transducer", "init=x", "augment=none", "recipe=digits/transformer_ctc", "sweep.name=x"),
+    ],
 )
 def test_an_entry_may_not_choose_what_the_rules_fix(word):
     with pytest.raises(ConfigError, match=word.split("=")[0].replace(".", r"\.")):

@@ -14,7 +14,7 @@ from asr.compare.statistics.pairs import SeedDifferences
 from asr.compare.statistics.power import Design
 
 FOLDER = Path(__file__).parents[3] / "scripts" / "check_statistics"
-NAMES = ("cells", "means", "pairs", "reports", "seeds", "tuning", "worlds")
+NAMES = ("cells", "means", "pairs", "reports", "seeds", "targets", "tuning", "worlds")
 
 
 @pytest.fixture(scope="module")
@@ -229,11 +229,26 @@ def test_cells_of_few_comparisons_are_not_marked_for_what_chance_often_does(chec
 @pytest.mark.parametrize(("share", "code", "end"), [(0.0, 0, "Everything holds."), (1.0, 1, "| 100.0 ! |")])
 def test_the_script_prints_all_tables_and_ends_with_the_answer(check, monkeypatch, capsys, share, code, end):
     row = {"found different": check.cells.Cell(share, 100, at_most=0.05)}
-    for module in (check.means, check.pairs, check.reports, check.seeds, check.tuning):
+    for module in (check.means, check.pairs, check.reports, check.seeds, check.targets, check.tuning):
         for name in (name for name in vars(module) if name.endswith("_rows")):
             monkeypatch.setattr(module, name, lambda *_, **__: [row])
     main = runpy.run_path(str(FOLDER / "__main__.py"))["main"]
     assert main(10) == code
     out = capsys.readouterr().out
-    assert out.count("| found different |\n") == 14
+    assert out.count("| found different |\n") == 16
     assert out.splitlines()[-1].endswith(end)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_target_that_half_of_the_runs_miss_narrowly_decides_nothing(check, place):
+    rng, race = np.random.default_rng(0), check.targets.RACES[place]
+    found = [race.found(rng, [0.0, 0.0]) for _ in range(150)]
+    assert 0.4 < np.mean([reached for *_, reached in found]) < 0.7
+    assert check.cells.wrong([bool(by_wer | by_updates) for by_wer, by_updates, _ in found]).holds
+
+
+def test_an_optimizer_with_half_of_the_loss_is_found_better_by_both_outcomes(check):
+    rng = np.random.default_rng(0)
+    found = [check.targets.RACES[0].found(rng, [0.0, 0.7]) for _ in range(20)]
+    assert np.mean([check.targets.PAIR in by_wer for by_wer, *_ in found]) > 0.9
+    assert np.mean([check.targets.PAIR in by_updates for _, by_updates, _ in found]) > 0.9

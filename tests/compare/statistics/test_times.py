@@ -44,6 +44,21 @@ def test_the_time_to_a_target_lies_between_two_validations(target, time):
     assert falling.wer_at(time) == pytest.approx(target)
 
 
+def test_a_target_may_be_one_of_the_loss_on_dev():
+    def trained(system, seed, *losses):
+        points = Curve((100, 200, 400), (50.0, 100.0, 200.0), losses)
+        return dataclasses.replace(run(system, seed, (400, 0.9)), curves={"val/dev/loss": points})
+
+    runs = [
+        *(trained("fast", seed, 0.5, 0.2, 0.1) for seed in (1, 2, 3)),  # there before the first validation ended
+        *(trained("late", seed, 4.0, 2.0, 0.5) for seed in (1, 2, 3)),
+        *(trained("misses", seed, 4.0, 2.0, 1.01) for seed in (1, 2, 3)),
+    ]
+    found = times_to_target(runs, 1.0, "updates", 0.95, "late", metric="val/dev/loss")
+    assert {row.system: round(row.mean) for row in found.rows} == {"fast": 100, "late": 300, "misses": 400}
+    assert {row.system: row.num_reached for row in found.rows} == {"fast": 3, "late": 3, "misses": 0}
+
+
 def test_the_first_crossing_counts_and_a_target_that_is_missed_is_never():
     up_and_down = curve((100, 1.4), (200, 0.3), (300, 0.9), (400, 0.2))
     assert up_and_down.first_time(0.5) < 200
