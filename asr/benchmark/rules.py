@@ -32,6 +32,7 @@ RULESETS: Mapping[str, tuple[str, ...]] = {
 FREE = ("optimizer", "schedule", "parameter_rules", "trainer.gradient_clip_val", "callbacks.averaging", "weights")
 MACHINE = (*WITHOUT_EFFECT, "hydra", "data.source", "trainer.accelerator", "trainer.capture")
 RANGES = ("sweep.optimizers", "sweep.schedules")
+JOBS = ("sweep.gpus_per_job", "sweep.jobs_per_gpu")
 
 
 def check_override(word: str) -> None:
@@ -40,17 +41,22 @@ def check_override(word: str) -> None:
     Raises:
         ConfigError: it does.
     """
-    key = override_key(word).replace("/", ".")
-    if word.startswith("--") or (is_within(key, (*FREE, *MACHINE, *RANGES)) and not _is_fixed_sweep(key)):
-        return
-    raise ConfigError(
-        f"{word}: {key} is the same for all entries; free are {', '.join(FREE)}, the ranges "
-        f"{' and '.join(RANGES)} of the ruleset tuned, and what names places and machines"
-    )
+    if not is_of_machine(word) and not is_within(_key(word), (*FREE, *RANGES)):
+        raise ConfigError(
+            f"{word}: {_key(word)} is the same for all entries; free are {', '.join(FREE)}, the ranges "
+            f"{' and '.join(RANGES)} of the ruleset tuned, and what names places and machines"
+        )
 
 
-def _is_fixed_sweep(key: str) -> bool:
-    return is_within(key, ("sweep",)) and not is_within(key, (*RANGES, "sweep.gpus_per_job", "sweep.jobs_per_gpu"))
+def is_of_machine(word: str) -> bool:
+    """Return whether an override, or an option of Hydra, names places or machines, which do not change a result."""
+    key = _key(word)
+    fixed = is_within(key, ("sweep",)) and key not in JOBS
+    return word.startswith("--") or (is_within(key, MACHINE) and not fixed)
+
+
+def _key(word: str) -> str:
+    return override_key(word).replace("/", ".")
 
 
 def free_part(system: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import importlib.metadata
 import inspect
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 from asr.benchmark.check import problems
 from asr.benchmark.entries import Entry, write_runs
 from asr.benchmark.page import write_pages
-from asr.benchmark.rules import RULESETS, SEEDS, TASKS, VERSION, check_override
+from asr.benchmark.rules import RULESETS, SEEDS, TASKS, VERSION, check_override, is_of_machine
 from asr.compare.inputs.run_files import SUMMARY
 from asr.config.command_line import override_key, override_value
 from asr.errors import ConfigError
@@ -87,7 +88,7 @@ def run(words: Sequence[str]) -> int:
         "ruleset": ruleset,
         "author": str(own.get("author") or _git("config", "user.name")),
         "optimizer": str(optimizer),
-        "overrides": free,
+        "overrides": [word for word in free if not is_of_machine(word)],
     }
     entry = _collect(folder, Path("runs") / sweep, about, len(seeds))
     if entry is not None:
@@ -137,6 +138,7 @@ def _train(words: Sequence[str], sweep_dir: Path, num_runs: int) -> int:
     """Run the sweep, and say the hours that are left after each job; return its exit code."""
     print(f"asr-train {' '.join(words)}", flush=True)
     process = subprocess.Popen([sys.executable, "-m", "asr.commands", "train", *words])
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # the sweep ends its jobs, which save
     said = -1
     try:
         while process.poll() is None:
