@@ -58,7 +58,10 @@ def _of_entry(root: Path, folder: Path) -> Iterator[str]:
     if not is_known and not any(folder.glob("*.py")):
         yield f"lacks the source of {target}, which is neither ours nor in a package"
     yield from _settings(root, entry)
-    yield from _fixed(entry, read_entry(folder.parent / BASELINE).about)
+    if (folder.parent / BASELINE / ABOUT).exists():
+        yield from _fixed(entry, read_entry(folder.parent / BASELINE).about)
+    else:
+        yield f"cannot be compared: {folder.parent} has no entry {BASELINE}"
 
 
 def _settings(root: Path, entry: Entry) -> Iterator[str]:

@@ -1,0 +1,89 @@
+"""Somebody enters an optimizer of their own: trained, written, checked, interrupted and resumed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from asr.benchmark import check
+from asr.benchmark.rules import BASELINE, SEEDS
+from asr.commands import benchmark
+from asr.errors import ConfigError
+from tests.commands.conftest import TINY
+from tests.commands.test_resume import data
+
+ROOT = Path(__file__).parents[2]
+RECIPE = """\
+# @package _global_
+defaults:
+  - digits/transformer_ctc
+  - override /tokenizer: char
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, trained):
+    """A folder with a package of an optimizer, the one in the rules, and a task that takes a second."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/benchmark/rules.md").read_text(), re.M | re.S)
+    (block,) = [one for one in blocks if "class Signs" in one]
+    (tmp_path / "mypkg").mkdir()
+    (tmp_path / "mypkg" / "signs.py").write_text(block)
+    (tmp_path / "recipes" / "tiny").mkdir(parents=True)
+    tiny: dict[str, object] = {}
+    for word in (*TINY, "trainer.max_steps=2", "trainer.val_check_interval=1"):
+        key, _, value = word.partition("=")
+        if key.partition(".")[0] in ("data", "encoder", "trainer"):
+            node = tiny
+            *parents, last = key.split(".")
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[last] = yaml.safe_load(value)
+    (tmp_path / "recipes" / "tiny" / "benchmark_v1.yaml").write_text(RECIPE + yaml.safe_dump(tiny))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for module in (benchmark, check):
+        monkeypatch.setattr(module, "TASKS", ("tiny",))
+    return [f"recipes_dir={tmp_path / 'recipes'}", f"data.dir={data(trained)}", "hydra.launcher.n_jobs=2"]
+
+
+@pytest.mark.slow
+def test_an_optimizer_of_20_lines_is_entered(place):
+    words = ["task=tiny", "optimizer._target_=mypkg.signs.Signs", "optimizer.lr=0.001", "name=signs", "author=Ann"]
+    assert benchmark.run([*words, *place]) == 0
+    folder = Path("benchmark/v1/tiny/as_shipped/signs")
+    about = yaml.safe_load((folder / "entry.yaml").read_text())
+    assert about["author"] == "Ann"
+    assert about["overrides"] == ["optimizer._target_=mypkg.signs.Signs", "optimizer.lr=0.001"]
+    lines = [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
+    assert [line["seed"] for line in lines] == list(SEEDS)
+    assert [line["updates"] for line in lines] == [[1, 2]] * len(SEEDS)
+    assert {line["settings"]["optimizer.lr"] for line in lines} == {0.001}
+    assert "class Signs" in (folder / "signs.py").read_text()
+    shutil.copytree(folder, folder.parent / BASELINE)
+    assert check.problems(benchmark.ROOT, [folder]) == []
+    before = (folder / "runs.jsonl").read_text()
+    assert benchmark.run([*words, *place]) == 0
+    assert (folder / "runs.jsonl").read_text() == before, "finished runs are not trained again"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["task=x"], "task"),
+        (["task=fsdd"], "optimizer"),
+        (["task=fsdd", "ruleset=x", "optimizer=muon"], "ruleset"),
+        (["task=fsdd", "ruleset=tuned", "optimizer._target_=mypkg.X"], "optimizer"),
+        (["task=fsdd", "optimizer=muon", "trainer.max_steps=5"], "trainer.max_steps"),
+    ],
+)
+def test_a_wrong_word_is_named_before_anything_is_trained(tmp_path, monkeypatch, words, named):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=named):
+        benchmark.run(words)
+    assert not [*tmp_path.iterdir()]
