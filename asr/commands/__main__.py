@@ -9,6 +9,7 @@ from functools import partial
 
 from asr.commands.startup import importing
 from asr.signals import INTERRUPTED
+from asr.subprocesses import LAUNCHER_VARIABLE, die_with_parent
 
 COMMANDS = (
     *("prepare", "train", "evaluate", "transcribe", "align", "lm"),
@@ -24,6 +25,9 @@ def start(command: str) -> None:
         # torch's libraries end the process without it
         print(f"asr-{command}: the current folder no longer exists; change to one that does", file=sys.stderr)
         raise SystemExit(2) from None
+    if os.environ.get(LAUNCHER_VARIABLE) == str(os.getppid()):
+        # a run that was killed can be resumed at once, with all of its processes: then none may write to its folder
+        die_with_parent(os.getppid())
     with importing(command):
         app = importlib.import_module("asr.commands.app")
     try:

@@ -1,151 +1,130 @@
-"""Starts one process per device on this machine, and ends all of them when one dies."""
+"""Starts one process per device on this machine with torch's elastic multiprocessing, and says which one failed."""
 
 from __future__ import annotations
 
-import functools
-import math
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
+
 from asr.console import one_line
 from asr.errors import DIVERGED, LOST_PEER
 from asr.signals import ENDING, INTERRUPTED, TRY_AGAIN, Terminated, listen, restored_handlers
-from asr.subprocesses import die_with_parent
+from asr.subprocesses import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE
 from asr.training.checkpoints.files import how_to_resume
 
 POLL_S = 0.1
-GRACE_S = 20.0  # for the other processes to end too; many schedulers kill all of them 30 s after SIGTERM
+AGAIN_S = 20.0  # after a signal, one of the same kind ends all; schedulers may send two at once
 SAID = (1, 2, DIVERGED)  # exit codes of processes that have printed why
+HANDLED = (signal.SIGINT, *ENDING)
 
 
-def launch(
-    command: str, overrides: Sequence[str], num_processes: int, run_dir: Path, environment: dict[str, str]
-) -> int:
+def launch(command: str, overrides: Sequence[str], num_processes: int, run_dir: Path) -> int:
     """Run a command in one process per device, and wait for all.
 
-    Signals that ask for an end are forwarded, the first Ctrl-C as SIGTERM: a terminal has sent it to all processes, and
-    a second one, as here, ends at once. When a process fails, the others are killed after some seconds: they would wait
-    for it forever. So are those still running after SIGTERM and the end of one. While none has ended, they may be
-    validating or writing a checkpoint, and are waited for, up to a second SIGTERM that comes some seconds later.
+    Torch starts the processes in sessions of their own, and when one fails, gives the others 30 s to end. The agent
+    above it, ``elastic_launch``, would kill processes that need longer to save a checkpoint after a signal, and forget
+    their exit codes. Here signals are forwarded, and the processes waited for.
 
     Args:
         command: such as ``train``.
         overrides: its command line.
         num_processes: on this machine.
         run_dir: folder of the run.
-        environment: variables in addition to those of this process.
 
     Returns:
         0, or the exit code of the process that failed first, as a shell reports it.
+
+    Raises:
+        Terminated: a signal has ended them, and no process has said so.
+        KeyboardInterrupt: the same, by Ctrl-C.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         free_port = str(probe.getsockname()[1])
-    shared = {**os.environ, **environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port}
-    shared |= {"WORLD_SIZE": str(num_processes), "NODE_RANK": "0"}
-    words = [sys.executable, "-m", "asr.commands", command, *overrides]
-    die_with_this = functools.partial(die_with_parent, os.getpid())
-    ranks = [
-        subprocess.Popen(words, env={**shared, "LOCAL_RANK": str(rank)}, preexec_fn=die_with_this)
-        for rank in range(num_processes)
-    ]
+    shared = {RUN_DIR_VARIABLE: str(run_dir), LAUNCHER_VARIABLE: str(os.getpid())}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port, "WORLD_SIZE": str(num_processes), "NODE_RANK": "0"}
+    ranks = SubprocessContext(
+        command,
+        sys.executable,
+        dict.fromkeys(range(num_processes), ("-m", "asr.commands", command, *overrides)),
+        {rank: {**shared, "LOCAL_RANK": str(rank)} for rank in range(num_processes)},
+        DefaultLogsSpecs(os.devnull),
+    )
+    # read by start(): torch's own handlers raise, and what is raised in a finalizer is lost
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
+    with restored_handlers((*HANDLED, signal.SIGQUIT)):
+        try:
+            ranks.start()
+            forwarded = forward_signals(ranks)
+            result = ranks.wait(period=POLL_S)
+            assert result is not None  # it waits without a limit
+            codes = {rank: failure.exitcode for rank, failure in result.failures.items()}
+            return _exit_code(codes, forwarded, num_processes, run_dir)
+        finally:
+            ranks.close(signal.SIGKILL)
 
-    forwarded: dict[int, list[float]] = {}
+
+def forward_signals(ranks: SubprocessContext) -> Collection[signal.Signals]:
+    """Pass on signals from now on; return those that were.
+
+    A second Ctrl-C raises KeyboardInterrupt, and another signal that comes again some seconds later `Terminated`.
+    """
+    forwarded: dict[signal.Signals, float] = {}
 
     def forward(received: int, _: object) -> None:
-        forwarded.setdefault(received, []).append(time.monotonic())
-        for process in ranks:
-            process.send_signal(received)  # does nothing to one that has ended
+        number, now = signal.Signals(received), time.monotonic()
+        if number == signal.SIGINT in forwarded:
+            raise KeyboardInterrupt
+        if now > forwarded.setdefault(number, now) + AGAIN_S:
+            raise Terminated(number, lambda: "")
+        for rank in ranks.subprocess_handlers.values():
+            rank.proc.send_signal(number)  # does nothing to one that has ended
 
-    def interrupt(*_: object) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        forward(signal.SIGTERM, None)
-        forwarded[signal.SIGINT] = []
-
-    with restored_handlers((signal.SIGINT, *ENDING)):
-        listen(forward)
-        listen(interrupt, (signal.SIGINT,))
-        try:
-            return _wait(ranks, forwarded, run_dir)
-        finally:
-            for process in ranks:
-                process.kill()
-                process.wait()
+    listen(forward, HANDLED)
+    return forwarded
 
 
-def _wait(ranks: Sequence[subprocess.Popen[bytes]], forwarded: Mapping[int, Sequence[float]], run_dir: Path) -> int:
-    """Return the exit code of all processes together.
+def _exit_code(
+    codes: Mapping[int, int], forwarded: Collection[signal.Signals], num_processes: int, run_dir: Path
+) -> int:
+    """Return the exit code of all processes together; say which one failed, unless it has said why.
 
     Args:
-        ranks: the processes.
-        forwarded: at which times each signal was passed on to them, in seconds of a monotonic clock.
+        codes: of processes that failed, by rank, in the order in which they were noticed.
+        forwarded: signals that were passed on to them.
+        num_processes: how many there are.
         run_dir: folder of the run.
     """
-    ended_at, is_told = math.inf, False
-    while True:
-        running = [rank for rank, process in enumerate(ranks) if process.poll() is None]
-        if any(process.returncode for process in ranks):
-            return _end(ranks, forwarded, run_dir)
-        if not running:
-            return 0
-        now, asked = time.monotonic(), forwarded.get(signal.SIGTERM, ())
-        asked_at = asked[0] if asked else math.inf
-        if len(running) < len(ranks):
-            ended_at = min(ended_at, now)
-            if now > max(ended_at, asked_at) + GRACE_S:
-                named = f"process{'es' if len(running) > 1 else ''} {', '.join(map(str, running))}"
-                why = f"did not end within {GRACE_S:g} s after SIGTERM and the end of others, and had to be killed"
-                _say(f"{named} of {len(ranks)} {why}", run_dir)
-                return TRY_AGAIN
-        elif now > asked_at + GRACE_S and asked[-1] > asked_at + GRACE_S:
-            _say(f"{len(ranks)} processes did not end after SIGTERM, and were killed at the next one", run_dir)
-            return TRY_AGAIN
-        elif now > asked_at + GRACE_S and not is_told:
-            is_told, how = True, "Ctrl-C" if signal.SIGINT in forwarded else "SIGTERM"
-            print(
-                f"asr-train: still waiting for {len(running)} processes to save; {how} once more kills them",
-                file=sys.stderr,
-            )
-        time.sleep(POLL_S)
-
-
-def _end(ranks: Sequence[subprocess.Popen[bytes]], forwarded: Collection[int], run_dir: Path) -> int:
-    """Say which process failed, unless it has said why; before, give the others some seconds to end by themselves.
-
-    Raises:
-        Terminated: a forwarded signal has ended them, and no process has said so.
-        KeyboardInterrupt: the same, by Ctrl-C.
-    """
-    deadline = time.monotonic() + GRACE_S
-    while any(process.poll() is None for process in ranks) and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-    codes = [process.returncode for process in ranks]
-    passed_on = {-number for number in forwarded}
-    # a killed process (negative code) makes others fail, never the other way round; what follows has the largest code
-    code = min(code for code in codes if code)
-    if signal.SIGINT in forwarded and {*codes} <= {0, None, TRY_AGAIN, INTERRUPTED} | passed_on:
-        if codes[0] == TRY_AGAIN:
+    if not codes:
+        return 0
+    # torch ends the others by SIGTERM
+    follow = {TRY_AGAIN, INTERRUPTED, -signal.SIGTERM, *(-number for number in forwarded)}
+    if signal.SIGINT in forwarded and {*codes.values()} <= follow:
+        if codes.get(0) == TRY_AGAIN:
             return INTERRUPTED  # it has printed what was saved
         raise KeyboardInterrupt
-    if {*codes} <= {0, None, TRY_AGAIN} | passed_on:
-        if TRY_AGAIN in codes:
-            return TRY_AGAIN  # a process that still had work to do has printed how to resume
-        raise Terminated(-code, lambda: "")
+    if TRY_AGAIN in codes.values() and {*codes.values()} <= follow | {-signal.SIGKILL}:
+        return TRY_AGAIN  # a process that still had work to do has printed how to resume
+    if forwarded and {*codes.values()} <= follow:
+        raise Terminated([*forwarded][-1], lambda: "")
+    causes = [rank for rank, code in codes.items() if code not in follow and code != LOST_PEER]
+    rank = [*causes, *(rank for rank, code in codes.items() if code != LOST_PEER), *codes][0]
+    code = codes[rank]
     if code in SAID:
         return code
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     if code == LOST_PEER:
         how = "lost its connection to the others"
     advice = "; the kernel does this when memory runs out: lower data.batch.max_duration_s" * (code == -signal.SIGKILL)
-    _say(f"process {codes.index(code)} of {len(ranks)} {how}; the others were ended{advice}", run_dir)
+    line = (
+        f"asr-train: process {rank} of {num_processes} {how}; the others were ended{advice}; {how_to_resume(run_dir)}"
+    )
+    print(one_line(line), file=sys.stderr)
     return 128 - code if code < 0 else code
-
-
-def _say(what: str, run_dir: Path) -> None:
-    print(one_line(f"asr-train: {what}; {how_to_resume(run_dir)}"), file=sys.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +38,7 @@ from asr.run_folder import (
 )
 from asr.safe_io import write_whole
 from asr.signals import INTERRUPTED, TRY_AGAIN
-from asr.subprocesses import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process
+from asr.subprocesses import is_first_process
 from asr.sweeps.jobs import run_job
 from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
@@ -76,9 +75,8 @@ def run_once(plan: Plan) -> Path | None:
         return None
     with _open_run_folder(plan) as run_dir:
         if plan.needs_launcher:
-            environment = {RUN_DIR_VARIABLE: str(run_dir), LAUNCHER_VARIABLE: str(os.getpid())}
             words = [*added_config_folders(plan.job.runtime.config_sources), *plan.job.overrides.task]
-            if code := launch("train", words, plan.trainer.num_devices, run_dir, environment):
+            if code := launch("train", words, plan.trainer.num_devices, run_dir):
                 if code not in (TRY_AGAIN, INTERRUPTED):
                     _record_failure(run_dir, f"exit code {code}")
                 sys.exit(code)
