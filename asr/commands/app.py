@@ -34,8 +34,7 @@ from asr.config.command_line import (
 from asr.config.help import command_help, config_folder
 from asr.config.own_code import name_origin
 from asr.console import one_line
-from asr.error_text import first_line
-from asr.errors import LOST_PEER, ConfigError, PeerLost, silence_freed_workers
+from asr.errors import LOST_PEER, ConfigError, PeerLost, first_line
 from asr.safe_io import named_path
 from asr.signals import INTERRUPTED, Terminated, end_if_asked, end_with, restored_handlers
 from asr.subprocesses import RUN_DIR_VARIABLE, is_first_process
@@ -203,7 +202,6 @@ def add_recipes(recipes_dir: object) -> None:
 
 def quieten() -> None:
     """Silence warnings of libraries about deliberate choices, and what our last line repeats; wait less for wandb."""
-    silence_freed_workers()
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)

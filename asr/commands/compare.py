@@ -21,8 +21,7 @@ from asr.compare.report.terminal import tables
 from asr.compare.result import Comparison
 from asr.config.instantiate import check_values
 from asr.console import PlainConsole
-from asr.error_text import did_you_mean
-from asr.errors import ConfigError
+from asr.errors import ConfigError, did_you_mean
 from asr.evaluation.formatting import count, shortlist
 from asr.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
 from asr.safe_io import named_path

@@ -18,8 +18,19 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from asr.config.help import choices, config_folder
 from asr.config.own_code import is_of_foreign_code, is_raised_by_us
 from asr.console import one_line
-from asr.error_text import MORE_MEMORY, did_you_mean, first_line, is_out_of_memory, memory_error
-from asr.errors import DIVERGED, TOO_MANY_FILES, ConfigError, Diverged, RunFailed, remedy
+from asr.errors import (
+    DIVERGED,
+    MORE_MEMORY,
+    TOO_MANY_FILES,
+    ConfigError,
+    Diverged,
+    RunFailed,
+    did_you_mean,
+    first_line,
+    is_out_of_memory,
+    memory_error,
+    remedy,
+)
 from asr.nested import flatten
 
 # configs that Hydra's plugins bring along

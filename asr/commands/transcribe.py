@@ -17,8 +17,7 @@ from asr.config.restore import restore, transcriber_of
 from asr.console import PlainConsole, printable
 from asr.data.manifests.audio_files import ENDINGS, find_audio, groups_of
 from asr.data.manifests.media_files import MEDIA_ENDINGS
-from asr.error_text import shortened
-from asr.errors import ConfigError, RunFailed, remedy
+from asr.errors import ConfigError, RunFailed, remedy, shortened
 from asr.inference.transcribe import Transcriber
 from asr.inference.transcript import FORMATS, OF_SEVERAL, Transcript
 from asr.run_folder import usable_folder

@@ -27,8 +27,7 @@ from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import LoadsScorers
-from asr.error_text import shortened
-from asr.errors import ConfigError
+from asr.errors import ConfigError, shortened
 from asr.evaluation.wer import Unit
 from asr.inference.batches import default_device
 from asr.inference.transcribe import Transcriber

@@ -14,8 +14,7 @@ from asr.config.resumed_config import changes, refuse_changes, saved_config, una
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
 from asr.data.preparation.prepared import PreparedData
-from asr.error_text import first_line, is_out_of_memory
-from asr.errors import ConfigError, PeerLost
+from asr.errors import ConfigError, PeerLost, first_line, is_out_of_memory
 from asr.nested import flatten, leaves
 from asr.quoting import resume_command
 from asr.signals import Terminated

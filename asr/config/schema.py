@@ -11,8 +11,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 
-from asr.error_text import did_you_mean
-from asr.errors import ConfigError
+from asr.errors import ConfigError, did_you_mean
 from asr.nested import at
 from asr.option_types import PartialShare, Share
 

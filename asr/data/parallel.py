@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from asr.error_text import text_of
-from asr.errors import RunFailed
+from asr.errors import RunFailed, text_of
 from asr.signals import ENDING
 from asr.subprocesses import die_with_parent
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.error_text import first_line
+from asr.errors import first_line
 from asr.language_models.ngrams import UNKNOWN, NGrams
 from asr.safe_io import naming
 

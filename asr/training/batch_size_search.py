@@ -23,7 +23,7 @@ from asr import devices
 from asr.data.loading.batch import Batch
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.sampling import DurationBucketSampler
-from asr.error_text import is_out_of_memory
+from asr.errors import is_out_of_memory
 from asr.training.module import TrainingModule
 
 USABLE = 0.9  # share of the memory: allocators leave gaps, and other batches may need more than those measured
