@@ -56,19 +56,24 @@ def end_with(advice: Callable[[], str]) -> None:
     listen(end)
 
 
-def end_if_asked(error: Exception) -> None:
-    """Raise what has asked for an end and led to an error: libraries fail while they clear away after it.
+@contextlib.contextmanager
+def signals_first() -> Iterator[None]:
+    """Raise what has asked for an end instead of an error that it led to: libraries fail while they clear away.
 
     OmegaConf restores flags of a config that is half made; Python 3.11 makes a RuntimeError of whatever interrupts the
     making of a class.
     """
-    cause: BaseException | None = error
-    seen: list[BaseException] = []
-    while cause is not None and cause not in seen:  # errors may be causes of each other
-        if isinstance(cause, Terminated | KeyboardInterrupt):
-            raise cause from None
-        seen.append(cause)
-        cause = cause.__cause__ or cause.__context__
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        seen: list[BaseException] = []
+        while cause is not None and cause not in seen:  # errors may be causes of each other
+            if isinstance(cause, Terminated | KeyboardInterrupt):
+                raise cause from None
+            seen.append(cause)
+            cause = cause.__cause__ or cause.__context__
+        raise
 
 
 def end_by_default() -> None:
