@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -75,6 +76,9 @@ def _message(error: Exception, command: str) -> tuple[str, int]:
 def _explain_os_error(error: OSError) -> tuple[str, int]:
     """Return what the operating system refused, in a line, and the exit code: 2 if another name would help."""
     if error.errno == errno.EPIPE:
+        # Python would fail again when it flushes the rest at its end
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return "the program that read the output has ended", 1
     where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     message = f"{error.strerror or error}" + (f": {where}" if where else "")
