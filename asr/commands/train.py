@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.commands.app import run_app
 from asr.commands.find_batch_size import find_batch_size
-from asr.commands.launcher import launch
 from asr.config.build import build_all, build_module, num_threads
 from asr.config.command_line import added_config_folders
 from asr.config.init_source import record_source, start_from
@@ -45,6 +44,7 @@ from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoints.files import explaining_failed_writes
 from asr.training.checkpoints.loading import newest_good_checkpoint
 from asr.training.fit import fit, why_early
+from asr.training.launcher import launch
 from asr.training.processes import agree
 from asr.training.report import Stopwatch, report_run, start_lines
 from asr.training.speech_data_module import SpeechDataModule

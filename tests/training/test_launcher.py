@@ -12,11 +12,11 @@ import pytest
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
-from asr.commands import launcher
 from asr.commands.app import quieten
-from asr.commands.launcher import _exit_code, forward_signals
 from asr.errors import DIVERGED, LOST_PEER
 from asr.signals import Terminated, restored_handlers
+from asr.training import launcher
+from asr.training.launcher import _exit_code, forward_signals
 
 SAVES = "trap 'sleep 0.5; exit 75' TERM; echo > {}; while :; do sleep 0.1; done"
 GOES_ON = "trap : TERM; echo > {}; while :; do sleep 0.1; done"
