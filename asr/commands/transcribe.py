@@ -5,30 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig
 
 from asr.commands.output_file import lock_output_dir, new_file, texts
-from asr.config.build import plain
-from asr.config.restore import restore, transcriber_of
+from asr.config.restore import maker_of, restore, transcriber_of
 from asr.console import PlainConsole, printable
 from asr.data.manifests.audio_files import ENDINGS, find_audio, groups_of
 from asr.data.manifests.media_files import MEDIA_ENDINGS
-from asr.data.preparation.fingerprint import describe_file
-from asr.decoding.scorers.fusion import FILE_OPTIONS
 from asr.errors import ConfigError, RunFailed, remedy
 from asr.inference.transcribe import Transcriber
 from asr.inference.transcript import FORMATS, OF_SEVERAL
 from asr.inference.transcript_folder import TranscriptFolder
-from asr.inference.transcripts_lm import FOLDER
 from asr.run_folder import usable_folder
-from asr.safe_io import named_path, write_new
-from asr.training.checkpoints.loading import checkpoint_file, run_folder_of
+from asr.safe_io import write_new
 
 # that are transcribed before their transcripts are written, and lost if the process is killed
 GROUP_FILES, GROUP_S = 100, 3600.0
-OPTIONS = ("weights", "average_since", "decoder", "max_segment_s", "channels")  # that decide on transcripts
 
 Failed = list[tuple[str, str]]  # path and reason
 
@@ -88,23 +81,6 @@ def _to_folder(options: DictConfig, files: Mapping[Path, Path], formats: Sequenc
         _report(num_read, failed, options.output_dir, num_before + len(blocked))
         if blocked:
             raise SystemExit(1)
-
-
-def maker_of(options: DictConfig) -> dict[str, Any]:
-    """Return all that decides on transcripts, as plain data: options, and digests of files.
-
-    Raises:
-        ConfigError: there is no such run.
-    """
-    found = {key: plain(options).get(key) for key in OPTIONS}
-    checkpoint = checkpoint_file(str(options.run))
-    files = {"checkpoint": checkpoint}
-    if decoder := found["decoder"]:
-        files |= {key: named_path(decoder[key]) for key in FILE_OPTIONS if decoder.get(key) is not None}
-    elif run_dir := run_folder_of(checkpoint):
-        # what the run itself decodes with
-        files |= {f"{FOLDER}/{path.name}": path for path in (run_dir / FOLDER).glob("*")}
-    return found | {key: describe_file(path)["sha256"] for key, path in files.items() if path.is_file()}
 
 
 def _report(num_read: int, failed: Failed, output: object, num_others: int = 0) -> None:
