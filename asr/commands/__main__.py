@@ -43,18 +43,7 @@ def start(command: str) -> None:
 
 
 # the console scripts
-prepare = partial(start, "prepare")
-train = partial(start, "train")
-evaluate = partial(start, "evaluate")
-transcribe = partial(start, "transcribe")
-align = partial(start, "align")
-lm = partial(start, "lm")
-stream = partial(start, "stream")
-demo = partial(start, "demo")
-convert = partial(start, "convert")
-export = partial(start, "export")
-compare = partial(start, "compare")
-runs = partial(start, "runs")
+globals().update({command: partial(start, command) for command in COMMANDS})
 
 if __name__ == "__main__":
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""

@@ -21,7 +21,7 @@ from asr.commands.train import run_once
 from asr.config.build import build_module
 from asr.config.help import config_folder
 from asr.config.resolve import plan_run
-from asr.config.restore import Restored, restore, transcriber_of
+from asr.config.restore import Restored, restore, stream_of, transcriber_of
 from asr.config.schema import check_options
 from asr.data.in_memory import Audio, as_file, as_list
 from asr.errors import ConfigError
@@ -110,9 +110,7 @@ class SpeechRecognizer:
             >>> partial.text, stream.finish().is_final
             ('', True)
         """
-        readers = self.restored.data_module
-        parts = self.restored.recognizer, readers.tokenizer, readers.features, self.restored.decoder
-        return StreamingRecognizer(*parts, rate_hz, endpoint_s)
+        return stream_of(self.restored, rate_hz, endpoint_s)
 
 
 def train(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Run:

@@ -7,11 +7,10 @@ import signal
 
 from omegaconf import DictConfig, OmegaConf
 
-from asr.config.restore import restore, transcriber_of
+from asr.config.restore import restore, stream_of, transcriber_of
 from asr.console import PlainConsole
 from asr.errors import ConfigError
 from asr.inference.demo_page import demo_page
-from asr.inference.streaming import StreamingRecognizer
 
 HOST = "127.0.0.1"
 # how the parts of a recording are read: this process reads them, as many as two minutes at a time
@@ -25,13 +24,11 @@ def run(options: DictConfig) -> None:
     if importlib.util.find_spec("gradio") is None:
         raise ConfigError("asr-demo needs Gradio: pip install gradio, or python3 scripts/setup.py demo")
     restored = restore(OmegaConf.create({**{str(key): options[key] for key in options}, **READING}))
-    module = restored.data_module
-    parts = restored.recognizer, module.tokenizer, module.features, restored.decoder
     page, theme = demo_page(
         restored.checkpoint.title,
         transcriber_of(restored, options.max_segment_s),
-        lambda rate_hz: StreamingRecognizer(*parts, rate_hz, options.endpoint_s),
-        module.features.sampling_rate_hz,
+        lambda rate_hz: stream_of(restored, rate_hz, options.endpoint_s),
+        restored.data_module.features.sampling_rate_hz,
     )
     try:
         _, address, _ = page.launch(

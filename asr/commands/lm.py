@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig
 
-from asr.commands.output_file import new_file
+from asr.commands.output_file import new_file, texts
 from asr.config.restore import TextSide, prepared_data, restore_text
 from asr.console import PlainConsole
 from asr.data.manifests.source_files import matching_files, read_lines
@@ -59,11 +59,9 @@ def run(options: DictConfig) -> None:
 
 def _files(text: Any) -> list[Path]:
     """Return the files of ``text=``."""
-    if text is None:
-        return []
-    patterns = [str(pattern) for pattern in (text if isinstance(text, ListConfig) else [text])]
+    patterns = [] if text is None else texts(text)
     allowed = "a file, a pattern like 'corpus/*.txt.gz', or a list of them"
-    if not patterns:
+    if text is not None and not patterns:
         raise ConfigError(f"text: the list is empty; give {allowed}")
     return [*dict.fromkeys(file for pattern in patterns for file in matching_files("text", pattern, allowed))]
 

@@ -60,4 +60,4 @@ def lock_output_dir(folder: Path) -> Iterator[None]:
 
 def texts(given: object) -> list[str]:
     """Return a list that may be given as one of its items."""
-    return [str(item) for item in given] if isinstance(given, ListConfig) else [str(given)]
+    return [str(item) for item in given] if isinstance(given, ListConfig | list) else [str(given)]

@@ -6,12 +6,11 @@ import sys
 
 from omegaconf import DictConfig, OmegaConf
 
-from asr.config.restore import restore
+from asr.config.restore import restore, stream_of
 from asr.console import PlainConsole
 from asr.data.packets import open_stream, packets_of_file, packets_of_standard_input
 from asr.errors import ConfigError
 from asr.inference.stream_listener import StreamListener
-from asr.inference.streaming import StreamingRecognizer
 from asr.safe_io import named_path
 
 STANDARD_INPUT = "-"
@@ -36,9 +35,7 @@ def run(options: DictConfig) -> None:
     size = max(1, round(options.packet_s * rate_hz))
     restored = restore(OmegaConf.create({**{str(key): options[key] for key in options}, **UNUSED}), with_lm=False)
     try:
-        module = restored.data_module
-        parts = restored.recognizer, module.tokenizer, module.features, restored.decoder
-        stream = StreamingRecognizer(*parts, rate_hz, options.endpoint_s)
+        stream = stream_of(restored, rate_hz, options.endpoint_s)
     except ValueError as error:
         raise ConfigError(f"run: {error}") from error
     if file is not None and file.channels > 1:

@@ -32,6 +32,7 @@ from asr.decoding.scorers.fusion import FILE_OPTIONS, LoadsScorers
 from asr.errors import ConfigError, shortened
 from asr.evaluation.wer import Unit
 from asr.inference.batches import default_device
+from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcribe import Transcriber
 from asr.inference.transcripts_lm import FOLDER, saved_search
 from asr.models.recognizer import Recognizer
@@ -225,6 +226,17 @@ def transcriber_of(restored: Restored, max_segment_s: float | None, each_channel
     longest_s = max_segment_s or restored.checkpoint.data.get("utterance_s", DEFAULT_SEGMENT_S)
     parts = restored.recognizer, restored.decoder, restored.data_module
     return Transcriber(*parts, max(SHORTEST_SEGMENT_S, longest_s), each_channel)
+
+
+def stream_of(restored: Restored, rate_hz: int, endpoint_s: float) -> StreamingRecognizer:
+    """Return what recognizes one stream of samples at a rate.
+
+    Raises:
+        ValueError: the encoder is not a causal Zipformer.
+    """
+    readers = restored.data_module
+    parts = restored.recognizer, readers.tokenizer, readers.features, restored.decoder
+    return StreamingRecognizer(*parts, rate_hz, endpoint_s)
 
 
 def maker_of(options: DictConfig) -> dict[str, Any]:
