@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from asr.config.restore import Restored, restore
 from asr.console import PlainConsole
 from asr.errors import ConfigError, RunFailed
 from asr.evaluation.formatting import shortlist
-from asr.inference.align import AlignedText, align_all
+from asr.inference.align import align_all
 from asr.inference.alignment_files import write_alignments
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 
@@ -48,7 +47,7 @@ def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequ
     """Align a set, write and print what was found; return how many utterances could not be aligned."""
     found = align_all(restored.recognizer, restored.data_module, cuts, name)
     aligned = sorted((one for one in found.results if one.fits), key=lambda one: one.id)
-    failed = [*found.unread, *((one.id, _why_not(one)) for one in found.results if not one.fits)]
+    failed = [*found.unread, *((one.id, one.why_not) for one in found.results if not one.fits)]
     for cut, reason in failed[:NUM_NAMED]:
         console.print_line(f"{name}: could not align {cut}: {reason}")
     write_alignments(output, name, aligned, formats)
@@ -65,12 +64,3 @@ def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequ
     if found.real_time_factor is not None:
         console.print_line(f"{name}: real-time factor {found.real_time_factor:.2g}")
     return len(failed)
-
-
-def _why_not(text: AlignedText) -> str:
-    if math.isnan(text.log_prob):
-        return "the scores of the model are not finite"
-    reason = f"{text.duration_s:.2f} s are too short for its text: the encoder leaves fewer frames than it has tokens"
-    if text.unknown:
-        return f"{reason}; characters that the run does not know are tokens too: {shortlist(text.unknown)}"
-    return reason

@@ -16,9 +16,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from asr.commands.app import composed_from, quieten
+from asr.commands.app import quieten
 from asr.commands.train import run_once
 from asr.config.build import build_module
+from asr.config.command_line import composed_from
 from asr.config.help import config_folder
 from asr.config.resolve import plan_run
 from asr.config.restore import Restored, restore, stream_of, transcriber_of

@@ -10,32 +10,19 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import hydra
-from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-import asr.recipes
+import asr
 from asr.commands.messages import explain_error, is_explained, leave
 from asr.commands.startup import advice_at_start, ended_code, importing
-from asr.config.command_line import (
-    MULTIRUN,
-    expand_home,
-    expand_short_forms,
-    fill_keys,
-    name_sweep,
-    override_value,
-    quote_non_ascii,
-    refuse_dashes,
-)
+from asr.config.command_line import MULTIRUN, composed_from, refuse_dashes
 from asr.config.help import command_help, config_folder
 from asr.config.own_code import name_origin
-from asr.console import one_line
 from asr.errors import LOST_PEER, ConfigError, PeerLost, first_line
-from asr.safe_io import named_path
 from asr.signals import INTERRUPTED, Terminated, end_with, restored_handlers, signals_first
 from asr.subprocesses import RUN_DIR_VARIABLE, is_first_process
 from asr.trust import trust
@@ -144,47 +131,6 @@ def own_task(command: str) -> Callable[[DictConfig], object]:
         own: Callable[[DictConfig], object] = importlib.import_module(f"asr.commands.{command}").run
     quieten()  # only now, because Lightning sets the levels of its loggers when it is imported
     return own
-
-
-def composed_from(command: str, words: Sequence[str], folder: Path) -> tuple[str, list[str]]:
-    """Return the primary config and the overrides that Hydra composes for a command.
-
-    Args:
-        command: its name.
-        words: of the command line.
-        folder: of the command's config.
-    """
-    words = [quote_non_ascii(expand_home(expand_short_forms(word))) for word in fill_keys(command, words)]
-    if (recipes_dir := override_value(words, "recipes_dir")) is not None:
-        add_recipes(recipes_dir)
-    if command != "train":
-        return command, words
-    words = name_sweep(words)
-    if (resumed := override_value(words, "resume")) is None:
-        return command, words
-    # here, because the others need none of it
-    from asr.config.resumed_config import CONFIG_NAME, run_folder, store_resumed
-
-    store_resumed(run_folder(resumed), folder / f"{command}.yaml", words)
-    return CONFIG_NAME, words
-
-
-def add_recipes(recipes_dir: object) -> None:
-    """Make a folder a place where recipes, as further choices of their group, and their prepare functions are found.
-
-    Raises:
-        ConfigError: there is no such folder.
-    """
-    path = named_path(recipes_dir).resolve()
-    if not path.is_dir():
-        raise ConfigError(f"recipes_dir: there is no folder {str(path)!r}")
-    if is_first_process():
-        print(f"recipes_dir: runs the Python code in {one_line(str(path))}; name only what you trust", flush=True)
-    if str(path) not in asr.recipes.__path__:
-        asr.recipes.__path__.append(str(path))
-    for file in path.rglob("*.yaml"):
-        group = Path("recipe", file.relative_to(path)).parent.as_posix()
-        ConfigStore.instance().store(f"{file.stem}", OmegaConf.load(file), group, "_global_")
 
 
 def quieten() -> None:

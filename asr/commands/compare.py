@@ -121,7 +121,8 @@ def _output_folder(out: Any, sweep: Path | None) -> Path:
         return claim_run_folder(out, "out")
     if sweep is None:
         return create_run_folder(RUNS / "comparison")
-    folders = (sweep / f"comparison{number}" for number in ("", *(f"-{number}" for number in itertools.count(2))))
+    endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    folders = (sweep / f"comparison{ending}" for ending in endings)
     folder = next(folder for folder in folders if not folder.exists())
     folder.mkdir()
     return folder

@@ -14,7 +14,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from asr.commands.app import run_app
-from asr.commands.find_batch_size import find_batch_size
 from asr.config.build import build_all, build_module, num_threads
 from asr.config.command_line import added_config_folders
 from asr.config.init_source import record_source, start_from
@@ -38,13 +37,11 @@ from asr.run_folder import (
 from asr.safe_io import write_whole
 from asr.signals import INTERRUPTED, TRY_AGAIN
 from asr.subprocesses import is_first_process
-from asr.sweeps.jobs import run_job
 from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoints.files import explaining_failed_writes
 from asr.training.checkpoints.loading import newest_good_checkpoint
 from asr.training.fit import fit, why_early
-from asr.training.launcher import launch
 from asr.training.processes import agree
 from asr.training.report import Stopwatch, report_run, start_lines
 from asr.training.speech_data_module import SpeechDataModule
@@ -69,12 +66,17 @@ def run(config: DictConfig) -> float | None:
 
 def run_once(plan: Plan) -> Path | None:
     """Train, decode the test sets and return the run's folder; None if only the batch size was measured."""
+    # what few runs need is imported where they do
     if plan.config["find_batch_size"]:
+        from asr.commands.find_batch_size import find_batch_size
+
         module = build_module(plan.config, plan.data, plan.prepared)
         find_batch_size(plan.config, plan.prepared, plan.data_module, plan.data.perturb, module, plan.trainer)
         return None
     with _open_run_folder(plan) as run_dir:
         if plan.needs_launcher:
+            from asr.training.launcher import launch
+
             words = [*added_config_folders(plan.job.runtime.config_sources), *plan.job.overrides.task]
             if code := launch("train", words, plan.trainer.num_devices, run_dir):
                 if code not in (TRY_AGAIN, INTERRUPTED):
@@ -86,6 +88,8 @@ def run_once(plan: Plan) -> Path | None:
 
 
 def _run_job(config: DictConfig, job: Any) -> float:
+    from asr.sweeps.jobs import run_job
+
     raw = cast(dict[str, Any], OmegaConf.to_container(config))
     # parallel jobs would mix their output on the terminal
     parallel = not str(job.launcher._target_).endswith(".BasicLauncher")
