@@ -76,8 +76,10 @@ def _as_it_was(request) -> Iterator[None]:
     for name, value in variables.items():
         os.environ.pop(name, None)
         os.environ.update({name: value} if value is not None else {})
-    if threads and threads != _torch_threads():
-        sys.modules["torch"].set_num_threads(threads)
+    if torch := sys.modules.get("torch"):
+        torch.use_deterministic_algorithms(False)  # trainer.deterministic=true sets it in the process
+        if threads and threads != _torch_threads():
+            torch.set_num_threads(threads)
 
 
 def _torch_threads() -> int:

@@ -18,7 +18,6 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from asr.commands.app import quieten
 from asr.commands.train import run_once
-from asr.config.build import build_module
 from asr.config.command_line import composed_from
 from asr.config.help import config_folder
 from asr.config.resolve import plan_run
@@ -59,6 +58,10 @@ class SpeechRecognizer:
     """A trained recognizer with its features, tokenizer and decoder; `load` makes it."""
 
     restored: Restored
+
+    def __repr__(self) -> str:
+        checkpoint = self.restored.checkpoint
+        return f"SpeechRecognizer({str(checkpoint.path)!r}, update={checkpoint.update})"
 
     def transcribe(
         self, audio: Audio | Iterable[Audio], max_segment_s: float | None = None, rate_hz: int | None = None
@@ -161,8 +164,7 @@ def training_parts(
     """
     with _composed(overrides, config_dir) as config:
         plan = plan_run(config)
-        module = build_module(plan.config, plan.data, plan.prepared)
-        return module, SpeechDataModule(plan.prepared, plan.data_module, plan.config["seed"], plan.data.perturb)
+        return plan.module, SpeechDataModule(plan.prepared, plan.data_module, plan.config["seed"], plan.data.perturb)
 
 
 def load(run: str | Path, weights: str = "raw", decoder: Mapping[str, Any] | None = None) -> SpeechRecognizer:

@@ -66,10 +66,17 @@ class Manifests:
         return cls(recordings, supervisions, FeatureSet.from_features(features) if features else None)
 
     def sources(self) -> dict[str, Source]:
-        """Return the recordings, or the features, by the id of the recording."""
-        if self.features is not None:
-            return {str(features.recording_id): features for features in self.features}
-        return {recording.id: recording for recording in self.recordings}
+        """Return the recordings, or the features, by the id of the recording.
+
+        Raises:
+            ValueError: two have one id, so that an utterance could get the wrong audio.
+        """
+        sources: dict[str, Source] = {}
+        for source in self.recordings if self.features is None else self.features:
+            name = str(source.recording_id) if isinstance(source, Features) else source.id
+            if (known := sources.setdefault(name, source)) != source:
+                raise ValueError(f"two recordings have the id {name!r}: {files_of(known)[0]} and {files_of(source)[0]}")
+        return sources
 
 
 def files_of(source: Source) -> tuple[str, ...]:

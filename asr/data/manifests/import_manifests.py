@@ -89,6 +89,11 @@ class ImportedManifests:
             segments = [*known.supervisions, *segments]
         self.splits[split] = Manifests.of(kept.values(), segments)
 
+    def trimmed_note(self) -> list[str]:
+        """Return the note on utterances that were trimmed, if there are any."""
+        note = f"utterances that ended up to {OVERSHOOT_S} s after their recording, trimmed to it: {self.num_trimmed}"
+        return [note] if self.num_trimmed else []
+
     def split_named(self, path: Path, name: str) -> str:
         """Return the split that a table, or the name of a file or folder, means; note if it was called otherwise."""
         split = split_of(name)
@@ -164,10 +169,7 @@ def import_manifests(
     reader.read(parts)
     name = str(source) if len(parts) == 1 else option
     _check_ids(name, imported)
-    if imported.num_trimmed:
-        imported.notes.append(
-            f"utterances that ended up to {OVERSHOOT_S} s after their recording: {imported.num_trimmed}, trimmed to it"
-        )
+    imported.notes += imported.trimmed_note()
     if several := sum(r.num_channels > 1 for manifests in imported.splits.values() for r in manifests.recordings):
         imported.notes.append(
             f"recordings with several channels: {several}; the channel of the supervision is used, or the first if it "

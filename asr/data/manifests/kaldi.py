@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from pathlib import Path
 
 from asr.data.manifests.rows import Row
@@ -58,7 +59,8 @@ def _table(path: Path) -> dict[str, tuple[str, str]]:
     """Return the rest of each line, and where it stands, by the name at its start; nothing if there is no such file."""
     found: dict[str, tuple[str, str]] = {}
     for number, line in enumerate(read_lines(path) if path.is_file() else (), start=1):
-        if fields := line.split(maxsplit=1):
+        # one file may have decomposed accents, as macOS writes them, and another not
+        if fields := unicodedata.normalize("NFC", line).split(maxsplit=1):
             where, rest = f"{path}, line {number}", fields[1].strip() if len(fields) > 1 else ""
             if found.setdefault(fields[0], (where, rest)) != (where, rest):
                 raise ValueError(f"{where}: {fields[0]!r} is in {found[fields[0]][0]} too; keep one")

@@ -15,11 +15,13 @@ from typing import Any, TypeAlias, TypeVar
 
 from lhotse import Features, Recording, SupervisionSegment
 from lhotse.cut import Cut, MonoCut, MultiCut
-from lhotse.serialization import deserialize_item, load_jsonl
+from lhotse.serialization import deserialize_item
 from lhotse.utils import to_list
 
 from asr.console import track
 from asr.data.manifests.corpus import Dropped, Manifests
+from asr.data.manifests.recordings import existing_form
+from asr.data.manifests.source_files import as_integer, as_number, as_text, json_objects
 from asr.errors import raise_if_out_of_resources
 
 ManifestItem: TypeAlias = Recording | Features | SupervisionSegment | Cut
@@ -27,6 +29,11 @@ Item = TypeVar("Item", Recording, Features, SupervisionSegment)
 # of lhotse's other storages memory_raw unpickles, kaldiio runs a program named by the path, and lilcom_url opens an
 # address; numpy_files reads with allow_pickle=False
 PLACES = (("source", "audio of type", "type", "file"), ("storage_path", "storage", "storage_type", "numpy_files"))
+# fields of lhotse's items by the type of their values; null is allowed where lhotse's default is None
+TEXTS = ("id", "recording_id", "text", "language", "speaker", "gender")
+NULLABLE = ("text", "language", "speaker", "gender")
+NUMBERS = ("start", "duration", "frame_shift")
+INTEGERS = ("channel", "channels", "channel_ids", "sampling_rate", "num_samples", "num_frames", "num_features")
 PLAIN = (str, int, float, bool, type(None))
 
 
@@ -71,11 +78,7 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
             continue
         sample_s = 1 / cut.sampling_rate
         add_item(recordings, cut.recording, where, sample_s)
-        try:
-            segments = list(segments_of(cut, cut.recording.id))
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
-        for segment in segments:
+        for segment in segments_of(cut, cut.recording.id):
             add_item(supervisions, segment, where, sample_s)
     return Manifests.of(recordings.values(), supervisions.values()), dropped
 
@@ -104,17 +107,42 @@ def items(path: Path, make: Callable[[dict[str, Any]], Any], unused: Sequence[st
     """
     # cuts of prepared data name files from their own folder, other manifests, as lhotse does, from the current one
     start = path.parent if (path.parent / "prepared.json").is_file() else Path()
-    number = 1
-    try:
-        for data in track(load_jsonl(path), f"reading {path.name}", transient=True):
-            if data is not None:
-                data = {name: value for name, value in data.items() if name not in unused}
-                refuse_foreign(data, start)
-                yield f"{path}, line {number}", make(data)
-            number += 1
-    except Exception as error:  # lhotse checks few types, and raises whatever follows
-        raise_if_out_of_resources(error, str(path))
-        raise ValueError(f"{path}, line {number}: {error}") from error
+    for number, data in track(json_objects(path), f"reading {path.name}", transient=True):
+        data = {name: value for name, value in data.items() if name not in unused}
+        try:
+            check_types(data)
+            refuse_foreign(data, start)
+            item = make(data)
+        except Exception as error:  # lhotse checks few types, and raises whatever follows
+            raise_if_out_of_resources(error, str(path))
+            raise ValueError(f"{path}, line {number}: {error}") from error
+        yield f"{path}, line {number}", item
+
+
+def check_types(data: Any) -> None:
+    """Make the values of lhotse's fields what their names say: numbers become text where text belongs.
+
+    Raises:
+        ValueError: names a field with a value of another type.
+    """
+    if isinstance(data, list):
+        for value in data:
+            check_types(value)
+    if not isinstance(data, dict):
+        return
+    for name, value in data.items():
+        if value is None and name in NULLABLE:
+            continue
+        if name in TEXTS:
+            if value is None:
+                raise ValueError(f"{name} is null")
+            data[name] = as_text(value, name)
+        elif name in NUMBERS:
+            data[name] = as_number(value, name)
+        elif name in INTEGERS:
+            data[name] = [as_integer(v, name) for v in value] if isinstance(value, list) else as_integer(value, name)
+        elif name not in ("custom", "alignment"):  # which are not used
+            check_types(value)
 
 
 def refuse_foreign(data: Any, start: Path = Path()) -> None:
@@ -138,7 +166,7 @@ def refuse_foreign(data: Any, start: Path = Path()) -> None:
                         f"run code or fetch something; save it to files, and name these ({kind} {allowed!r})"
                     )
                 # prepared data must not depend on where a command is started
-                data[place] = os.path.abspath(start / data[place])
+                data[place] = str(existing_form(Path(os.path.abspath(start / data[place]))))
         for name, value in data.items():
             if name != "custom":  # which is not used
                 refuse_foreign(value, start)
@@ -153,32 +181,10 @@ def _is_plain(path: object) -> bool:
 
 
 def plain_segment(segment: SupervisionSegment) -> SupervisionSegment:
-    """Return a supervision without what is not used: alignments, and custom fields.
-
-    Raises:
-        ValueError: a field is of another type; numbers are text too.
-    """
-    for name in ("start", "duration"):
-        seconds = getattr(segment, name)
-        if not isinstance(seconds, int | float) or isinstance(seconds, bool):
-            raise ValueError(f"{name} of supervision {segment.id!r} must be a number of seconds, given {seconds!r}")
-    text, speaker, language = (as_text(getattr(segment, name), name) for name in ("text", "speaker", "language"))
+    """Return a supervision without what is not used: alignments, and custom fields."""
     # an empty string would count as a speaker
-    speaker = (speaker or "").strip() or None
-    return replace(segment, text=text, speaker=speaker, language=language, custom=None, alignment=None)
-
-
-def as_text(value: object, name: str) -> str | None:
-    """Return a field as text, or None; programs that write tables make numbers of digits.
-
-    Raises:
-        ValueError: it is neither text nor a number.
-    """
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    raise ValueError(f"{name} must be text, given {str(value)[:80]!r}")
+    speaker = (segment.speaker or "").strip() or None
+    return replace(segment, speaker=speaker, custom=None, alignment=None)
 
 
 def add_item(found: dict[str, Item], item: Item, where: str, sample_s: float | None = None) -> None:

@@ -35,15 +35,18 @@ class Clip:
     speaker: str | None
 
 
+def existing_form(path: Path) -> Path:
+    """Return a path in the form of Unicode in which a file exists, or as it is; macOS decomposes accents."""
+    if os.path.isfile(path):  # Path.is_file raises an error on a name that is too long
+        return path
+    forms = (Path(unicodedata.normalize(form, str(path))) for form in ("NFC", "NFD"))
+    return next(filter(os.path.isfile, forms), path)
+
+
 def open_recording(audio: Path, recording_id: str) -> tuple[Recording | None, str]:
     """Return a recording whose header and end were read; or None, and why it cannot be used."""
-    # Path.is_file raises an error on a name that is too long
-    if not os.path.isfile(audio):
-        # macOS writes an accent as a character of its own, and other systems do not
-        forms = (Path(unicodedata.normalize(form, str(audio))) for form in ("NFC", "NFD"))
-        if (other := next(filter(os.path.isfile, forms), None)) is None:
-            return None, f"missing audio: {audio}"
-        audio = other
+    if not os.path.isfile(audio := existing_form(audio)):
+        return None, f"missing audio: {audio}"
     try:
         with reading(str(audio)):
             # absolute, so that prepared cuts can be read from any folder

@@ -58,6 +58,7 @@ def manifests_of_rows(rows: Sequence[tuple[str, Row]], num_jobs: int) -> dict[st
     Raises:
         ValueError: an id occurs twice, or a file twice as a whole; names file and line.
     """
+    rows, repeats = _without_repeats(rows)
     names = _names_of_files(row for _, row in rows)
     opened = open_recordings([*names.items()], "reading headers of audio", num_jobs)
     recordings = dict(zip(names, opened, strict=True))
@@ -79,9 +80,34 @@ def manifests_of_rows(rows: Sequence[tuple[str, Row]], num_jobs: int) -> dict[st
             duration_s = end_s - row.start_s
             place = id, recording.id, row.start_s, duration_s, row.channel
             segments.append(SupervisionSegment(*place, row.text, row.language, row.speaker))
+    for split, row, reason in repeats:
+        found[split][1].append(Dropped(split, names[row.audio], reason))
     usable = [recording for recording, _ in recordings.values() if recording]
     # of each split only the recordings that it uses are kept later
     return {split: (Manifests.of(usable, segments), dropped) for split, (segments, dropped) in found.items()}
+
+
+def _without_repeats(
+    rows: Sequence[tuple[str, Row]],
+) -> tuple[list[tuple[str, Row]], list[tuple[str, Row, str]]]:
+    """Return rows without those that only repeat another, and these with the reason; an id would make them different.
+
+    Raises:
+        ValueError: two rows give one part of a file different texts.
+    """
+    first: dict[object, Row] = {}
+    kept, repeats = [], []
+    for split, row in rows:
+        known = row if row.id else first.setdefault((split, row.audio, row.start_s, row.end_s, row.channel), row)
+        if known.text != row.text:
+            raise ValueError(
+                f"{row.where}: {known.where} gives the same audio another text; keep one of them, or give both an id"
+            )
+        if known is row:
+            kept.append((split, row))
+        else:
+            repeats.append((split, row, f"repeated: {row.where} says what {known.where} says"))
+    return kept, repeats
 
 
 def _ids(rows: Sequence[tuple[str, Row]], names: Mapping[Path, str]) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 from asr.console import PlainConsole, track
 from asr.data.manifests.columns import Columns, find_columns
 from asr.data.manifests.rows import Row
-from asr.data.manifests.source_files import read_lines
+from asr.data.manifests.source_files import as_number, as_text, json_objects, read_lines
 from asr.data.manifests.splits import split_of
 
 TABLES = (".tsv", ".csv", ".json", ".jsonl")
@@ -37,8 +36,8 @@ def read_table(path: Path, given: Mapping[str, str] | None = None, may_lack: boo
     """Read a table, and print how it was read.
 
     A TSV has no quoting, a CSV has quotation marks; both have a header, unless a CSV has two or three fields between
-    bars, as LJSpeech's. Lines of JSON hold an object each. Audio paths are relative to the table, or to a folder of
-    ``FOLDERS`` beside it. UTF-8.
+    bars, as LJSpeech's. JSON has an object per line, or a list. Audio paths are relative to the table, or to a folder
+    of ``FOLDERS`` beside it. UTF-8.
 
     Args:
         path: of the table.
@@ -61,28 +60,12 @@ def read_table(path: Path, given: Mapping[str, str] | None = None, may_lack: boo
 
 def is_lhotse(path: Path) -> bool:
     """Return whether the first object of a file of JSON lines is a cut of lhotse."""
-    _, first = next(_json_objects(path), (1, {}))
+    _, first = next(json_objects(path), (1, {}))
     return "type" in first or "recording" in first or "supervisions" in first
 
 
-def _json_objects(path: Path) -> Iterator[Record]:
-    for number, line in enumerate(read_lines(path), start=1):
-        if number == 1 and line.lstrip().startswith("["):
-            raise ValueError(
-                f"{path} is one list; write an object on each line: jq -c '.[]' {path.name} > {path.stem}.jsonl"
-            )
-        if line.strip():
-            try:
-                fields = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: this is no JSON: {error}") from error
-            if not isinstance(fields, dict):
-                raise ValueError(f'{path}, line {number}: a line must hold one object, as {{"audio": …}}')
-            yield number, fields
-
-
 def _json_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator[Record]]:
-    found = list(_json_objects(path))
+    found = list(json_objects(path))
     # not the first object alone: another may be the first part of a file
     return find(list(dict.fromkeys(name for _, fields in found for name in fields))), iter(found)
 
@@ -173,20 +156,18 @@ def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fo
 
 
 def _text(where: str, name: str, value: Any) -> str:
-    """Return a field as text; numbers are text too."""
     if isinstance(value, dict) and "path" in value:  # of Hugging Face
         value = value["path"]
-    if value is None or isinstance(value, str):
-        return value or ""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    raise ValueError(f"{where}: {name} must be text, given {str(value)[:80]!r}")
+    try:
+        return as_text(value, name)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
 
 
 def _seconds(where: str, name: str, value: str | None) -> float | None:
     if value is None or not value.strip():
         return None
     try:
-        return float(value)
-    except ValueError:
-        raise ValueError(f"{where}: {name} must be a number of seconds, given {value!r}") from None
+        return as_number(value, name)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}, in seconds") from error

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from lhotse.qa import validate
 
 from asr.console import PlainConsole
 from asr.data.manifests.corpus import Corpus
-from asr.data.manifests.import_manifests import segment_problem
+from asr.data.manifests.import_manifests import ImportedManifests
 from asr.data.preparation.build_prepared import PrepareSpec, build_prepared
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.data.preparation.saved_corpus import CORPUS_INDEX, SavedCorpus
@@ -108,13 +109,16 @@ def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> SavedCorpus:
     """Return the corpus of an earlier call, or make and save it."""
     if (folder / CORPUS_INDEX).exists():
         return SavedCorpus.load(folder)
-    corpus = make_corpus(folder)
-    _refuse_unusable(corpus)
-    return SavedCorpus.save(folder, corpus)
+    return SavedCorpus.save(folder, _checked(make_corpus(folder)))
 
 
-def _refuse_unusable(corpus: Corpus) -> None:
-    """Refuse a corpus that cannot be trained on, or whose manifests contradict each other, before it is saved."""
+def _checked(corpus: Corpus) -> Corpus:
+    """Return a corpus with all segments within their recordings, before it is saved.
+
+    Raises:
+        ValueError: it cannot be trained on, or its manifests contradict each other.
+    """
+    imported = ImportedManifests()
     if "train" not in corpus.splits or not any(name.startswith("dev") for name in corpus.splits):
         raise ValueError(
             f"the corpus has the splits {', '.join(corpus.splits) or '(none)'}; needed are 'train', and one whose name "
@@ -131,6 +135,7 @@ def _refuse_unusable(corpus: Corpus) -> None:
                 validate(each)
         except AssertionError as error:
             raise ValueError(f"split {name!r} of the corpus: {error}") from error
-        for segment in manifests.supervisions:
-            if problem := segment_problem(segment, sources.get(segment.recording_id)):
-                raise ValueError(f"split {name!r} of the corpus: {segment.id}: {problem}")
+        imported.add(name, manifests)
+        for item in imported.dropped:
+            raise ValueError(f"split {name!r} of the corpus: {item.item}: {item.reason}")
+    return replace(corpus, splits=imported.splits, notes=(*corpus.notes, *imported.trimmed_note()))

@@ -157,13 +157,6 @@ def test_two_files_of_one_stem_are_two_recordings_and_a_later_line_may_be_a_part
     ]
 
 
-@pytest.mark.parametrize("content", ['[{"audio_filepath": "a.wav", "text": "one"}]', "[\n {}\n]"])
-def test_a_list_in_json_is_named_with_what_converts_it(tmp_path, content):
-    (tmp_path / "m.json").write_text(content)
-    with pytest.raises(ValueError, match=r"jq -c"):
-        import_manifests(tmp_path / "m.json")
-
-
 def nemo(path: Path, *rows: dict) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

@@ -145,7 +145,7 @@ def no_recording(folder: Path, splits: dict[str, list[Pair]]) -> None:
 
 
 def beyond_the_end(folder: Path, splits: dict[str, list[Pair]]) -> None:
-    splits["dev"][0][1].duration = 1.5
+    splits["dev"][0][1].duration = 1.6
 
 
 def twice(folder: Path, splits: dict[str, list[Pair]]) -> None:

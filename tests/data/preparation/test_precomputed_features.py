@@ -128,7 +128,7 @@ def test_features_that_cannot_be_had_are_refused_before_any_is_read(tmp_path, mo
 
 
 def beyond_the_end(folder: Path, splits: dict[str, list[Pair]]) -> None:
-    splits["dev"][0][1].duration = 1.5
+    splits["dev"][0][1].duration = 1.6
 
 
 def test_manifests_of_features_that_contradict_are_refused_before_they_are_kept(tmp_path):
