@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
-from asr.subprocesses import die_with_parent
+from asr.processes import die_with_parent
 
 _waiting: list[tuple[int, int]] = []  # process id, and the descriptor that its command is written to
 

@@ -8,8 +8,7 @@ import sys
 from functools import partial
 
 from asr.commands.startup import importing
-from asr.signals import INTERRUPTED
-from asr.subprocesses import LAUNCHER_VARIABLE, die_with_parent
+from asr.processes import INTERRUPTED, LAUNCHER_VARIABLE, die_with_parent
 
 COMMANDS = (
     *("prepare", "train", "evaluate", "transcribe", "align", "lm"),

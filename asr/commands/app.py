@@ -23,8 +23,15 @@ from asr.config.command_line import MULTIRUN, composed_from, refuse_dashes
 from asr.config.help import command_help, config_folder
 from asr.config.own_code import name_origin
 from asr.errors import LOST_PEER, ConfigError, PeerLost, first_line
-from asr.signals import INTERRUPTED, Terminated, end_with, restored_handlers, signals_first
-from asr.subprocesses import RUN_DIR_VARIABLE, is_first_process
+from asr.processes import (
+    INTERRUPTED,
+    RUN_DIR_VARIABLE,
+    Terminated,
+    end_with,
+    is_first_process,
+    restored_handlers,
+    signals_first,
+)
 from asr.trust import trust
 
 FULL_ERROR = "HYDRA_FULL_ERROR"  # a variable of Hydra: exceptions are shown as they are

@@ -13,7 +13,7 @@ from asr.config.trainer import build_trainer
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import PreparedData
-from asr.subprocesses import is_first_process
+from asr.processes import is_first_process
 from asr.training.batch_size_search import search_batch_size
 from asr.training.module import TrainingModule
 

@@ -13,9 +13,8 @@ import threading
 from collections.abc import Iterator
 
 from asr.errors import MORE_MEMORY, first_line, is_out_of_memory
+from asr.processes import INTERRUPTED, RUN_DIR_VARIABLE, TRY_AGAIN, listen
 from asr.quoting import resume_command
-from asr.signals import INTERRUPTED, TRY_AGAIN, listen
-from asr.subprocesses import RUN_DIR_VARIABLE
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from asr.config.resumed_config import differs, record_accepted, recorded_overrid
 from asr.config.trainer import build_trainer
 from asr.console import PlainConsole
 from asr.inference.transcripts_lm import AFTER_TRAINING, search_with_transcripts
+from asr.processes import INTERRUPTED, TRY_AGAIN, is_first_process
 from asr.run_folder import (
     FAILED,
     LATEST,
@@ -35,8 +36,6 @@ from asr.run_folder import (
     point_latest,
 )
 from asr.safe_io import write_whole
-from asr.signals import INTERRUPTED, TRY_AGAIN
-from asr.subprocesses import is_first_process
 from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoints.files import explaining_failed_writes

@@ -16,9 +16,9 @@ from omegaconf import OmegaConf
 import asr.recipes
 from asr.console import one_line
 from asr.errors import ConfigError
+from asr.processes import is_first_process
 from asr.quoting import quoted
 from asr.safe_io import named_path
-from asr.subprocesses import is_first_process
 
 MULTIRUN = ("-m", "--multirun")
 # of Hydra: those that take a value, and those that do not

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from asr import devices
 from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
 from asr.decoding.forced_alignment import align
@@ -15,6 +14,7 @@ from asr.evaluation.formatting import shortlist
 from asr.evaluation.wer import Word
 from asr.inference.batches import Processed, process
 from asr.inference.word_times import aligned, words_of
+from asr.models import devices
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.models.recognizer import Recognizer
 from asr.text.vocabulary import UNKNOWN_SURFACE

@@ -20,11 +20,11 @@ import torch
 from rich.table import Table
 from torch.utils.data import DataLoader
 
-from asr import devices
 from asr.data.loading.batch import Batch
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.sampling import DurationBucketSampler
 from asr.errors import is_out_of_memory
+from asr.models import devices
 from asr.training.module import TrainingModule
 
 FAR = 2.0  # a proposal of more than this times what was measured must be measured itself

@@ -15,8 +15,16 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from asr.console import one_line
 from asr.errors import DIVERGED, LOST_PEER
-from asr.signals import ENDING, INTERRUPTED, TRY_AGAIN, Terminated, listen, restored_handlers
-from asr.subprocesses import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE
+from asr.processes import (
+    ENDING,
+    INTERRUPTED,
+    LAUNCHER_VARIABLE,
+    RUN_DIR_VARIABLE,
+    TRY_AGAIN,
+    Terminated,
+    listen,
+    restored_handlers,
+)
 from asr.training.checkpoints.files import how_to_resume
 
 POLL_S = 0.1

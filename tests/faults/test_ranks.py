@@ -12,7 +12,7 @@ import pytest
 
 from asr.config.resume import saying_how_to_resume
 from asr.errors import PeerLost
-from asr.signals import TRY_AGAIN
+from asr.processes import TRY_AGAIN
 from asr.training.processes import explaining_lost_peers
 from tests.commands.test_resume import wait_for_update
 from tests.programs import Started

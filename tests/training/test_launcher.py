@@ -14,7 +14,7 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from asr.commands.app import quieten
 from asr.errors import DIVERGED, LOST_PEER
-from asr.signals import Terminated, restored_handlers
+from asr.processes import Terminated, restored_handlers
 from asr.training import launcher
 from asr.training.launcher import _exit_code, forward_signals
 

@@ -26,8 +26,7 @@ from asr.data.loading.batch import Batch
 from asr.data.loading.dataset import FEWER_WORKERS, SpeechDataset
 from asr.data.loading.sampling import DurationBucketSampler
 from asr.errors import RunFailed, first_line, too_many_open_files
-from asr.signals import ENDING
-from asr.subprocesses import die_with_parent
+from asr.processes import ENDING, die_with_parent
 
 MOST_WORKERS = 8  # that are started without being asked for
 MAX_SOCKET_PATH = 107  # bytes, on Linux; workers send tensors through a socket
