@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from asr.commands.app import quieten
 from asr.commands.train import run_once
-from asr.config.command_line import composed_from
+from asr.config.compose import composed_from
 from asr.config.help import config_folder
 from asr.config.resolve import plan_run
 from asr.config.restore import Restored, restore, stream_of, transcriber_of

@@ -19,7 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 import asr
 from asr.commands.messages import explain_error, is_explained, leave
 from asr.commands.startup import advice_at_start, ended_code, importing
-from asr.config.command_line import MULTIRUN, composed_from, refuse_dashes
+from asr.config.command_line import MULTIRUN, refuse_dashes
+from asr.config.compose import composed_from
 from asr.config.help import command_help, config_folder
 from asr.config.own_code import name_origin
 from asr.errors import LOST_PEER, ConfigError, PeerLost, first_line

@@ -6,17 +6,11 @@ import datetime
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf
 
-import asr.recipes
-from asr.console import one_line
 from asr.errors import ConfigError
-from asr.processes import is_first_process
 from asr.quoting import quoted
 from asr.safe_io import named_path
 
@@ -48,47 +42,6 @@ TO_QUOTE = re.compile(rf"""(?<=[=,\[(])(?:{QUOTED.pattern}|[^\s,\[\]()='"\\][^,\
 # what is in quotes, or where a value begins with ~ or ~user, as a shell expands it in a word of its own
 HOME = re.compile(rf"""{QUOTED.pattern}|(?<=[=,:\[( ])~[\w.-]*(?=[/,\]}})]|$)""")
 DELETION = re.compile(r"~[a-z][\w./@]*")
-
-
-def composed_from(command: str, words: Sequence[str], folder: Path) -> tuple[str, list[str]]:
-    """Return the primary config and the overrides that Hydra composes for a command.
-
-    Args:
-        command: its name.
-        words: of the command line.
-        folder: of the command's config.
-    """
-    words = [quote_non_ascii(expand_home(expand_short_forms(word))) for word in fill_keys(command, words)]
-    if (recipes_dir := override_value(words, "recipes_dir")) is not None:
-        _add_recipes(recipes_dir)
-    if command != "train":
-        return command, words
-    words = name_sweep(words)
-    if (resumed := override_value(words, "resume")) is None:
-        return command, words
-    # here, because the others need none of it
-    from asr.config.resumed_config import CONFIG_NAME, run_folder, store_resumed
-
-    store_resumed(run_folder(resumed), folder / f"{command}.yaml", words)
-    return CONFIG_NAME, words
-
-
-def _add_recipes(recipes_dir: object) -> None:
-    """Make a folder a place where recipes, as further choices of their group, and their prepare functions are found.
-
-    Raises:
-        ConfigError: there is no such folder.
-    """
-    path = named_path(recipes_dir).resolve()
-    if not path.is_dir():
-        raise ConfigError(f"recipes_dir: there is no folder {str(path)!r}")
-    if is_first_process():
-        print(f"recipes_dir: runs the Python code in {one_line(str(path))}; name only what you trust", flush=True)
-    if str(path) not in asr.recipes.__path__:
-        asr.recipes.__path__.append(str(path))
-    for file in path.rglob("*.yaml"):
-        group = Path("recipe", file.relative_to(path)).parent.as_posix()
-        ConfigStore.instance().store(f"{file.stem}", OmegaConf.load(file), group, "_global_")
 
 
 def override_key(word: str) -> str:
