@@ -25,7 +25,7 @@ from asr.errors import DIVERGED, ConfigError, RunFailed
 from asr.evaluation.formatting import count, percent, shortlist
 from asr.plain_data import read_json
 from asr.safe_io import write_whole
-from asr.sweeps.records import records
+from asr.sweeps.jobs import records
 from asr.sweeps.search_space import SEEDS_APART, Search
 from asr.sweeps.tuning import UNTUNED, Settings, Trial, TunedSystem, compared_systems, shares, systems
 

@@ -24,8 +24,7 @@ from asr.errors import ConfigError, did_you_mean
 from asr.evaluation.formatting import count, shortlist
 from asr.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
 from asr.safe_io import named_path
-from asr.sweeps.jobs import check_sweep_name
-from asr.sweeps.records import RECORDS, records
+from asr.sweeps.jobs import RECORDS, check_sweep_name, records
 from asr.tracking.wandb_access import has_api_key, is_switched_off
 from asr.tracking.wandb_comparison import log_comparison
 

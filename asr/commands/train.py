@@ -91,7 +91,7 @@ def _run_job(config: DictConfig, job: Any) -> float:
     # parallel jobs would mix their output on the terminal
     parallel = not str(job.launcher._target_).endswith(".BasicLauncher")
     places = added_config_folders(job.runtime.config_sources)
-    return run_job("train", job.overrides.task, raw, Path(job.sweep.dir), to_file=parallel, places=places)
+    return run_job(job.overrides.task, raw, Path(job.sweep.dir), to_file=parallel, places=places)
 
 
 @contextlib.contextmanager

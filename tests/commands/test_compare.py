@@ -10,7 +10,7 @@ from asr.commands import compare as command
 from asr.config.help import CONFIGS
 from asr.config.schema import check_options
 from asr.errors import ConfigError
-from asr.sweeps.records import JobRecord
+from asr.sweeps.jobs import JobRecord
 from tests.commands.conftest import Workplace
 from tests.commands.wandb_file import read_wandb
 from tests.compare.run_folders import write_run, write_sweep

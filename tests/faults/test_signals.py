@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from asr.processes import TRY_AGAIN, Terminated, signals_first
-from asr.sweeps.records import records
+from asr.sweeps.jobs import records
 from tests.commands.test_resume import wait_for_update
 from tests.faults.test_interrupts import start, wait_for_cpu
 from tests.programs import Started
