@@ -218,7 +218,7 @@ def _composed(overrides: Sequence[str], config_dir: str | Path | None) -> Iterat
         HydraConfig.instance().set_config(config)
         with flag_override(config, ["readonly", "struct"], False):
             del config["hydra"]
-        check_options("train", config, folder)
+        check_options("train", config)
         trust(config.trust)
         quieten()
         yield config

@@ -92,7 +92,7 @@ class _GuardedTask:
         if not self.full:
             os.environ.pop(FULL_ERROR, None)  # which children would inherit
         try:
-            check_options(self.command, config, config_folder(self.command))
+            check_options(self.command, config)
             trust(config.get("trust", ()))
             return (self.task or own_task(self.command))(config)
         except Exception as error:
