@@ -1,4 +1,4 @@
-"""The options of ``asr-train``: the type of each, a line of help, and what it decides.
+"""Ranges of options as types, and the options of ``asr-train``: type, a line of help, and what each decides.
 
 What an option decides says what may change when a run is resumed, which runs are of one system, which jobs of a sweep
 differ, and what a report shows as a difference from the recipe. An option that is not listed here, such as one of an
@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
-
-from asr.option_types import PartialShare, Share
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, StringConstraints
 
 Decides = Literal["updates", "result", "sample", "speed", "place", "this_start"]
 """What an option decides.
@@ -25,6 +23,15 @@ Decides = Literal["updates", "result", "sample", "speed", "place", "this_start"]
 - speed, place: how fast, and where things are or how much is shown. Free at a resumption; runs are one system.
 - this_start: only what this start of the program does; it is never taken from a run's folder.
 """
+
+# ranges, of arguments of classes too: values of a config are checked against the signature of what they build
+Text = Annotated[str, BeforeValidator(lambda given: str(given) if type(given) in (int, float) else given)]
+"""A text that may look like a number, such as 2024, which Hydra then makes of it."""
+Tag = Annotated[Text, StringConstraints(min_length=1, max_length=64)]  # of wandb, by its own limit
+
+Probability = Annotated[float, Field(ge=0, lt=1)]  # of dropout: 1 would leave nothing
+Share = Annotated[float, Field(ge=0, le=1)]
+PartialShare = Annotated[float, Field(gt=0, lt=1)]  # some of it, not all: of a weighted sum both terms count
 
 Name = Annotated[str, Field(min_length=1, pattern=r"\S")]
 Place = Name | int  # a folder may be called 2024, which Hydra reads as a number

@@ -36,10 +36,10 @@ from asr.config.own_code import name_origin
 from asr.console import one_line
 from asr.error_text import first_line
 from asr.errors import LOST_PEER, ConfigError, PeerLost, silence_freed_workers
+from asr.plain_data import trust
 from asr.safe_io import named_path
 from asr.signals import INTERRUPTED, Terminated, end_if_asked, end_with, restored_handlers
 from asr.subprocesses import RUN_DIR_VARIABLE, is_first_process
-from asr.trust import trust
 
 FULL_ERROR = "HYDRA_FULL_ERROR"  # a variable of Hydra: exceptions are shown as they are
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 
 from asr.error_text import MORE_MEMORY, first_line, is_out_of_memory
-from asr.quoting import resume_command
+from asr.run_folder import resume_command
 from asr.signals import INTERRUPTED, TRY_AGAIN, listen
 from asr.subprocesses import RUN_DIR_VARIABLE
 

@@ -17,7 +17,7 @@ from asr.data.preparation.prepared import PreparedData
 from asr.error_text import first_line, is_out_of_memory
 from asr.errors import ConfigError, PeerLost
 from asr.nested import flatten, leaves
-from asr.quoting import resume_command
+from asr.run_folder import resume_command
 from asr.signals import Terminated
 from asr.subprocesses import is_first_process
 from asr.training.changed_updates import ChangedUpdates

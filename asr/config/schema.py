@@ -11,8 +11,21 @@ from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter, ValidationErro
 
 from asr.error_text import did_you_mean
 from asr.errors import ConfigError
-from asr.option_types import PartialShare
-from asr.options import Augment, Data, Group, Name, Option, Place, Positive, Seed, Train, Weights, fields, options_of
+from asr.options import (
+    Augment,
+    Data,
+    Group,
+    Name,
+    Option,
+    PartialShare,
+    Place,
+    Positive,
+    Seed,
+    Train,
+    Weights,
+    fields,
+    options_of,
+)
 
 CHOOSABLE = ("decoder", "logger")  # groups of which a config may choose nothing
 MAX_NAME_BYTES = 100  # of a set, whose files have longer names; file systems allow 255

@@ -17,7 +17,7 @@ from asr import devices
 from asr.decoding.ctc_beam import BeamOptions, CtcBeam
 from asr.decoding.hypothesis import Hypothesis, ranked
 from asr.models.heads.protocols import ScoresFramesAndTexts
-from asr.option_types import Share
+from asr.options import Share
 
 TRIED_CTC_WEIGHTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from asr.nested import is_within
+from asr.plain_data import trusted
 from asr.safe_io import named_path
 from asr.text.character import CharacterTokenizer
 from asr.text.subword import SubwordTokenizer, own_tokenizer
 from asr.text.vocabulary import UNKNOWN_ID, TokenizerState
-from asr.trust import trusted
 
 MAX_UNKNOWN = 0.05  # share of characters
 

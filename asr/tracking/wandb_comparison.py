@@ -11,7 +11,7 @@ import wandb
 
 from asr.compare.result import Comparison, Difference, SetComparison
 from asr.error_text import first_line
-from asr.option_types import Tag, Text
+from asr.options import Tag, Text
 from asr.tracking.wandb_access import Mode, chosen_mode, default_project
 
 COLUMNS = (

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from asr.models.encoders.conv_subsampling import SubsamplingFactor
 from asr.models.encoders.layered import LayeredEncoder, rotate
-from asr.option_types import Probability
+from asr.options import Probability
 
 
 class SelfAttention(nn.Module):
