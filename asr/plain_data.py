@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from asr.error_text import first_line
+from asr.errors import first_line
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, if PyYAML was built with libyaml
 TRUST = "WERDICT_TRUST"  # names of packages, separated by commas, for this process and those that it starts

@@ -21,8 +21,7 @@ from omegaconf import DictConfig, open_dict
 
 from asr.commands.app import own_task
 from asr.errors import RunFailed
-from asr.signals import ENDING, Terminated, not_ignored
-from asr.subprocesses import die_with_parent
+from asr.processes import ENDING, Terminated, die_with_parent, not_ignored
 
 HANDLED = (signal.SIGINT, *ENDING)
 

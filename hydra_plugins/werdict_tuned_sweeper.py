@@ -18,7 +18,6 @@ from rich.table import Table
 
 from asr.compare.inputs.tuning import FILE
 from asr.config.command_line import override_key
-from asr.config.help import config_folder
 from asr.config.schema import check_options
 from asr.console import PlainConsole
 from asr.errors import DIVERGED, ConfigError, RunFailed
@@ -108,7 +107,7 @@ class TunedSweeper(Sweeper):
         assert self.config is not None
         config = self.hydra_context.config_loader.load_sweep_config(self.config, words)
         config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-        check_options("train", config, config_folder("train"))
+        check_options("train", config)
         return config
 
     def _tuned(self, seed: int) -> list[TunedSystem]:

@@ -16,11 +16,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from asr.commands.app import composed_from, quieten
+from asr.commands.app import quieten
 from asr.commands.train import run_once
+from asr.config.compose import composed_from
 from asr.config.help import config_folder
 from asr.config.resolve import plan_run
-from asr.config.restore import Restored, restore, transcriber_of
+from asr.config.restore import Restored, restore, stream_of, transcriber_of
 from asr.config.schema import check_options
 from asr.data.in_memory import Audio, as_file, as_list
 from asr.errors import ConfigError
@@ -113,9 +114,7 @@ class SpeechRecognizer:
             >>> partial.text, stream.finish().is_final
             ('', True)
         """
-        readers = self.restored.data_module
-        parts = self.restored.recognizer, readers.tokenizer, readers.features, self.restored.decoder
-        return StreamingRecognizer(*parts, rate_hz, endpoint_s)
+        return stream_of(self.restored, rate_hz, endpoint_s)
 
 
 def train(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Run:

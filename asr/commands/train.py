@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from asr.commands.app import run_app
-from asr.commands.find_batch_size import find_batch_size
-from asr.commands.launcher import launch
 from asr.config.build import build_all, num_threads
 from asr.config.command_line import added_config_folders
 from asr.config.init_source import record_source, start_from
@@ -27,6 +24,7 @@ from asr.config.resumed_config import differs, record_accepted, recorded_overrid
 from asr.config.trainer import build_trainer
 from asr.console import PlainConsole
 from asr.inference.transcripts_lm import AFTER_TRAINING, search_with_transcripts
+from asr.processes import INTERRUPTED, TRY_AGAIN, is_first_process
 from asr.run_folder import (
     FAILED,
     LATEST,
@@ -38,9 +36,6 @@ from asr.run_folder import (
     point_latest,
 )
 from asr.safe_io import write_whole
-from asr.signals import INTERRUPTED, TRY_AGAIN
-from asr.subprocesses import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process
-from asr.sweeps.jobs import run_job
 from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoints.files import explaining_failed_writes
@@ -69,14 +64,18 @@ def run(config: DictConfig) -> float | None:
 
 def run_once(plan: Plan) -> Path | None:
     """Train, decode the test sets and return the run's folder; None if only the batch size was measured."""
+    # what few runs need is imported where they do
     if plan.config["find_batch_size"]:
+        from asr.commands.find_batch_size import find_batch_size
+
         find_batch_size(plan.config, plan.prepared, plan.data_module, plan.data.perturb, plan.module, plan.trainer)
         return None
     with _open_run_folder(plan) as run_dir:
         if plan.needs_launcher:
-            environment = {RUN_DIR_VARIABLE: str(run_dir), LAUNCHER_VARIABLE: str(os.getpid())}
+            from asr.training.launcher import launch
+
             words = [*added_config_folders(plan.job.runtime.config_sources), *plan.job.overrides.task]
-            if code := launch("train", words, plan.trainer.num_devices, run_dir, environment):
+            if code := launch("train", words, plan.trainer.num_devices, run_dir):
                 if code not in (TRY_AGAIN, INTERRUPTED):
                     _record_failure(run_dir, f"exit code {code}")
                 sys.exit(code)
@@ -86,6 +85,8 @@ def run_once(plan: Plan) -> Path | None:
 
 
 def _run_job(config: DictConfig, job: Any) -> float:
+    from asr.sweeps.jobs import run_job
+
     raw = cast(dict[str, Any], OmegaConf.to_container(config))
     # parallel jobs would mix their output on the terminal
     parallel = not str(job.launcher._target_).endswith(".BasicLauncher")

@@ -38,8 +38,8 @@ from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
 from asr.errors import ConfigError
 from asr.models.recognizer import Recognizer
+from asr.processes import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
 from asr.run_folder import free_folder, usable_folder
-from asr.subprocesses import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
 from asr.training.changed_updates import small_parameters
 from asr.training.checkpoints.loading import LoadedCheckpoint
 from asr.training.closures import calls_closure

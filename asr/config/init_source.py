@@ -17,9 +17,9 @@ from asr.data.preparation.fingerprint import describe_file
 from asr.errors import ConfigError
 from asr.nested import at
 from asr.plain_data import read_json
+from asr.processes import is_first_process
 from asr.run_folder import INIT_RECORD, update_files
 from asr.safe_io import named_path, write_whole
-from asr.subprocesses import is_first_process
 from asr.text.tokenizer import SentencePieceFile, Tokenizer, tokenizer_from_state
 from asr.training.checkpoints.icefall import encoder_weights, icefall_state
 from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint

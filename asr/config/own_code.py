@@ -11,8 +11,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from asr.error_text import is_out_of_memory
-from asr.errors import ConfigError, RunFailed
+from asr.errors import ConfigError, RunFailed, is_out_of_memory
 from asr.nested import is_within
 from asr.plain_data import trust, trusted
 

@@ -33,7 +33,7 @@ from asr.data.preparation.corpus_facts import Advice, Budget, Choice, CorpusFact
 from asr.data.preparation.prepared import PreparedData
 from asr.errors import ConfigError
 from asr.nested import is_within
-from asr.subprocesses import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process
+from asr.processes import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process
 from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.module import OptimizerFactory, TrainingModule
 from asr.training.processes import is_started_as_rank

@@ -16,12 +16,10 @@ from asr.config.resumed_config import ABSENT, Change, changes, refuse_changes, s
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
 from asr.data.preparation.prepared import PreparedData
-from asr.error_text import first_line, is_out_of_memory
-from asr.errors import ConfigError, PeerLost
+from asr.errors import ConfigError, PeerLost, first_line, is_out_of_memory
 from asr.nested import at, flatten, is_within, leaves
+from asr.processes import Terminated, is_first_process
 from asr.run_folder import resume_command
-from asr.signals import Terminated
-from asr.subprocesses import is_first_process
 from asr.training.changed_updates import apply_to_checkpoint
 from asr.training.checkpoints.files import how_to_resume
 from asr.training.checkpoints.loading import LoadedCheckpoint

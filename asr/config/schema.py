@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 
-from asr.error_text import did_you_mean
-from asr.errors import ConfigError
+from asr.errors import ConfigError, did_you_mean
 from asr.options import (
     Augment,
     Data,

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr import devices
 from asr.decoding.ctc_beam import BeamOptions, CtcBeam
 from asr.decoding.hypothesis import Hypothesis, ranked
+from asr.models import devices
 from asr.models.heads.protocols import ScoresFramesAndTexts
 from asr.options import Share
 

@@ -12,11 +12,11 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from asr import devices
 from asr.decoding.ctc_prefixes import Prefixes
 from asr.decoding.hypothesis import Hypothesis, ranked
 from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
 from asr.decoding.scorers.scorer import select
+from asr.models import devices
 from asr.models.heads.protocols import FrameScores
 from asr.text.vocabulary import BLANK_ID
 

@@ -9,8 +9,8 @@ from itertools import groupby
 
 from torch import Tensor
 
-from asr import devices
 from asr.decoding.hypothesis import Hypothesis
+from asr.models import devices
 from asr.models.heads.protocols import FrameScores
 from asr.text.vocabulary import BLANK_ID
 

@@ -12,11 +12,11 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from asr import devices
 from asr.decoding.ctc_prefixes import hashed
 from asr.decoding.hypothesis import Hypothesis, ranked
 from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
 from asr.decoding.scorers.scorer import Scorer, select
+from asr.models import devices
 from asr.models.heads.protocols import Transduces
 from asr.text.vocabulary import BLANK_ID
 

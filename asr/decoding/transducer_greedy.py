@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor
 
-from asr import devices
 from asr.decoding.hypothesis import Hypothesis
+from asr.models import devices
 from asr.models.heads.protocols import Transduces
 from asr.text.vocabulary import BLANK_ID
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asr import devices
 from asr.data.features import Features
 from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
@@ -18,6 +17,7 @@ from asr.errors import RunFailed
 from asr.evaluation.wer import Utterance, Word
 from asr.inference.batches import Processed, process
 from asr.inference.word_times import emissions_of, words_of
+from asr.models import devices
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
 

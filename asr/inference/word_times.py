@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr import devices
 from asr.data.features import Features
 from asr.data.loading.batch import Batch
 from asr.decoding.forced_alignment import Alignment, align
 from asr.decoding.hypothesis import Hypothesis
 from asr.evaluation.wer import Word
 from asr.features.pauses import find_pauses
+from asr.models import devices
 from asr.models.heads.protocols import FrameScores, Head
 from asr.text.normalize import collapse_spaces
 from asr.text.vocabulary import joined

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asr.errors import ConfigError
 from asr.language_models.ngrams import BEGIN, END, SPECIAL, Ints, NGrams
 from asr.text.tokenizer import Tokenizer
 from asr.text.vocabulary import NUM_SPECIAL
@@ -61,6 +62,31 @@ class TokenNumbers:
         """Return the numbers of the tokens of a sentence."""
         shift = len(SPECIAL) - NUM_SPECIAL
         return [token + shift for token in self._encode(sentence)]
+
+
+class WordNumbers:
+    """Numbers of words, in the order in which they first occur."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {word: number for number, word in enumerate(SPECIAL)}
+
+    @property
+    def words(self) -> list[str]:
+        """All words so far."""
+        return [*self._numbers]
+
+    def numbers(self, sentence: str) -> list[int]:
+        """Return the numbers of the words of a sentence.
+
+        Raises:
+            ConfigError: a word is a mark of language models.
+        """
+        words = sentence.split(" ")
+        if marks := set(SPECIAL) & set(words):
+            raise ConfigError(
+                f"text: {sentence[:60]!r} has the word {min(marks)}, which marks something else; remove it"
+            )
+        return [self._numbers.setdefault(word, len(self._numbers)) for word in words]
 
 
 def laid_out(sentences: Iterable[Sequence[int]]) -> Text:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from asr import devices
+from asr.models import devices
 
 BLOCK_ELEMENTS = 2**19  # two megabytes of float32
 

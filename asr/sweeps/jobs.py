@@ -24,10 +24,9 @@ from asr.errors import ConfigError
 from asr.evaluation.metrics_csv import best_dev_wer
 from asr.nested import at, flatten
 from asr.options import has_effect
+from asr.processes import TRY_AGAIN, Terminated, die_with_parent
 from asr.run_folder import LATEST
 from asr.safe_io import lock
-from asr.signals import TRY_AGAIN, Terminated
-from asr.subprocesses import die_with_parent
 from asr.sweeps.gpus import claimed_gpus
 from asr.sweeps.records import RECORDS, JobRecord, records
 from asr.sweeps.slurm import queue_again

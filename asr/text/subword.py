@@ -12,7 +12,7 @@ import sentencepiece
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
-from asr.error_text import first_line
+from asr.errors import first_line
 from asr.text.normalize import collapse_spaces
 from asr.text.vocabulary import (
     BLANK_ID,

@@ -10,7 +10,7 @@ from typing import Any
 import wandb
 
 from asr.compare.result import Comparison, Difference, SetComparison
-from asr.error_text import first_line
+from asr.errors import first_line
 from asr.options import Tag, Text
 from asr.tracking.wandb_access import Mode, chosen_mode, default_project
 

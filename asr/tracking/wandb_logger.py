@@ -16,7 +16,7 @@ import wandb
 from lightning.pytorch.loggers import WandbLogger
 
 from asr.console import PlainConsole
-from asr.error_text import first_line
+from asr.errors import first_line
 from asr.evaluation.metrics_csv import best_dev_wer
 from asr.evaluation.wer import ScoredUtterance
 from asr.nested import at

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from asr.console import PlainConsole
-from asr.subprocesses import is_first_process
+from asr.processes import is_first_process
 
 SET_BY_SCHEDULES = ("lr", "initial_lr", "betas", "momentum")
 

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from asr import devices
 from asr.console import console
+from asr.models import devices
 from asr.training.captured_update import CapturedUpdate, naming_capture
 from asr.training.module import TrainingModule
 from asr.training.supports_found_inf import SupportsFoundInf, members_of

@@ -5,13 +5,15 @@ from __future__ import annotations
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 
-from asr import devices
 from asr.data.loading.batch import Batch
-from asr.errors import explaining_lost_peers, explaining_lost_workers, explaining_out_of_memory
+from asr.data.loading.loader import explaining_lost_workers
+from asr.errors import explaining_out_of_memory
+from asr.models import devices
 from asr.training.callbacks.checkpoint_callback import DurableCheckpointIO
 from asr.training.checkpoints.loading import LoadedCheckpoint
 from asr.training.cuda_graphs import CudaGraphs
 from asr.training.module import TrainingModule
+from asr.training.processes import explaining_lost_peers
 
 
 def fit(

@@ -16,13 +16,13 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from asr import devices
 from asr.data.loading.batch import Batch
 from asr.data.seeding import seed_for
 from asr.decoding.hypothesis import Decoder
 from asr.errors import Diverged, RunFailed
 from asr.evaluation.wer import Score, Unit, Utterance, score
 from asr.inference.decode import UnscoredText, decode_encodings
+from asr.models import devices
 from asr.models.heads.protocols import Losses
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer

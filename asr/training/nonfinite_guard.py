@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from asr import devices
 from asr.console import console
 from asr.errors import Diverged, RunFailed
+from asr.models import devices
 from asr.models.heads.protocols import Losses
 from asr.training.unreadable import UnreadableCuts
 

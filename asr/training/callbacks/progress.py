@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 from torch.optim import Optimizer
 
-from asr import devices
 from asr.console import LINE_EVERY_S, console
+from asr.models import devices
 from asr.nested import at
 from asr.training.module import TrainingModule
 from asr.training.processes import gather

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from asr.error_text import first_line, is_out_of_memory
-from asr.errors import explaining_out_of_memory
+from asr.errors import explaining_out_of_memory, first_line, is_out_of_memory
 from asr.run_folder import update_files
 from asr.safe_io import named_path
 from asr.training.running_averages import RunningAverages

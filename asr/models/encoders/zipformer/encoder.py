@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from asr import devices
+from asr.models import devices
 from asr.models.encoders.zipformer.attention import PENALTY_PROBABILITY, HeadSize
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.chunks import ALL, Chunks, draw_chunks

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from asr import devices
+from asr.models import devices
 from asr.models.encoders.zipformer.scaling import BatchCount, FloatLike, ScheduledFloat
 
 TINY = 1e-20

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from asr import devices
+from asr.models import devices
 from asr.models.heads.protocols import Losses
 from asr.models.heads.transducer.joint import JointScores
 from asr.models.heads.transducer.lattice import PathLosses

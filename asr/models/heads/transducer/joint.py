@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
-from asr import devices
+from asr.models import devices
 from asr.text.vocabulary import BLANK_ID
 
 MOST_LOGITS = 1 << 18  # that are computed at a time: those of a few frames, which stay in the cache of a CPU
