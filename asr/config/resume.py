@@ -148,7 +148,7 @@ def _rate_change(
     state = read_saved(checkpoint.path)
     groups = state["optimizer_states"][0]["param_groups"]
     before = groups[0]["lr"]
-    module.changed_updates.carry_into(state, module.recognizer.named_parameters())
+    module.changed_updates.apply_to_checkpoint(state, module.recognizer.named_parameters())
     return f"learning rate after update {checkpoint.update}: {before:.3g} in the run, {groups[0]['lr']:.3g} now"
 
 
@@ -192,7 +192,7 @@ def _load_updates(module: TrainingModule, state: dict[str, Any]) -> None:
     if changed is None:
         optimizer, schedule = module.build_updates()
     else:
-        changed.carry_into(state, module.recognizer.named_parameters())
+        changed.apply_to_checkpoint(state, module.recognizer.named_parameters())
         optimizer = changed.after(module.recognizer.named_parameters())
         schedule = changed.schedule(optimizer)
     optimizer.load_state_dict(state["optimizer_states"][0])

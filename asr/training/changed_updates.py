@@ -35,8 +35,8 @@ class ChangedUpdates:
     after: Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
     schedule: Callable[[Optimizer], LRScheduler]
 
-    def carry_into(self, state: dict[str, Any], named_parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
-        """Give the states of a checkpoint the options of now, and the rates of now at the same update.
+    def apply_to_checkpoint(self, state: dict[str, Any], named_parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
+        """Give the states of a checkpoint the options of this config, and its rates at the same update.
 
         Args:
             state: content of a checkpoint, changed in place.

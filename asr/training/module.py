@@ -150,7 +150,7 @@ class TrainingModule(pl.LightningModule):
         if len(batch) == 0:
             # DDP waits for the gradients of every parameter: without this term the other ranks would hang
             return torch.stack([0.0 * p.sum() for p in self.parameters() if p.requires_grad]).sum()
-        self.recognizer.set_batch_count(self.nominal_audio.read(self.global_step, self.update_s()))
+        self.recognizer.set_batch_count(self.nominal_audio.read(self.global_step, self.max_audio_per_update_s()))
         # a function of the batch: a resumed run draws the same masks although no generator is saved
         devices.seed(seed_for("dropout", batch.seed), self.device)
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
@@ -173,7 +173,7 @@ class TrainingModule(pl.LightningModule):
         parts = torch.stack([losses.parts[name].detach().sum() for name in self.recognizer.head.loss_names])
         return {"num_tokens": batch.num_tokens.where(losses.feasible, 0).sum(), "parts": parts}
 
-    def update_s(self) -> float:
+    def max_audio_per_update_s(self) -> float:
         """Return how many seconds of audio an update may hold at most, on all ranks."""
         return self.trainer.accumulate_grad_batches * self.trainer.world_size * self.max_duration_s
 
@@ -357,16 +357,18 @@ class TrainingModule(pl.LightningModule):
         checkpoint["werdict"] = dict(self.extra_state)
         checkpoint["guard"] = self.guard.state_dict()
         checkpoint["unreadable"] = self.unreadable.state_dict()
-        checkpoint["nominal_audio"] = self.nominal_audio.state_dict(self.update_s())
+        checkpoint["nominal_audio"] = self.nominal_audio.state_dict(self.max_audio_per_update_s())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counts."""
         if self.changed_updates is not None:
-            self.changed_updates.carry_into(checkpoint, self.recognizer.named_parameters())
+            self.changed_updates.apply_to_checkpoint(checkpoint, self.recognizer.named_parameters())
         for callback in self.trainer.early_stopping_callbacks:
             # Lightning (2.6) would restore the patience that the run was started with
             if callback.state_key in checkpoint["callbacks"]:
                 checkpoint["callbacks"][callback.state_key]["patience"] = callback.patience
         self.guard.load_state_dict(checkpoint["guard"])
         self.unreadable.load_state_dict(checkpoint["unreadable"])
-        self.nominal_audio.load_state_dict(checkpoint["nominal_audio"], checkpoint["global_step"], self.update_s())
+        self.nominal_audio.load_state_dict(
+            checkpoint["nominal_audio"], checkpoint["global_step"], self.max_audio_per_update_s()
+        )

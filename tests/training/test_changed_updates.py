@@ -82,7 +82,7 @@ def test_the_rate_is_that_of_a_run_that_had_the_new_config_from_its_start(make, 
     former, schedule = schedules
     net, optimizer, rates = trained(grouped(make, lr_scale=0.5), former)
     state, now = state_of(optimizer, rates), grouped(partial(make, lr=3e-2, weight_decay=0.3), lr_scale=0.1)
-    ChangedUpdates(grouped(make, lr_scale=0.5), now, schedule).carry_into(state, net.named_parameters())
+    ChangedUpdates(grouped(make, lr_scale=0.5), now, schedule).apply_to_checkpoint(state, net.named_parameters())
     resumed = now(net.named_parameters())
     resumed_rates = schedule(resumed)
     resumed.load_state_dict(state["optimizer_states"][0])
@@ -102,7 +102,7 @@ def test_the_rate_is_that_of_a_run_that_had_the_new_config_from_its_start(make, 
 def test_statistics_stay_bit_for_bit(make):
     net, optimizer, rates = trained(make, COSINE)
     state = state_of(optimizer, rates)
-    ChangedUpdates(make, partial(make, eps=1e-3), COSINE).carry_into(state, net.named_parameters())
+    ChangedUpdates(make, partial(make, eps=1e-3), COSINE).apply_to_checkpoint(state, net.named_parameters())
     before = state_of(optimizer, rates)
     assert same(state["optimizer_states"][0]["state"], before["optimizer_states"][0]["state"])
     assert state["lr_schedulers"] == before["lr_schedulers"]
@@ -115,4 +115,6 @@ def test_other_groups_of_parameters_are_refused():
     others = optim.grouped(TORCH, [{"pattern": "weight", "weight_decay": 0.0}, {"pattern": ".*"}])
     for after in (others, TORCH):
         with pytest.raises(ValueError, match="group 0 of the optimizer has other parameters"):
-            ChangedUpdates(grouped(TORCH), after, COSINE).carry_into(state_of(optimizer, rates), net.named_parameters())
+            ChangedUpdates(grouped(TORCH), after, COSINE).apply_to_checkpoint(
+                state_of(optimizer, rates), net.named_parameters()
+            )
