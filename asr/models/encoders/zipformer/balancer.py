@@ -99,7 +99,7 @@ class _Balanced(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         x, bounds = ctx.saved_tensors
-        # of all frames at once; only what changes the gradient works block by block
+        # of all frames at once; only the change of the gradient is computed block by block
         pull = penalty(moments(x), bounds)
         # not in place: others may hold the same gradient
         changed = torch.empty_like(gradient)
@@ -146,10 +146,10 @@ class Balancer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x (B, …, D)."""
-        bounds = self.drawn_bounds(x.requires_grad)
+        bounds = self.active_bounds(x.requires_grad)
         return x if bounds is None else _Balanced.apply(x, bounds)
 
-    def drawn_bounds(self, trained: bool) -> Tensor | None:
-        """Return the bounds (4,) now; None if this pass is not drawn, or not ``trained`` and without a gradient."""
-        works = self.training and trained and self.batch_count.works(self.probability)
-        return self.batch_count.values[self.place] if works else None
+    def active_bounds(self, requires_grad: bool) -> Tensor | None:
+        """Return the bounds (4,) of this pass; None if the balancer is not active in it, or x needs no gradient."""
+        is_active = self.training and requires_grad and self.batch_count.is_active(self.probability)
+        return self.batch_count.values[self.place] if is_active else None

@@ -68,7 +68,7 @@ class ConvNeXt(nn.Module):
             return self.pointwise_conv2(SWOOSH_L(self.pointwise_conv1(x)))
         # asked here, because inside of `mlp` nothing requires a gradient
         trained = torch.is_grad_enabled() and (x.requires_grad or self.pointwise_conv1.weight.requires_grad)
-        bounds = self.hidden_balancer.drawn_bounds(trained)
+        bounds = self.hidden_balancer.active_bounds(trained)
         if kept is not None:
             kept = kept.expand(-1, *x.shape[1:3]).reshape(-1, 1)
         rows = x.flatten(0, 2)

@@ -133,9 +133,9 @@ class ZipformerEncoder(nn.Module):
                 module.probability = 0.0
             elif isinstance(module, Whiten) and not whiten:
                 module.largest_probability = 0.0
-        self.batch_count.seldom = list(dict.fromkeys(self._seldom()))
+        self.batch_count.stochastic = list(dict.fromkeys(self._probabilities()))
 
-    def _seldom(self) -> Iterator[FloatLike]:
+    def _probabilities(self) -> Iterator[FloatLike]:
         yield PENALTY_PROBABILITY
         for module in self.modules():
             if isinstance(module, Balancer):
@@ -183,18 +183,18 @@ class ZipformerEncoder(nn.Module):
         """Draw what Python must know of the next forward pass in training; without it that pass does so itself.
 
         Returns:
-            What has been drawn: passes for which it is equal launch the same kernels.
+            The random choices: passes with equal ones launch the same kernels.
         """
-        works = self.batch_count.begin_pass(device)
+        is_active = self.batch_count.begin_pass(device)
         chunks, self.has_begun = self._draw_chunks(slice(None)), True
         if chunks is None or not devices.on_accelerator(self.batch_count.values):
             self.chunks = chunks
-            return chunks, works
+            return chunks, is_active
         left = EVERYTHING if chunks.left_context is None else chunks.left_context
         self.chunk_values = refilled(self.chunk_values, [chunks.size, left], device)
         size, left_context = self.chunk_values.unbind()
         self.chunks = Chunks(size, left_context, chunks.smallest)
-        return True, works
+        return True, is_active
 
     def _draw_chunks(self, choices: slice) -> Chunks | None:
         return draw_chunks(self.chunk_size[choices], self.left_context_frames[choices]) if self.causal else None
