@@ -124,10 +124,12 @@ class TrainingModule(pl.LightningModule):
     def on_train_start(self) -> None:
         """Go to where gradients are taken: a checkpoint leaves the weights for evaluation in the recognizer."""
         go_to_training_point(self.trainer.optimizers)
-        self.look()  # callbacks find counts from the first update on
+        self.sync_guard()  # callbacks find counts from the first update on
         self.found_inf, members = None, members_of(self.trainer.optimizers[0])
         # a gradient scaler asks the device about every update
-        if self._scaler is None and all(isinstance(one, SupportsFoundInf) and one.capturable for one in members):
+        if self._scaler is None and all(
+            isinstance(member, SupportsFoundInf) and member.capturable for member in members
+        ):
             self.found_inf = torch.zeros((), device=self.device)
             for member in members:
                 member.found_inf = self.found_inf  # type: ignore[attr-defined]
@@ -145,7 +147,7 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         """Return the sum of the losses of a micro-batch, in nats."""
         self.current_batch = batch
-        self.unreadable.see(batch)
+        self.unreadable.record(batch)
         self.sums = self.sums.plus(num_unreadable=len(batch.skipped))
         if len(batch) == 0:
             # DDP waits for the gradients of every parameter: without this term the other ranks would hang
@@ -156,7 +158,7 @@ class TrainingModule(pl.LightningModule):
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
         given = batch.features, batch.num_frames, batch.tokens, batch.num_tokens
         losses = self.recognizer.losses(*given, generator, self.captured_encoder)
-        self.guard.see(batch.ids, losses)
+        self.guard.record(batch.ids, losses)
         loss = losses.total.sum()
         self.sums = self.sums.plus(
             loss=loss.detach(),
@@ -184,8 +186,8 @@ class TrainingModule(pl.LightningModule):
             self.trainer.should_stop = True
         connector = self.trainer._logger_connector
         is_logged = ends_update(self.trainer) and connector.should_update_logs
-        if is_logged or len(self.guard.made) >= self.guard.max_consecutive_skips:
-            self.look()
+        if is_logged or len(self.guard.pending) >= self.guard.max_consecutive_skips:
+            self.sync_guard()
         if is_logged:
             connector.log_metrics(self.numbers)
 
@@ -239,17 +241,17 @@ class TrainingModule(pl.LightningModule):
         self.guard.end_update(self.global_step, self.current_epoch, counts)
         if self.found_inf is not None:
             self.found_inf.copy_(is_skipped)
-        elif self.look():
+        elif self.sync_guard():
             self._skip(optimizer)
 
-    def look(self) -> bool:
-        """Count and name what was left out since the last look; return whether the newest update was skipped.
+    def sync_guard(self) -> bool:
+        """Count and name what pending updates skipped; return whether the newest was skipped.
 
         Raises:
             Diverged: too many updates in a row were skipped.
             RunFailed: too much could not be read.
         """
-        is_skipped = self.guard.look(self.unreadable, self.global_rank)
+        is_skipped = self.guard.sync(self.unreadable, self.global_rank)
         self.log_update({"train/unreadable": float(self.unreadable.counts["total"]), **self.guard.metrics()})
         return is_skipped
 
@@ -273,8 +275,8 @@ class TrainingModule(pl.LightningModule):
 
     def on_validation_start(self) -> None:
         """Go to where the recognizer is to be evaluated."""
-        if self.guard.made:
-            self.look()
+        if self.guard.pending:
+            self.sync_guard()
         number_logged_update(self.trainer)  # a resumed run may begin with a validation
         go_to_evaluation_point(self.trainer.optimizers)
 
@@ -289,7 +291,7 @@ class TrainingModule(pl.LightningModule):
             Diverged: the scores of the model are not finite.
         """
         name = self.dev_names[dataloader_idx]  # which Lightning does not pass if there is only one loader
-        self.unreadable.see(batch)
+        self.unreadable.record(batch)
         self.current_batch = batch
         try:
             found = self._decode_with_loss(name, batch) if len(batch) else []
@@ -345,7 +347,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_train_end(self) -> None:
         """Fail if no utterance of the whole run could be read."""
-        self.look()
+        self.sync_guard()
         if self.found_inf is not None:
             for member in members_of(self.trainer.optimizers[0]):
                 member.found_inf = None  # type: ignore[attr-defined]
@@ -353,7 +355,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what decoding needs beside the weights, and the counts of this module."""
-        self.look()
+        self.sync_guard()
         checkpoint["werdict"] = dict(self.extra_state)
         checkpoint["guard"] = self.guard.state_dict()
         checkpoint["unreadable"] = self.unreadable.state_dict()
