@@ -71,12 +71,12 @@ class WholeEncoder(nn.Module):
         )
 
     def scores(self, call: Call, name: str, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the graph makes of features (B, T, F)."""
+        """Return scores (B, T', …) of the graph for features (B, T, F), and their lengths (B,)."""
         scores, lengths = call(name, (features, num_frames))
         return scores, lengths
 
     def encodings(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the recognizer makes of them."""
+        """Return encodings (B, T', D) of the recognizer for features (B, T, F), and their lengths (B,)."""
         encodings, lengths = self.recognizer(features, num_frames)
         return encodings, lengths
 
@@ -138,7 +138,7 @@ class ChunkEncoder(nn.Module):
         yield state.num_processed
 
     def from_sherpa(self, states: Sequence[Tensor]) -> StreamingState:
-        """Return the states that `to_sherpa` laid out for sherpa-onnx."""
+        """Return the states of a chunk from tensors in the shapes that `to_sherpa` yields."""
         layers = []
         for begin in range(0, self.num_layers * len(LAYER_STATES), len(LAYER_STATES)):
             layouts = zip(states[begin:], LAYER_STATES.values(), strict=False)
@@ -191,7 +191,7 @@ class ChunkEncoder(nn.Module):
         }
 
     def scores(self, call: Call, name: str, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the graph makes of the chunks of features (B, T, F), see `whole_chunks`, and its lengths."""
+        """Return scores (B, T', …) of the graph for `whole_chunks` of features (B, T, F), and lengths (B,)."""
         states, chunk_scores = self.initial_states(len(features)), []
         features, num_encodings = self.whole_chunks(features)
         for begin in range(0, features.shape[1] - self.chunks.num_features + 1, self.chunks.shift_features):
@@ -203,7 +203,7 @@ class ChunkEncoder(nn.Module):
         return scores, torch.full_like(num_frames, num_encodings)
 
     def encodings(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the recognizer makes of the same features at once."""
+        """Return the recognizer's encodings (B, T', D) of the same features at once, and lengths (B,)."""
         features, num_encodings = self.whole_chunks(features)
         encodings, _ = self.recognizer(features, torch.full((len(features),), features.shape[1]))
         return encodings[:, :num_encodings], torch.full_like(num_frames, num_encodings)

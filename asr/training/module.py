@@ -199,9 +199,6 @@ class TrainingModule(pl.LightningModule):
         self.numbers |= {name: torch.as_tensor(number) for name, number in numbers.items()}
         self.trainer.callback_metrics.update(self.numbers)
 
-    def _gradients(self) -> list[Tensor]:
-        return [parameter.grad for parameter in self.all_parameters if parameter.grad is not None]
-
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Update, or skip the whole step: with zero gradients an optimizer would still move, and count the step."""
         with suppress(SkippedUpdate):  # raised in the closure that Lightning (2.6) passes to optimizer.step()
@@ -213,7 +210,7 @@ class TrainingModule(pl.LightningModule):
         Where optimizers can do so on the device, the host looks only at logged updates; otherwise it looks now, and
         waits.
         """
-        gradients = self._gradients()
+        gradients = [parameter.grad for parameter in self.all_parameters if parameter.grad is not None]
         norm = get_total_norm(gradients) if self.in_backward is None else self.in_backward.end(self.global_step)
         # all ranks should have the same gradients; they must decide the same, or DDP would wait forever
         local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), UpdateSums()
@@ -294,22 +291,22 @@ class TrainingModule(pl.LightningModule):
         self.unreadable.record(batch)
         self.current_batch = batch
         try:
-            found = self._decode_with_loss(name, batch) if len(batch) else []
+            utterances = self._decode_with_loss(name, batch) if len(batch) else []
         except UnscoredText as error:
             raise Diverged(
                 f"the model has diverged: in the validation of update {self.trainer.global_step} its scores are not "
                 "finite; lower optimizer.lr, or warm up longer, and start a new run; earlier checkpoints are unchanged"
             ) from error
-        self.decoded[name].extend(found)
+        self.decoded[name].extend(utterances)
         self.num_unread[name] += len(batch.skipped)
 
     @torch.inference_mode()
     def _decode_with_loss(self, name: str, batch: Batch) -> list[Utterance]:
         layers, num_frames = self.recognizer.encode_layers(batch.features, batch.num_frames)
-        found = decode_encodings(self.recognizer, self.decoder, self.tokenizer, batch, layers[-1], num_frames)
+        utterances = decode_encodings(self.recognizer, self.decoder, self.tokenizer, batch, layers[-1], num_frames)
         losses = self.recognizer.losses_of(layers, num_frames, batch.tokens, batch.num_tokens)
         self.dev_sums[name] = self.dev_sums[name].plus(loss=losses.total.sum(), **self._token_sums(batch, losses))
-        return found
+        return utterances
 
     def on_validation_epoch_end(self) -> None:
         """Log loss and error rates of each development set, and the mean WER, which selects the best checkpoint.

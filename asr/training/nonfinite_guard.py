@@ -72,7 +72,7 @@ class NonfiniteGuard:
         Args:
             update: its number.
             epoch: its epoch.
-            counts: see `PendingUpdate`.
+            counts: (4,), see `PendingUpdate`.
         """
         self.pending.append(PendingUpdate(update, epoch, counts, self.micro_batches))
         self.micro_batches = []

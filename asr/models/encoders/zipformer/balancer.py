@@ -48,20 +48,20 @@ def moments(x: Tensor) -> Tensor:
     return torch.stack((rows.mean(dim=0), torch.linalg.vector_norm(rows, dim=0).square() / rows.shape[0]))
 
 
-def penalty(found: Tensor, bounds: Tensor) -> Tensor:
+def penalty(moments: Tensor, bounds: Tensor) -> Tensor:
     """Return 0.04 times the normalized gradient of the violation of the bounds: per channel, linear in x.
 
     The violation is |m − clamp(m)| + |log(clamp(r) / r)| with m = mean / std and r the root mean square of a channel.
     Its gradient, scaled to a root mean square of 1 in each channel that violates a bound, is ``constant + slope · x``.
 
     Args:
-        found: (2, D) `moments`.
+        moments: (2, D) `moments`.
         bounds: (4,) least and largest m, least and largest r.
 
     Returns:
         (2, D), constant and slope.
     """
-    mean, mean_square = found
+    mean, mean_square = moments
     min_mean, max_mean, min_rms, max_rms = bounds.unbind()
     raw_variance = mean_square - mean.square()
     # rounding makes the variance of a constant channel negative, and its root NaN

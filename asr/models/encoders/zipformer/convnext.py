@@ -150,18 +150,18 @@ class _Mlp(Function):
         to_hidden, hidden_bias, to_output, output_bias = (p.to(dtype) for p in parameters)
         mask = None if mask is None else mask.to(dtype)
         y = x.new_empty(x.shape[0], to_output.shape[0], dtype=dtype)
-        found = None
+        sums = None
         for block in blocks(x, to_hidden.shape[0]):
             hidden = F.linear(x[block].to(dtype), to_hidden, hidden_bias)
             if bounds is not None:
                 # the balancer needs moments of all frames, and only here all of them pass by once
                 share = moments(hidden) * (hidden.shape[0] / x.shape[0])
-                found = share if found is None else found.add_(share)
+                sums = share if sums is None else sums.add_(share)
             # CUDA's autocast returns softplus in 32 bits
             torch.addmm(output_bias, swoosh.value(hidden).to(dtype), to_output.t(), out=y[block])
         if mask is not None:
             y.mul_(mask)
-        ctx.save_for_backward(x, *parameters, mask, None if found is None else penalty(found, bounds))
+        ctx.save_for_backward(x, *parameters, mask, None if sums is None else penalty(sums, bounds))
         ctx.swoosh = swoosh
         return y
 

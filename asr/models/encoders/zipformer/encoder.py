@@ -153,7 +153,7 @@ class ZipformerEncoder(nn.Module):
         self.batch_count.set(audio_s / self.ref_duration_s)
 
     def output_frames(self, num_frames: Tensor) -> Tensor:
-        """Return the number of encodings of utterances of ``num_frames`` frames."""
+        """Return the numbers of encodings (B,) of utterances of ``num_frames`` (B,) frames."""
         return torch.div(halved_frames(num_frames) + 1, 2, rounding_mode="floor")
 
     def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
@@ -225,7 +225,7 @@ def convert_num_channels(x: Tensor, num_channels: int) -> Tensor:
 
 
 def full_dim_output(outputs: Sequence[Tensor]) -> Tensor:
-    """Return the last output with the channels that it lacks, each from the latest output that has it."""
+    """Return the last of the outputs (B, T, D), and channels that it lacks from the latest output that has them."""
     parts, width = [outputs[-1]], outputs[-1].shape[-1]
     for output in reversed(outputs):
         if output.shape[-1] > width:

@@ -94,7 +94,7 @@ class BatchCount:
 
 
 def refilled(former: Tensor, numbers: Sequence[float], device: torch.device) -> Tensor:
-    """Return numbers on a device, in the memory of the former ones if they are alike: a captured pass reads there."""
+    """Return numbers (N,) on a device; in the memory of ``former`` (N,) if it fits, where captured passes read."""
     values = torch.tensor(numbers)
     if former.device != device or len(former) != len(values):
         return values.to(device)
@@ -216,7 +216,7 @@ class _ScaleGrad(Function):
 
 
 def scale_grad(x: Tensor, scale: float) -> Tensor:
-    """Return x unchanged; its gradient is multiplied by ``scale``."""
+    """Return x (…) unchanged; its gradient is multiplied by ``scale``."""
     scaled: Tensor = _ScaleGrad.apply(x, scale)
     return scaled
 
@@ -276,7 +276,7 @@ def utterance_mask(x: Tensor, probability: Tensor) -> Tensor:
 
 
 def masked(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return x times the mask, if there is one."""
+    """Return x (…) times a mask, such as (B, 1, 1), that broadcasts with it; x if there is none."""
     return x if mask is None else x * mask
 
 

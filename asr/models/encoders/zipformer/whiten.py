@@ -118,7 +118,7 @@ class Whiten(nn.Module):
         return whitened
 
     def remember(self, violated: Tensor, applies: Tensor) -> None:
-        """Raise the probability if the limit was violated, else lower it, for the passes that follow."""
+        """Raise the probability of later passes if the limit was ``violated``, else lower it; both () bool."""
         probability = torch.where(violated, OFTEN, SELDOM)
         # a pass that was only computed to spare the host a wait must change nothing
         self.probability.copy_(torch.where(applies, probability, self.probability))
