@@ -183,7 +183,7 @@ def try_parts(composed: DictConfig, words: Sequence[str]) -> None:
         ConfigError: a part is refused.
     """
     # here, because the libraries take seconds, and what is wrong with the sweep itself is told before
-    from asr.config.build import build_data_parts, outline_recognizer, plain
+    from asr.config.build import build_data_parts, build_update_parts, outline_recognizer, plain
     from asr.config.dry_run import VOCAB_SIZE, try_updates
     from asr.config.replaced_defaults import drop_replaced_defaults
 
@@ -191,7 +191,8 @@ def try_parts(composed: DictConfig, words: Sequence[str]) -> None:
     config = plain(composed)
     on_cpu = config["trainer"].get("accelerator") == "cpu"
     num_features = build_data_parts(config).features.num_features
-    try_updates(config, outline_recognizer(config, VOCAB_SIZE, num_features), on_cpu)
+    recognizer = outline_recognizer(config, VOCAB_SIZE, num_features)
+    try_updates(config, build_update_parts(config), recognizer, on_cpu)
 
 
 def _plain_overrides(arguments: Sequence[str], chosen: Collection[str]) -> list[str]:

@@ -18,7 +18,6 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from asr.commands.app import composed_from, quieten
 from asr.commands.train import run_once
-from asr.config.build import build_module
 from asr.config.help import config_folder
 from asr.config.resolve import plan_run
 from asr.config.restore import Restored, restore, transcriber_of
@@ -166,8 +165,7 @@ def training_parts(
     """
     with _composed(overrides, config_dir) as config:
         plan = plan_run(config)
-        module = build_module(plan.config, plan.data, plan.prepared)
-        return module, SpeechDataModule(plan.prepared, plan.data_module, plan.config["seed"], plan.data.perturb)
+        return plan.module, SpeechDataModule(plan.prepared, plan.data_module, plan.config["seed"], plan.data.perturb)
 
 
 def load(run: str | Path, weights: str = "raw", decoder: Mapping[str, Any] | None = None) -> SpeechRecognizer:

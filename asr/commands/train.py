@@ -17,12 +17,12 @@ from omegaconf import DictConfig, OmegaConf
 from asr.commands.app import run_app
 from asr.commands.find_batch_size import find_batch_size
 from asr.commands.launcher import launch
-from asr.config.build import build_all, build_module, num_threads
+from asr.config.build import build_all, num_threads
 from asr.config.command_line import added_config_folders
 from asr.config.init_source import record_source, start_from
 from asr.config.recipe_difference import difference_from_recipe, recipe_of
 from asr.config.resolve import Plan, plan_run, settle_classes
-from asr.config.resume import LAST_RECORDED, accepted_changes, build_resumed_module, saying_how_to_resume
+from asr.config.resume import LAST_RECORDED, accept_changes, saying_how_to_resume
 from asr.config.resumed_config import differs, record_accepted, recorded_overrides, saved_config
 from asr.config.trainer import build_trainer
 from asr.console import PlainConsole
@@ -44,7 +44,6 @@ from asr.sweeps.jobs import run_job
 from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoints.files import explaining_failed_writes
-from asr.training.checkpoints.loading import newest_good_checkpoint
 from asr.training.fit import early_stop_reason, fit
 from asr.training.processes import broadcast_object
 from asr.training.report import Stopwatch, report_run, start_lines
@@ -71,8 +70,7 @@ def run(config: DictConfig) -> float | None:
 def run_once(plan: Plan) -> Path | None:
     """Train, decode the test sets and return the run's folder; None if only the batch size was measured."""
     if plan.config["find_batch_size"]:
-        module = build_module(plan.config, plan.data, plan.prepared)
-        find_batch_size(plan.config, plan.prepared, plan.data_module, plan.data.perturb, module, plan.trainer)
+        find_batch_size(plan.config, plan.prepared, plan.data_module, plan.data.perturb, plan.module, plan.trainer)
         return None
     with _open_run_folder(plan) as run_dir:
         if plan.needs_launcher:
@@ -134,11 +132,11 @@ def _record_start(plan: Plan, folder: Path) -> None:
     """
     words = list(plan.job.overrides.task)
     if plan.resumed is not None:
-        accepted = accepted_changes(plan.config, plan.data, plan.prepared, plan.resumed)
-        if not accepted and not differs(saved_config(plan.resumed), plan.config):
+        accept_changes(plan.config, plan.resumed, plan.checkpoint, plan.changes, lambda: plan.module)
+        if not plan.changes and not differs(saved_config(plan.resumed), plan.config):
             return
-        if accepted:
-            record_accepted(folder, accepted)
+        if plan.changes:
+            record_accepted(folder, plan.changes)
         words = recorded_overrides(plan.resumed, words)
     plan.prepared.record(folder)
     if plan.source is not None and plan.resumed is None:
@@ -160,8 +158,7 @@ def _record_failure(run_dir: Path, why: str) -> None:
 def _fit_and_report(plan: Plan, run_dir: Path) -> None:
     """Train in this process, which may be one of several; the first one decodes and reports."""
     watch, config = Stopwatch(), plan.config
-    checkpoint = None if config["resume"] is None else newest_good_checkpoint(run_dir)
-    module = build_resumed_module(config, plan.data, plan.prepared, checkpoint)
+    checkpoint, module = plan.checkpoint, plan.module
     if checkpoint is None and plan.source is not None:
         console.print_line(start_from(plan.source, module, config, run_dir))
     for line in start_lines(module.recognizer, config, run_dir, checkpoint):

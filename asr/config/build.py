@@ -173,14 +173,25 @@ class UpdateParts(NamedTuple):
     decoder: Decoder
 
 
-def build_update_parts(config: Mapping[str, Any]) -> UpdateParts:
-    """Build the factories of optimizer and schedule, and the decoder."""
+def build_update_parts(config: Mapping[str, Any], optimizer_factory: OptimizerFactory | None = None) -> UpdateParts:
+    """Build the factories of optimizer and schedule, and the decoder.
+
+    Args:
+        config: of the run.
+        optimizer_factory: that is built already.
+    """
+    if optimizer_factory is None:
+        optimizer_factory = _optimizer_factory(config)
+    return UpdateParts(optimizer_factory, part(config, "schedule"), build_decoder(config))
+
+
+def _optimizer_factory(config: Mapping[str, Any]) -> OptimizerFactory:
     rules = part(config, "parameter_rules", optimizer=part(config, "optimizer"))
     factory = Configured(rules, {}, "parameter_rules")
     if config["trainer"].get("step_in_backward", False):
         key = "trainer.step_in_backward"
         factory = Configured(locate("optim.step_in_backward", key), {"factory": factory}, key)
-    return UpdateParts(factory, part(config, "schedule"), build_decoder(config))
+    return factory
 
 
 def check_decoder(decoder: Decoder, head: Head) -> None:
@@ -199,8 +210,19 @@ def check_decoder(decoder: Decoder, head: Head) -> None:
     )
 
 
-def build_module(config: Mapping[str, Any], parts: DataParts, prepared: PreparedData) -> TrainingModule:
+def build_module(
+    config: Mapping[str, Any],
+    parts: DataParts,
+    prepared: PreparedData,
+    optimizer_factory: OptimizerFactory | None = None,
+) -> TrainingModule:
     """Build the LightningModule of a run.
+
+    Args:
+        config: of the run.
+        parts: of the data side.
+        prepared: data.
+        optimizer_factory: that is built already.
 
     Raises:
         ConfigError: a part is refused.
@@ -208,7 +230,7 @@ def build_module(config: Mapping[str, Any], parts: DataParts, prepared: Prepared
     # Lightning takes seconds, which decoding would wait for
     from asr.training.module import TrainingModule
 
-    updates = build_update_parts(config)
+    updates = build_update_parts(config, optimizer_factory)
     recognizer = build_recognizer(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
     freeze(recognizer, config["init"]["freeze"])
     data = {

@@ -22,7 +22,7 @@ from asr.safe_io import named_path, write_whole
 from asr.subprocesses import is_first_process
 from asr.text.tokenizer import SentencePieceFile, Tokenizer, tokenizer_from_state
 from asr.training.checkpoints.icefall import encoder_weights, icefall_state
-from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint, newest_good_checkpoint
+from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.initial_weights import (
     LEFT,
     NEW,
@@ -62,7 +62,9 @@ class Source:
     tokenizer: Tokenizer | None
 
 
-def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Tokenizer | None:
+def kept_tokenizer(
+    config: Mapping[str, Any], begun: Path | None = None, checkpoint: LoadedCheckpoint | None = None
+) -> Tokenizer | None:
     """Return the tokenizer that is not made of the texts or a file: the one of ``init.keep_tokenizer``, or of the run.
 
     The checkpoints of a run hold its tokenizer; a file of the user's may have been moved since.
@@ -70,6 +72,7 @@ def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Toke
     Args:
         config: of the run.
         begun: folder of the run, if it has begun.
+        checkpoint: of the run, from which it is resumed.
 
     Raises:
         ConfigError: there is no source, or it has no tokenizer.
@@ -77,10 +80,9 @@ def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Toke
     kept, is_file = at(config, "init", "keep_tokenizer"), at(config, "tokenizer", "_target_") == OF_FILE
     if not kept and not is_file:
         return None
-    own = None if begun is None else newest_good_checkpoint(begun)
-    if own is None and not kept:
+    if checkpoint is None and not kept:
         return None
-    if own is None:
+    if checkpoint is None:
         path = _place(config, begun)
         if path is None:
             raise ConfigError("init.keep_tokenizer: there is no source to keep the tokenizer of; give init=PATH")
@@ -89,8 +91,8 @@ def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Toke
                 f"init.keep_tokenizer: {path} holds no tokenizer; asr-convert makes a checkpoint of it and its "
                 "tokenizer"
             )
-        own = load_checkpoint(checkpoint_file(path, "init"))
-    return tokenizer_from_state(own.tokenizer)
+        checkpoint = load_checkpoint(checkpoint_file(path, "init"))
+    return tokenizer_from_state(checkpoint.tokenizer)
 
 
 def read_source(

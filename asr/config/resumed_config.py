@@ -7,6 +7,7 @@ line: its composed config is read as plain values, and only what the user gives 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -143,26 +144,40 @@ def recorded_overrides(folder: Path, words: Sequence[str]) -> list[str]:
     return [*(word for word in read_yaml(folder / "overrides.yaml") or () if override_key(word) not in given), *now]
 
 
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what differs between two configs, as sentences; where and how fast, and what follows, may differ."""
+@dataclass(frozen=True)
+class Change:
+    """What differs between a run and its resumption: a key of the config, or what it was trained on."""
+
+    key: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.before!r} in the run, {self.now!r} now"
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
+    """Return what differs between two configs; where and how fast, and what follows, may differ."""
     old, new = flatten(before), flatten(now)
     if old.get(CAPTURE) is None:  # a run of a version that did not record it
         new[CAPTURE] = old.get(CAPTURE, ABSENT)
     return [
-        f"{key}: {old.get(key, ABSENT)!r} in the run, {new.get(key, ABSENT)!r} now"
+        Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
         for key in sorted(old | new)
         if old.get(key, ABSENT) != new.get(key, ABSENT) and (is_within(key, (AVERAGES,)) or not is_within(key, FREE))
     ]
 
 
-def unaccepted(found: Sequence[str], folder: Path) -> list[str]:
+def unaccepted(found: Sequence[Change], folder: Path) -> list[Change]:
     """Return those changes since a checkpoint that the user has not accepted for the run, with both of their values."""
     path = folder / ACCEPTED
     accepted = read_yaml(path) if path.exists() else []
-    return [change for change in found if change not in accepted]
+    # until 2026-11 they were stored as sentences
+    known = [change if isinstance(change, str) else str(Change(**change)) for change in accepted]
+    return [change for change in found if str(change) not in known]
 
 
-def record_accepted(folder: Path, found: Sequence[str]) -> None:
+def record_accepted(folder: Path, found: Sequence[Change]) -> None:
     """Write the changes that the user has accepted, so that a resumption before the next checkpoint knows them.
 
     Earlier ones, which a checkpoint may hold by now, are kept beside them, for whoever compares the run.
@@ -170,7 +185,7 @@ def record_accepted(folder: Path, found: Sequence[str]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    path, content = folder / ACCEPTED, yaml.safe_dump(list(found)).encode()
+    path, content = folder / ACCEPTED, yaml.safe_dump([asdict(change) for change in found], sort_keys=False).encode()
     if path.exists() and (former := path.read_bytes()) != content:
         write_whole(backup_path(path), former)
     write_whole(path, content)
@@ -185,7 +200,7 @@ def differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return old != new
 
 
-def refuse_changes(found: list[str], anyway: bool) -> None:
+def refuse_changes(found: Sequence[Change | str], anyway: bool) -> None:
     """Refuse changes that were not asked for.
 
     Raises:

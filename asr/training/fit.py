@@ -8,6 +8,7 @@ from lightning.pytorch.callbacks import EarlyStopping, Timer
 from asr import devices
 from asr.data.loading.batch import Batch
 from asr.errors import explaining_lost_peers, explaining_lost_workers, explaining_out_of_memory
+from asr.training.callbacks.checkpoint_callback import DurableCheckpointIO
 from asr.training.checkpoints.loading import LoadedCheckpoint
 from asr.training.cuda_graphs import CudaGraphs
 from asr.training.module import TrainingModule
@@ -24,6 +25,10 @@ def fit(
     Raises:
         RunFailed: training cannot continue.
     """
+    if checkpoint is not None:
+        assert checkpoint.state, "the checkpoint was read to decode with"
+        trainer.strategy.checkpoint_io = DurableCheckpointIO({**checkpoint.state})
+        checkpoint.state.clear()  # twice the memory, otherwise, for the whole training
     captures = any(isinstance(callback, CudaGraphs) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     with (
         explaining_out_of_memory(lambda: when_training(module.current_batch, captures)),
@@ -31,7 +36,6 @@ def fit(
         explaining_lost_peers(),
     ):
         try:
-            # weights_only: Lightning reads the checkpoint again, and must not run code in it
             trainer.fit(module, data, ckpt_path=None if checkpoint is None else checkpoint.path, weights_only=True)
         except SystemExit as left:
             # after a Ctrl-C Lightning (2.6) exits with code 1 and tells only a log that is silenced here

@@ -26,7 +26,7 @@ from asr.inference.decode import UnscoredText, decode_encodings
 from asr.models.heads.protocols import Losses
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
-from asr.training.changed_updates import ChangedUpdates, small_parameters
+from asr.training.changed_updates import small_parameters
 from asr.training.closures import calls_closure, compute_gradients_first
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.loop_counters import ends_update, number_logged_update
@@ -101,7 +101,6 @@ class TrainingModule(pl.LightningModule):
         self.in_backward: GradientsInBackward | None = None
         self.all_parameters: list[nn.Parameter] = []  # parameters() walks through all modules each time
         self.captured_encoder: Any = None  # encodes in training, in the place of the encoder
-        self.changed_updates: ChangedUpdates | None = None  # since the checkpoint that the run continues from
 
     def build_updates(self) -> tuple[Optimizer, LRScheduler]:
         """Return a new optimizer of the recognizer's parameters, and its schedule."""
@@ -360,8 +359,6 @@ class TrainingModule(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counts."""
-        if self.changed_updates is not None:
-            self.changed_updates.apply_to_checkpoint(checkpoint, self.recognizer.named_parameters())
         for callback in self.trainer.early_stopping_callbacks:
             # Lightning (2.6) would restore the patience that the run was started with
             if callback.state_key in checkpoint["callbacks"]:

@@ -36,6 +36,7 @@ class LoadedCheckpoint:
         averages: running averages of the weights; None without callbacks.averaging.
         described: kind of the weights, for notes.
         rejected: what is wrong with each newer checkpoint of the run that could not be read.
+        state: all of its content, to resume from; None to decode.
     """
 
     path: Path
@@ -47,6 +48,7 @@ class LoadedCheckpoint:
     averages: RunningAverages | None = None
     described: str = "raw"
     rejected: tuple[str, ...] = ()
+    state: dict[str, Any] | None = None
 
     @property
     def run_dir(self) -> Path | None:
@@ -112,8 +114,12 @@ def read_saved(path: Path) -> Any:
         ) from error
 
 
-def load_checkpoint(path: Path) -> LoadedCheckpoint:
+def load_checkpoint(path: Path, to_resume: bool = False) -> LoadedCheckpoint:
     """Read a checkpoint without running any code that it may hold.
+
+    Args:
+        path: of the file.
+        to_resume: keep all of its content, statistics of the optimizer among it.
 
     Raises:
         ValueError: the file is damaged, of another format, or not a checkpoint.
@@ -139,11 +145,12 @@ def load_checkpoint(path: Path) -> LoadedCheckpoint:
         contents["data"],
         state["global_step"],
         averages,
+        state=state if to_resume else None,
     )
 
 
 def newest_good_checkpoint(run_dir: Path) -> LoadedCheckpoint | None:
-    """Return the newest checkpoint of a run that can be read; None if the run has no checkpoint.
+    """Return the newest checkpoint of a run that can be read, to resume it; None if the run has no checkpoint.
 
     Raises:
         ValueError: all checkpoints are damaged.
@@ -154,7 +161,7 @@ def newest_good_checkpoint(run_dir: Path) -> LoadedCheckpoint | None:
     # last.ckpt is a link, best.ckpt may be one: read each file once
     for path in dict.fromkeys(path.resolve() for path in names if path.is_file()):
         try:
-            return replace(load_checkpoint(path), rejected=tuple(rejected))
+            return replace(load_checkpoint(path, to_resume=True), rejected=tuple(rejected))
         except ValueError as error:
             rejected.append(str(error))
     if rejected:
