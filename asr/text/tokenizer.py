@@ -131,7 +131,7 @@ def tokenizer_from_state(state: Mapping[str, Any]) -> Tokenizer:
         return _FROM_STATE[kind](state)
     module, _, name = kind.rpartition(".")
     if module and is_within(module, trusted()):
-        own: Tokenizer = getattr(importlib.import_module(module), name).from_state(state)
-        return own
+        tokenizer: Tokenizer = getattr(importlib.import_module(module), name).from_state(state)
+        return tokenizer
     known = ", ".join(sorted(_FROM_STATE))
     raise ValueError(f"tokenizer state: kind {kind!r} is neither {known} nor of a package in trust=[mypkg]")
