@@ -27,9 +27,9 @@ from asr.data.in_memory import Audio, as_file, as_list
 from asr.errors import ConfigError
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcript import Transcript
+from asr.plain_data import trust
 from asr.training.module import TrainingModule
 from asr.training.speech_data_module import SpeechDataModule
-from asr.trust import trust
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def _composed(overrides: Sequence[str], config_dir: str | Path | None) -> Iterat
         HydraConfig.instance().set_config(config)
         with flag_override(config, ["readonly", "struct"], False):
             del config["hydra"]
-        check_options("train", config, folder)
+        check_options("train", config)
         trust(config.trust)
         quieten()
         yield config

@@ -24,6 +24,7 @@ from asr.config.compose import composed_from
 from asr.config.help import command_help, config_folder
 from asr.config.own_code import name_origin
 from asr.errors import LOST_PEER, ConfigError, PeerLost, first_line
+from asr.plain_data import trust
 from asr.processes import (
     INTERRUPTED,
     RUN_DIR_VARIABLE,
@@ -33,7 +34,6 @@ from asr.processes import (
     restored_handlers,
     signals_first,
 )
-from asr.trust import trust
 
 FULL_ERROR = "HYDRA_FULL_ERROR"  # a variable of Hydra: exceptions are shown as they are
 
@@ -119,7 +119,7 @@ class _App:
         self.has_composed = True
         try:
             with _full_error(self.is_full), signals_first():
-                check_options(self.command, config, config_folder(self.command))
+                check_options(self.command, config)
                 trust(config.get("trust", ()))
                 return (self.task or own_task(self.command))(config)
         except Exception as error:

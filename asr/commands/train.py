@@ -39,8 +39,8 @@ from asr.safe_io import write_whole
 from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoints.files import explaining_failed_writes
-from asr.training.fit import fit, why_early
-from asr.training.processes import agree
+from asr.training.fit import early_stop_reason, fit
+from asr.training.processes import broadcast_object
 from asr.training.report import Stopwatch, report_run, start_lines
 from asr.training.speech_data_module import SpeechDataModule
 
@@ -100,7 +100,7 @@ def _open_run_folder(plan: Plan) -> Iterator[Path]:
     if plan.launched is not None or plan.needs_launcher:
         run_dir = plan.launched or plan.resumed or _new_run_folder(plan)
     else:
-        run_dir = agree(plan.trainer, lambda: plan.resumed or _new_run_folder(plan))
+        run_dir = broadcast_object(plan.trainer, lambda: plan.resumed or _new_run_folder(plan))
     owner = plan.launched is None and is_first_process()
     with (
         lock_run_dir(run_dir) if owner else contextlib.nullcontext(),
@@ -176,7 +176,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
             search = search_with_transcripts(*parts, run_dir, lm_order, module.unit)
         data = SpeechDataModule(plan.prepared, plan.data_module, config["seed"], plan.data.perturb)
         fit(trainer, module, data, checkpoint)
-        early = why_early(trainer)
+        early = early_stop_reason(trainer)
         if is_first_process():
             for before, backup in backup_existing(run_dir, ("decode", "report", *AFTER_TRAINING)):
                 console.print_line(f"the former {before} is kept as {backup}")

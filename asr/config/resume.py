@@ -19,7 +19,7 @@ from asr.data.preparation.prepared import PreparedData
 from asr.errors import ConfigError, PeerLost, first_line, is_out_of_memory
 from asr.nested import at, flatten, is_within, leaves
 from asr.processes import Terminated, is_first_process
-from asr.quoting import resume_command
+from asr.run_folder import resume_command
 from asr.training.changed_updates import apply_to_checkpoint
 from asr.training.checkpoints.files import how_to_resume
 from asr.training.checkpoints.loading import LoadedCheckpoint

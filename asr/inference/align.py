@@ -87,6 +87,6 @@ def _as_written(id: str, text: str, words: tuple[Word, ...], duration_s: float, 
     written = text.split()
     if len(written) != len(words):  # an unknown token may hold a space
         written = [word.text for word in words]
-    unknown = tuple(own for own, word in zip(written, words, strict=True) if UNKNOWN_SURFACE in word.text)
-    spoken = tuple(replace(word, text=own) for own, word in zip(written, words, strict=True))
+    unknown = tuple(surface for surface, word in zip(written, words, strict=True) if UNKNOWN_SURFACE in word.text)
+    spoken = tuple(replace(word, text=surface) for surface, word in zip(written, words, strict=True))
     return AlignedText(id, text, spoken, duration_s, log_prob, unknown)

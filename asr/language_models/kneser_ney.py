@@ -142,8 +142,8 @@ def estimate(text: Text, words: Sequence[str], order: int) -> Estimate:
         # what is taken from the words of a context is shared among all words by the shorter one
         shares = np.divide(np.bincount(parents, taken), totals, out=np.ones(len(totals)), where=totals > 0)
         lost = np.concatenate((lost, shares[len(lost) :]))
-        own = (adjusted - taken) / totals[parents]
-        probs = np.concatenate((probs, own + shares[parents] * probs[level.suffixes]))
+        discounted = (adjusted - taken) / totals[parents]
+        probs = np.concatenate((probs, discounted + shares[parents] * probs[level.suffixes]))
     # contexts that nothing follows back off for free, as do the longest n-grams
     lost = np.concatenate((lost, np.ones(len(probs) - len(lost))))
     log_probs, backoffs = (np.log10(values[1:].clip(min=10**NEVER)) for values in (probs, lost))
@@ -195,5 +195,5 @@ def _discounts(counts: Ints) -> tuple[float, float, float] | None:
     if 0 in (once, twice, thrice):
         return None
     share = once / (once + 2 * twice)
-    found = (1 - 2 * share * twice / once, 2 - 3 * share * thrice / twice, 3 - 4 * share * four_times / thrice)
-    return found if min(found) >= 0 else None
+    discounts = (1 - 2 * share * twice / once, 2 - 3 * share * thrice / twice, 3 - 4 * share * four_times / thrice)
+    return discounts if min(discounts) >= 0 else None

@@ -23,14 +23,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from asr.config.command_line import override_key
 from asr.errors import ConfigError
 from asr.evaluation.metrics_csv import best_dev_wer
-from asr.nested import at, flatten, is_within
+from asr.nested import at, flatten
+from asr.options import has_effect
 from asr.plain_data import read_json
 from asr.processes import TRY_AGAIN, Terminated, die_with_parent
 from asr.run_folder import LATEST
 from asr.safe_io import lock, write_whole
 from asr.sweeps.gpus import claimed_gpus
 from asr.sweeps.slurm import queue_again
-from asr.systems import WITHOUT_EFFECT
 
 NAME = re.compile(r"\w[\w.+-]*")
 LONGEST_LABEL = 80
@@ -131,7 +131,7 @@ def _label(words: Sequence[str]) -> str:
 
 def _tells(key: str) -> bool:
     """Return whether jobs that differ in a key are different jobs: trials leave the test sets alone, unlike results."""
-    return key == "decode_test" or not is_within(key, WITHOUT_EFFECT)
+    return key == "decode_test" or has_effect(key)
 
 
 def swept_keys(words: Sequence[str], params: Mapping[str, Any]) -> list[str]:

@@ -126,8 +126,8 @@ def _left_in_container() -> int:
         with contextlib.suppress(OSError, ValueError, KeyError):
             folder = Path(limit).parent
             stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            most, now = int(Path(limit).read_text()), int((folder / used).read_text())
-            return most - now + int(stat[cached])
+            limit_bytes, used_bytes = int(Path(limit).read_text()), int((folder / used).read_text())
+            return limit_bytes - used_bytes + int(stat[cached])
     return 2**63 - 1
 
 
@@ -293,9 +293,9 @@ def search_batch_size(
                 raise ValueError(f"find_batch_size: {name} cannot be read: {reason}; put it back")
             probe = _run(copy.deepcopy(module), batches, make_trainer, memory)  # updates would change the weights
             updates = [[i for i, num in enumerate(nums) if num == size and i > 0] for size in sizes]
-            found = [_at(sampler, numbers[:size], probe, at) for size, at in zip(sizes, updates, strict=True)]
-            num_fitting = sum(size.peak is not None for size in found)
-            buckets.append(Bucket(max(probe.bases[1:2] or probe.bases), tuple(found[: num_fitting + 1])))
+            measured = [_at(sampler, numbers[:size], probe, at) for size, at in zip(sizes, updates, strict=True)]
+            num_fitting = sum(size.peak is not None for size in measured)
+            buckets.append(Bucket(max(probe.bases[1:2] or probe.bases), tuple(measured[: num_fitting + 1])))
     return BatchSizeSearch(memory.name, memory.available, reserved, tuple(buckets))
 
 

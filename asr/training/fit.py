@@ -74,8 +74,8 @@ def when_training(batch: Batch | None, captures: bool = False) -> str:
     )
 
 
-def why_early(trainer: pl.Trainer) -> str:
-    """Return which callback has stopped a run, and when; empty if all updates are done."""
+def early_stop_reason(trainer: pl.Trainer) -> str:
+    """Return which callback stopped the run, and at which update; empty if all updates are done."""
     if trainer.global_step >= trainer.max_steps:
         return ""
     reasons = []
@@ -85,5 +85,5 @@ def why_early(trainer: pl.Trainer) -> str:
             reasons.append("the duration of the callback Timer is over")
         elif isinstance(callback, EarlyStopping) and callback.stopping_reason_message:
             reasons.append(f"by the callback EarlyStopping: {callback.stopping_reason_message}")
-    why = "; ".join(reasons) or "a callback asked for it"
-    return f"stopped at update {trainer.global_step} of {trainer.max_steps}: {why}"
+    reason = "; ".join(reasons) or "a callback asked for it"
+    return f"stopped at update {trainer.global_step} of {trainer.max_steps}: {reason}"

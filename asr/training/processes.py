@@ -23,7 +23,7 @@ def is_started_as_rank(trainer: pl.Trainer) -> bool:
     return environment is not None and environment.creates_processes_externally
 
 
-def agree(trainer: pl.Trainer, make: Callable[[], T]) -> T:
+def broadcast_object(trainer: pl.Trainer, make: Callable[[], T]) -> T:
     """Call ``make`` in the first process, and return its result in every process."""
     if trainer.world_size == 1:
         return make()

@@ -111,7 +111,7 @@ def test_wandb_gets_one_run_with_the_table_in_the_sweeps_group(workplace):
 def test_an_option_of_another_type_or_size_is_refused(options):
     config = OmegaConf.merge(OmegaConf.load(CONFIGS / "compare" / "compare.yaml"), {"sweep": "first", **options})
     with pytest.raises(ConfigError, match=next(iter(options))):
-        check_options("compare", config, CONFIGS / "compare")
+        check_options("compare", config)
 
 
 @pytest.mark.parametrize(

@@ -95,10 +95,10 @@ class TrainingCost(pl.Callback):
         self.tick = time.perf_counter()
 
     def _advance(self) -> None:
-        now = time.perf_counter()
+        tick = time.perf_counter()
         if self.tick is not None:
-            self.seconds += now - self.tick  # no tick during a validation
-        self.tick = now
+            self.seconds += tick - self.tick  # no tick during a validation
+        self.tick = tick
 
     def read(self) -> dict[str, float | int | None]:
         """Return seconds per update and per step of the optimizer, its share, and the bytes of its state.
@@ -187,5 +187,5 @@ def state_bytes(optimizer: Optimizer) -> int:
 
 def measured_cost(trainer: pl.Trainer) -> dict[str, float | int | None]:
     """Return what the trainer's `TrainingCost` has measured; empty if it has none."""
-    found = [callback.read() for callback in trainer.callbacks if isinstance(callback, TrainingCost)]  # type: ignore[attr-defined]
-    return found[0] if found else {}
+    costs = [callback.read() for callback in trainer.callbacks if isinstance(callback, TrainingCost)]  # type: ignore[attr-defined]
+    return costs[0] if costs else {}

@@ -28,25 +28,29 @@ def icefall_state(path: Path) -> Mapping[str, Tensor]:
     return state
 
 
-def encoder_weights(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Converted]:
+def encoder_weights(
+    state: Mapping[str, Tensor], model_state: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], Converted]:
     """Return the weights of an encoder, with a normalization that changes nothing, as icefall has none; and the rest.
 
     Args:
         state: state dict of icefall's model.
-        own: state dict of our recognizer; gives names and shapes.
+        model_state: state dict of our recognizer; gives names and shapes.
 
     Raises:
         ValueError: they do not fit.
     """
-    converted = convert_encoder(state, part_of(own, "encoder"))
-    shape = own["normalize.mean"].shape
+    converted = convert_encoder(state, part_of(model_state, "encoder"))
+    shape = model_state["normalize.mean"].shape
     weights = {"normalize.mean": torch.zeros(shape), "normalize.inverse_std": torch.ones(shape)}
     return weights | {f"encoder.{name}": weight for name, weight in converted.weights.items()}, converted
 
 
-def part_of(own: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+def part_of(model_state: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
     """Return the state of a part of a recognizer, by the names within the part."""
-    return {name.removeprefix(f"{part}."): tensor for name, tensor in own.items() if name.startswith(f"{part}.")}
+    return {
+        name.removeprefix(f"{part}."): tensor for name, tensor in model_state.items() if name.startswith(f"{part}.")
+    }
 
 
 def convert_weights(

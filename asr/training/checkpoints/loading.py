@@ -77,9 +77,9 @@ def checkpoint_file(run: str, option: str = "run") -> Path:
         ValueError: it is neither.
     """
     path = named_path(run)
-    for found in (path, *(path / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))):
-        if found.is_file():
-            return found
+    for file in (path, *(path / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))):
+        if file.is_file():
+            return file
     raise ValueError(
         f"{option}: {str(path)!r} is neither a checkpoint nor a run folder with checkpoints/best.ckpt; "
         "give the folder that asr-train printed at its end"
@@ -126,10 +126,12 @@ def load_checkpoint(path: Path, to_resume: bool = False) -> LoadedCheckpoint:
     """
     with explaining_out_of_memory(lambda: f"when reading {path}: free some, or raise its limit (ulimit -v)"):
         state = read_saved(path)
-    own = state.get("werdict") if isinstance(state, Mapping) else None
-    if own is None or own["format"] != FORMAT:
-        found = "no part 'werdict'" if own is None else f"format {own['format']}; this version reads {FORMAT}"
-        raise ValueError(f"{path} is not a checkpoint of this program: it has {found}")
+    contents = state.get("werdict") if isinstance(state, Mapping) else None
+    if contents is None or contents["format"] != FORMAT:
+        problem = (
+            "no part 'werdict'" if contents is None else f"format {contents['format']}; this version reads {FORMAT}"
+        )
+        raise ValueError(f"{path} is not a checkpoint of this program: it has {problem}")
     weights = {
         name.removeprefix(PREFIX): weight for name, weight in state["state_dict"].items() if name.startswith(PREFIX)
     }
@@ -137,9 +139,9 @@ def load_checkpoint(path: Path, to_resume: bool = False) -> LoadedCheckpoint:
     return LoadedCheckpoint(
         path,
         weights,
-        own["config"],
-        own["tokenizer"],
-        own["data"],
+        contents["config"],
+        contents["tokenizer"],
+        contents["data"],
         state["global_step"],
         averages,
         state=state if to_resume else None,
