@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from asr.training.module import OptimizerFactory, ScheduleFactory, TrainingModule
 
 OPTIONAL = ("augment.audio", "augment.features")
-GIVEN = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
-WAITING = ("data.prepare", "optimizer", "schedule")  # for arguments that the program passes on later
+RESERVED = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
+PARTIAL = ("data.prepare", "optimizer", "schedule")  # for arguments that the program passes on later
 ENCODER = ("d_model", "subsampling_factor", "output_frames")  # what a recognizer asks of an encoder of the user's own
 TENSORBOARD = ("tensorboard", "tensorboardX")  # packages, of which one is enough
 LONG_UTTERANCE = 0.95  # quantile of training utterances; longer parts of recordings would be decoded badly
@@ -70,7 +70,7 @@ def part(config: Mapping[str, Any], key: str, **arguments: Any) -> Any:
         raise ConfigError(f"{key} must not be null")
     if not isinstance(node, Mapping):
         raise ConfigError(f"{key} must hold _target_ and options, given {node!r}")
-    return instantiate({**node, "_partial_": key in WAITING}, key, **arguments)
+    return instantiate({**node, "_partial_": key in PARTIAL}, key, **arguments)
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ def _factories(config: Mapping[str, Any], group: str) -> list[Configured]:
         if node is not None and not isinstance(node, Mapping):
             raise ConfigError(f"{group}.{name} must hold _target_ and options, or be null, given {node!r}")
         if node is not None:
-            for key in GIVEN & node.keys():
+            for key in RESERVED & node.keys():
                 raise ConfigError(f"{group}.{name}.{key} cannot be given: it follows from the run's own {key}")
             factories.append(instantiate({**node, "_partial_": True}, f"{group}.{name}"))
     return factories

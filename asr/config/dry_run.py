@@ -74,13 +74,13 @@ class Outline:
 
 
 def dry_run(
-    config: Mapping[str, Any], begun: Path | None = None, checkpoint: LoadedCheckpoint | None = None
+    config: Mapping[str, Any], existing_run_dir: Path | None = None, checkpoint: LoadedCheckpoint | None = None
 ) -> Outline:
     """Build everything once, with a small vocabulary and without memory for weights; start nothing.
 
     Args:
         config: of the run.
-        begun: folder of the run, if it is resumed, or another process has created it; else ``run_dir`` must not exist.
+        existing_run_dir: if it is resumed, or another process has created it; else ``run_dir`` must not exist.
         checkpoint: of the run, from which it is resumed.
 
     Raises:
@@ -98,17 +98,17 @@ def dry_run(
     data_folder(config)
     if config["run_dir"] is None:
         usable_folder("runs", "run_dir")
-    elif begun is None:
+    elif existing_run_dir is None:
         free_folder(config["run_dir"], "run_dir")
     part(config, "data.prepare")
-    data = build_data_parts(config, kept_tokenizer(config, begun, checkpoint))
-    if begun is None:  # of a stranger's run they may be anybody's folders
+    data = build_data_parts(config, kept_tokenizer(config, existing_run_dir, checkpoint))
+    if existing_run_dir is None:  # of a stranger's run they may be anybody's folders
         shard_storage(config["data"]["storage"], data.features)
         if isinstance(data.perturb, Acoustics):
             data.perturb.check_files()
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     recognizer = outline_recognizer(config, VOCAB_SIZE, data.features.num_features)
-    source = read_source(config, data.features, recognizer.state_dict(), begun)
+    source = read_source(config, data.features, recognizer.state_dict(), existing_run_dir)
     updates = build_update_parts(config)
     _warn_of_decay(try_updates(config, updates, recognizer, on_cpu), config)
     return Outline(trainer, data, recognizer.encoder, updates.optimizer_factory, source)

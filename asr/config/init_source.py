@@ -63,7 +63,7 @@ class Source:
 
 
 def kept_tokenizer(
-    config: Mapping[str, Any], begun: Path | None = None, checkpoint: LoadedCheckpoint | None = None
+    config: Mapping[str, Any], existing_run_dir: Path | None = None, checkpoint: LoadedCheckpoint | None = None
 ) -> Tokenizer | None:
     """Return the tokenizer that is not made of the texts or a file: the one of ``init.keep_tokenizer``, or of the run.
 
@@ -71,7 +71,7 @@ def kept_tokenizer(
 
     Args:
         config: of the run.
-        begun: folder of the run, if it has begun.
+        existing_run_dir: folder of the run, if it has begun.
         checkpoint: of the run, from which it is resumed.
 
     Raises:
@@ -83,7 +83,7 @@ def kept_tokenizer(
     if checkpoint is None and not kept:
         return None
     if checkpoint is None:
-        path = _place(config, begun)
+        path = _place(config, existing_run_dir)
         if path is None:
             raise ConfigError("init.keep_tokenizer: there is no source to keep the tokenizer of; give init=PATH")
         if path.endswith(ICEFALL):
@@ -96,7 +96,7 @@ def kept_tokenizer(
 
 
 def read_source(
-    config: Mapping[str, Any], features: Features, own: Mapping[str, Tensor], begun: Path | None = None
+    config: Mapping[str, Any], features: Features, own: Mapping[str, Tensor], existing_run_dir: Path | None = None
 ) -> Source | None:
     """Return the model that ``init=PATH`` names; None if the run starts from nothing, or from a checkpoint of its own.
 
@@ -104,13 +104,13 @@ def read_source(
         config: of the run.
         features: of the run.
         own: state of the run's recognizer, of which only shapes are read.
-        begun: folder of the run, if it has begun.
+        existing_run_dir: folder of the run, if it has begun.
 
     Raises:
         ConfigError: the model cannot be read, needs other features, or nothing of its encoder fits.
     """
-    path = _place(config, begun)
-    if path is None or (begun is not None and update_files(begun / "checkpoints")):
+    path = _place(config, existing_run_dir)
+    if path is None or (existing_run_dir is not None and update_files(existing_run_dir / "checkpoints")):
         return None
     if path.endswith(ICEFALL):
         _check_features(path, features, *ICEFALL_FEATURES)
@@ -136,10 +136,10 @@ def record_source(source: Source, folder: Path) -> None:
     write_whole(folder / INIT_RECORD, json.dumps(written, ensure_ascii=False, indent=1) + "\n")
 
 
-def _place(config: Mapping[str, Any], begun: Path | None) -> str | None:
+def _place(config: Mapping[str, Any], existing_run_dir: Path | None) -> str | None:
     """Return where the source is."""
-    if begun is not None and (begun / INIT_RECORD).is_file():
-        recorded: str = read_json(begun / INIT_RECORD)["path"]
+    if existing_run_dir is not None and (existing_run_dir / INIT_RECORD).is_file():
+        recorded: str = read_json(existing_run_dir / INIT_RECORD)["path"]
         return recorded
     place: str | None = at(config, "init", "path")
     return place

@@ -137,19 +137,19 @@ class StepClock:
 
     def __init__(self, durations: Durations) -> None:
         self.durations = durations
-        self.begun: float | torch.cuda.Event = 0.0
+        self.start: float | torch.cuda.Event = 0.0
         self.pending: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def begin(self, optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
         """Note the start of a step."""
-        self.begun = _now(optimizer)
+        self.start = _now(optimizer)
         closure = kwargs.get("closure")
         if closure is None:
             return None
 
         def timed() -> Any:
             loss = closure()  # Lightning's training_step and backward
-            self.begun = _now(optimizer)
+            self.start = _now(optimizer)
             return loss
 
         return args, {**kwargs, "closure": timed}
@@ -157,10 +157,10 @@ class StepClock:
     def end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Keep the duration of the step, on a GPU as soon as it has passed there."""
         ended = _now(optimizer)
-        if isinstance(self.begun, float) and isinstance(ended, float):
-            self.durations.add(ended - self.begun)
-        elif not isinstance(self.begun, float) and not isinstance(ended, float):
-            self.pending.append((self.begun, ended))
+        if isinstance(self.start, float) and isinstance(ended, float):
+            self.durations.add(ended - self.start)
+        elif not isinstance(self.start, float) and not isinstance(ended, float):
+            self.pending.append((self.start, ended))
             self.collect()
 
     def collect(self, *, wait: bool = False) -> None:
