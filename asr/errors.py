@@ -1,40 +1,25 @@
-"""Errors that end a command with one line: what happened, why, and what to do next."""
+"""Errors that end a command with one line: what happened, why, and what to do next; and what errors of others say.
+
+Imports no torch, whose import may be what fails.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
-from asr.error_text import first_line, is_out_of_memory, memory_error
-
-# what torch's DataLoader reports about a dead worker, and what the parent sees when it fetches a batch
-WORKER_SIGNS = (
-    "DataLoader worker (pid",
-    "Too many open files",
-    "unable to open shared memory object",
-    "unable to mmap",
-    "received 0 items of ancdata",
-)
-WORKER_ADVICE = {
-    "Killed": "The kernel does this when memory runs out: lower {keys}",
-    "shared memory": "Make room in /dev/shm, or lower {keys}",
-    "out of memory": "Free some memory, or lower {keys}",
-    "bus error": "Make room in /dev/shm, or lower {keys}",
-    "": "Raise the limits of the shell (ulimit -n, the number of open files; ulimit -f, the size of a file), make room "
-    "in /dev/shm, or lower {keys}",
-}
-# what gloo, NCCL and torch's store report in a process whose peer has ended
-PEER_SIGNS = (
-    *("gloo/transport", "remote process exited", "communicator was aborted"),
-    *("Connection was likely closed", "Connection reset by peer", "Broken pipe"),
-)
+MAX_CHARACTERS = 300
+MORE_MEMORY = "free some memory, or raise its limit (ulimit -v), then run the same command again, or resume=RUN"
+# what torch (2.13) and libraries in C++ say of memory without a type of error for it, in lower case: "can't allocate
+# memory", "std::bad_alloc", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA driver error: out of memory"
+OUT_OF_MEMORY = ("alloc", "out of memory")
 TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 DIVERGED = 77  # exit code of a run that its own settings have ended
 LOST_PEER = 78  # exit code, larger than that of a process with a reason of its own
-WORKER_KEYS = "data.workers.num_workers or .prefetch (num_workers when decoding); num_workers=0 needs no worker"
 
 
 class ConfigError(ValueError):
@@ -43,10 +28,6 @@ class ConfigError(ValueError):
 
 class RunFailed(RuntimeError):
     """A command that cannot continue; the message says why, and what to do."""
-
-
-class WorkerLost(RuntimeError):
-    """A worker that reads data could not be started, or its batches cannot be received."""
 
 
 class UnusableFile(RunFailed):
@@ -83,12 +64,13 @@ def explaining_out_of_memory(explain: Callable[[], str]) -> Iterator[None]:
         raise OutOfMemory(f"out of memory {explain()} ({first_line(error)})") from error
 
 
-def raise_if_out_of_resources(error: BaseException, place: str) -> None:
+def raise_if_out_of_resources(error: BaseException, place: str, more_memory: str = MORE_MEMORY) -> None:
     """Raise an error if the machine is why something was not read: nothing is dropped from data that are not broken.
 
     Args:
         error: why an utterance or file could not be read.
         place: what was read.
+        more_memory: what to do if memory ran out.
 
     Raises:
         RunFailed: this process lacks memory, or may open no more files; the same data can be read later.
@@ -104,10 +86,7 @@ def raise_if_out_of_resources(error: BaseException, place: str) -> None:
             "run the same command again"
         ) from error
     if cause := memory_error(error):
-        raise OutOfMemory(
-            f"out of memory while reading {place} ({first_line(cause)}); free some memory, or raise its limit "
-            "(ulimit -v), then run the same command again"
-        ) from error
+        raise OutOfMemory(f"out of memory while reading {place} ({first_line(cause)}); {more_memory}") from error
 
 
 def too_many_open_files(error: BaseException) -> bool:
@@ -130,72 +109,57 @@ def remedy(error: OSError) -> str:
     return "make room there (df, quota, permissions)"
 
 
-@contextlib.contextmanager
-def explaining_lost_workers() -> Iterator[None]:
-    """Turn torch's error about a lost worker into one line.
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, even of one whose `str` fails.
 
-    Torch raises it in a signal handler, so it may come from any line of the block.
-
-    Raises:
-        RunFailed: a worker has ended, or its batches cannot be received.
+    lhotse builds errors again with a longer text; soundfile's expects a number there and then cannot be printed.
     """
     try:
-        yield
-    except RuntimeError as error:
-        lost = _worker_error(error)
-        if lost is None or isinstance(error, RunFailed):
-            raise
-        text = str(lost).strip()
-        # an error inside a worker comes with its traceback; the last line is the message
-        cause = text.splitlines()[-1 if text.startswith("Caught") else 0].split(". ")[0].rstrip(". ")
-        advice = next(advice for sign, advice in WORKER_ADVICE.items() if sign in text)
-        raise RunFailed(
-            f"a worker that reads data was lost: {cause}. {advice.format(keys=WORKER_KEYS)}. A run can be resumed"
-        ) from error
+        return str(error)
+    except Exception:
+        return " ".join(str(part) for part in error.args).strip()
 
 
-@contextlib.contextmanager
-def explaining_lost_peers() -> Iterator[None]:
-    """Turn an error about the connection to another process of a run into one line: it is the end of that one.
+def first_line(error: BaseException, max_characters: int = MAX_CHARACTERS) -> str:
+    """Return the first line of an error, or its type if it has no text; some messages have many lines.
 
-    Raises:
-        PeerLost: the connection was lost, and nothing else was wrong here before.
+    A longer line ends after a whole word, with an ellipsis.
     """
-    try:
-        yield
-    except RuntimeError as error:
-        first: BaseException = error
-        while first.__context__ is not None:
-            first = first.__context__
-        if not isinstance(first, RuntimeError) or not any(sign in str(first) for sign in PEER_SIGNS):
-            raise
-        raise PeerLost(
-            "the connection to another process of this run was lost: it has ended, and has printed why unless it was "
-            "killed, or its machine is gone"
-        ) from error
+    line = (text_of(error).strip() or type(error).__name__).splitlines()[0]
+    if len(line) <= max_characters:
+        return line
+    return (line[:max_characters].rpartition(" ")[0] or line[:max_characters]) + " …"
 
 
-def silence_freed_workers() -> None:
-    """Print no traceback when torch notices a lost worker while it frees other workers.
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out in this process."""
+    if isinstance(error, RunFailed):
+        return isinstance(error, OutOfMemory)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # of torch
+        return True
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno == errno.ENOMEM
+    text = text_of(error).lower() if isinstance(error, RuntimeError | ImportError | OSError) else ""
+    return any(part in text for part in OUT_OF_MEMORY)
 
-    Torch raises that error in a signal handler, and so in finalizers too: Python prints it there, and nobody can catch
-    it. The code that waits for the lost worker gets the same error.
+
+def memory_error(error: BaseException | None) -> BaseException | None:
+    """Return the error that says that memory ran out: this one, one that led to it, or None.
+
+    lhotse fails to build numpy's error again, and raises a TypeError about that.
     """
-    printed = sys.unraisablehook
-
-    def hook(unraisable: sys.UnraisableHookArgs) -> None:
-        if _worker_error(unraisable.exc_value) is None:
-            printed(unraisable)
-
-    sys.unraisablehook = hook
+    while error is not None and not is_out_of_memory(error):
+        error = error.__cause__ or error.__context__
+    return error
 
 
-def _worker_error(error: BaseException | None) -> BaseException | None:
-    """Return the first error about a worker in a chain: later ones, of torch or of the trainer, say less."""
-    first = None
-    while error is not None:
-        known = isinstance(error, RuntimeError) and any(sign in str(error) for sign in WORKER_SIGNS)
-        if known or isinstance(error, WorkerLost):
-            first = error
-        error = error.__context__
-    return first
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `` Did you mean 'lr'?``, or an empty text if no known word is similar."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def shortened(path: Path) -> str:
+    """Return the quoted name of a file or folder for a message, without the middle of a long one."""
+    text = str(path)
+    return repr(text if len(text) <= 100 else f"{text[:60]}…{text[-30:]}")

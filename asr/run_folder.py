@@ -7,9 +7,11 @@ import datetime
 import itertools
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from asr.plain_data import trusted
 from asr.safe_io import WITHOUT_LINKS, lock, named_path
 
 LATEST = "latest"  # the link to the newest run, in runs/
@@ -17,6 +19,7 @@ DATA_RECORD = "data_fingerprint"  # of the prepared data that the run reads
 INIT_RECORD = "init_source.json"  # which file the run started from, and how that was then
 ACCEPTED = "accepted.yaml"  # changes that the user has accepted, since a checkpoint may be older
 FAILED = "failed.txt"  # why a run has ended by itself without a result
+PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
 UPDATE_FILE = re.compile(r"update-(\d+)\.ckpt")
 UNSTARTED = {".lock", "config.yaml", DATA_RECORD, INIT_RECORD}
 
@@ -126,3 +129,20 @@ def backup_path(path: Path) -> Path:
     """Return a free name beside a file for its present content."""
     names = (path.with_name(f"{path.stem}.backup{attempt}{path.suffix}") for attempt in itertools.count(1))
     return next(free for free in names if not os.path.lexists(free))
+
+
+def quoted(value: str) -> str:
+    """Return a value in quotes of Hydra's grammar, whatever characters it has."""
+    return "'" + re.sub(r"(\\*)('|$)", _escape, value) + "'"
+
+
+def _escape(found: re.Match[str]) -> str:
+    # a backslash is special only in front of a quote
+    return 2 * found[1] + (f"\\{found[2]}" if found[2] else "")
+
+
+def resume_command(run_dir: Path | str) -> str:
+    """Return the command that resumes a run, to be pasted into a shell: a folder may have any name."""
+    place, packages = str(run_dir), ",".join(trusted())
+    trust = f" {shlex.quote(f'trust=[{packages}]')}" if packages else ""
+    return f"asr-train {shlex.quote(f'resume={place if PLAIN.fullmatch(place) else quoted(place)}')}{trust}"

@@ -6,15 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from asr.nested import at, flatten, is_within
+from asr.options import decides
 
-# where and how fast a run is trained, and what is logged; a resumed run may change these without another result
-WITHOUT_EFFECT = (
-    *("resume", "trust", "allow_changes", "resume_logger", "run_dir", "recipes_dir", "sweep", "decode_test"),
-    *("torch_threads", "find_batch_size", "logger"),
-    *("data.dir", "data.workers", "data.num_jobs", "data.max_unreadable"),
-    *("trainer.strategy", "trainer.peer_timeout_s", "trainer.step_in_backward"),
-    *("trainer.log_every_n_steps", "trainer.enable_progress_bar"),
-)
 BUDGET = "trainer.max_steps"
 OWN_CALLBACKS = "asr.training.callbacks."
 AVERAGING = f"{OWN_CALLBACKS}averaging.WeightAveraging"
@@ -45,21 +38,14 @@ def system_of(config: Mapping[str, Any]) -> dict[str, Any]:
         for name, node in (config["callbacks"] or {}).items()
         if not _only_watches(node, is_raw and decoded != "average")
     }
-    # a resumed run keeps to one choice, but runs of one system may differ in it
-    without = [
-        "seed",
-        "trainer.capture",
-        *WITHOUT_EFFECT,
-        *(["weights"] if is_raw else []),
-        *(["decode"] if decoded == "best" else []),
-    ]
+    without = [*(["weights"] if is_raw else []), *(["decode"] if decoded == "best" else [])]
     tuned = at(config, "sweep", "tuned") or {}
     if tuned.get("studies", 1) != 1:
         without += tuned["keys"]  # each study has found its own
     system = {
         key: value
         for key, value in flatten({**config, "callbacks": callbacks, "decode": decoded}).items()
-        if not is_within(key, without)
+        if decides(key) in ("updates", "result") and not is_within(key, without)
     }
     for key in ("trainer.devices", "trainer.num_nodes"):
         count = system.get(key)  # or a list of devices

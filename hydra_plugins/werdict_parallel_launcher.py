@@ -21,8 +21,7 @@ from omegaconf import DictConfig, open_dict
 
 from asr.commands.app import own_task
 from asr.errors import RunFailed
-from asr.signals import ENDING, Terminated, not_ignored
-from asr.subprocesses import die_with_parent
+from asr.processes import ENDING, Terminated, die_with_parent, not_ignored
 
 HANDLED = (signal.SIGINT, *ENDING)
 
@@ -70,7 +69,7 @@ class ParallelLauncher(Launcher):
                 while waiting and len(self.workers) < self.num_jobs:
                     self._start(*waiting.popleft())
                 ready = wait([worker.connection for worker in self.workers])
-                for worker in [one for one in self.workers if one.connection in ready]:
+                for worker in [candidate for candidate in self.workers if candidate.connection in ready]:
                     results[worker.number] = _result(worker)
                     self.workers.remove(worker)
         except BaseException as error:
@@ -148,8 +147,8 @@ def _serve(parent: int, connection: Connection, job: Callable[[], JobReturn]) ->
     die_with_parent(parent)
 
     def end(number: int, _: object) -> None:
-        for one in not_ignored(HANDLED):
-            signal.signal(one, signal.SIG_IGN)
+        for signal_number in not_ignored(HANDLED):
+            signal.signal(signal_number, signal.SIG_IGN)
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number, lambda: "")
 
     for number in not_ignored(HANDLED):

@@ -18,14 +18,13 @@ from rich.table import Table
 
 from asr.compare.inputs.tuning import FILE
 from asr.config.command_line import override_key
-from asr.config.help import config_folder
 from asr.config.schema import check_options
 from asr.console import PlainConsole
 from asr.errors import DIVERGED, ConfigError, RunFailed
 from asr.evaluation.formatting import count, percent, shortlist
 from asr.plain_data import read_json
 from asr.safe_io import write_whole
-from asr.sweeps.records import records
+from asr.sweeps.jobs import records
 from asr.sweeps.search_space import SEEDS_APART, Search
 from asr.sweeps.tuning import UNTUNED, Settings, Trial, TunedSystem, compared_systems, shares, systems
 
@@ -83,23 +82,25 @@ class TunedSweeper(Sweeper):
         done = []
         for study in range(1, studies + 1):
             self.prefix = f"study {study} of {studies}: " if studies > 1 else ""
-            found = self._tuned(self.search.tuning_seed + SEEDS_APART * (study - 1))
-            done.append(found)
+            study_systems = self._tuned(self.search.tuning_seed + SEEDS_APART * (study - 1))
+            done.append(study_systems)
             report(done, self.sweep_dir)
-            own = seeds if studies == 1 else [seeds[study - 1]]
-            self._launch("seeds", [words for seed in own for words in self._compared(found, study, seed)])
+            study_seeds = seeds if studies == 1 else [seeds[study - 1]]
+            self._launch(
+                "seeds", [words for seed in study_seeds for words in self._compared(study_systems, study, seed)]
+            )
 
-    def _check_settings(self, found: Sequence[TunedSystem]) -> None:
+    def _check_settings(self, tuned: Sequence[TunedSystem]) -> None:
         """Refuse choices, and ends of ranges, that no run can have: later they would stop the sweep."""
         for last in dict.fromkeys((tuple(self.search.tuning_overrides), ())):
-            for one in found:
-                untuned: list[Settings] = [{}] if self.search.with_defaults and one.is_usual else []
-                for settings in (*one.extreme_settings(), *untuned):
+            for system in tuned:
+                untuned: list[Settings] = [{}] if self.search.with_defaults and system.is_usual else []
+                for settings in (*system.extreme_settings(), *untuned):
                     try:
-                        words = self._with_common(one.words(settings), last)
+                        words = self._with_common(system.words(settings), last)
                         try_parts(self._composed(words), words)
                     except ValueError as error:
-                        shown = f"{one.name} with {_shown(settings)}" if settings else f"{UNTUNED}{one.optimizer}"
+                        shown = f"{system.name} with {_shown(settings)}" if settings else f"{UNTUNED}{system.optimizer}"
                         raise ConfigError(f"the sweep would try {shown}, which is refused: {error}") from error
 
     def _composed(self, words: list[str]) -> DictConfig:
@@ -108,41 +109,44 @@ class TunedSweeper(Sweeper):
         assert self.config is not None
         config = self.hydra_context.config_loader.load_sweep_config(self.config, words)
         config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-        check_options("train", config, config_folder("train"))
+        check_options("train", config)
         return config
 
     def _tuned(self, seed: int) -> list[TunedSystem]:
         """Return the systems with their trials."""
-        found = systems(self.search, seed)
-        pairs = zip(found, self.num_trials, strict=True)
+        tuned = systems(self.search, seed)
+        pairs = zip(tuned, self.num_trials, strict=True)
         self._try("trials", seed, [(one, settings) for one, num in pairs for settings in one.sample(num)])
         extra = [num // min(self.num_trials) for num in self.num_trials]
         for _ in range(self.search.max_extra_trials):
-            if not any(system.at_edge for system in found):
+            if not any(system.at_edge for system in tuned):
                 break
             for turn in range(max(extra)):
-                some = [system for system, num in zip(found, extra, strict=True) if turn < num]
+                some = [system for system, num in zip(tuned, extra, strict=True) if turn < num]
                 self._try("more trials", seed, [(system, system.next_settings()) for system in some])
-        return found
+        return tuned
 
-    def _compared(self, found: Sequence[TunedSystem], study: int, seed: int) -> list[list[str]]:
+    def _compared(self, tuned: Sequence[TunedSystem], study: int, seed: int) -> list[list[str]]:
         """Return the overrides of the runs that are compared, with what a comparison needs to know of their tuning."""
-        jobs = {one.name: [*one.words(one.best.settings), self._tuned_as(one.name, study, one.space)] for one in found}
+        jobs = {
+            system.name: [*system.words(system.best.settings), self._tuned_as(system.name, study, system.space)]
+            for system in tuned
+        }
         if self.search.with_defaults:
-            untuned = {f"{UNTUNED}{one.optimizer}": one for one in found if one.is_usual}
-            jobs |= {name: [*one.overrides, self._tuned_as(name, study, ())] for name, one in untuned.items()}
+            untuned = {f"{UNTUNED}{system.optimizer}": system for system in tuned if system.is_usual}
+            jobs |= {name: [*system.overrides, self._tuned_as(name, study, ())] for name, system in untuned.items()}
         return [[*jobs[name], f"seed={seed}"] for name in self.compared]
 
     def _tuned_as(self, name: str, study: int, keys: Iterable[str]) -> str:
         tuned = f"system:{json.dumps(name)},study:{study},studies:{self.search.studies},keys:[{','.join(keys)}]"
         return f"++sweep.tuned={{{tuned}}}"
 
-    def _try(self, what: str, seed: int, trials: Sequence[tuple[TunedSystem, Settings]]) -> None:
+    def _try(self, title: str, seed: int, trials: Sequence[tuple[TunedSystem, Settings]]) -> None:
         extra = [f"seed={seed}", "decode_test=false"]
         jobs = [[*system.words(settings), *extra] for system, settings in trials]
-        wers = self._launch(what, jobs, self.search.tuning_overrides)
-        own = [one for one in records(self.sweep_dir) if one.overrides in self.batch]
-        ended = [one.name for one in own if one.failed and one.exit_code != DIVERGED]
+        wers = self._launch(title, jobs, self.search.tuning_overrides)
+        batch_records = [record for record in records(self.sweep_dir) if record.overrides in self.batch]
+        ended = [record.name for record in batch_records if record.failed and record.exit_code != DIVERGED]
         if ended or any(map(math.isnan, wers)):  # NaN: another process is running the trial
             raise RunFailed(
                 f"the sweep stops before it chooses: {count(len(ended), 'trial')} did not finish, and not because of "
@@ -152,10 +156,10 @@ class TunedSweeper(Sweeper):
         for (system, settings), wer in zip(trials, wers, strict=True):
             system.trials.append(Trial(settings, wer))
 
-    def _launch(self, what: str, jobs: Sequence[list[str]], last: Sequence[str] = ()) -> list[float]:
+    def _launch(self, title: str, jobs: Sequence[list[str]], last: Sequence[str] = ()) -> list[float]:
         """Print what is next, run jobs, and return what ``run_job`` does for each."""
         self.batch = [self._with_common(words, last) for words in jobs]
-        console.print(f"{self.prefix}{what}: {count(len(jobs), 'job')}")
+        console.print(f"{self.prefix}{title}: {count(len(jobs), 'job')}")
         assert self.launcher is not None
         self.validate_batch_is_legal(self.batch)
         results = self.launcher.launch(self.batch, initial_job_idx=self.num_jobs)
@@ -178,7 +182,7 @@ def try_parts(composed: DictConfig, words: Sequence[str]) -> None:
         ConfigError: a part is refused.
     """
     # here, because the libraries take seconds, and what is wrong with the sweep itself is told before
-    from asr.config.build import build_data_parts, outline_recognizer, plain
+    from asr.config.build import build_data_parts, build_update_parts, outline_recognizer, plain
     from asr.config.dry_run import VOCAB_SIZE, try_updates
     from asr.config.replaced_defaults import drop_replaced_defaults
 
@@ -186,7 +190,8 @@ def try_parts(composed: DictConfig, words: Sequence[str]) -> None:
     config = plain(composed)
     on_cpu = config["trainer"].get("accelerator") == "cpu"
     num_features = build_data_parts(config).features.num_features
-    try_updates(config, outline_recognizer(config, VOCAB_SIZE, num_features), on_cpu)
+    recognizer = outline_recognizer(config, VOCAB_SIZE, num_features)
+    try_updates(config, build_update_parts(config), recognizer, on_cpu)
 
 
 def _plain_overrides(arguments: Sequence[str], chosen: Collection[str]) -> list[str]:
@@ -222,7 +227,7 @@ def report(studies: Sequence[Sequence[TunedSystem]], sweep_dir: Path) -> None:
     for system in studies[-1]:
         best = system.best
         shown = sorted(system.trials, key=lambda trial: (trial is not best, trial.wer))[:SHOWN]
-        settings, wers = [_shown(one.settings) for one in shown], [percent(one.wer) for one in shown]
+        settings, wers = [_shown(tried.settings) for tried in shown], [percent(tried.wer) for tried in shown]
         if not system.has_learned:
             settings[0] += " (failed: no trial came below a WER of 100 %)"
         elif system.at_edge:
@@ -233,16 +238,16 @@ def report(studies: Sequence[Sequence[TunedSystem]], sweep_dir: Path) -> None:
         {
             system.name: {
                 "trials": [
-                    {"settings": one.settings, "wer": one.wer if math.isfinite(one.wer) else None}
-                    for one in system.trials
+                    {"settings": tried.settings, "wer": tried.wer if math.isfinite(tried.wer) else None}
+                    for tried in system.trials
                 ],
                 "chosen": system.best.settings,
                 "at_edge": system.at_edge,
                 "has_learned": system.has_learned,
             }
-            for system in found
+            for system in tuned
         }
-        for found in studies
+        for tuned in studies
     ]
     path = sweep_dir / FILE
     before = read_json(path) if path.exists() else []

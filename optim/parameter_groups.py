@@ -59,7 +59,7 @@ def grouped(optimizer: Factory, rules: Sequence[Mapping[str, Any]] = ()) -> Call
         >>> [(group["param_names"], group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
         [(['bias'], 0.001, 0.0), (['weight'], 0.0005, 0.01)]
     """
-    return partial(_build, optimizer, [_parse(i, rule) for i, rule in enumerate(rules)])
+    return partial(_build, optimizer, [_parse(i, rule) for i, rule in enumerate(rules)], {})
 
 
 def _parse(place: int, rule: Mapping[str, Any]) -> Rule:
@@ -88,7 +88,13 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
-def _build(optimizer: Factory, rules: Sequence[Rule], named_parameters: NamedParameters) -> Optimizer:
+def _build(
+    optimizer: Factory,
+    rules: Sequence[Rule],
+    defaults: dict[Factory, dict[str, Any]],
+    named_parameters: NamedParameters,
+) -> Optimizer:
+    """Build the optimizer of some parameters; ``defaults`` are those of each factory, once they are known."""
     named = list(named_parameters)
     trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     if not trainable:
@@ -104,8 +110,9 @@ def _build(optimizer: Factory, rules: Sequence[Rule], named_parameters: NamedPar
         factory = rule.optimizer or optimizer
         if params:
             # only an optimizer knows its hyper-parameters, and the lr to scale: torch ignores unknown keys of a group
-            options = _options(rule, factory(params).defaults)
-            groups.setdefault(factory, []).append({"params": params, **options})
+            if factory not in defaults:
+                defaults[factory] = factory(params).defaults
+            groups.setdefault(factory, []).append({"params": params, **_options(rule, defaults[factory])})
     optimizers = [factory(members) for factory, members in groups.items()]
     return optimizers[0] if len(optimizers) == 1 else Combined(optimizers)
 

@@ -22,7 +22,8 @@ from pydantic import TypeAdapter
 import optim
 from asr.config.command_line import WORDS
 from asr.config.help import CONFIGS, LISTED, choices, config_folder, describe, options, shown_options
-from asr.config.schema import KINDS
+from asr.config.schema import COMMANDS
+from asr.options import options_of
 from optim.schedules.closed_form import ClosedFormSchedule
 
 ROOT = Path(__file__).parents[1]
@@ -108,7 +109,8 @@ def choices_of_groups() -> str:
 def options_of_commands() -> str:
     """Return the options of each command, by the schema and the comments in its yaml file."""
     parts = []
-    for command, kinds in KINDS.items():
+    for command, table_of_options in COMMANDS.items():
+        kinds = {key: kind for key, kind, _ in options_of(table_of_options)}
         folder = config_folder(command)
         name, _, purpose = describe(folder / f"{command}.yaml").partition(": ")
         parts += [f"## {name}", f"{purpose[0].upper()}{purpose[1:].rstrip('.')}."]

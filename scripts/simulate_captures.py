@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from bench_encoder import FRAMES_PER_S, NUM_FEATURES, build_ours
 
-from asr import devices
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
+from asr.models import devices
 from asr.training.cuda_graphs import MAX_GRAPHS, RecentlyUsed, rounded
 
 NUM_UTTERANCES, NUM_BUCKETS, SPEEDS = 281_000, 30, (0.9, 1.0, 1.1)

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from asr.subprocesses import die_with_parent
+from asr.processes import die_with_parent
 
 INTERVAL = 4  # updates between validations, each with a checkpoint
 PHASES = ("start", "training", "validation", "checkpoint")

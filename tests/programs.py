@@ -244,7 +244,7 @@ def _be(job: Mapping[str, Any], tasks: Mapping[str, Any], descriptor: int) -> No
     import tempfile
 
     from asr.commands.app import run_app
-    from asr.subprocesses import die_with_parent
+    from asr.processes import die_with_parent
     from tests.spare_processes import fork_spares
 
     def main(command: str, words: Sequence[str]) -> NoReturn:

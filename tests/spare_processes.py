@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from asr.subprocesses import die_with_parent
+from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+from asr.processes import die_with_parent
 
 _waiting: list[tuple[int, int]] = []  # process id, and the descriptor that its command is written to
 
@@ -36,6 +38,8 @@ def fork_spares(num: int, be: Callable[[str, Sequence[str]], NoReturn]) -> None:
             with os.fdopen(reader) as file:
                 job = json.loads(file.readline())
             signal.signal(signal.SIGINT, handler)
+            if job["start_new_session"]:
+                os.setsid()
             os.environ.clear()
             os.environ.update(job["environment"])
             if "LOCAL_RANK" in os.environ:  # /proc shows the environment of the first program of a process alone
@@ -44,7 +48,7 @@ def fork_spares(num: int, be: Callable[[str, Sequence[str]], NoReturn]) -> None:
         os.close(reader)
         _waiting.append((process, writer))
     if num:
-        subprocess.Popen = _Spare  # type: ignore[misc]
+        subprocess.Popen = subprocess_handler.Popen = _Spare  # type: ignore[misc]
 
 
 class _Spare(subprocess.Popen):
@@ -52,8 +56,10 @@ class _Spare(subprocess.Popen):
         if not _waiting or list(args[1:3]) != ["-m", "asr.commands"]:
             super()._execute_child(args, *others)
             return
-        environment = others[5]
+        # as subprocess (3.11) passes them on
+        environment, start_new_session = others[5], others[-2]
         self.pid, writer = _waiting.pop(0)
         self._child_created = True
         with os.fdopen(writer, "w") as file:
-            print(json.dumps({"words": args[3:], "environment": environment}), file=file)
+            job = {"words": args[3:], "environment": environment, "start_new_session": start_new_session}
+            print(json.dumps(job), file=file)

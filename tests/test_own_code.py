@@ -122,7 +122,7 @@ def test_an_error_of_an_own_encoder_keeps_its_traceback_and_names_the_key(place)
     printed = run(place, "train", "encoder._target_=mypkg.wrong.Wrong", "logger=none", code=1)
     assert "Traceback" in printed
     assert "ValueError: my mistake" in printed
-    assert printed.strip().splitlines()[-1].startswith("encoder ")
+    assert printed.strip().splitlines()[-1].startswith("raised in encoder")
 
 
 def test_a_corpus_of_an_own_function_is_trained_on_with_an_own_tokenizer(place):

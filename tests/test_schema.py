@@ -1,28 +1,28 @@
-"""The table of types has every key of every command, and no other."""
+"""Every key of every command is an option with a type, and what an option decides is found by its key."""
 
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from asr.commands.__main__ import COMMANDS
-from asr.config.help import config_folder
-from asr.config.schema import GROUPS, KINDS, check_options
+from asr.commands.__main__ import COMMANDS as NAMES
+from asr.config.help import config_file, config_folder
+from asr.config.resumed_config import changes
+from asr.config.schema import CHOOSABLE, COMMANDS, check_options
 from asr.errors import ConfigError
+from asr.options import decides, fields, has_effect, options_of
 
-OPTIONAL = {*GROUPS, "trainer.strategy"}
-BUILT = {"scoring", "data", "sweep"}  # mappings whose values are checked where they are read
+OPTIONAL = {*CHOOSABLE, "trainer.strategy", "callbacks.averaging"}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_key_has_a_type(command):
+@pytest.mark.parametrize("command", NAMES)
+def test_the_options_are_the_keys_of_the_yaml_files(command):
     folder = config_folder(command)
-    own = yaml.safe_load((folder / f"{'train' if command == 'prepare' else command}.yaml").read_text())
-    typed = {key.partition(".")[0] for key in KINDS[command]}
-    assert own.keys() - {"defaults", "hydra"} <= typed | BUILT
+    own = yaml.safe_load(config_file(command, folder).read_text(encoding="utf-8"))
+    assert own.keys() - {"defaults", "hydra"} <= fields(COMMANDS[command]).keys()
     with initialize_config_dir(str(folder), version_base="1.3"):
         config = compose(command)
-    for key in KINDS[command]:
+    for key, _, _ in options_of(COMMANDS[command]):
         parent, _, name = key.rpartition(".")
         node = OmegaConf.select(config, parent) if parent else config
         assert name in {*map(str, node)} or key in OPTIONAL, key
@@ -32,7 +32,30 @@ def test_a_key_that_only_a_command_has_beside_a_choice_is_known():
     folder = config_folder("convert")
     with initialize_config_dir(str(folder), version_base="1.3"):
         config = compose("convert", overrides=["model=a.pt", "bpe_model=b.model", "output=c.ckpt"])
-    check_options("convert", config, folder)
+    check_options("convert", config)
     OmegaConf.update(config, "data.corpsu", "x", force_add=True)
     with pytest.raises(ConfigError, match=r"data\.corpsu"):
-        check_options("convert", config, folder)
+        check_options("convert", config)
+
+
+def test_an_option_decides_what_it_says_or_what_those_around_it_say_or_else_the_updates():
+    found = {key: decides(key) for key in ("data.workers.prefetch", "data", "logger.wandb.tags", "optimizer.lr", "own")}
+    assert found == {
+        "data.workers.prefetch": "speed",
+        "data": "updates",
+        "logger.wandb.tags": "place",
+        "optimizer.lr": "updates",
+        "own": "updates",
+    }
+    assert decides("callbacks.averaging.ema_decay") == "updates"
+    assert decides("callbacks.progress") == "result"
+    assert decides("resume") == "this_start"
+
+
+@pytest.mark.parametrize(
+    ("key", "is_free", "counts"),
+    [("seed", False, True), ("weights", True, True), ("torch_threads", True, False), ("run_dir", True, False)],
+)
+def test_what_an_option_decides_says_what_may_change_at_a_resumption(key, is_free, counts):
+    assert bool(changes({key: 1}, {key: 2})) is not is_free
+    assert has_effect(key) is counts

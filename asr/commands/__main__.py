@@ -8,7 +8,7 @@ import sys
 from functools import partial
 
 from asr.commands.startup import importing
-from asr.signals import INTERRUPTED
+from asr.processes import INTERRUPTED, LAUNCHER_VARIABLE, die_with_parent
 
 COMMANDS = (
     *("prepare", "train", "evaluate", "transcribe", "align", "lm"),
@@ -24,6 +24,9 @@ def start(command: str) -> None:
         # torch's libraries end the process without it
         print(f"asr-{command}: the current folder no longer exists; change to one that does", file=sys.stderr)
         raise SystemExit(2) from None
+    if os.environ.get(LAUNCHER_VARIABLE) == str(os.getppid()):
+        # a run that was killed can be resumed at once, with all of its processes: then none may write to its folder
+        die_with_parent(os.getppid())
     with importing(command):
         app = importlib.import_module("asr.commands.app")
     try:
@@ -39,18 +42,7 @@ def start(command: str) -> None:
 
 
 # the console scripts
-prepare = partial(start, "prepare")
-train = partial(start, "train")
-evaluate = partial(start, "evaluate")
-transcribe = partial(start, "transcribe")
-align = partial(start, "align")
-lm = partial(start, "lm")
-stream = partial(start, "stream")
-demo = partial(start, "demo")
-convert = partial(start, "convert")
-export = partial(start, "export")
-compare = partial(start, "compare")
-runs = partial(start, "runs")
+globals().update({command: partial(start, command) for command in COMMANDS})
 
 if __name__ == "__main__":
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig
 
 from asr.commands.evaluation_sets import check_name, evaluation_sets, results_folder
+from asr.commands.output_file import texts
 from asr.config.restore import Restored, restore
 from asr.console import PlainConsole
 from asr.errors import ConfigError, RunFailed
 from asr.evaluation.formatting import shortlist
-from asr.evaluation.word_files import ctm_lines, json_line, textgrid
-from asr.inference.align import AlignedText, align_all
+from asr.inference.align import align_all
+from asr.inference.alignment_files import write_alignments
 from asr.models.heads.protocols import FrameScores, ScoresPaths
-from asr.safe_io import write_new
 
 NUM_NAMED = 20  # utterances that could not be aligned
-UNUSUAL = re.compile(r'^\.|[\x00-\x1f\x7f%/\\:*?"<>|]')  # in names of files
-MAX_NAME_BYTES = 200  # of a file; systems allow 255, with what is added
 
 console = PlainConsole()
 
@@ -36,8 +31,7 @@ def run(options: DictConfig) -> None:
     if not isinstance(head, FrameScores | ScoresPaths):
         raise ConfigError(f"run: {type(head).__name__} has neither CTC nor a transducer to align with")
     sets, notes = evaluation_sets(options.manifest, options.name, restored)
-    given = options.output_format
-    formats = [str(name) for name in given] if isinstance(given, ListConfig) else [str(given)]
+    formats = texts(options.output_format)
     checkpoint = restored.checkpoint
     with results_folder(options, checkpoint, "align") as output:
         console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
@@ -52,52 +46,21 @@ def run(options: DictConfig) -> None:
 def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequence[str]) -> int:
     """Align a set, write and print what was found; return how many utterances could not be aligned."""
     found = align_all(restored.recognizer, restored.data_module, cuts, name)
-    texts = sorted((one for one in found.results if one.fits), key=lambda one: one.id)
-    failed = [*found.unread, *((one.id, _why_not(one)) for one in found.results if not one.fits)]
+    aligned = sorted((one for one in found.results if one.fits), key=lambda one: one.id)
+    failed = [*found.unread, *((one.id, one.why_not) for one in found.results if not one.fits)]
     for cut, reason in failed[:NUM_NAMED]:
         console.print_line(f"{name}: could not align {cut}: {reason}")
-    _write(output, name, texts, formats)
-    words, audio = sum(len(one.words) for one in texts), sum(one.duration_s for one in texts)
-    console.print_line(f"{name}: {words} words of {len(texts)} utterances, {audio:.0f} s of audio")
-    if unknown := [word for one in texts for word in one.unknown]:
+    write_alignments(output, name, aligned, formats)
+    words, audio = sum(len(one.words) for one in aligned), sum(one.duration_s for one in aligned)
+    console.print_line(f"{name}: {words} words of {len(aligned)} utterances, {audio:.0f} s of audio")
+    if unknown := [word for one in aligned for word in one.unknown]:
         which = shortlist(sorted(set(unknown)))
         console.print_line(f"{name}: {len(unknown)} words have characters that the run does not know: {which}")
-    if joined := sum(len(one.words) < len(one.text.split()) for one in texts):
+    if joined := sum(len(one.words) < len(one.text.split()) for one in aligned):
         console.print_line(
-            f"{name}: in {joined} of {len(texts)} utterances several words are aligned as one, because the run does "
+            f"{name}: in {joined} of {len(aligned)} utterances several words are aligned as one, because the run does "
             "not know the space between them: the transcripts that it was trained on had none"
         )
     if found.real_time_factor is not None:
         console.print_line(f"{name}: real-time factor {found.real_time_factor:.2g}")
     return len(failed)
-
-
-def _why_not(text: AlignedText) -> str:
-    if math.isnan(text.log_prob):
-        return "the scores of the model are not finite"
-    reason = f"{text.duration_s:.2f} s are too short for its text: the encoder leaves fewer frames than it has tokens"
-    if text.unknown:
-        return f"{reason}; characters that the run does not know are tokens too: {shortlist(text.unknown)}"
-    return reason
-
-
-def _write(folder: Path, name: str, texts: Sequence[AlignedText], formats: Sequence[str]) -> None:
-    """Write what is known of a set in each format."""
-    if "ctm" in formats:
-        write_new(folder / f"{name}.ctm", "".join(ctm_lines(one.id, one.words) for one in texts))
-    if "json" in formats:
-        lines = (json_line(one.id, one.text, one.words, log_prob=round(one.log_prob, 3)) for one in texts)
-        write_new(folder / f"{name}.jsonl", "".join(lines))
-    if "textgrid" in formats:
-        (folder / name).mkdir()
-        for one in texts:
-            write_new(folder / name / f"{_file_name(one.id)}.TextGrid", textgrid(one.duration_s, {"words": one.words}))
-
-
-def _file_name(id: str) -> str:
-    """Return an id as a name that every system allows; a long one is cut, and ends with a digest of the whole."""
-    plain = UNUSUAL.sub(lambda match: f"%{ord(match[0]):02X}", id)
-    if len(plain.encode()) <= MAX_NAME_BYTES:
-        return plain
-    digest = hashlib.sha256(id.encode()).hexdigest()[:16]
-    return f"{plain.encode()[: MAX_NAME_BYTES - 17].decode(errors='ignore')}-{digest}"

@@ -16,20 +16,20 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from asr.commands.app import composed_from, quieten
+from asr.commands.app import quieten
 from asr.commands.train import run_once
-from asr.config.build import build_module
+from asr.config.compose import composed_from
 from asr.config.help import config_folder
 from asr.config.resolve import plan_run
-from asr.config.restore import Restored, restore, transcriber_of
+from asr.config.restore import Restored, restore, stream_of, transcriber_of
 from asr.config.schema import check_options
 from asr.data.in_memory import Audio, as_file, as_list
 from asr.errors import ConfigError
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcript import Transcript
+from asr.plain_data import trust
 from asr.training.module import TrainingModule
 from asr.training.speech_data_module import SpeechDataModule
-from asr.trust import trust
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,7 @@ class SpeechRecognizer:
             >>> partial.text, stream.finish().is_final
             ('', True)
         """
-        readers = self.restored.data_module
-        parts = self.restored.recognizer, readers.tokenizer, readers.features, self.restored.decoder
-        return StreamingRecognizer(*parts, rate_hz, endpoint_s)
+        return stream_of(self.restored, rate_hz, endpoint_s)
 
 
 def train(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Run:
@@ -166,8 +164,7 @@ def training_parts(
     """
     with _composed(overrides, config_dir) as config:
         plan = plan_run(config)
-        module = build_module(plan.config, plan.data, plan.prepared)
-        return module, SpeechDataModule(plan.prepared, plan.data_module, plan.config["seed"], plan.data.perturb)
+        return plan.module, SpeechDataModule(plan.prepared, plan.data_module, plan.config["seed"], plan.data.perturb)
 
 
 def load(run: str | Path, weights: str = "raw", decoder: Mapping[str, Any] | None = None) -> SpeechRecognizer:
@@ -218,7 +215,7 @@ def _composed(overrides: Sequence[str], config_dir: str | Path | None) -> Iterat
         HydraConfig.instance().set_config(config)
         with flag_override(config, ["readonly", "struct"], False):
             del config["hydra"]
-        check_options("train", config, folder)
+        check_options("train", config)
         trust(config.trust)
         quieten()
         yield config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -11,9 +10,9 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from asr.commands.app import run_app
+from asr.commands.output_file import texts
 from asr.compare.compare import compare
-from asr.compare.inputs.run_folders import read_runs
+from asr.compare.inputs.run_folders import find_run_folders, read_runs, with_configs
 from asr.compare.inputs.speakers import SpeakerOf, read_speakers, speakers_by_pattern, with_speakers
 from asr.compare.inputs.tuning import read_tuning
 from asr.compare.report.html_and_json import write_json, write_report_files
@@ -21,24 +20,17 @@ from asr.compare.report.terminal import tables
 from asr.compare.result import Comparison
 from asr.config.instantiate import check_values
 from asr.console import PlainConsole
-from asr.error_text import did_you_mean
-from asr.errors import ConfigError
+from asr.errors import ConfigError, did_you_mean
 from asr.evaluation.formatting import count, shortlist
 from asr.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
 from asr.safe_io import named_path
-from asr.sweeps.jobs import check_sweep_name
-from asr.sweeps.records import RECORDS, records
+from asr.sweeps.jobs import RECORDS, check_sweep_name, records
 from asr.tracking.wandb_access import has_api_key, is_switched_off
 from asr.tracking.wandb_comparison import log_comparison
 
 RUNS = Path("runs")
 
 console = PlainConsole()
-
-
-def main() -> None:
-    """Run ``asr-compare``."""
-    run_app("compare", run)
 
 
 def run(options: DictConfig) -> None:
@@ -85,17 +77,11 @@ def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
                 f"sweep: {str(folder)!r} contains no run: none of its {count(len(jobs), 'job')} has left a folder; see "
                 f"{folder / RECORDS}"
             )
-        return folder, _with_configs(folder.iterdir(), f"sweep: {str(folder)!r} contains no run")
-    patterns = config["runs"] if isinstance(config["runs"], list) else [config["runs"]]
-    found: list[Path] = []
-    for pattern in map(str, patterns):
-        matching = [Path(pattern)] if Path(pattern).exists() else [Path(path) for path in glob.glob(pattern)]
-        if not matching:
-            raise ConfigError(f"runs: {pattern!r} is not a run folder and matches none")
-        found += matching
-    folders = _with_configs(found, f"runs: {', '.join(map(str, patterns))}: no run folder among them")
+        return folder, with_configs(folder.iterdir(), f"sweep: {str(folder)!r} contains no run")
+    patterns = texts(config["runs"])
+    folders, others = find_run_folders(patterns)
     # a shell expands runs/first/* to what else lies there too
-    if len(patterns) > 1 and (others := [path.name for path in found if path.resolve() not in folders]):
+    if len(patterns) > 1 and others:
         console.print_line(f"left out, because these are no run folders: {shortlist(others)}")
     return None, folders
 
@@ -128,28 +114,17 @@ def _sweep_folder(name: str) -> Path:
     )
 
 
-def _with_configs(folders: Iterable[Path], complaint: str) -> list[Path]:
-    """Return the folders in which a run was started, each once."""
-    kept = sorted({folder.resolve() for folder in folders if (folder / "config.yaml").is_file()})
-    if not kept:
-        raise ConfigError(f"{complaint}; a run folder contains config.yaml")
-    return kept
-
-
 def _output_folder(out: Any, sweep: Path | None) -> Path:
     """Create a new folder; an earlier comparison stays as it is."""
     if out is not None:
         return claim_run_folder(out, "out")
     if sweep is None:
         return create_run_folder(RUNS / "comparison")
-    for number in itertools.count(1):
-        folder = sweep / ("comparison" if number == 1 else f"comparison-{number}")
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            continue
-        return folder
-    raise AssertionError("counting has no end")
+    endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    folders = (sweep / f"comparison{ending}" for ending in endings)
+    folder = next(folder for folder in folders if not folder.exists())
+    folder.mkdir()
+    return folder
 
 
 def _print(comparison: Comparison) -> None:
@@ -172,7 +147,3 @@ def _track(
     upload = log_comparison(comparison, files, output, **check_values(log_comparison, given, "logger.wandb"))
     if upload:
         console.print_line(f"upload this comparison: {upload}")
-
-
-if __name__ == "__main__":
-    main()

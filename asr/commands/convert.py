@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from torch import Tensor
 
 from asr.commands.output_file import new_file
 from asr.config.build import build_decoder, build_recognizer, check_decoder, part, plain
 from asr.console import PlainConsole
 from asr.errors import ConfigError
-from asr.models.icefall_weights import convert_head
 from asr.safe_io import named_path, write_new
 from asr.text.subword import SubwordTokenizer, icefall_tokenizer
-from asr.training.checkpoints.icefall import encoder_weights, icefall_state, part_of
+from asr.training.checkpoints.icefall import convert_weights
 from asr.training.checkpoints.loading import FORMAT, PREFIX
 
 ENDING = ".ckpt"
@@ -34,12 +31,18 @@ def run(options: DictConfig) -> None:
         raise ConfigError(f"output must be a name that ends with {ENDING}, given {str(options.output)!r}")
     model, bpe_model = named_path(options.model), named_path(options.bpe_model)
     config = {key: value for key, value in plain(options).items() if key not in OWN_KEYS}
-    tokenizer, order = _tokenizer(bpe_model)
+    try:
+        tokenizer, order = icefall_tokenizer(bpe_model.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"bpe_model: {bpe_model}: {error}") from error
     _check_case(tokenizer, config)
     num_features = part(config, "features").num_features
     recognizer = build_recognizer(config, tokenizer.vocab_size, [0.0] * num_features, [1.0] * num_features)
     check_decoder(build_decoder(config), recognizer.head)
-    weights, left = _weights(model, recognizer.state_dict(), order)
+    try:
+        weights, left = convert_weights(model, recognizer.state_dict(), order)
+    except ValueError as error:
+        raise ConfigError(f"model: {model}: {error}") from error
     state = {
         "state_dict": {f"{PREFIX}{name}": weight for name, weight in weights.items()},
         "global_step": 0,
@@ -64,13 +67,6 @@ def run(options: DictConfig) -> None:
     console.print_line(f"checkpoint: {output}")
 
 
-def _tokenizer(path: Path) -> tuple[SubwordTokenizer, list[int]]:
-    try:
-        return icefall_tokenizer(path.read_bytes())
-    except ValueError as error:
-        raise ConfigError(f"bpe_model: {path}: {error}") from error
-
-
 def _check_case(tokenizer: SubwordTokenizer, config: Mapping[str, Any]) -> None:
     """Refuse to normalize transcripts to a case whose letters no token has."""
     letters = "".join(tokenizer.pieces[3:])
@@ -81,14 +77,3 @@ def _check_case(tokenizer: SubwordTokenizer, config: Mapping[str, Any]) -> None:
                 f"data.text.case={config['data']['text']['case']}: all letters of the tokenizer are {case} case; say "
                 f"data.text.case={case}, so that transcripts are compared alike"
             )
-
-
-def _weights(path: Path, expected: Mapping[str, Tensor], order: list[int]) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the weights by our names, and the names of tensors that are left out."""
-    try:
-        state = icefall_state(path)
-        weights, converted = encoder_weights(state, expected)
-        head = convert_head({name: state[name] for name in converted.other}, part_of(expected, "head"), order)
-    except ValueError as error:
-        raise ConfigError(f"model: {path}: {error}") from error
-    return weights | {f"head.{name}": weight for name, weight in head.items()}, [*converted.unused]

@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import signal
-import tempfile
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from asr.config.restore import Restored, restore, transcriber_of
+from asr.config.restore import restore, stream_of, transcriber_of
 from asr.console import PlainConsole
 from asr.errors import ConfigError
-from asr.evaluation.word_files import word_row
-from asr.inference.streaming import StreamingRecognizer
-from asr.inference.transcribe import Transcriber
-from asr.inference.transcript import FORMATS
+from asr.inference.demo_page import demo_page
 
 HOST = "127.0.0.1"
-DOWNLOADS = ("txt", "srt", "json")
-COLUMNS = ["word", "start", "end", "confidence"]
-SECONDS_KEPT = 600  # of what pages have sent
 # how the parts of a recording are read: this process reads them, as many as two minutes at a time
 READING = {"batch_duration_s": 120.0, "num_workers": 0}
-
-Said = tuple[StreamingRecognizer, list[str]]
-"""The recognizer of live speech, and the lines that are final."""
 
 console = PlainConsole()
 
@@ -40,7 +24,12 @@ def run(options: DictConfig) -> None:
     if importlib.util.find_spec("gradio") is None:
         raise ConfigError("asr-demo needs Gradio: pip install gradio, or python3 scripts/setup.py demo")
     restored = restore(OmegaConf.create({**{str(key): options[key] for key in options}, **READING}))
-    page, theme = _page(restored, options)
+    page, theme = demo_page(
+        restored.checkpoint.title,
+        transcriber_of(restored, options.max_segment_s),
+        lambda rate_hz: stream_of(restored, rate_hz, options.endpoint_s),
+        restored.data_module.features.sampling_rate_hz,
+    )
     try:
         _, address, _ = page.launch(
             server_name=HOST,
@@ -59,91 +48,3 @@ def run(options: DictConfig) -> None:
     for note in restored.notes:
         console.print_line(note)
     signal.pause()
-
-
-def _page(restored: Restored, options: DictConfig) -> tuple[Any, Any]:
-    """Return the page, and its theme, whose fonts are those of the browser: nothing is loaded from elsewhere."""
-    import gradio as gr
-
-    transcriber = transcriber_of(restored, options.max_segment_s)
-    module = restored.data_module
-    parts = restored.recognizer, module.tokenizer, module.features, restored.decoder
-
-    def start(rate_hz: int) -> StreamingRecognizer:
-        return StreamingRecognizer(*parts, rate_hz, options.endpoint_s)
-
-    try:
-        start(module.features.sampling_rate_hz)
-        why_not_live = ""
-    except ValueError as error:
-        why_not_live = str(error)
-    # one thread at a time uses the recognizer
-    alone: dict[str, Any] = {"concurrency_id": "recognizer", "concurrency_limit": 1}
-    with gr.Blocks(title="Speech to text", analytics_enabled=False, delete_cache=(60, SECONDS_KEPT)) as page:
-        gr.Markdown(f"# Speech to text\n{restored.checkpoint.title}")
-        with gr.Tab("A recording"):
-            audio = gr.Audio(sources=["microphone", "upload"], type="filepath", label="Record, or choose a file")
-            outputs = [
-                gr.Textbox(label="Text"),
-                gr.Dataframe(headers=COLUMNS, label="Words, in seconds"),
-                gr.File(label="Save the transcript", file_count="multiple"),
-            ]
-            audio.change(partial(transcribe, transcriber), audio, outputs, api_name="transcribe", **alone)
-        with gr.Tab("Live"):
-            if why_not_live:
-                gr.Markdown(why_not_live)
-            else:
-                live, said = gr.Audio(sources=["microphone"], streaming=True, label="Speak"), gr.State()
-                text = gr.Textbox(label="Text")
-                live.stream(partial(listen, start), [live, said], [text, said], api_name="live", **alone)
-                live.stop_recording(finish, said, [text, said], api_name="finish", **alone)
-    return page, gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["monospace"])
-
-
-def transcribe(transcriber: Transcriber, path: str | None) -> tuple[str, list[list[Any]], list[str] | None]:
-    """Return the text of a recording, its words, and files to download."""
-    import gradio as gr
-
-    if path is None:
-        return "", [], None
-    found, unreadable = transcriber([Path(path)], "a recording")
-    if unreadable:
-        raise gr.Error(unreadable[0][1])
-    transcript = replace(found[0], path=Path(Path(path).name))
-    words = [word_row(word) for segment in transcript.segments for word in segment.words]
-    folder = Path(tempfile.mkdtemp(dir=Path(path).parent))  # which Gradio empties
-    files = [folder / f"transcript.{ending}" for ending in DOWNLOADS]
-    for file, ending in zip(files, DOWNLOADS, strict=True):
-        file.write_text(FORMATS[ending](transcript), encoding="utf-8")
-    return transcript.text, [[word[column] for column in COLUMNS] for word in words], [str(file) for file in files]
-
-
-def listen(
-    start: Callable[[int], StreamingRecognizer], packet: tuple[int, np.ndarray] | None, said: Said | None
-) -> tuple[str, Said | None]:
-    """Take a packet of live speech.
-
-    Args:
-        start: makes a recognizer for a rate in Hz.
-        packet: the rate, and (N,) or (N, channels) int16 samples.
-        said: what continues the speech; None at its beginning.
-
-    Returns:
-        All text since the beginning, and what continues it.
-    """
-    if packet is None:
-        return "", said
-    rate_hz, samples = packet
-    recognizer, lines = said or (start(rate_hz), [])
-    samples = samples if samples.ndim == 1 else samples[:, 0]
-    found = recognizer.accept(samples.astype(np.float32) / np.float32(2**15))
-    text = [*lines, found.text] if found.text else lines
-    return "\n".join(text), (recognizer, text if found.is_final else lines)
-
-
-def finish(said: Said | None) -> tuple[str, None]:
-    """Return the whole text of live speech that has ended."""
-    if said is None:
-        return "", None
-    recognizer, lines = said
-    return "\n".join(filter(None, [*lines, recognizer.finish().text])), None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,14 +12,15 @@ from omegaconf import DictConfig
 from asr.commands.evaluation_sets import check_name, evaluation_sets, results_folder
 from asr.config.restore import Restored, prepared_data, restore
 from asr.console import PlainConsole
-from asr.data.manifests.feature_storage import place_of
-from asr.data.manifests.shar.members import ShardMember
+from asr.data.manifests.corpus import files_of
 from asr.decoding.scorers.fusion import LoadsScorers
 from asr.errors import ConfigError, RunFailed
 from asr.evaluation.normalization import Normalization
 from asr.inference.evaluate import evaluate_sets
 from asr.inference.tune import report_trials, tune
 from asr.safe_io import named_path
+
+CHECKSUM = re.compile(r"(\.tar[:/]\d+\+\d+)#[0-9a-f]{8}$")  # of a member of a shard, which may be named without it
 
 console = PlainConsole()
 
@@ -75,15 +77,5 @@ def _tuning_sets(options: DictConfig, restored: Restored) -> dict[str, Any]:
 def _audio(sets: Mapping[str, Any]) -> set[tuple[str, float]]:
     """Return the files of all utterances, and where in them these begin."""
     cuts = [cut for of_set in sets.values() for cut in of_set]
-    return {
-        (_place(source), cut.start)
-        for cut in cuts
-        for source in ([one.source for one in cut.recording.sources] if cut.has_recording else [place_of(cut.features)])
-    }
-
-
-def _place(source: str) -> str:
-    """Return what is the same for all names of a file, links too, with or without a checksum."""
-    member = ShardMember.find(source)
-    path = os.path.realpath(source if member is None else member.tar)
-    return path if member is None else f"{path}:{member.offset}"
+    sources = [(cut.recording if cut.has_recording else cut.features, cut.start) for cut in cuts]
+    return {(CHECKSUM.sub(r"\1", file), start) for source, start in sources for file in files_of(source)}

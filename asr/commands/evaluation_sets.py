@@ -15,8 +15,7 @@ from asr.config.restore import Restored
 from asr.config.schema import MAX_NAME_BYTES
 from asr.console import PlainConsole
 from asr.data.preparation.cuts import evaluation_cuts
-from asr.error_text import shortened
-from asr.errors import ConfigError
+from asr.errors import ConfigError, shortened
 from asr.run_folder import claim_run_folder, create_run_folder
 from asr.safe_io import named_path
 from asr.training.checkpoints.loading import LoadedCheckpoint

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import soundfile
 import torch
 from omegaconf import DictConfig
 
@@ -25,7 +22,7 @@ from asr.errors import ConfigError, raise_if_out_of_resources
 from asr.export.graph import Export
 from asr.export.kinds import export_of
 from asr.export.readme import Described, readme, weights_page
-from asr.export.write import check_packages, write_onnx_files, write_safetensors, write_torchscript
+from asr.export.write import check_packages, write_onnx_files, write_safetensors, write_test_wav, write_torchscript
 from asr.models.heads.protocols import Transduces
 from asr.models.recognizer import Recognizer
 from asr.safe_io import new_folder, write_new
@@ -100,12 +97,7 @@ def _example(text: TextSide, features: Features, recognizer: Recognizer, model_t
         raise_if_out_of_resources(error, "a recording of the test set")
         console.print_line(f"note: {error if isinstance(error, ValueError) else cause(error)}")
         return None
-    (folder / "test_wavs").mkdir()
-    wav = folder / "test_wavs" / "0.wav"
-    content = io.BytesIO()
-    soundfile.write(content, np.clip(audio, -1, 1), features.sampling_rate_hz, "PCM_16", format="WAV")
-    write_new(wav, content.getvalue())
-    write_new(folder / "test_wavs" / "trans.txt", f"0.wav {cut.supervisions[0].text}\n")
+    write_test_wav(folder / "test_wavs", audio, features.sampling_rate_hz, str(cut.supervisions[0].text))
     # a checkpoint names its data itself, and an export is made to be given away
     console.print_line(f"test_wavs/0.wav: {cut.id} of {prepared.folder}, with its transcript (test_wav=false: none)")
     frames = torch.from_numpy(read_features(features, cut))

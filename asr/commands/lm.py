@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig
 
-from asr.commands.output_file import new_file
+from asr.commands.output_file import new_file, texts
 from asr.config.restore import TextSide, prepared_data, restore_text
 from asr.console import PlainConsole
 from asr.data.manifests.source_files import matching_files, read_lines
 from asr.errors import ConfigError
-from asr.language_models.arpa import arpa_lines
-from asr.language_models.kneser_ney import FALLBACK, TokenNumbers, estimate, laid_out
+from asr.language_models.arpa import arpa_lines, gzipped
+from asr.language_models.kneser_ney import FALLBACK, TokenNumbers, WordNumbers, estimate, laid_out
 from asr.language_models.ngrams import SPECIAL, UNKNOWN
 from asr.safe_io import write_new
 from asr.text.vocabulary import SPACE_PIECE
@@ -36,13 +35,13 @@ def run(options: DictConfig) -> None:
             "units=words: no token of this run marks where a word begins, so that it could not decode with a model of "
             "words; leave units out"
         )
-    units = TokenNumbers(text.tokenizer) if options.units == "tokens" else _Words()
+    units = TokenNumbers(text.tokenizer) if options.units == "tokens" else WordNumbers()
     sentences = laid_out(map(units.numbers, _sentences(files, text, options.transcripts)))
     if not sentences.num_sentences:
         raise ConfigError("text: no line holds a word; give a file with a sentence in each line")
     model, assumed = estimate(sentences, units.words, options.order)
     content = (line.encode() for line in arpa_lines(model))
-    write_new(output, _gzipped(content) if output.name.endswith(".gz") else content)
+    write_new(output, gzipped(content) if output.name.endswith(".gz") else content)
     num_words = len(sentences.words) - 2 * sentences.num_sentences
     unknown = np.count_nonzero(sentences.words == SPECIAL.index(UNKNOWN))
     console.print(f"text: {sentences.num_sentences} sentences, {num_words} {options.units}, {unknown} of them unknown")
@@ -60,11 +59,9 @@ def run(options: DictConfig) -> None:
 
 def _files(text: Any) -> list[Path]:
     """Return the files of ``text=``."""
-    if text is None:
-        return []
-    patterns = [str(pattern) for pattern in (text if isinstance(text, ListConfig) else [text])]
+    patterns = [] if text is None else texts(text)
     allowed = "a file, a pattern like 'corpus/*.txt.gz', or a list of them"
-    if not patterns:
+    if text is not None and not patterns:
         raise ConfigError(f"text: the list is empty; give {allowed}")
     return [*dict.fromkeys(file for pattern in patterns for file in matching_files("text", pattern, allowed))]
 
@@ -80,30 +77,3 @@ def _sentences(files: Sequence[Path], text: TextSide, transcripts: bool) -> Iter
         prepared = prepared_data(text.checkpoint, "give their text as text=FILE, and transcripts=false")
         for name in prepared.names("train"):
             yield from filter(None, (cut.supervisions[0].text for cut in prepared.cuts(name)))
-
-
-def _gzipped(content: Iterable[bytes]) -> Iterator[bytes]:
-    packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
-    yield from map(packer.compress, content)
-    yield packer.flush()
-
-
-class _Words:
-    """Numbers of words, in the order in which they first occur."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {word: number for number, word in enumerate(SPECIAL)}
-
-    @property
-    def words(self) -> list[str]:
-        """All words so far."""
-        return [*self._numbers]
-
-    def numbers(self, sentence: str) -> list[int]:
-        """Return the numbers of the words of a sentence."""
-        words = sentence.split(" ")
-        if marks := set(SPECIAL) & set(words):
-            raise ConfigError(
-                f"text: {sentence[:60]!r} has the word {min(marks)}, which marks something else; remove it"
-            )
-        return [self._numbers.setdefault(word, len(self._numbers)) for word in words]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -18,15 +17,23 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from asr.config.help import choices, config_folder
 from asr.config.own_code import is_of_foreign_code, is_raised_by_us
 from asr.console import one_line
-from asr.error_text import MORE_MEMORY, did_you_mean, first_line, is_out_of_memory, memory_error
-from asr.errors import DIVERGED, TOO_MANY_FILES, ConfigError, Diverged, RunFailed, remedy
+from asr.errors import (
+    DIVERGED,
+    MORE_MEMORY,
+    TOO_MANY_FILES,
+    ConfigError,
+    Diverged,
+    RunFailed,
+    did_you_mean,
+    first_line,
+    is_out_of_memory,
+    memory_error,
+    remedy,
+)
 from asr.nested import flatten
 
 # configs that Hydra's plugins bring along
-PLUGINS = {
-    f"hydra/launcher/{name}": f"hydra/launcher: the plugin for {name} is not installed: pip install 'werdict[{extra}]'"
-    for name, extra in (("submitit_slurm", "slurm"), ("submitit_local", "slurm"), ("ray", "ray"))
-}
+PLUGINS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
 # refused because of the name that was given, and not of the state of the machine
 OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOENT)
 # what options of other programs are called here
@@ -35,49 +42,43 @@ NAMES = {
     **{"gpus": "devices", "num_gpus": "devices", "steps": "max_steps", "num_steps": "max_steps"},
 }
 FIXED = ("data", "augment")  # groups that take no further keys
-MAX_MESSAGE = 5000  # characters; a file may hold names without end
-LONGEST = 400  # characters without a space that are shown whole
 
 
 def is_explained(error: Exception) -> bool:
     """Return whether a message says what a user can mend; errors of other people's code are shown as they are."""
     if isinstance(error, ConfigError | RunFailed | HydraException | OmegaConfBaseException | yaml.YAMLError):
         return True
-    if is_of_foreign_code(error):
-        return False
     is_ours = isinstance(error, ValueError) and is_raised_by_us(error)
-    return is_ours or isinstance(error, OSError) or is_out_of_memory(error)
+    return (is_ours or isinstance(error, OSError) or is_out_of_memory(error)) and not is_of_foreign_code(error)
 
 
-def explain_error(error: Exception, config_name: str) -> tuple[tuple[str, ...], int]:
+def explain_error(error: Exception, command: str) -> tuple[list[str], int]:
     """Return the lines that tell of an error, its notes after the first, and the exit code."""
-    message, code = _message(error, config_name)
-    return (message, *getattr(error, "__notes__", ())), code
+    message, code = _message(error, command)
+    return [message, *getattr(error, "__notes__", ())], code
 
 
-def _message(error: Exception, config_name: str) -> tuple[str, int]:
+def _message(error: Exception, command: str) -> tuple[str, int]:
     # if memory runs out, Hydra reports a class that cannot be found, and OmegaConf adds a key to MemoryError
-    if isinstance(error, HydraException | MemoryError) and memory_error(error):
-        return f"out of memory while the config was composed; {MORE_MEMORY}", 1
+    lacking = memory_error(error) if isinstance(error, HydraException | MemoryError) else error
+    if lacking is not None and is_out_of_memory(lacking) and not isinstance(error, ValueError | RunFailed):
+        return f"out of memory: {first_line(lacking)}; {MORE_MEMORY}", 1
     # Hydra's error about a missing config is an OSError too
     if isinstance(error, OmegaConfBaseException | HydraException):
-        return _explain_config(error, config_name), 2
-    if is_out_of_memory(error) and not isinstance(error, ValueError | RunFailed):
-        return f"out of memory: {first_line(error)}; {MORE_MEMORY}", 1
+        return _explain_config(error, command), 2
     if isinstance(error, OSError):
         return _explain_os_error(error)
-    if isinstance(error, UnicodeEncodeError) and error.encoding == "ascii":
-        shown = error.object[max(0, error.start - 40) : error.end + 40]
-        how = "unset PYTHONIOENCODING" if "PYTHONIOENCODING" in os.environ else "set LC_ALL=C.UTF-8"
-        return f"{shown!r} cannot be written by this process, whose locale or encoding is not UTF-8; {how}", 2
-    if isinstance(error, Diverged):
-        return str(error), DIVERGED
-    return str(error), 1 if isinstance(error, RunFailed) else 2
+    if isinstance(error, RunFailed):
+        return str(error), DIVERGED if isinstance(error, Diverged) else 1
+    return str(error), 2
 
 
 def _explain_os_error(error: OSError) -> tuple[str, int]:
     """Return what the operating system refused, in a line, and the exit code: 2 if another name would help."""
     if error.errno == errno.EPIPE:
+        # Python would fail again when it flushes the rest at its end
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return "the program that read the output has ended", 1
     where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     message = f"{error.strerror or error}" + (f": {where}" if where else "")
@@ -89,28 +90,23 @@ def _explain_os_error(error: OSError) -> tuple[str, int]:
 def _explain_config(error: Exception, command: str) -> str:
     """Return what Hydra or OmegaConf says, with the nearest name for an unknown key or choice."""
     if isinstance(error, OverrideParseException):
-        if "=" not in str(error.override):
-            return f"{error.override}: options are given as KEY=VALUE; --help lists them"
-        return (
-            f"{error.override}: this cannot be read as KEY=VALUE; a value with spaces or signs is quoted, as in "
-            "'KEY=\"a, b\"'"
-        )
+        return f"{error.override}: options are given as KEY=VALUE, values with spaces or signs as 'KEY=\"a, b\"'"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _explain_choice(error, error.missing_cfg_file, command)
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(cause.parent_node, DictConfig):
         return _explain_key(str(cause.full_key), str(cause.key), cause.parent_node, command)
     if isinstance(cause, OmegaConfBaseException):
-        text, key = str(cause).partition("\n")[0], str(cause.full_key or "")
+        text, key = first_line(cause), str(cause.full_key or "")
         return text if key in text else f"{key}: {text}"
     return " ".join(str(error).split())
 
 
 def _explain_choice(error: MissingConfigException, wanted: str, command: str) -> str:
-    if wanted in PLUGINS:
-        return PLUGINS[wanted]
     # names of recipes hold slashes, as groups of Hydra's do
     group, _, choice = wanted.rpartition("/") if wanted.startswith("hydra/") else wanted.partition("/")
+    if group == "hydra/launcher" and choice in PLUGINS:
+        return f"{group}: the plugin for {choice} is not installed: pip install 'werdict[{PLUGINS[choice]}]'"
     known = error.options or [*choices(config_folder(command), group)]
     return f"{group}={choice}: there is no such {group}.{did_you_mean(choice, known)} Allowed: {', '.join(known)}."
 
@@ -132,13 +128,9 @@ def _explain_key(key: str, name: str, parent: DictConfig, command: str) -> str:
     )
 
 
-def leave(config_name: str, message: str | Sequence[str], code: int = 2) -> NoReturn:
-    """Print a line, or several, and exit; ends of lines in one are escapes, because it may be of a stranger's file."""
+def leave(command: str, lines: Sequence[str], code: int = 2) -> NoReturn:
+    """Print lines and exit; ends of lines in one are escapes, because it may be of a stranger's file."""
     # standard error may be closed, or a pipe that nobody reads any more
     with contextlib.suppress(OSError):
-        # the beginning of a word of thousands of characters says enough
-        text = "\n".join(map(one_line, [message] if isinstance(message, str) else message))
-        text = re.sub(rf"\S{{{LONGEST},}}", lambda word: f"{word[0][:200]}…{word[0][-50:]}", text)
-        shown = text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}… ({len(text)} characters)"
-        print(f"asr-{config_name}: {shown}", file=sys.stderr, flush=True)
+        print(f"asr-{command}:", "\n".join(map(one_line, lines)), file=sys.stderr, flush=True)
     raise SystemExit(code)

@@ -1,4 +1,4 @@
-"""What ``output=`` and ``output_dir=`` name: checked before any work, never overwritten."""
+"""Options of several commands: ``output=`` and ``output_dir=``, never overwritten, and lists."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+from omegaconf import ListConfig
 
 from asr.errors import ConfigError
 from asr.run_folder import usable_folder
@@ -54,3 +56,8 @@ def lock_output_dir(folder: Path) -> Iterator[None]:
             if is_new:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
+
+
+def texts(given: object) -> list[str]:
+    """Return a list that may be given as one of its items."""
+    return [str(item) for item in given] if isinstance(given, ListConfig | list) else [str(given)]

@@ -2,89 +2,37 @@
 
 from __future__ import annotations
 
-import datetime
-import fcntl
 import json
-import math
-import os
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict
 
 import yaml
 from omegaconf import DictConfig
-from rich.cells import cell_len, set_cell_size
 
-from asr.compare.inputs.run_files import RunFiles, read_run
-from asr.compare.inputs.system_names import name_systems
+from asr.commands.output_file import texts
+from asr.compare.inputs.run_list import BEST, FILES, lines_of, list_runs, sort_key
 from asr.config.help import CONFIGS
 from asr.console import PlainConsole
 from asr.errors import ConfigError
-from asr.evaluation.formatting import count, percent, shortened, shortlist
-from asr.evaluation.metrics_csv import best_dev_wer
-from asr.nested import at
-from asr.run_folder import FAILED, UPDATE_FILE, newest_update
+from asr.evaluation.formatting import count, shortlist
 from asr.safe_io import named_path
-
-FILES = ("config.yaml", "overrides.yaml")  # that every run begins with
-BEST = "best.ckpt"
-MB = 1e6  # bytes
-MAX_SYSTEM = 40  # characters
-COLUMNS = ("started", "recipe", "system", "seed", "updates", "WER dev %", "WER test %", "status", "MB", "run")
 
 console = PlainConsole()
 
 
-@dataclass(frozen=True)
-class ListedRun:
-    """A row of the list; what a run does not have yet is None.
-
-    Attributes:
-        started: local time, ISO 8601.
-        updates: of its newest checkpoint, or all if it has finished.
-        wer_dev: the lowest, as a fraction, and ``wer_test`` that of each test set.
-        status: ``running``, ``interrupted``, ``failed`` or ``finished``.
-        other_checkpoints_mb: of its size, what checkpoints take that the best one does not need.
-    """
-
-    run: str
-    started: str
-    recipe: str
-    system: str
-    seed: int
-    updates: int
-    max_updates: int
-    wer_dev: float | None
-    wer_test: dict[str, float]
-    status: str
-    size_mb: float
-    other_checkpoints_mb: float
-
-
 def run(options: DictConfig) -> None:
     """Print the runs, and how to delete checkpoints that nobody needs."""
-    folders = [
-        named_path(one) for one in ([options.folder] if isinstance(options.folder, str | int) else options.folder)
-    ]
+    folders = [named_path(folder) for folder in texts(options.folder)]
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"folder: there is no folder {str(folder)!r}")
-    found, problems = [], []
-    for path in dict.fromkeys(path for folder in folders for path in run_folders(folder)):
-        try:
-            found.append(read_run(path))
-        except (ValueError, OSError) as error:
-            problems.append(f"{path} is left out: {error}")
-    if not found and not problems:
+    rows, problems = list_runs(folders, _default_recipe())
+    if not rows and not problems:
         raise ConfigError(f"folder: no run in {shortlist(folders)}; the folder of a run has {' and '.join(FILES)}")
-    rows = [_row(one, system) for one, system in zip(found, name_systems(found)[0], strict=True)]
-    rows.sort(key=lambda row: _sort_key(row, options.sort))
+    rows.sort(key=lambda row: sort_key(row, options.sort))
     if options.output_format == "json":
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
-    for text in _lines(rows):
+    for text in lines_of(rows):
         console.print_line(text)
     for problem in problems:
         console.print_line(f"problem: {problem}")
@@ -97,101 +45,6 @@ def run(options: DictConfig) -> None:
             f"{count(len(finished), 'run')}, which cannot be trained further afterwards"
         )
     console.print_line(line)
-
-
-def run_folders(folder: Path) -> Iterator[Path]:
-    """Yield the folders of runs at and below a folder, without following links."""
-    for place, names, files in os.walk(folder):
-        names.sort()
-        if {*FILES} <= {*files}:
-            names.clear()  # wandb keeps a config.yaml of its own in there
-            yield Path(place)
-
-
-def _row(one: RunFiles, system: str) -> ListedRun:
-    recipes = [word.partition("=")[2] for word in one.overrides if word.startswith("recipe=")]
-    sizes, others = _sizes(one.folder)
-    wer = best_dev_wer(one.folder)
-    max_updates = int(one.settings["budget"])
-    return ListedRun(
-        run=str(one.folder),
-        started=datetime.datetime.fromtimestamp((one.folder / FILES[0]).stat().st_mtime).isoformat(" ", "minutes"),
-        recipe=recipes[-1] if recipes else _default_recipe(),
-        system=system,
-        seed=one.settings["seed"],
-        updates=newest_update(one.folder / "checkpoints") or (max_updates if one.summary else 0),
-        max_updates=max_updates,
-        wer_dev=wer if math.isfinite(wer) else None,
-        wer_test={name: errors["wer"] for name, errors in (at(one.summary, "test") or {}).items()},
-        status=_status(one),
-        size_mb=round(sizes / MB, 1),
-        other_checkpoints_mb=round(others / MB, 1),
-    )
-
-
-def _status(one: RunFiles) -> str:
-    if _is_locked(one.folder / ".lock"):
-        return "running"
-    if one.summary:
-        return "finished"
-    return "failed" if (one.folder / FAILED).exists() else "interrupted"
-
-
-def _is_locked(path: Path) -> bool:
-    """Return whether another process trains in a run's folder."""
-    try:
-        with path.open() as file:
-            # shared, and released at once: a run that starts just now asks for an exclusive lock
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # a copy without the file, or a disk that locks nothing
-    return False
-
-
-def _sizes(folder: Path) -> tuple[int, int]:
-    """Return the bytes of all files, and of the checkpoints that best.ckpt does not need; links count once."""
-    names: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
-    for place, _, files in os.walk(folder):
-        for name in files:
-            status = os.lstat(os.path.join(place, name))
-            names[status.st_ino, status.st_size].add(name)
-    others = [
-        size for (_, size), alike in names.items() if any(map(UPDATE_FILE.fullmatch, alike)) and BEST not in alike
-    ]
-    return sum(size for _, size in names), sum(others)
-
-
-def _sort_key(row: ListedRun, option: str) -> tuple[bool, Any]:
-    value = getattr(row, option)
-    if isinstance(value, dict):  # the mean of the test sets
-        value = sum(value.values()) / len(value) if value else None
-    return value is None, value or 0 if value is None or isinstance(value, float) else value
-
-
-def _lines(rows: Iterable[ListedRun]) -> list[str]:
-    """Return the list as text in columns, one line for each run, which no terminal folds into several."""
-    table = [
-        COLUMNS,
-        *(
-            (
-                row.started,
-                row.recipe,
-                shortened(row.system, MAX_SYSTEM),
-                str(row.seed),
-                f"{row.updates}/{row.max_updates}",
-                percent(row.wer_dev),
-                " / ".join(map(percent, row.wer_test.values())) or percent(None),
-                row.status,
-                f"{row.size_mb:.0f}",
-                row.run,
-            )
-            for row in rows
-        ),
-    ]
-    widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
-    return ["  ".join(map(set_cell_size, cells, widths)).rstrip() for cells in table]
 
 
 def _default_recipe() -> str:

@@ -12,10 +12,9 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from asr.error_text import MORE_MEMORY, first_line, is_out_of_memory
-from asr.quoting import resume_command
-from asr.signals import INTERRUPTED, TRY_AGAIN, listen
-from asr.subprocesses import RUN_DIR_VARIABLE
+from asr.errors import MORE_MEMORY, first_line, is_out_of_memory
+from asr.processes import INTERRUPTED, RUN_DIR_VARIABLE, TRY_AGAIN, listen
+from asr.run_folder import resume_command
 
 
 @contextlib.contextmanager
@@ -64,12 +63,9 @@ def explain_import(error: Exception) -> tuple[str, int]:
     """Return why libraries cannot be imported, and the exit code."""
     if is_out_of_memory(error):
         return f"out of memory while starting: {first_line(error)}; {MORE_MEMORY}", 1
-    if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
-        return f"{first_line(error)}: none can be written; make room in one of them, or name another by TMPDIR", 1
-    if "home directory" in str(error):  # of pathlib, when lhotse asks for it
-        return "no home folder: HOME is not set, and this user has no entry in /etc/passwd; set it, as in HOME=/tmp", 1
     message = f"a library cannot be imported: {type(error).__name__}: {first_line(error)}"
-    return f"{message}; install the packages of this project again, or see the variables of the environment", 1
+    advice = "install the packages of this project again, or see the variables of the environment"
+    return f"{message}; {advice}{'' if 'HOME' in os.environ else ', of which HOME is not set'}", 1
 
 
 def ended_code(command: str, number: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,18 +14,17 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from asr.commands.app import run_app
-from asr.commands.find_batch_size import find_batch_size
-from asr.commands.launcher import launch
-from asr.config.build import build_all, build_module, num_threads
+from asr.config.build import build_all, num_threads
 from asr.config.command_line import added_config_folders
 from asr.config.init_source import record_source, start_from
 from asr.config.recipe_difference import difference_from_recipe, recipe_of
 from asr.config.resolve import Plan, plan_run, settle_classes
-from asr.config.resume import LAST_RECORDED, accepted_changes, build_resumed_module, saying_how_to_resume
+from asr.config.resume import LAST_RECORDED, accept_changes, saying_how_to_resume
 from asr.config.resumed_config import differs, record_accepted, recorded_overrides, saved_config
 from asr.config.trainer import build_trainer
 from asr.console import PlainConsole
 from asr.inference.transcripts_lm import AFTER_TRAINING, search_with_transcripts
+from asr.processes import INTERRUPTED, TRY_AGAIN, is_first_process
 from asr.run_folder import (
     FAILED,
     LATEST,
@@ -38,15 +36,11 @@ from asr.run_folder import (
     point_latest,
 )
 from asr.safe_io import write_whole
-from asr.signals import INTERRUPTED, TRY_AGAIN
-from asr.subprocesses import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process
-from asr.sweeps.jobs import run_job
 from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoints.files import explaining_failed_writes
-from asr.training.checkpoints.loading import newest_good_checkpoint
-from asr.training.fit import fit, why_early
-from asr.training.processes import agree
+from asr.training.fit import early_stop_reason, fit
+from asr.training.processes import broadcast_object
 from asr.training.report import Stopwatch, report_run, start_lines
 from asr.training.speech_data_module import SpeechDataModule
 
@@ -70,15 +64,18 @@ def run(config: DictConfig) -> float | None:
 
 def run_once(plan: Plan) -> Path | None:
     """Train, decode the test sets and return the run's folder; None if only the batch size was measured."""
+    # what few runs need is imported where they do
     if plan.config["find_batch_size"]:
-        module = build_module(plan.config, plan.data, plan.prepared)
-        find_batch_size(plan.config, plan.prepared, plan.data_module, plan.data.perturb, module, plan.trainer)
+        from asr.commands.find_batch_size import find_batch_size
+
+        find_batch_size(plan.config, plan.prepared, plan.data_module, plan.data.perturb, plan.module, plan.trainer)
         return None
     with _open_run_folder(plan) as run_dir:
         if plan.needs_launcher:
-            environment = {RUN_DIR_VARIABLE: str(run_dir), LAUNCHER_VARIABLE: str(os.getpid())}
+            from asr.training.launcher import launch
+
             words = [*added_config_folders(plan.job.runtime.config_sources), *plan.job.overrides.task]
-            if code := launch("train", words, plan.trainer.num_devices, run_dir, environment):
+            if code := launch("train", words, plan.trainer.num_devices, run_dir):
                 if code not in (TRY_AGAIN, INTERRUPTED):
                     _record_failure(run_dir, f"exit code {code}")
                 sys.exit(code)
@@ -88,11 +85,13 @@ def run_once(plan: Plan) -> Path | None:
 
 
 def _run_job(config: DictConfig, job: Any) -> float:
+    from asr.sweeps.jobs import run_job
+
     raw = cast(dict[str, Any], OmegaConf.to_container(config))
     # parallel jobs would mix their output on the terminal
     parallel = not str(job.launcher._target_).endswith(".BasicLauncher")
     places = added_config_folders(job.runtime.config_sources)
-    return run_job("train", job.overrides.task, raw, Path(job.sweep.dir), to_file=parallel, places=places)
+    return run_job(job.overrides.task, raw, Path(job.sweep.dir), to_file=parallel, places=places)
 
 
 @contextlib.contextmanager
@@ -101,7 +100,7 @@ def _open_run_folder(plan: Plan) -> Iterator[Path]:
     if plan.launched is not None or plan.needs_launcher:
         run_dir = plan.launched or plan.resumed or _new_run_folder(plan)
     else:
-        run_dir = agree(plan.trainer, lambda: plan.resumed or _new_run_folder(plan))
+        run_dir = broadcast_object(plan.trainer, lambda: plan.resumed or _new_run_folder(plan))
     owner = plan.launched is None and is_first_process()
     with (
         lock_run_dir(run_dir) if owner else contextlib.nullcontext(),
@@ -134,11 +133,11 @@ def _record_start(plan: Plan, folder: Path) -> None:
     """
     words = list(plan.job.overrides.task)
     if plan.resumed is not None:
-        accepted = accepted_changes(plan.config, plan.data, plan.prepared, plan.resumed)
-        if not accepted and not differs(saved_config(plan.resumed), plan.config):
+        accept_changes(plan.config, plan.resumed, plan.checkpoint, plan.changes, lambda: plan.module)
+        if not plan.changes and not differs(saved_config(plan.resumed), plan.config):
             return
-        if accepted:
-            record_accepted(folder, accepted)
+        if plan.changes:
+            record_accepted(folder, plan.changes)
         words = recorded_overrides(plan.resumed, words)
     plan.prepared.record(folder)
     if plan.source is not None and plan.resumed is None:
@@ -160,8 +159,7 @@ def _record_failure(run_dir: Path, why: str) -> None:
 def _fit_and_report(plan: Plan, run_dir: Path) -> None:
     """Train in this process, which may be one of several; the first one decodes and reports."""
     watch, config = Stopwatch(), plan.config
-    checkpoint = None if config["resume"] is None else newest_good_checkpoint(run_dir)
-    module = build_resumed_module(config, plan.data, plan.prepared, checkpoint)
+    checkpoint, module = plan.checkpoint, plan.module
     if checkpoint is None and plan.source is not None:
         console.print_line(start_from(plan.source, module, config, run_dir))
     for line in start_lines(module.recognizer, config, run_dir, checkpoint):
@@ -178,7 +176,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
             search = search_with_transcripts(*parts, run_dir, lm_order, module.unit)
         data = SpeechDataModule(plan.prepared, plan.data_module, config["seed"], plan.data.perturb)
         fit(trainer, module, data, checkpoint)
-        early = why_early(trainer)
+        early = early_stop_reason(trainer)
         if is_first_process():
             for before, backup in backup_existing(run_dir, ("decode", "report", *AFTER_TRAINING)):
                 console.print_line(f"the former {before} is kept as {backup}")

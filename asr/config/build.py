@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from asr.training.module import OptimizerFactory, ScheduleFactory, TrainingModule
 
 OPTIONAL = ("augment.audio", "augment.features")
-GIVEN = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
-WAITING = ("data.prepare", "optimizer", "schedule")  # for arguments that the program passes on later
+RESERVED = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
+PARTIAL = ("data.prepare", "optimizer", "schedule")  # for arguments that the program passes on later
 ENCODER = ("d_model", "subsampling_factor", "output_frames")  # what a recognizer asks of an encoder of the user's own
 TENSORBOARD = ("tensorboard", "tensorboardX")  # packages, of which one is enough
 LONG_UTTERANCE = 0.95  # quantile of training utterances; longer parts of recordings would be decoded badly
@@ -70,7 +70,7 @@ def part(config: Mapping[str, Any], key: str, **arguments: Any) -> Any:
         raise ConfigError(f"{key} must not be null")
     if not isinstance(node, Mapping):
         raise ConfigError(f"{key} must hold _target_ and options, given {node!r}")
-    return instantiate({**node, "_partial_": key in WAITING}, key, **arguments)
+    return instantiate({**node, "_partial_": key in PARTIAL}, key, **arguments)
 
 
 @dataclass(frozen=True)
@@ -173,14 +173,25 @@ class UpdateParts(NamedTuple):
     decoder: Decoder
 
 
-def build_update_parts(config: Mapping[str, Any]) -> UpdateParts:
-    """Build the factories of optimizer and schedule, and the decoder."""
+def build_update_parts(config: Mapping[str, Any], optimizer_factory: OptimizerFactory | None = None) -> UpdateParts:
+    """Build the factories of optimizer and schedule, and the decoder.
+
+    Args:
+        config: of the run.
+        optimizer_factory: that is built already.
+    """
+    if optimizer_factory is None:
+        optimizer_factory = _optimizer_factory(config)
+    return UpdateParts(optimizer_factory, part(config, "schedule"), build_decoder(config))
+
+
+def _optimizer_factory(config: Mapping[str, Any]) -> OptimizerFactory:
     rules = part(config, "parameter_rules", optimizer=part(config, "optimizer"))
     factory = Configured(rules, {}, "parameter_rules")
     if config["trainer"].get("step_in_backward", False):
         key = "trainer.step_in_backward"
         factory = Configured(locate("optim.step_in_backward", key), {"factory": factory}, key)
-    return UpdateParts(factory, part(config, "schedule"), build_decoder(config))
+    return factory
 
 
 def check_decoder(decoder: Decoder, head: Head) -> None:
@@ -199,8 +210,19 @@ def check_decoder(decoder: Decoder, head: Head) -> None:
     )
 
 
-def build_module(config: Mapping[str, Any], parts: DataParts, prepared: PreparedData) -> TrainingModule:
+def build_module(
+    config: Mapping[str, Any],
+    parts: DataParts,
+    prepared: PreparedData,
+    optimizer_factory: OptimizerFactory | None = None,
+) -> TrainingModule:
     """Build the LightningModule of a run.
+
+    Args:
+        config: of the run.
+        parts: of the data side.
+        prepared: data.
+        optimizer_factory: that is built already.
 
     Raises:
         ConfigError: a part is refused.
@@ -208,7 +230,7 @@ def build_module(config: Mapping[str, Any], parts: DataParts, prepared: Prepared
     # Lightning takes seconds, which decoding would wait for
     from asr.training.module import TrainingModule
 
-    updates = build_update_parts(config)
+    updates = build_update_parts(config, optimizer_factory)
     recognizer = build_recognizer(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
     freeze(recognizer, config["init"]["freeze"])
     data = {
@@ -263,7 +285,7 @@ def _factories(config: Mapping[str, Any], group: str) -> list[Configured]:
         if node is not None and not isinstance(node, Mapping):
             raise ConfigError(f"{group}.{name} must hold _target_ and options, or be null, given {node!r}")
         if node is not None:
-            for key in GIVEN & node.keys():
+            for key in RESERVED & node.keys():
                 raise ConfigError(f"{group}.{name}.{key} cannot be given: it follows from the run's own {key}")
             factories.append(instantiate({**node, "_partial_": True}, f"{group}.{name}"))
     return factories

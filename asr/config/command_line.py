@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from asr.errors import ConfigError
-from asr.quoting import quoted
+from asr.run_folder import quoted
 from asr.safe_io import named_path
 
 MULTIRUN = ("-m", "--multirun")

@@ -35,8 +35,8 @@ from asr.data.preparation.saved_corpus import SavedCorpus
 from asr.data.preparation.shard_fields import AudioField, FeatureField
 from asr.data.preparation.shards import ShardStorage
 from asr.errors import ConfigError
+from asr.processes import is_first_process
 from asr.run_folder import usable_folder
-from asr.subprocesses import is_first_process
 from asr.text.tokenizer import KeptTokenizer
 
 LAYOUT = 6  # of the files of prepared data, and of how their numbers are computed

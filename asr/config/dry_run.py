@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from asr.config.build import (
     DataParts,
+    UpdateParts,
     build_all,
     build_data_parts,
     build_update_parts,
@@ -37,12 +38,14 @@ from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
 from asr.errors import ConfigError
 from asr.models.recognizer import Recognizer
+from asr.processes import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
 from asr.run_folder import free_folder, usable_folder
-from asr.subprocesses import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
 from asr.training.changed_updates import small_parameters
+from asr.training.checkpoints.loading import LoadedCheckpoint
 from asr.training.closures import calls_closure
 from asr.training.evaluation_point import HasEvaluationPoint
 from asr.training.initial_weights import freeze
+from asr.training.module import OptimizerFactory
 from asr.training.processes import is_started_as_rank
 
 WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
@@ -59,21 +62,26 @@ class Outline:
         trainer: knows the processes; it has neither loggers nor callbacks, which need the run's folder.
         data: of the run itself.
         encoder: on the meta device.
+        optimizer_factory: named parameters → optimizer.
         source: the model to start from.
     """
 
     trainer: Trainer
     data: DataParts
     encoder: nn.Module
+    optimizer_factory: OptimizerFactory
     source: Source | None
 
 
-def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
+def dry_run(
+    config: Mapping[str, Any], existing_run_dir: Path | None = None, checkpoint: LoadedCheckpoint | None = None
+) -> Outline:
     """Build everything once, with a small vocabulary and without memory for weights; start nothing.
 
     Args:
         config: of the run.
-        begun: folder of the run, if it is resumed, or another process has created it; else ``run_dir`` must not exist.
+        existing_run_dir: if it is resumed, or another process has created it; else ``run_dir`` must not exist.
+        checkpoint: of the run, from which it is resumed.
 
     Raises:
         ConfigError: a part is refused.
@@ -90,44 +98,44 @@ def dry_run(config: Mapping[str, Any], begun: Path | None = None) -> Outline:
     data_folder(config)
     if config["run_dir"] is None:
         usable_folder("runs", "run_dir")
-    elif begun is None:
+    elif existing_run_dir is None:
         free_folder(config["run_dir"], "run_dir")
     part(config, "data.prepare")
-    data = build_data_parts(config, kept_tokenizer(config, begun))
-    if begun is None:  # of a stranger's run they may be anybody's folders
+    data = build_data_parts(config, kept_tokenizer(config, existing_run_dir, checkpoint))
+    if existing_run_dir is None:  # of a stranger's run they may be anybody's folders
         shard_storage(config["data"]["storage"], data.features)
         if isinstance(data.perturb, Acoustics):
             data.perturb.check_files()
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     recognizer = outline_recognizer(config, VOCAB_SIZE, data.features.num_features)
-    source = read_source(config, data.features, recognizer.state_dict(), begun)
-    _warn_of_decay(try_updates(config, recognizer, on_cpu), config)
-    return Outline(trainer, data, recognizer.encoder, source)
+    source = read_source(config, data.features, recognizer.state_dict(), existing_run_dir)
+    updates = build_update_parts(config)
+    _warn_of_decay(try_updates(config, updates, recognizer, on_cpu), config)
+    return Outline(trainer, data, recognizer.encoder, updates.optimizer_factory, source)
 
 
-def try_updates(config: Mapping[str, Any], recognizer: Recognizer, on_cpu: bool) -> Optimizer:
-    """Build what updates the weights, and try it: before any work, not after hours of preparation.
+def try_updates(config: Mapping[str, Any], updates: UpdateParts, recognizer: Recognizer, on_cpu: bool) -> Optimizer:
+    """Try what updates the weights: before any work, not after hours of preparation.
 
     Args:
         config: of a run.
+        updates: built from it.
         recognizer: an outline of its own.
         on_cpu: whether the run trains on a CPU.
 
     Raises:
         ConfigError: a part is refused.
     """
-    updates = build_update_parts(config)
     with at_work("init.freeze", freeze):
         freeze(recognizer, config["init"]["freeze"])
     check_decoder(updates.decoder, recognizer.head)
     if is_own_model(config):
         _try_model(recognizer)
     _try_optimizers(config, on_cpu)
-    optimizer = updates.optimizer_factory(recognizer.named_parameters())
-    max_steps = config["trainer"].get("max_steps")
     # a capturable optimizer keeps its rate on the device of its parameters, and the meta device has no numbers
-    tried = updates.schedule_factory(updates.optimizer_factory(small_parameters(recognizer.named_parameters())))
-    _try_schedule(tried, max_steps if isinstance(max_steps, int) else 1)
+    optimizer = updates.optimizer_factory(small_parameters(recognizer.named_parameters()))
+    max_steps = config["trainer"].get("max_steps")
+    _try_schedule(updates.schedule_factory(optimizer), max_steps if isinstance(max_steps, int) else 1)
     return optimizer
 
 

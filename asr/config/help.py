@@ -12,6 +12,8 @@ import yaml
 import asr.recipes
 from asr.compare.report.terms import explanations
 from asr.config.command_line import WORDS
+from asr.config.schema import COMMANDS
+from asr.options import options_of
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 LISTED = (
@@ -57,13 +59,15 @@ def choices(configs: Path, group: str) -> dict[str, str]:
     }
 
 
-def options(file: Path, parent: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the keys of a yaml file, as ``key=value``, with the comments on them.
+def options(file: Path, parent: str = "", command: str = "train") -> Iterator[tuple[str, str]]:
+    """Yield the keys of a yaml file, as ``key=value``, with their help: of their option, or else the comment on them.
 
     Args:
         file: of ours: two spaces for each level, no list over several lines.
         parent: of the keys, with a dot at its end.
+        command: whose options they are.
     """
+    helps = {key: option.help for key, _, option in options_of(COMMANDS[command])}
     path: list[str] = []
     for line in file.read_text(encoding="utf-8").splitlines():
         if found := OPTION.fullmatch(line):
@@ -72,14 +76,17 @@ def options(file: Path, parent: str = "") -> Iterator[tuple[str, str]]:
                 value = re.sub(
                     r"\$\{oc\.select:[^,]*,(.*)\}", r"\1", found["value"]
                 )  # what is taken if no recipe knows better
-                yield f"{parent}{'.'.join(path)}={value}", found["comment"] or ""
+                key = f"{parent}{'.'.join(path)}"
+                yield f"{key}={value}", helps.get(key) or found["comment"] or ""
 
 
 def shown_options(config_name: str, configs: Path) -> list[tuple[str, str]]:
     """Return the options of a command that users set, as `options` does."""
     is_prepare = config_name == "prepare"
     shown = [
-        pair for pair in options(config_file(config_name, configs)) if not is_prepare or pair[0].startswith(OF_PREPARED)
+        pair
+        for pair in options(config_file(config_name, configs), command=config_name)
+        if not is_prepare or pair[0].startswith(OF_PREPARED)
     ]
     for group in {"train": ("data", "sweep"), "prepare": ("data",)}.get(config_name, ()):
         shown += [

@@ -17,12 +17,12 @@ from asr.data.preparation.fingerprint import describe_file
 from asr.errors import ConfigError
 from asr.nested import at
 from asr.plain_data import read_json
+from asr.processes import is_first_process
 from asr.run_folder import INIT_RECORD, update_files
 from asr.safe_io import named_path, write_whole
-from asr.subprocesses import is_first_process
 from asr.text.tokenizer import SentencePieceFile, Tokenizer, tokenizer_from_state
 from asr.training.checkpoints.icefall import encoder_weights, icefall_state
-from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint, newest_good_checkpoint
+from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.initial_weights import (
     LEFT,
     NEW,
@@ -62,14 +62,17 @@ class Source:
     tokenizer: Tokenizer | None
 
 
-def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Tokenizer | None:
+def kept_tokenizer(
+    config: Mapping[str, Any], existing_run_dir: Path | None = None, checkpoint: LoadedCheckpoint | None = None
+) -> Tokenizer | None:
     """Return the tokenizer that is not made of the texts or a file: the one of ``init.keep_tokenizer``, or of the run.
 
     The checkpoints of a run hold its tokenizer; a file of the user's may have been moved since.
 
     Args:
         config: of the run.
-        begun: folder of the run, if it has begun.
+        existing_run_dir: folder of the run, if it has begun.
+        checkpoint: of the run, from which it is resumed.
 
     Raises:
         ConfigError: there is no source, or it has no tokenizer.
@@ -77,11 +80,10 @@ def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Toke
     kept, is_file = at(config, "init", "keep_tokenizer"), at(config, "tokenizer", "_target_") == OF_FILE
     if not kept and not is_file:
         return None
-    own = None if begun is None else newest_good_checkpoint(begun)
-    if own is None and not kept:
+    if checkpoint is None and not kept:
         return None
-    if own is None:
-        path = _place(config, begun)
+    if checkpoint is None:
+        path = _place(config, existing_run_dir)
         if path is None:
             raise ConfigError("init.keep_tokenizer: there is no source to keep the tokenizer of; give init=PATH")
         if path.endswith(ICEFALL):
@@ -89,12 +91,12 @@ def kept_tokenizer(config: Mapping[str, Any], begun: Path | None = None) -> Toke
                 f"init.keep_tokenizer: {path} holds no tokenizer; asr-convert makes a checkpoint of it and its "
                 "tokenizer"
             )
-        own = load_checkpoint(checkpoint_file(path, "init"))
-    return tokenizer_from_state(own.tokenizer)
+        checkpoint = load_checkpoint(checkpoint_file(path, "init"))
+    return tokenizer_from_state(checkpoint.tokenizer)
 
 
 def read_source(
-    config: Mapping[str, Any], features: Features, own: Mapping[str, Tensor], begun: Path | None = None
+    config: Mapping[str, Any], features: Features, own: Mapping[str, Tensor], existing_run_dir: Path | None = None
 ) -> Source | None:
     """Return the model that ``init=PATH`` names; None if the run starts from nothing, or from a checkpoint of its own.
 
@@ -102,13 +104,13 @@ def read_source(
         config: of the run.
         features: of the run.
         own: state of the run's recognizer, of which only shapes are read.
-        begun: folder of the run, if it has begun.
+        existing_run_dir: folder of the run, if it has begun.
 
     Raises:
         ConfigError: the model cannot be read, needs other features, or nothing of its encoder fits.
     """
-    path = _place(config, begun)
-    if path is None or (begun is not None and update_files(begun / "checkpoints")):
+    path = _place(config, existing_run_dir)
+    if path is None or (existing_run_dir is not None and update_files(existing_run_dir / "checkpoints")):
         return None
     if path.endswith(ICEFALL):
         _check_features(path, features, *ICEFALL_FEATURES)
@@ -134,10 +136,10 @@ def record_source(source: Source, folder: Path) -> None:
     write_whole(folder / INIT_RECORD, json.dumps(written, ensure_ascii=False, indent=1) + "\n")
 
 
-def _place(config: Mapping[str, Any], begun: Path | None) -> str | None:
+def _place(config: Mapping[str, Any], existing_run_dir: Path | None) -> str | None:
     """Return where the source is."""
-    if begun is not None and (begun / INIT_RECORD).is_file():
-        recorded: str = read_json(begun / INIT_RECORD)["path"]
+    if existing_run_dir is not None and (existing_run_dir / INIT_RECORD).is_file():
+        recorded: str = read_json(existing_run_dir / INIT_RECORD)["path"]
         return recorded
     place: str | None = at(config, "init", "path")
     return place

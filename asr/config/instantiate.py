@@ -13,8 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from asr.config.own_code import at_work
-from asr.error_text import did_you_mean
-from asr.errors import ConfigError
+from asr.errors import ConfigError, did_you_mean
 from asr.nested import is_within
 
 SPECIAL_KEYS = {"_target_", "_partial_", "_convert_"}

@@ -11,10 +11,9 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from asr.error_text import is_out_of_memory
-from asr.errors import ConfigError, RunFailed
+from asr.errors import ConfigError, RunFailed, is_out_of_memory
 from asr.nested import is_within
-from asr.trust import trust, trusted
+from asr.plain_data import trust, trusted
 
 OURS = ("asr", "optim", "torch", "lightning")  # what they refuse is shown as a message
 # what a restored config may build: the places of its keys, and where classes for them are defined
@@ -152,7 +151,7 @@ def at_work(key: str, target: Any) -> Iterator[None]:
         if is_refusal and not is_foreign(target) and not is_out_of_memory(error):
             raise ConfigError(f"{key}: {error}") from error
         if not is_out_of_memory(error):
-            error.add_note(f"{key} was at work: {getattr(target, '__qualname__', target)}")
+            error.add_note(f"raised in {key}: {getattr(target, '__qualname__', target)}")
         raise
 
 
@@ -163,7 +162,7 @@ def name_origin(error: Exception, config: Any) -> None:
         name = str(node["_target_"])
         package = [name.partition(".")[0]]
         if is_foreign(name) and not hasattr(error, "__notes__") and any(is_within(frame, package) for frame in frames):
-            error.add_note(f"{key} was at work: {name}")
+            error.add_note(f"raised in {key}: {name}")
 
 
 def is_raised_by_us(error: BaseException) -> bool:

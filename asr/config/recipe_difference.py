@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 from asr.config.command_line import override_value
 from asr.config.help import CONFIGS
 from asr.config.resumed_config import ABSENT, CAPTURE
-from asr.nested import flatten, is_within
+from asr.nested import flatten
+from asr.options import has_effect
 from asr.plain_data import read_yaml
-from asr.systems import WITHOUT_EFFECT
 
 
 def difference_from_recipe(config: Mapping[str, Any], run_dir: Path) -> dict[str, tuple[str, str]]:
@@ -38,7 +38,7 @@ def difference_from_recipe(config: Mapping[str, Any], run_dir: Path) -> dict[str
         key: (_shown(theirs), _shown(ours))
         for key, (theirs, ours) in pairs.items()
         # what a recipe leaves to the machine is no difference
-        if theirs != ours and not is_within(key, WITHOUT_EFFECT) and (key, theirs) != (CAPTURE, None)
+        if theirs != ours and has_effect(key) and (key, theirs) != (CAPTURE, None)
     }
 
 

@@ -16,7 +16,7 @@ from asr.config.help import CONFIGS
 from asr.config.instantiate import SPECIAL_KEYS, locate, takes
 from asr.console import PlainConsole
 from asr.nested import at, is_within
-from asr.subprocesses import is_first_process
+from asr.processes import is_first_process
 
 RULE_KEYS = ("pattern", "lr_scale", "optimizer")  # the others are options of the optimizer
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -13,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 
-from asr.config.build import DataParts, part, plain
+from asr.config.build import DataParts, build_module, part, plain
 from asr.config.command_line import override_key
 from asr.config.data import data_for_run, source_corpus
 from asr.config.dry_run import dry_run
@@ -23,8 +24,8 @@ from asr.config.init_source import Source
 from asr.config.mixtures import complete_sources, mixing_of
 from asr.config.own_code import check_restored, trust_own
 from asr.config.replaced_defaults import drop_replaced_defaults
-from asr.config.resume import changes_explain_errors
-from asr.config.resumed_config import recorded_data, run_folder, saved_config
+from asr.config.resume import changes_explain_errors, changes_since, fit_checkpoint
+from asr.config.resumed_config import Change, changes, recorded_data, run_folder, saved_config
 from asr.config.trainer import captures_encoder
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
@@ -32,7 +33,9 @@ from asr.data.preparation.corpus_facts import Advice, Budget, Choice, CorpusFact
 from asr.data.preparation.prepared import PreparedData
 from asr.errors import ConfigError
 from asr.nested import is_within
-from asr.subprocesses import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process
+from asr.processes import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process
+from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint
+from asr.training.module import OptimizerFactory, TrainingModule
 from asr.training.processes import is_started_as_rank
 
 # one of them alone would make too few, or too many, passes over a corpus
@@ -56,6 +59,8 @@ class Plan:
         trainer: knows the processes; without loggers and callbacks.
         resumed: folder of the run to resume.
         launched: folder of the run if our launcher has started this process.
+        optimizer_factory: named parameters → optimizer.
+        checkpoint: from which the run is resumed.
         source: the model to start from.
     """
 
@@ -67,7 +72,28 @@ class Plan:
     trainer: Trainer
     resumed: Path | None
     launched: Path | None
+    optimizer_factory: OptimizerFactory
+    checkpoint: LoadedCheckpoint | None
     source: Source | None
+
+    @cached_property
+    def changes(self) -> list[Change]:
+        """What has changed since the checkpoint, or the start, of a run that is resumed."""
+        if self.checkpoint is not None:
+            return changes_since(self.checkpoint, self.config, self.data, self.prepared)
+        return [] if self.resumed is None else changes(saved_config(self.resumed), self.config)
+
+    @cached_property
+    def module(self) -> TrainingModule:
+        """What is trained; building it applies the changes to the content of the checkpoint.
+
+        Raises:
+            ConfigError: a part is refused, or does not fit the checkpoint.
+        """
+        module = build_module(self.config, self.data, self.prepared, self.optimizer_factory)
+        if self.checkpoint is not None and self.changes:
+            fit_checkpoint(self.checkpoint, self.config, self.changes, module)
+        return module
 
     @property
     def needs_launcher(self) -> bool:
@@ -92,7 +118,8 @@ def plan_run(config: DictConfig) -> Plan:
     if resumed is not None:
         check_restored(plain(config), f"resume: {resumed}", saved_config(resumed))
     overridden = {override_key(word) for word in job.overrides.task}
-    outline = resolve(config, lambda now: dry_run(now, resumed or run_dir))
+    checkpoint = None if resumed is None else newest_good_checkpoint(resumed)
+    outline = resolve(config, lambda now: dry_run(now, resumed or run_dir, checkpoint))
     if config.trainer.get("capture", False) is None:  # recorded as it was decided: graphs pad batches, so masks differ
         config.trainer.capture = captures_encoder(outline.trainer, outline.encoder)
     _choose_length(config, overridden)
@@ -107,9 +134,9 @@ def plan_run(config: DictConfig) -> Plan:
     reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
     data_module = DataModule(*reading, mixing_of(config.data.sources, prepared))
     _count_updates(config, prepared, data_module, outline.trainer.world_size)
-    return Plan(
-        plain(config), job, outline.data, prepared, data_module, outline.trainer, resumed, run_dir, outline.source
-    )
+    folders, weights = (resumed, run_dir), (checkpoint, outline.source)
+    sides = (outline.data, prepared, data_module)
+    return Plan(plain(config), job, *sides, outline.trainer, *folders, outline.optimizer_factory, *weights)
 
 
 def resolve(config: DictConfig, check: Callable[[Mapping[str, Any]], Checked]) -> Checked:

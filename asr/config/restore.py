@@ -18,28 +18,32 @@ from asr.config.build import (
     check_decoder,
     num_threads,
     part,
+    plain,
 )
 from asr.config.data import data_folder
 from asr.config.own_code import check_restored
 from asr.data.loading.data_module import DataModule
 from asr.data.loading.loader import Workers
 from asr.data.loading.sampling import BucketingConfig
+from asr.data.preparation.fingerprint import describe_file
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.decoding.hypothesis import Decoder
-from asr.decoding.scorers.fusion import LoadsScorers
-from asr.error_text import shortened
-from asr.errors import ConfigError
+from asr.decoding.scorers.fusion import FILE_OPTIONS, LoadsScorers
+from asr.errors import ConfigError, shortened
 from asr.evaluation.wer import Unit
 from asr.inference.batches import default_device
+from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcribe import Transcriber
-from asr.inference.transcripts_lm import saved_search
+from asr.inference.transcripts_lm import FOLDER, saved_search
 from asr.models.recognizer import Recognizer
 from asr.nested import at
+from asr.safe_io import named_path
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
-from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
+from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint, run_folder_of
 from asr.training.weights import choose_weights, load_weights
 
+OF_TRANSCRIPTS = ("weights", "average_since", "decoder", "max_segment_s", "channels")  # options of asr-transcribe
 DEFAULT_SEGMENT_S = 15.0  # for checkpoints that do not say how long utterances of training were
 SHORTEST_SEGMENT_S = 1.0
 LACKING = "decoded without the model of the run's transcripts, which is in the folder of a finished run (lm/)"
@@ -222,3 +226,31 @@ def transcriber_of(restored: Restored, max_segment_s: float | None, each_channel
     longest_s = max_segment_s or restored.checkpoint.data.get("utterance_s", DEFAULT_SEGMENT_S)
     parts = restored.recognizer, restored.decoder, restored.data_module
     return Transcriber(*parts, max(SHORTEST_SEGMENT_S, longest_s), each_channel)
+
+
+def stream_of(restored: Restored, rate_hz: int, endpoint_s: float) -> StreamingRecognizer:
+    """Return what recognizes one stream of samples at a rate.
+
+    Raises:
+        ValueError: the encoder is not a causal Zipformer.
+    """
+    readers = restored.data_module
+    parts = restored.recognizer, readers.tokenizer, readers.features, restored.decoder
+    return StreamingRecognizer(*parts, rate_hz, endpoint_s)
+
+
+def maker_of(options: DictConfig) -> dict[str, Any]:
+    """Return all that decides on transcripts, as plain data: options, and digests of files.
+
+    Raises:
+        ConfigError: there is no such run.
+    """
+    found = {key: plain(options).get(key) for key in OF_TRANSCRIPTS}
+    checkpoint = checkpoint_file(str(options.run))
+    files = {"checkpoint": checkpoint}
+    if decoder := found["decoder"]:
+        files |= {key: named_path(decoder[key]) for key in FILE_OPTIONS if decoder.get(key) is not None}
+    elif run_dir := run_folder_of(checkpoint):
+        # what the run itself decodes with
+        files |= {f"{FOLDER}/{path.name}": path for path in (run_dir / FOLDER).glob("*")}
+    return found | {key: describe_file(path)["sha256"] for key, path in files.items() if path.is_file()}

@@ -1,64 +1,37 @@
-"""Builds the module of a resumed run, and checks that its checkpoint fits before the run's folder records anything."""
+"""Applies changes of a resumed run to its checkpoint, and checks that it fits before the run's folder records any."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from asr.config.build import DataParts, build_module, build_update_parts
-from asr.config.own_code import check_restored
-from asr.config.resumed_config import changes, refuse_changes, saved_config, unaccepted
+from torch.optim import Optimizer
+
+from asr.config.build import DataParts
+from asr.config.resumed_config import ABSENT, Change, changes, refuse_changes, saved_config, unaccepted
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
 from asr.data.preparation.prepared import PreparedData
-from asr.error_text import first_line, is_out_of_memory
-from asr.errors import ConfigError, PeerLost
-from asr.nested import flatten, leaves
-from asr.quoting import resume_command
-from asr.signals import Terminated
-from asr.subprocesses import is_first_process
-from asr.training.changed_updates import ChangedUpdates
+from asr.errors import ConfigError, PeerLost, first_line, is_out_of_memory
+from asr.nested import at, flatten, is_within, leaves
+from asr.processes import Terminated, is_first_process
+from asr.run_folder import resume_command
+from asr.training.changed_updates import apply_to_checkpoint
 from asr.training.checkpoints.files import how_to_resume
-from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint, read_saved
+from asr.training.checkpoints.loading import LoadedCheckpoint
 from asr.training.closures import calls_closure
 from asr.training.module import TrainingModule
 from asr.training.weights import load_weights
 
 LAST_RECORDED = "overrides.yaml"  # of the start of a run, which can be resumed from then on
 UPDATES = ("optimizer", "parameter_rules", "schedule")  # groups of the config that make updates of gradients
+LENGTH = ("trainer.max_steps", "trainer.max_epochs")
 
 console = PlainConsole(quiet=not is_first_process())
-
-
-def build_resumed_module(
-    config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, checkpoint: LoadedCheckpoint | None
-) -> TrainingModule:
-    """Build the LightningModule that continues from a checkpoint with the present options.
-
-    Raises:
-        ConfigError: the optimizer of the checkpoint is another one.
-    """
-    module = build_module(config, parts, prepared)
-    if checkpoint is not None:
-        module.changed_updates = _changed_updates(checkpoint, config)
-    return module
-
-
-def _changed_updates(checkpoint: LoadedCheckpoint, config: Mapping[str, Any]) -> ChangedUpdates | None:
-    """Return the former and the present optimizer and schedule; None if nothing has changed."""
-    former, now = ({key: one.get(key) for key in UPDATES} for one in (checkpoint.config, config))
-    if flatten(former) == flatten(now):
-        return None
-    check_restored(former, checkpoint.path)
-    for key in ("optimizer", "parameter_rules"):
-        _refuse_other_targets(former[key], now[key], key)
-    # steps in the backward pass would hook the parameters of this trial
-    base = {**config, "trainer": {**config["trainer"], "step_in_backward": False}}
-    before, after = build_update_parts({**base, **former}), build_update_parts(base)
-    return ChangedUpdates(before.optimizer_factory, after.optimizer_factory, after.schedule_factory)
 
 
 def _refuse_other_targets(former: Any, now: Any, key: str) -> None:
@@ -89,77 +62,80 @@ def changes_explain_errors(folder: Path | None, config: Mapping[str, Any], anywa
         raise
 
 
-def accepted_changes(config: Mapping[str, Any], parts: DataParts, prepared: PreparedData, folder: Path) -> list[str]:
-    """Return what has changed since the last checkpoint of the run in ``folder``.
+def changes_since(
+    checkpoint: LoadedCheckpoint, config: Mapping[str, Any], parts: DataParts, prepared: PreparedData
+) -> list[Change]:
+    """Return what has changed since a checkpoint was saved: keys of the config, the data, and files of noise."""
+    found = changes(checkpoint.config, config)
+    if checkpoint.data["fingerprint"] != prepared.fingerprint:
+        found.append(Change("data", checkpoint.data["fingerprint"], prepared.fingerprint))
+    files = parts.perturb.digest() if isinstance(parts.perturb, Acoustics) else ""
+    if checkpoint.data["noise"] != files:
+        found.append(Change("files of augment.audio", checkpoint.data["noise"] or ABSENT, files or ABSENT))
+    return found
+
+
+def accept_changes(
+    config: Mapping[str, Any],
+    folder: Path,
+    checkpoint: LoadedCheckpoint | None,
+    found: Sequence[Change],
+    adapt: Callable[[], object],
+) -> None:
+    """Refuse what has changed in a run unless the user accepts it; say the changes, and what they do to the rate.
+
+    Args:
+        config: of now.
+        folder: of the run.
+        checkpoint: from which it is resumed.
+        found: changes since then.
+        adapt: applies them to the checkpoint.
 
     Raises:
         ConfigError: a change is not accepted, or the checkpoint does not fit the present config.
     """
-    checkpoint = newest_good_checkpoint(folder)
+    anyway = bool(config["allow_changes"])
     if checkpoint is None:
-        found = new = changes(saved_config(folder), config)
+        refuse_changes(found, anyway)
     else:
-        found = _changes_since(checkpoint, config, parts, prepared)
         new = unaccepted(found, folder)
-    rate = None if checkpoint is None else _rate_change(config, parts, prepared, checkpoint, found)
-    refuse_changes([*new, rate] if new and rate else new, bool(config["allow_changes"]))
-    if rate:
-        console.print_line(rate)
-    if checkpoint is not None and found:
-        _refuse_misfit(config, parts, prepared, checkpoint, found)
-    if checkpoint is not None:
-        before, now = checkpoint.config.get("torch_threads"), config["torch_threads"]
-        if before != now:
+        only_rate = all(is_within(change.key, ("schedule", *LENGTH)) for change in found)
+        if not only_rate:
+            refuse_changes(new, anyway)
+        if found:
+            lr = _learning_rate(checkpoint)
+            adapt()
+            if only_rate and not _same_updates(checkpoint.config, config):
+                now = _learning_rate(checkpoint)
+                line = f"learning rate after update {checkpoint.update}: {lr:.3g} in the run, {now:.3g} now"
+                refuse_changes([*new, line] if new else [], anyway)
+                console.print_line(line)
+            refuse_changes(new, anyway)
+        threads, threads_now = checkpoint.config.get("torch_threads"), config["torch_threads"]
+        if threads != threads_now:
             console.print_line(
-                f"note: torch_threads: {before} in the run, {now} now: sums are rounded in another order, so that last "
-                "digits will differ"
+                f"note: torch_threads: {threads} in the run, {threads_now} now: sums are rounded in another order, so "
+                "that last digits will differ"
             )
     for change in found:
         console.print_line(f"changed since the run was started: {change}")
-    return found
 
 
-def _changes_since(
-    checkpoint: LoadedCheckpoint, config: Mapping[str, Any], parts: DataParts, prepared: PreparedData
-) -> list[str]:
-    """Return what has changed since a checkpoint was saved: keys of the config, the data, and files of noise."""
-    found = changes(checkpoint.config, config)
-    if checkpoint.data["fingerprint"] != prepared.fingerprint:
-        found.append(f"data: {checkpoint.data['fingerprint']} in the run, {prepared.fingerprint} now")
-    files, noise = parts.perturb.digest() if isinstance(parts.perturb, Acoustics) else "", checkpoint.data["noise"]
-    if noise != files:
-        found.append(f"files of augment.audio: {noise or 'none'} in the run, {files or 'none'} now")
-    return found
+def _learning_rate(checkpoint: LoadedCheckpoint) -> float:
+    state: Any = checkpoint.state
+    return float(state["optimizer_states"][0]["param_groups"][0]["lr"])
 
 
-def _rate_change(
-    config: Mapping[str, Any],
-    parts: DataParts,
-    prepared: PreparedData,
-    checkpoint: LoadedCheckpoint,
-    found: Sequence[str],
-) -> str | None:
-    """Return what another schedule or budget does to the learning rate; None if more has changed, or nothing."""
-    if not found or not all(change.startswith(("schedule.", "trainer.max_")) for change in found):
-        return None
-    module = build_resumed_module(config, parts, prepared, checkpoint)
-    if module.changed_updates is None:
-        return None
-    state = read_saved(checkpoint.path)
-    groups = state["optimizer_states"][0]["param_groups"]
-    before = groups[0]["lr"]
-    module.changed_updates.carry_into(state, module.recognizer.named_parameters())
-    return f"learning rate after update {checkpoint.update}: {before:.3g} in the run, {groups[0]['lr']:.3g} now"
+def _same_updates(former: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    return all(flatten(former.get(key)) == flatten(now.get(key)) for key in UPDATES)
 
 
-def _refuse_misfit(
-    config: Mapping[str, Any],
-    parts: DataParts,
-    prepared: PreparedData,
-    checkpoint: LoadedCheckpoint,
-    found: Sequence[str],
+def fit_checkpoint(
+    checkpoint: LoadedCheckpoint, config: Mapping[str, Any], found: Sequence[Change], module: TrainingModule
 ) -> None:
-    """Load a checkpoint into a module that is built for this alone.
+    """Apply changes to the content of a checkpoint, load it into a module, and try an update if its options changed.
+
+    Training restores the weights, which the trial moves, once more.
 
     Raises:
         ConfigError: a part of the checkpoint does not fit, or the budget is below its updates; names ``found``, the
@@ -170,40 +146,55 @@ def _refuse_misfit(
             f"resume: trainer.max_steps={budget}, but the run has made {checkpoint.update} updates; give at least as "
             "many, or start a new run"
         )
-    module = build_resumed_module(config, parts, prepared, checkpoint)
+    is_changed = not _same_updates(checkpoint.config, config)
+    if is_changed:
+        for key in ("optimizer", "parameter_rules"):
+            _refuse_other_targets(checkpoint.config.get(key), config[key], key)
+    state: Any = checkpoint.state
     try:
         load_weights(module.recognizer, checkpoint.weights)
         if checkpoint.tokenizer != module.tokenizer.state():
             raise ValueError("its tokenizer has other tokens")
-        _load_updates(module, read_saved(checkpoint.path))
+        # steps in the backward pass would hook the parameters that are trained
+        make = getattr(module.optimizer_factory, "keywords", {}).get("factory", module.optimizer_factory)
+        optimizer = make(module.recognizer.named_parameters())
+        if is_changed:
+            options = _changed_options(checkpoint.config, config)
+            schedule = apply_to_checkpoint(state, options, optimizer, module.schedule_factory)
+        else:
+            schedule = module.schedule_factory(optimizer)
+        optimizer.load_state_dict(copy.deepcopy(state["optimizer_states"][0]))
+        schedule.load_state_dict(state["lr_schedulers"][0])
+        if is_changed:  # torch's optimizers notice at a step that they lack statistics
+            _try_update(optimizer)
     except Exception as error:  # optimizers refuse the states of others by errors of any kind
         if is_out_of_memory(error):
             raise
         said = first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
-        why = f"; changed since it was saved: {'; '.join(found)}" if found else ""
         raise ConfigError(
-            f"resume: {checkpoint.path} does not fit: {said}{why}. Undo the change, or start a new run"
+            f"resume: {checkpoint.path} does not fit: {said}; changed since it was saved: "
+            f"{'; '.join(map(str, found))}. Undo the change, or start a new run"
         ) from error
 
 
-def _load_updates(module: TrainingModule, state: dict[str, Any]) -> None:
-    """Restore optimizer and schedule, and try an update if their options have changed: the weights move."""
-    changed = module.changed_updates
-    if changed is None:
-        optimizer, schedule = module.build_updates()
-    else:
-        changed.carry_into(state, module.recognizer.named_parameters())
-        optimizer = changed.after(module.recognizer.named_parameters())
-        schedule = changed.schedule(optimizer)
-    optimizer.load_state_dict(state["optimizer_states"][0])
-    schedule.load_state_dict(state["lr_schedulers"][0])
-    if changed is None:
-        return
-    # torch's optimizers notice at a step that they lack statistics
+def _try_update(optimizer: Optimizer) -> None:
+    """Make an update with gradients of ones."""
     for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = False  # only a GPU can do it, and these parameters are on none
     calls_closure(optimizer)
+    optimizer.zero_grad()
+
+
+def _changed_options(former: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+    """Return the names of the options of optimizer and parameter rules that have changed."""
+    found = changes({key: former.get(key) for key in UPDATES}, {key: now.get(key) for key in UPDATES})
+    names = {change.key.split(".")[1] for change in found if change.key.startswith("optimizer.")}
+    if any(is_within(change.key, ["parameter_rules"]) for change in found):
+        for config in (former, now):
+            for rule in at(config, "parameter_rules", "rules") or ():
+                names |= {*rule} | {*(rule.get("optimizer") or ())}
+    return names
 
 
 @contextlib.contextmanager

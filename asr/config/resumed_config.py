@@ -7,6 +7,7 @@ line: its composed config is read as plain values, and only what the user gives 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,12 @@ from hydra.core.config_store import ConfigStore
 
 from asr.config.command_line import override_key, override_value
 from asr.errors import ConfigError
-from asr.nested import at, flatten, is_within, leaves
+from asr.nested import at, flatten, leaves
+from asr.options import decides
 from asr.plain_data import read_yaml
 from asr.run_folder import ACCEPTED, DATA_RECORD, backup_path
 from asr.safe_io import named_path, write_whole
-from asr.systems import WITHOUT_EFFECT
 
-# the user's decisions at this start, which a folder cannot make
-OF_THIS_START = ("resume", "trust", "allow_changes", "resume_logger", "recipes_dir", "run_dir", "find_batch_size")
 FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is resumed
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
 # where a logger sends numbers to, and what it sends beside them
@@ -31,10 +30,7 @@ DESTINATION = (
     *("log_model", "save_code", "tensorboard", "sync_tensorboard", "force"),
 )
 ABSENT = "absent"  # what a config that lacks a key is said to have there
-# what may differ between a run and its resumption: no update that follows depends on it
-FREE = (*WITHOUT_EFFECT, "init", "weights", "decode", "callbacks", "trainer.devices", "trainer.num_nodes")
 CAPTURE = "trainer.capture"
-AVERAGES = "callbacks.averaging"  # of weights: they would be others from here on
 
 
 def run_folder(given: object) -> Path:
@@ -75,7 +71,7 @@ def store_resumed(folder: Path, primary: Path, words: Sequence[str]) -> None:
         defaults = yaml.safe_load((primary.parent / "logger" / "wandb.yaml").read_text(encoding="utf-8"))["wandb"]
         _refuse_destinations(saved, given, defaults)
     scalars = {key: value for key, value in own.items() if key not in ("defaults", "hydra")}
-    node = scalars | saved | {key: own.get(key) for key in OF_THIS_START}
+    node = scalars | saved | {key: own.get(key) for key in scalars if decides(key) == "this_start"}
     _follow(node, saved, given)
     defaults = ["_self_", *({group: None} for group in groups if group != "recipe"), *overriding]
     ConfigStore.instance().store(CONFIG_NAME, {"defaults": defaults, "hydra": own["hydra"], **node})
@@ -138,31 +134,45 @@ def recorded_data(folder: Path) -> str:
 
 def recorded_overrides(folder: Path, words: Sequence[str]) -> list[str]:
     """Return the overrides of a run so far, to be recorded and shown, never to be obeyed; those of now replace."""
-    now = [word for word in words if override_key(word) not in OF_THIS_START]
+    now = [word for word in words if decides(override_key(word)) != "this_start"]
     given = {override_key(word) for word in now}
     return [*(word for word in read_yaml(folder / "overrides.yaml") or () if override_key(word) not in given), *now]
 
 
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what differs between two configs, as sentences; where and how fast, and what follows, may differ."""
+@dataclass(frozen=True)
+class Change:
+    """What differs between a run and its resumption: a key of the config, or what it was trained on."""
+
+    key: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.before!r} in the run, {self.now!r} now"
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
+    """Return what differs between two configs; where and how fast, and what follows, may differ."""
     old, new = flatten(before), flatten(now)
     if old.get(CAPTURE) is None:  # a run of a version that did not record it
         new[CAPTURE] = old.get(CAPTURE, ABSENT)
     return [
-        f"{key}: {old.get(key, ABSENT)!r} in the run, {new.get(key, ABSENT)!r} now"
+        Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
         for key in sorted(old | new)
-        if old.get(key, ABSENT) != new.get(key, ABSENT) and (is_within(key, (AVERAGES,)) or not is_within(key, FREE))
+        if old.get(key, ABSENT) != new.get(key, ABSENT) and decides(key) in ("updates", "sample")
     ]
 
 
-def unaccepted(found: Sequence[str], folder: Path) -> list[str]:
+def unaccepted(found: Sequence[Change], folder: Path) -> list[Change]:
     """Return those changes since a checkpoint that the user has not accepted for the run, with both of their values."""
     path = folder / ACCEPTED
     accepted = read_yaml(path) if path.exists() else []
-    return [change for change in found if change not in accepted]
+    # until 2026-11 they were stored as sentences
+    known = [change if isinstance(change, str) else str(Change(**change)) for change in accepted]
+    return [change for change in found if str(change) not in known]
 
 
-def record_accepted(folder: Path, found: Sequence[str]) -> None:
+def record_accepted(folder: Path, found: Sequence[Change]) -> None:
     """Write the changes that the user has accepted, so that a resumption before the next checkpoint knows them.
 
     Earlier ones, which a checkpoint may hold by now, are kept beside them, for whoever compares the run.
@@ -170,7 +180,7 @@ def record_accepted(folder: Path, found: Sequence[str]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    path, content = folder / ACCEPTED, yaml.safe_dump(list(found)).encode()
+    path, content = folder / ACCEPTED, yaml.safe_dump([asdict(change) for change in found], sort_keys=False).encode()
     if path.exists() and (former := path.read_bytes()) != content:
         write_whole(backup_path(path), former)
     write_whole(path, content)
@@ -179,13 +189,13 @@ def record_accepted(folder: Path, found: Sequence[str]) -> None:
 def differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether a config says something new that a run's folder should hold: free keys, such as weights, too."""
     old, new = (
-        {key: value for key, value in flatten(config).items() if key.partition(".")[0] not in OF_THIS_START}
+        {key: value for key, value in flatten(config).items() if decides(key) != "this_start"}
         for config in (saved, now)
     )
     return old != new
 
 
-def refuse_changes(found: list[str], anyway: bool) -> None:
+def refuse_changes(found: Sequence[Change | str], anyway: bool) -> None:
     """Refuse changes that were not asked for.
 
     Raises:

@@ -106,20 +106,13 @@ def _instantiate(node: Mapping[str, Any], loggers: list[Any], callbacks: list[An
         trainer: Trainer = instantiate(node, "trainer", logger=loggers, callbacks=callbacks)
     except ConfigError as error:
         slurm = [f"{name}={os.environ[name]}" for name in SLURM_VARIABLES if name in os.environ]
-        if "No supported gpu backend" in str(error):
-            raise ConfigError(
-                f"trainer.accelerator={node['accelerator']}: torch finds no GPU here; choose trainer=cpu"
-            ) from error
-        # Lightning (2.6) tells which options of a batch script it wants, also where nobody has written one
-        if not slurm or "slurm" not in str(error).lower():
+        if not slurm:
             raise
-        lacking = "the trainer does not know of others"
-        if "SLURM_NTASKS_PER_NODE" not in os.environ:
-            lacking = "srun was not given --ntasks-per-node=N, for which -n (--ntasks) does not do"
+        # Lightning (2.6) tells which options of a batch script it wants, also where nobody has written one
         raise ConfigError(
-            f"{' '.join(slurm)}: by these variables SLURM has started several processes, but {lacking}; unset them, or "
-            "start one process per device with srun --ntasks-per-node=N and trainer=slurm trainer.devices=N, as "
-            "docs/clusters.md shows"
+            f"{error}; {' '.join(slurm)}: by these variables SLURM has started several processes; unset them, or start "
+            "one process per device with srun --ntasks-per-node=N (-n is not enough) and trainer=slurm "
+            "trainer.devices=N, as docs/clusters.md shows"
         ) from error
     return trainer
 

@@ -15,10 +15,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from asr.error_text import text_of
-from asr.errors import RunFailed
-from asr.signals import ENDING
-from asr.subprocesses import die_with_parent
+from asr.errors import RunFailed, text_of
+from asr.processes import ENDING, die_with_parent
 
 NUM_AHEAD = 3  # tasks of each process that wait, or whose results do
 OBEYED = (signal.SIGINT, *ENDING)

@@ -49,7 +49,7 @@ def at_rate(cut: Cut, rate_hz: int) -> Cut:
     if not any(type(transform) is Resample for transform in transforms):
         return cut
     replaced = [
-        SincResample(one.source_sampling_rate, one.target_sampling_rate) if type(one) is Resample else one
-        for one in transforms
+        SincResample(each.source_sampling_rate, each.target_sampling_rate) if type(each) is Resample else each
+        for each in transforms
     ]
     return fastcopy(cut, recording=fastcopy(cut.recording, transforms=replaced))

@@ -37,15 +37,15 @@ def levels(path: Path, channel: int) -> NDArray[np.float32]:
         path: of the file.
         channel: of the file, from 0.
     """
-    found = []
+    blocks = []
     with quiet_decoder(path), soundfile.SoundFile(path) as file:
         samples = round(file.samplerate * FRAME_S)
         num_frames = max(1, MAX_READ // (samples * file.channels))
         for block in file.blocks(samples * num_frames, dtype="float32", always_2d=True):
             mono = block[: len(block) // samples * samples, channel]
             power = np.square(mono.reshape(-1, samples)).mean(axis=1)
-            found.append(10 * np.log10(np.nan_to_num(power) + 10 ** (SILENCE_DB / 10)))
-    return np.concatenate([*found, np.zeros(0)]).astype(np.float32)
+            blocks.append(10 * np.log10(np.nan_to_num(power) + 10 ** (SILENCE_DB / 10)))
+    return np.concatenate([*blocks, np.zeros(0)]).astype(np.float32)
 
 
 def parts_between_pauses(level_db: NDArray[np.float32], max_s: float) -> Parts:
@@ -82,14 +82,14 @@ def _averaged(values: NDArray[np.float32], num: int) -> NDArray[np.float32]:
 
 def _is_speech(smooth: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Return whether each frame is louder than the pauses around it: (T,)."""
-    found = np.zeros(len(smooth), dtype=bool)
+    is_speech = np.zeros(len(smooth), dtype=bool)
     for begin in range(0, len(smooth), STEP):
         around = smooth[max(0, begin + STEP // 2 - MEASURED // 2) : begin + STEP // 2 + MEASURED // 2]
         background, speech = np.quantile(around, [BACKGROUND, SPEECH])
         contrast = max(CONTRAST_DB, speech - background)
         threshold = max(AUDIBLE_DB, min(background, speech - contrast) + LOUD * contrast)
-        found[begin : begin + STEP] = smooth[begin : begin + STEP] > threshold
-    return found
+        is_speech[begin : begin + STEP] = smooth[begin : begin + STEP] > threshold
+    return is_speech
 
 
 def _stretches(speech: NDArray[np.bool_]) -> list[list[int]]:

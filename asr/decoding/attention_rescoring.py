@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr import devices
 from asr.decoding.ctc_beam import BeamOptions, CtcBeam
 from asr.decoding.hypothesis import Hypothesis, ranked
+from asr.models import devices
 from asr.models.heads.protocols import ScoresFramesAndTexts
-from asr.option_types import Share
+from asr.options import Share
 
 TRIED_CTC_WEIGHTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
@@ -68,9 +68,11 @@ class AttentionRescoring(CtcBeam):
             encodings: (B, T, D).
             num_frames: (B,) valid frames.
         """
-        found = super().__call__(head, encodings, num_frames)
-        texts = [torch.tensor(one.tokens, dtype=torch.int64) for hypotheses in found for one in hypotheses]
-        rows = torch.tensor([row for row, hypotheses in enumerate(found) for _ in hypotheses], device=encodings.device)
+        beams = super().__call__(head, encodings, num_frames)
+        texts = [
+            torch.tensor(hypothesis.tokens, dtype=torch.int64) for hypotheses in beams for hypothesis in hypotheses
+        ]
+        rows = torch.tensor([row for row, hypotheses in enumerate(beams) for _ in hypotheses], device=encodings.device)
         scores = head.text_log_probs(
             encodings[rows],
             num_frames[rows],
@@ -79,7 +81,10 @@ class AttentionRescoring(CtcBeam):
         )
         attention = iter(devices.to_host(scores))
         rescored = (
-            [replace(one, score=self.ctc_weight * one.score + (1 - self.ctc_weight) * next(attention)) for one in beam]
-            for beam in found
+            [
+                replace(hypothesis, score=self.ctc_weight * hypothesis.score + (1 - self.ctc_weight) * next(attention))
+                for hypothesis in beam
+            ]
+            for beam in beams
         )
         return [ranked(beam) for beam in rescored]

@@ -12,11 +12,11 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from asr import devices
 from asr.decoding.ctc_prefixes import Prefixes
 from asr.decoding.hypothesis import Hypothesis, ranked
 from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
 from asr.decoding.scorers.scorer import select
+from asr.models import devices
 from asr.models.heads.protocols import FrameScores
 from asr.text.vocabulary import BLANK_ID
 
@@ -117,12 +117,12 @@ def _searched(log_probs: Tensor, num_frames: Tensor, threshold: float) -> _Frame
     # stable: the frames that are kept stay in the order of time
     index = kept.int().argsort(dim=1, descending=True, stable=True)[:, : devices.to_host(num_kept.max())]
     # in 64 bits: after a thousand frames 32 give different prefixes the same score, and the order of topk decides
-    found = log_probs.gather(1, index.unsqueeze(2).expand(-1, -1, log_probs.shape[2])).double()
+    searched = log_probs.gather(1, index.unsqueeze(2).expand(-1, -1, log_probs.shape[2])).double()
     padding = torch.arange(index.shape[1], device=index.device) >= num_kept.unsqueeze(1)
     # shorter utterances go on with certain blanks: they change neither prefixes nor scores
-    found.masked_fill_(padding.unsqueeze(2), -math.inf)[..., BLANK_ID].masked_fill_(padding, 0.0)
+    searched.masked_fill_(padding.unsqueeze(2), -math.inf)[..., BLANK_ID].masked_fill_(padding, 0.0)
     after_blanks = skipped.roll(1, dims=1).gather(1, index)  # before the first frame it changes nothing
-    return _Frames(found, after_blanks, blanks.double().where(skipped, 0.0).sum(dim=1), index)
+    return _Frames(searched, after_blanks, blanks.double().where(skipped, 0.0).sum(dim=1), index)
 
 
 def _hypotheses(scores: Tensor, records: Tensor, emissions: list[Tensor], frames: _Frames) -> list[list[Hypothesis]]:
@@ -135,7 +135,7 @@ def _hypotheses(scores: Tensor, records: Tensor, emissions: list[Tensor], frames
     """
     last, before = devices.to_host(torch.stack(emissions, dim=1)) if emissions else ([], [])
     numbers, beam_size = devices.to_host(frames.numbers), scores.shape[1]
-    found = []
+    beams = []
     for row, (row_scores, row_records) in enumerate(
         zip(devices.to_host(scores), devices.to_host(records), strict=True)
     ):
@@ -152,5 +152,5 @@ def _hypotheses(scores: Tensor, records: Tensor, emissions: list[Tensor], frames
             log_probs = devices.to_host(frames.log_probs[row, steps, tokens])
             hypotheses.append(Hypothesis(tokens, [numbers[row][step] for step in steps], log_probs, score))
         hypotheses = ranked(hypotheses)
-        found.append([one for one in hypotheses if one.score > -math.inf] or hypotheses[:1])
-    return found
+        beams.append([hypothesis for hypothesis in hypotheses if hypothesis.score > -math.inf] or hypotheses[:1])
+    return beams

@@ -9,8 +9,8 @@ from itertools import groupby
 
 from torch import Tensor
 
-from asr import devices
 from asr.decoding.hypothesis import Hypothesis
+from asr.models import devices
 from asr.models.heads.protocols import FrameScores
 from asr.text.vocabulary import BLANK_ID
 
@@ -33,14 +33,14 @@ class CtcGreedy:
             num_frames: (B,) valid frames.
         """
         log_probs, labels = head.frame_log_probs(encodings).max(dim=-1)
-        found = []
+        results = []
         for row, probs, length in zip(*map(devices.to_host, (labels, log_probs, num_frames)), strict=True):
             runs = [list(run) for _, run in groupby(range(length), key=row.__getitem__)]
             # a token is placed where it is most probable
             peaks = [max(run, key=probs.__getitem__) for run in runs if row[run[0]] != BLANK_ID]
             tokens, of_tokens = ([values[t] for t in peaks] for values in (row, probs))
-            found.append([Hypothesis(tokens, peaks, of_tokens, sum(probs[:length]))])
-        return found
+            results.append([Hypothesis(tokens, peaks, of_tokens, sum(probs[:length]))])
+        return results
 
 
 class CtcStream:

@@ -128,7 +128,7 @@ class Prefixes(NamedTuple):
         number = step * beam_size + torch.arange(beam_size, device=slots.device)
         # what cannot be must never be taken for another prefix
         impossible = best == NEVER
-        found = Prefixes(
+        prefixes = Prefixes(
             blank=same.blank.masked_fill(is_longer, NEVER),
             nonblank=torch.where(is_longer, nonblank, same.nonblank),
             added=torch.where(is_longer, added.flatten(1).gather(1, column), same.added),
@@ -139,7 +139,7 @@ class Prefixes(NamedTuple):
             record=torch.where(is_longer | (same.record == NEW_RECORD), number, same.record),
             parent_record=torch.where(is_longer, self.record.gather(1, slots), same.parent_record),
         )
-        return Choice(found, slots, appended)
+        return Choice(prefixes, slots, appended)
 
 
 class Choice(NamedTuple):
@@ -157,7 +157,7 @@ class Choice(NamedTuple):
 
 
 def hashed(before: Tensor, tokens: Tensor) -> Tensor:
-    """Return the hash of prefixes and one token more.
+    """Return the hashes of prefixes extended by a token, from their hashes and ``tokens``, all int64 (…).
 
     Two prefixes that differ share one with a chance of 2⁻⁶⁴. A search compares K² pairs in a frame: with 8 prefixes
     and 10,000 frames that is a chance of 4 · 10⁻¹⁴ that any pair is merged by mistake.

@@ -28,7 +28,7 @@ class Hypothesis:
 
 def ranked(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
     """Return hypotheses of one utterance, best first; equal scores in the order of their tokens."""
-    return sorted(hypotheses, key=lambda one: (-one.score, one.tokens))
+    return sorted(hypotheses, key=lambda hypothesis: (-hypothesis.score, hypothesis.tokens))
 
 
 class Decoder(Protocol):

@@ -12,11 +12,11 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from asr import devices
 from asr.decoding.ctc_prefixes import hashed
 from asr.decoding.hypothesis import Hypothesis, ranked
 from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
 from asr.decoding.scorers.scorer import Scorer, select
+from asr.models import devices
 from asr.models.heads.protocols import Transduces
 from asr.text.vocabulary import BLANK_ID
 
@@ -179,7 +179,7 @@ class _Beam(NamedTuple):
             context[rows] = torch.cat((context[rows][:, 1:], appended[rows].unsqueeze(1)), dim=1)
             predictions[rows] = head.predict(context[rows])
         hashes = self.hashes.gather(1, slots)
-        found = _Beam(
+        beam = _Beam(
             log_probs.gather(1, index),
             sums.gather(1, index),
             context,
@@ -187,7 +187,7 @@ class _Beam(NamedTuple):
             torch.where(is_longer, hashed(hashes, appended), hashes),
             scorer.advance(select(self.state, slots), appended),
         )
-        return found, _Step(slots, appended, best.flatten(1).gather(1, column))
+        return beam, _Step(slots, appended, best.flatten(1).gather(1, column))
 
 
 def _hypotheses(scores: Tensor, steps: list[_Step]) -> list[list[Hypothesis]]:
@@ -195,7 +195,7 @@ def _hypotheses(scores: Tensor, steps: list[_Step]) -> list[list[Hypothesis]]:
     all_slots, all_tokens, all_log_probs = (
         (devices.to_host(torch.stack(field, dim=2)) for field in zip(*steps, strict=True)) if steps else ([], [], [])
     )
-    found = []
+    beams = []
     for row, row_scores in enumerate(devices.to_host(scores)):
         hypotheses = []
         for slot, score in enumerate(row_scores):
@@ -208,5 +208,5 @@ def _hypotheses(scores: Tensor, steps: list[_Step]) -> list[list[Hypothesis]]:
                 slot = all_slots[row][slot][t]
             tokens, frames, log_probs = map(list, zip(*emitted, strict=True)) if emitted else ([], [], [])
             hypotheses.append(Hypothesis(tokens, frames, log_probs, score))
-        found.append(ranked(hypotheses))
-    return found
+        beams.append(ranked(hypotheses))
+    return beams

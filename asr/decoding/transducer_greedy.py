@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor
 
-from asr import devices
 from asr.decoding.hypothesis import Hypothesis
+from asr.models import devices
 from asr.models.heads.protocols import Transduces
 from asr.text.vocabulary import BLANK_ID
 
@@ -45,7 +45,7 @@ class TransducerGreedy:
         context = torch.full((size, head.context_size), -1, device=encodings.device)
         context[:, -1] = BLANK_ID
         predictions, scores = head.predict(context), encodings.new_zeros(size, dtype=torch.float32)
-        found = [Hypothesis([], [], [], 0.0) for _ in range(size)]
+        hypotheses = [Hypothesis([], [], [], 0.0) for _ in range(size)]
         ahead = torch.arange(NUM_AHEAD, device=encodings.device)
         at, in_a_row = torch.zeros_like(num_frames), torch.zeros_like(num_frames)  # the frame; tokens since a blank
         while len(rows := (at < num_frames).nonzero().squeeze(1)):
@@ -65,12 +65,15 @@ class TransducerGreedy:
             predictions[rows] = head.predict(context[rows])
             values = map(devices.to_host, (rows, labels[first], at[rows], log_probs[first]))
             for row, label, frame, log_prob in zip(*values, strict=True):
-                found[row].tokens.append(label)
-                found[row].frames.append(frame)
-                found[row].log_probs.append(log_prob)
+                hypotheses[row].tokens.append(label)
+                hypotheses[row].frames.append(frame)
+                hypotheses[row].log_probs.append(log_prob)
             # without a limit a head that never predicts a blank would not leave the frame
             at[rows] += in_a_row[rows] % self.max_symbols == 0
-        return [[replace(one, score=score)] for one, score in zip(found, devices.to_host(scores), strict=True)]
+        return [
+            [replace(hypothesis, score=score)]
+            for hypothesis, score in zip(hypotheses, devices.to_host(scores), strict=True)
+        ]
 
 
 class TransducerStream:

@@ -45,7 +45,10 @@ def dependence_p(utterances: Sequence[Utterance]) -> float | None:
         Phipson and Smyth 2010, "Permutation p-values should never be zero", Statistical Applications in Genetics and
         Molecular Biology 9:39, for counting the order as it was recognized.
     """
-    texts = [(" ".join(one.reference.split()), one.id, " ".join(one.hypothesis.split())) for one in utterances]
+    texts = [
+        (" ".join(utterance.reference.split()), utterance.id, " ".join(utterance.hypothesis.split()))
+        for utterance in utterances
+    ]
     texts.sort(key=lambda text: (len(text[0]), text[1]))
     if len(texts) > MAX_UTTERANCES:
         texts = [texts[place] for place in np.linspace(0, len(texts) - 1, MAX_UTTERANCES).astype(int)]
@@ -57,7 +60,9 @@ def dependence_p(utterances: Sequence[Utterance]) -> float | None:
 def _permutation_p(references: Sequence[str], hypotheses: Sequence[str]) -> float:
     rng, recognized, chance = np.random.default_rng(0), 0, np.zeros(NUM_PERMUTATIONS, np.int64)
     for block in np.array_split(np.arange(len(references)), max(1, len(references) // BLOCK)):
-        edits = np.array([[Levenshtein.distance(references[own], hypotheses[one]) for one in block] for own in block])
+        edits = np.array(
+            [[Levenshtein.distance(references[row], hypotheses[column]) for column in block] for row in block]
+        )
         places = np.arange(len(block))
         orders = rng.permuted(np.tile(places, (NUM_PERMUTATIONS, 1)), axis=1)
         recognized += int(edits.trace())

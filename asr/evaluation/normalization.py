@@ -63,5 +63,6 @@ class Normalization:
             return change(text.translate(APOSTROPHES))
 
         return [
-            replace(one, reference=changed(one.reference), hypothesis=changed(one.hypothesis)) for one in utterances
+            replace(utterance, reference=changed(utterance.reference), hypothesis=changed(utterance.hypothesis))
+            for utterance in utterances
         ]

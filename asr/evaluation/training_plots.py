@@ -33,10 +33,10 @@ def plot_curves(metrics: Path, folder: Path, rate_name: str = "WER") -> list[Pat
         return [_plot(folder / f"{name}.png", *drawn) for name, drawn in plots.items() if drawn[0]]
 
 
-def on_dev(curves: Mapping[str, Points], what: str) -> dict[str, Points]:
+def on_dev(curves: Mapping[str, Points], metric: str) -> dict[str, Points]:
     """Return curves by the name of their development set; ``val/wer`` is the mean of all."""
     parts = {name: name.split("/") for name in curves}
-    return {part[1]: curves[name] for name, part in parts.items() if part[0] == "val" and part[2:] == [what]}
+    return {part[1]: curves[name] for name, part in parts.items() if part[0] == "val" and part[2:] == [metric]}
 
 
 def _plot(path: Path, curves: dict[str, Points], label: str) -> Path:

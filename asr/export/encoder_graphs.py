@@ -24,7 +24,7 @@ EXAMPLE_FRAMES = 157, 120  # of the utterances that graphs of whole ones are tra
 # says what goes in and comes out
 LENGTHS = {"log_probs": ("log_probs_len", "zipformer2_ctc"), "encoder_out": ("encoder_out_lens", "zipformer2")}
 EMBED_CHANNELS = 128  # that sherpa-onnx keeps of the front end, whatever the model has
-# what sherpa-onnx keeps of each layer: the place among ours, and how it is laid out; frames come first or last there
+# sherpa-onnx's states of a layer: their place in our cache, to its layout, from its layout, and its batch axis
 LAYER_STATES: dict[str, tuple[int, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], int]] = {
     "cached_key": (0, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1), 1),
     "cached_nonlin_attn": (1, lambda x: x.unsqueeze(0), lambda x: x[0], 1),
@@ -71,12 +71,12 @@ class WholeEncoder(nn.Module):
         )
 
     def scores(self, call: Call, name: str, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the graph makes of features (B, T, F)."""
+        """Return scores (B, T', …) of the graph for features (B, T, F), and their lengths (B,)."""
         scores, lengths = call(name, (features, num_frames))
         return scores, lengths
 
     def encodings(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the recognizer makes of them."""
+        """Return encodings (B, T', D) of the recognizer for features (B, T, F), and their lengths (B,)."""
         encodings, lengths = self.recognizer(features, num_frames)
         return encodings, lengths
 
@@ -120,28 +120,30 @@ class ChunkEncoder(nn.Module):
     def forward(self, features: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         """Return scores (B, C / 2, …) and new states, of features (B, ``num_features``, F)."""
         num_frames = torch.full_like(states[-1], self.chunks.num_features)
-        encodings, _, state = self.chunks(self.recognizer.normalize(features), num_frames, self._ours(states))
-        return self.score(encodings), *self._theirs(state)
+        encodings, _, state = self.chunks(self.recognizer.normalize(features), num_frames, self.from_sherpa(states))
+        return self.score(encodings), *self.to_sherpa(state)
 
     def initial_states(self, batch_size: int) -> list[Tensor]:
         """Return the states before the first chunk."""
-        return list(self._theirs(self.chunks.initial_state(batch_size)))
+        return list(self.to_sherpa(self.chunks.initial_state(batch_size)))
 
-    def _theirs(self, state: StreamingState) -> Iterator[Tensor]:
+    def to_sherpa(self, state: StreamingState) -> Iterator[Tensor]:
+        """Yield the states of a chunk in the order and layout of sherpa-onnx."""
         for layer in state.layers:
-            for place, to_theirs, _, _ in LAYER_STATES.values():
-                yield to_theirs(layer[place])
+            for place, to_sherpa, _, _ in LAYER_STATES.values():
+                yield to_sherpa(layer[place])
         front = state.subsampling.permute(0, 3, 1, 2)
         bins, channels = self.encoder.encoder_embed.image_shape
         yield F.pad(front, (0, self.embed_bins - bins, 0, 0, 0, EMBED_CHANNELS - channels))
         yield state.num_processed
 
-    def _ours(self, states: Sequence[Tensor]) -> StreamingState:
+    def from_sherpa(self, states: Sequence[Tensor]) -> StreamingState:
+        """Return the states of a chunk from tensors in the shapes that `to_sherpa` yields."""
         layers = []
         for begin in range(0, self.num_layers * len(LAYER_STATES), len(LAYER_STATES)):
-            given = zip(states[begin:], LAYER_STATES.values(), strict=False)
-            own = {place: to_ours(state) for state, (place, _, to_ours, _) in given}
-            layers.append(tuple(own[place] for place in range(len(LAYER_STATES))))
+            layouts = zip(states[begin:], LAYER_STATES.values(), strict=False)
+            by_place = {place: from_sherpa(state) for state, (place, _, from_sherpa, _) in layouts}
+            layers.append(tuple(by_place[place] for place in range(len(LAYER_STATES))))
         bins, channels = self.encoder.encoder_embed.image_shape
         front = states[-2][:, :channels, :, :bins].permute(0, 2, 3, 1)
         return StreamingState(states[-1], front, tuple(layers))
@@ -159,10 +161,10 @@ class ChunkEncoder(nn.Module):
             self,
             (features, *self.initial_states(size)),
             ("x", *names),
-            (output, *(f"new_{one}" for one in names)),
+            (output, *(f"new_{name}" for name in names)),
             {
                 **{"x": {0: "N"}, output: {0: "N"}},
-                **{f"{new}{one}": {axis: "N"} for one, axis in batch.items() for new in ("", "new_")},
+                **{f"{prefix}{state}": {axis: "N"} for state, axis in batch.items() for prefix in ("", "new_")},
             },
             self._metadata(comment),
         )
@@ -189,19 +191,19 @@ class ChunkEncoder(nn.Module):
         }
 
     def scores(self, call: Call, name: str, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the graph makes of the chunks of features (B, T, F), see `whole_chunks`, and its lengths."""
-        states, found = self.initial_states(len(features)), []
+        """Return scores (B, T', …) of the graph for `whole_chunks` of features (B, T, F), and lengths (B,)."""
+        states, chunk_scores = self.initial_states(len(features)), []
         features, num_encodings = self.whole_chunks(features)
         for begin in range(0, features.shape[1] - self.chunks.num_features + 1, self.chunks.shift_features):
             chunk = features[:, begin : begin + self.chunks.num_features].contiguous()
             scores, *states = call(name, (chunk, *states))
-            found.append(scores)
-        scores = torch.cat(found, dim=1)
+            chunk_scores.append(scores)
+        scores = torch.cat(chunk_scores, dim=1)
         assert scores.shape[1] == num_encodings
         return scores, torch.full_like(num_frames, num_encodings)
 
     def encodings(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the recognizer makes of the same features at once."""
+        """Return the recognizer's encodings (B, T', D) of the same features at once, and lengths (B,)."""
         features, num_encodings = self.whole_chunks(features)
         encodings, _ = self.recognizer(features, torch.full((len(features),), features.shape[1]))
         return encodings[:, :num_encodings], torch.full_like(num_frames, num_encodings)

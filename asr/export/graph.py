@@ -64,7 +64,7 @@ class Export(Protocol):
         """
 
     def expected(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the recognizer itself makes of them."""
+        """Return log-probabilities (B, T', V) of the recognizer itself, and their lengths (B,)."""
 
 
 def traced(graph: Graph) -> Any:
@@ -81,7 +81,7 @@ def torchscript_call(folder: Path, graphs: Sequence[Graph]) -> Call:
 
     def call(name: str, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         with torch.no_grad():
-            found = loaded[name](*inputs)
-        return found if isinstance(found, tuple) else (found,)
+            outputs = loaded[name](*inputs)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
 
     return call

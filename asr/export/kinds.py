@@ -59,7 +59,7 @@ class CtcExport:
         return self.encoder.scores(call, "model", features, num_frames)
 
     def expected(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the recognizer's own."""
+        """Return log-probabilities (B, T', V) of the recognizer itself, and their lengths (B,)."""
         encodings, lengths = self.encoder.encodings(features, num_frames)
         return self.head.frame_log_probs(encodings), lengths
 
@@ -112,7 +112,7 @@ class TransducerExport:
         return log_probs.unflatten(0, frames.shape[:2]), lengths
 
     def expected(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the recognizer's own."""
+        """Return log-probabilities (B, T', V) of the recognizer itself, and their lengths (B,)."""
         encodings, lengths = self.encoder.encodings(features, num_frames)
         frames = self.head.project(encodings)
         predictions = self.head.predict(self.contexts)[self._turns(frames)]

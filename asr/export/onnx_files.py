@@ -73,7 +73,7 @@ def onnx_call(graphs: Sequence[Graph], file_of: Callable[[Graph], Path]) -> Call
 
     def call(name: str, inputs: Sequence[Tensor]) -> list[Tensor]:
         session = sessions[name]
-        names = [one.name for one in session.get_inputs()]
+        names = [argument.name for argument in session.get_inputs()]
         given = {key: tensor.numpy() for key, tensor in zip(names, inputs, strict=True)}
         return [torch.from_numpy(output) for output in session.run(None, given)]
 
@@ -93,7 +93,7 @@ def write_int8(source: Path, path: Path) -> None:
     """
     model = onnx.load(source)
     graph = model.graph
-    floats = {one.name: one for one in graph.initializer}
+    floats = {tensor.name: tensor for tensor in graph.initializer}
     rounded: dict[str, TensorProto] = {}
     nodes: list[NodeProto] = []
     for node in graph.node:
@@ -102,7 +102,7 @@ def write_int8(source: Path, path: Path) -> None:
             nodes.append(node)
             continue
         if f"{name}_int8" not in rounded:
-            rounded |= {one.name: one for one in _rounded(name, to_array(floats[name]))}
+            rounded |= {tensor.name: tensor for tensor in _rounded(name, to_array(floats[name]))}
         nodes += _product(node)
     _replace(graph, nodes, rounded)
     write_new(path, model.SerializeToString())
@@ -120,26 +120,26 @@ def _rounded(name: str, weight: np.ndarray) -> Iterator[TensorProto]:
 def _product(node: NodeProto) -> Iterator[NodeProto]:
     """Yield what replaces x · W."""
     x, weight = node.input
-    own = f"{node.output[0]}_int8"  # of names, which occur once
-    yield make_node("Abs", [x], [f"{own}_abs"])
-    yield make_node("ReduceMax", [f"{own}_abs"], [f"{own}_max"], axes=[-1], keepdims=1)
-    yield make_node("Max", [f"{own}_max", "int8_least"], [f"{own}_row"])
-    yield make_node("Div", ["int8_largest", f"{own}_row"], [f"{own}_times"])
-    yield make_node("Mul", [x, f"{own}_times"], [f"{own}_scaled"])
-    yield make_node("Add", [f"{own}_scaled", "int8_shift"], [f"{own}_shifted"])
-    yield make_node("Cast", [f"{own}_shifted"], [f"{own}_x"], to=TensorProto.UINT8)
-    yield make_node("MatMulInteger", [f"{own}_x", f"{weight}_int8", "int8_zero", "int8_zero"], [f"{own}_sums"])
-    yield make_node("Cast", [f"{own}_sums"], [f"{own}_floats"], to=TensorProto.FLOAT)
-    yield make_node("Mul", [f"{own}_floats", f"{own}_row"], [f"{own}_rows"])
-    yield make_node("Mul", [f"{own}_rows", f"{weight}_scale"], [node.output[0]])
+    prefix = f"{node.output[0]}_int8"  # of names, which occur once
+    yield make_node("Abs", [x], [f"{prefix}_abs"])
+    yield make_node("ReduceMax", [f"{prefix}_abs"], [f"{prefix}_max"], axes=[-1], keepdims=1)
+    yield make_node("Max", [f"{prefix}_max", "int8_least"], [f"{prefix}_row"])
+    yield make_node("Div", ["int8_largest", f"{prefix}_row"], [f"{prefix}_times"])
+    yield make_node("Mul", [x, f"{prefix}_times"], [f"{prefix}_scaled"])
+    yield make_node("Add", [f"{prefix}_scaled", "int8_shift"], [f"{prefix}_shifted"])
+    yield make_node("Cast", [f"{prefix}_shifted"], [f"{prefix}_x"], to=TensorProto.UINT8)
+    yield make_node("MatMulInteger", [f"{prefix}_x", f"{weight}_int8", "int8_zero", "int8_zero"], [f"{prefix}_sums"])
+    yield make_node("Cast", [f"{prefix}_sums"], [f"{prefix}_floats"], to=TensorProto.FLOAT)
+    yield make_node("Mul", [f"{prefix}_floats", f"{prefix}_row"], [f"{prefix}_rows"])
+    yield make_node("Mul", [f"{prefix}_rows", f"{weight}_scale"], [node.output[0]])
 
 
 def _replace(graph: GraphProto, nodes: list[NodeProto], rounded: dict[str, TensorProto]) -> None:
     """Put nodes and rounded weights in their places, and drop the weights that no node reads any longer."""
     if rounded:
         rounded |= {name: from_array(np.array(value), name) for name, value in CONSTANTS.items()}
-    read = {name for node in nodes for name in node.input} | {one.name for one in graph.output}
-    kept = [one for one in graph.initializer if one.name in read]
+    read = {name for node in nodes for name in node.input} | {tensor.name for tensor in graph.output}
+    kept = [tensor for tensor in graph.initializer if tensor.name in read]
     del graph.node[:], graph.initializer[:]
     graph.node.extend(nodes)
     graph.initializer.extend([*kept, *rounded.values()])

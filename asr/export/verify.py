@@ -29,8 +29,8 @@ def check_equal(export: Export, call: Call, norm: GlobalNorm) -> float:
         RunFailed: it is more than rounding explains, or another number of frames comes out.
     """
     largest = []
-    for found, expected in _trials(export, call, norm):
-        difference = (found - expected).abs().amax(dim=-1)
+    for exported, expected in _trials(export, call, norm):
+        difference = (exported - expected).abs().amax(dim=-1)
         scale = expected.abs().amax(dim=-1).clamp(min=1.0)
         largest.append(torch.stack([difference.max(), (difference / scale).max()]))
     absolute, relative = torch.stack(largest).amax(dim=0).tolist()  # NaN if any is
@@ -69,7 +69,7 @@ def _trials(export: Export, call: Call, norm: GlobalNorm) -> Iterator[tuple[Tens
         features = norm.mean + noise / norm.inverse_std
         with torch.no_grad():
             expected, expected_lengths = export.expected(features, num_frames)
-        found, lengths = export.log_probs(call, features, num_frames)
+        exported, lengths = export.log_probs(call, features, num_frames)
         if not torch.equal(lengths, expected_lengths):
             raise RunFailed(
                 f"utterances of {num_frames.tolist()} frames become {lengths.tolist()} in the export, "
@@ -77,4 +77,4 @@ def _trials(export: Export, call: Call, norm: GlobalNorm) -> Iterator[tuple[Tens
             )
         valid = torch.arange(expected.shape[1]) < lengths[:, None]
         if valid.any():
-            yield found[:, : valid.shape[1]][valid], expected[valid]
+            yield exported[:, : valid.shape[1]][valid], expected[valid]

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
+import soundfile
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from asr.errors import RunFailed
@@ -96,3 +99,11 @@ def write_safetensors(weights: Mapping[str, Tensor], path: Path) -> str:
 def _line(files: Sequence[Path], said: str) -> str:
     size = sum(file.stat().st_size for file in files) / 1e6
     return f"{', '.join(file.name for file in files)}: {size:.1f} MB, {said}"
+
+
+def write_test_wav(folder: Path, audio: NDArray[np.float32], rate_hz: int, text: str) -> None:
+    """Write samples, (N,), as a new folder's ``0.wav``, with their transcript."""
+    content = io.BytesIO()
+    soundfile.write(content, np.clip(audio, -1, 1), rate_hz, "PCM_16", format="WAV")
+    write_new(folder / "0.wav", content.getvalue())
+    write_new(folder / "trans.txt", f"0.wav {text}\n")

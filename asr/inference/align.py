@@ -7,13 +7,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from asr import devices
 from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
 from asr.decoding.forced_alignment import align
+from asr.evaluation.formatting import shortlist
 from asr.evaluation.wer import Word
 from asr.inference.batches import Processed, process
 from asr.inference.word_times import aligned, words_of
+from asr.models import devices
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.models.recognizer import Recognizer
 from asr.text.vocabulary import UNKNOWN_SURFACE
@@ -41,6 +42,18 @@ class AlignedText:
     def fits(self) -> bool:
         """Whether there are enough frames for the text; without them the times mean nothing."""
         return self.log_prob > -math.inf
+
+    @property
+    def why_not(self) -> str:
+        """Why it does not fit."""
+        if math.isnan(self.log_prob):
+            return "the scores of the model are not finite"
+        reason = (
+            f"{self.duration_s:.2f} s are too short for its text: the encoder leaves fewer frames than it has tokens"
+        )
+        if self.unknown:
+            return f"{reason}; characters that the run does not know are tokens too: {shortlist(self.unknown)}"
+        return reason
 
 
 def align_all(
@@ -74,6 +87,6 @@ def _as_written(id: str, text: str, words: tuple[Word, ...], duration_s: float, 
     written = text.split()
     if len(written) != len(words):  # an unknown token may hold a space
         written = [word.text for word in words]
-    unknown = tuple(own for own, word in zip(written, words, strict=True) if UNKNOWN_SURFACE in word.text)
-    spoken = tuple(replace(word, text=own) for own, word in zip(written, words, strict=True))
+    unknown = tuple(surface for surface, word in zip(written, words, strict=True) if UNKNOWN_SURFACE in word.text)
+    spoken = tuple(replace(word, text=surface) for surface, word in zip(written, words, strict=True))
     return AlignedText(id, text, spoken, duration_s, log_prob, unknown)

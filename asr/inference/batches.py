@@ -10,11 +10,12 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from asr import devices
 from asr.console import PlainProgress, bar_title
 from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
-from asr.errors import explaining_lost_workers, explaining_out_of_memory
+from asr.data.loading.loader import explaining_lost_workers
+from asr.errors import explaining_out_of_memory
+from asr.models import devices
 from asr.models.recognizer import Recognizer
 
 LIMIT = "batch_duration_s (data.batch.max_duration_s in a run of asr-train)"

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asr import devices
 from asr.data.features import Features
 from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
@@ -18,6 +17,7 @@ from asr.errors import RunFailed
 from asr.evaluation.wer import Utterance, Word
 from asr.inference.batches import Processed, process
 from asr.inference.word_times import emissions_of, words_of
+from asr.models import devices
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
 
@@ -57,23 +57,25 @@ def decode_encodings(
         UnscoredText: scores are not finite.
     """
     with torch.inference_mode():
-        found = [best for best, *_ in decoder(recognizer.head, encodings, num_frames)]
-        _refuse_unscored(batch.ids, encodings, num_frames, found)
+        hypotheses = [best for best, *_ in decoder(recognizer.head, encodings, num_frames)]
+        _refuse_unscored(batch.ids, encodings, num_frames, hypotheses)
         words: list[tuple[Word, ...]] = [()] * len(batch)
         if features is not None:
-            emissions = emissions_of(recognizer.head, encodings, num_frames, found)
+            emissions = emissions_of(recognizer.head, encodings, num_frames, hypotheses)
             words = words_of(emissions, tokenizer.surfaces, batch, features, recognizer.subsampling_factor)
-    texts = (tokenizer.decode(best.tokens) for best in found)
+    texts = (tokenizer.decode(best.tokens) for best in hypotheses)
     rows = zip(batch.ids, batch.texts, texts, batch.speakers, words, strict=True)
     return [Utterance(*row) for row in rows]
 
 
-def _refuse_unscored(ids: Sequence[str], encodings: Tensor, num_frames: Tensor, found: Sequence[Hypothesis]) -> None:
+def _refuse_unscored(
+    ids: Sequence[str], encodings: Tensor, num_frames: Tensor, hypotheses: Sequence[Hypothesis]
+) -> None:
     """Refuse texts that were chosen by scores that are not finite."""
     # padding may hold anything, NaN too
     is_padding = torch.arange(encodings.shape[1], device=encodings.device) >= num_frames[:, None]
     are_finite = devices.to_host((encodings.isfinite().all(dim=-1) | is_padding).all(dim=-1))
-    for name, is_finite, best in zip(ids, are_finite, found, strict=True):
+    for name, is_finite, best in zip(ids, are_finite, hypotheses, strict=True):
         if not (is_finite and math.isfinite(best.score)):
             raise UnscoredText(
                 f"{name}: the scores of the model are not finite: its weights are too large or damaged; choose another "

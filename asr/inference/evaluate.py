@@ -82,7 +82,7 @@ def _on_unknown_words(
     utterances: Sequence[Utterance], tokenizer: Tokenizer, normalization: Normalization | None
 ) -> list[str]:
     """Return a note if references have words that cannot be written, such as those in other letters or case."""
-    counts = Counter(word for one in utterances for word in one.reference.split())
+    counts = Counter(word for utterance in utterances for word in utterance.reference.split())
     exactly, plain = normalization is None or not normalization.note, TextNormalizer("lower", "strip")
 
     def is_unknown(word: str) -> bool:
@@ -104,10 +104,10 @@ def _table(results: Mapping[str, Evaluated], unit: Unit) -> Table:
     cer = ["CER %"] if is_word else []  # else it is the first rate
     for column in ("set", f"{RATE_NAMES[unit]} %", "95 %", *cer, f"{unit}s", "utterances"):
         table.add_column(column, justify="left" if column == "set" else "right")
-    for name, (found, interval, _) in results.items():
+    for name, (scored, interval, _) in results.items():
         ends = "" if interval.method == "none" else f"[{percent(interval.low)}, {percent(interval.high)}]"
-        rates: list[str | Text] = [percent(found.wer), Text(ends), *([percent(found.cer)] if is_word else [])]
-        table.add_row(Text(one_line(name)), *rates, str(found.words.num_reference), str(found.num_utterances))
+        rates: list[str | Text] = [percent(scored.wer), Text(ends), *([percent(scored.cer)] if is_word else [])]
+        table.add_row(Text(one_line(name)), *rates, str(scored.words.num_reference), str(scored.num_utterances))
     return table
 
 

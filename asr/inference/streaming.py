@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from asr import devices
 from asr.data.features import Features, LogMel
 from asr.data.in_memory import Samples, mono_samples
 from asr.data.parallel import one_thread
@@ -16,6 +15,7 @@ from asr.data.streams import FeatureStream
 from asr.decoding.ctc_greedy import CtcStream
 from asr.decoding.hypothesis import Decoder, TokenStream
 from asr.decoding.transducer_greedy import TransducerGreedy, TransducerStream
+from asr.models import devices
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.encoders.zipformer.streaming_encoder import StreamingZipformer
 from asr.models.heads.protocols import FrameScores, Transduces

@@ -42,10 +42,10 @@ class Transcriber:
             parts = self.recognizer, self.decoder, self.data_module
             decoded = decode_all(*parts, cuts, name) if cuts else Processed[Utterance]()
         segments: dict[Path, list[Segment]] = defaultdict(list)
-        for found in decoded.results:
-            path, cut = places[found.id]
-            if found.hypothesis:
-                segments[path].append(Segment.of(found, cut.channel + 1, cut.start, round(cut.end, 3)))
+        for result in decoded.results:
+            path, cut = places[result.id]
+            if result.hypothesis:
+                segments[path].append(Segment.of(result, cut.channel + 1, cut.start, round(cut.end, 3)))
         # a recording is read whole or not at all
         failed = {str(places[cut_id][0]): reason for cut_id, reason in decoded.unread}
         done = [Transcript.of(file.path, segments[file.path]) for file in read if str(file.path) not in failed]

@@ -96,15 +96,15 @@ def cues_of(transcript: Transcript) -> list[Cue]:
     be shown at a time, one below the other, and each begins with its channel.
     """
     cues = [cue for segment in transcript.segments for cue in _cues(segment, transcript.label(segment))]
-    found = [cue for channel in {cue.channel for cue in cues} for cue in _in_turn(cues, channel)]
-    return sorted(found, key=lambda cue: (cue.start_s, cue.channel))
+    ordered = [cue for channel in {cue.channel for cue in cues} for cue in _in_turn(cues, channel)]
+    return sorted(ordered, key=lambda cue: (cue.start_s, cue.channel))
 
 
 def _in_turn(cues: Sequence[Cue], channel: int) -> Iterator[Cue]:
     """Yield the cues of a channel, each of which ends before the next begins."""
-    own = sorted((cue for cue in cues if cue.channel == channel), key=lambda cue: cue.start_s)
-    starts = [*(cue.start_s for cue in own), float("inf")][1:]
-    for cue, following in zip(own, starts, strict=True):
+    turns = sorted((cue for cue in cues if cue.channel == channel), key=lambda cue: cue.start_s)
+    starts = [*(cue.start_s for cue in turns), float("inf")][1:]
+    for cue, following in zip(turns, starts, strict=True):
         end_s = min(max(cue.end_s, cue.start_s + SHORTEST_S), following)
         # without length it would never be shown
         yield replace(cue, end_s=max(cue.start_s + 0.001, end_s))
@@ -157,8 +157,8 @@ def _json(transcript: Transcript) -> str:
     """Return a line of JSON: all words with their times, and the segments that they are in."""
     words = [word_row(word, channel=segment.channel) for segment in transcript.segments for word in segment.words]
     segments = [
-        {"channel": one.channel, "start": one.start_s, "end": one.end_s, "text": one.text}
-        for one in transcript.segments
+        {"channel": segment.channel, "start": segment.start_s, "end": segment.end_s, "text": segment.text}
+        for segment in transcript.segments
     ]
     whole = {"id": str(transcript.path), "text": transcript.text, "words": words, "segments": segments}
     return json.dumps(whole, ensure_ascii=False) + "\n"
@@ -166,9 +166,11 @@ def _json(transcript: Transcript) -> str:
 
 FORMATS: dict[str, Callable[[Transcript], str]] = {
     "tsv": lambda whole: f"{whole.path}\t{whole.text}\n",
-    "txt": lambda whole: "".join(f"{whole.label(one)}{one.text}\n" for one in whole.segments),
+    "txt": lambda whole: "".join(f"{whole.label(segment)}{segment.text}\n" for segment in whole.segments),
     "json": _json,
-    "ctm": lambda whole: "".join(ctm_lines(str(whole.path), one.words, one.channel) for one in whole.segments),
+    "ctm": lambda whole: "".join(
+        ctm_lines(str(whole.path), segment.words, segment.channel) for segment in whole.segments
+    ),
     "srt": _srt,
     "vtt": _vtt,
 }

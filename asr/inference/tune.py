@@ -59,12 +59,12 @@ def tune(
     assert isinstance(decoder, LoadsScorers)
     tried = decoder.tunable
     grid = [dict(zip(tried, values, strict=True)) for values in itertools.product(*tried.values())]
-    found: list[list[Utterance]] = [[] for _ in grid]
+    decoded: list[list[Utterance]] = [[] for _ in grid]
 
     def work(name: str, batch: Batch) -> list[None]:
         encodings, num_frames = recognizer(batch.features, batch.num_frames)
         ids = [f"{name}/{cut}" for cut in batch.ids]
-        for weights, utterances in zip(grid, found, strict=True):
+        for weights, utterances in zip(grid, decoded, strict=True):
             decoder.weigh(**weights)
             hypotheses = decoder(recognizer.head, encodings, num_frames)
             texts = [data_module.tokenizer.decode(best.tokens) for best, *_ in hypotheses]
@@ -77,9 +77,9 @@ def tune(
         unread += [(f"{name}: {cut}", reason) for cut, reason in found_unread]
     for cut, reason in unread:
         console.print_line(f"could not read {cut}: {reason}")
-    if not found[0]:
+    if not decoded[0]:
         raise RunFailed(f"none of the {len(unread)} utterances of {', '.join(sets)} could be read to choose weights on")
-    trials = [Trial(weights, score(utterances, unit)) for weights, utterances in zip(grid, found, strict=True)]
+    trials = [Trial(weights, score(utterances, unit)) for weights, utterances in zip(grid, decoded, strict=True)]
     decoder.weigh(**best_of(trials).weights)
     return trials
 

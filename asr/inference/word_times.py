@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr import devices
 from asr.data.features import Features
 from asr.data.loading.batch import Batch
 from asr.decoding.forced_alignment import Alignment, align
 from asr.decoding.hypothesis import Hypothesis
 from asr.evaluation.wer import Word
 from asr.features.pauses import find_pauses
+from asr.models import devices
 from asr.models.heads.protocols import FrameScores, Head
 from asr.text.normalize import collapse_spaces
 from asr.text.vocabulary import joined
@@ -52,8 +52,11 @@ def emissions_of(
         num_frames: (B,) valid encodings.
     """
     if not isinstance(head, FrameScores):
-        return [Emissions(one.tokens, one.frames, one.frames, one.log_probs) for one in hypotheses]
-    texts = [torch.tensor(one.tokens, dtype=torch.int64, device=encodings.device) for one in hypotheses]
+        return [
+            Emissions(hypothesis.tokens, hypothesis.frames, hypothesis.frames, hypothesis.log_probs)
+            for hypothesis in hypotheses
+        ]
+    texts = [torch.tensor(hypothesis.tokens, dtype=torch.int64, device=encodings.device) for hypothesis in hypotheses]
     tokens, num_tokens = pad_sequence(texts, batch_first=True), num_frames.new_tensor([len(text) for text in texts])
     return aligned(align(head, encodings, num_frames, tokens, num_tokens), tokens, num_tokens)
 
@@ -81,7 +84,10 @@ def words_of(
         subsampling_factor: frames of features for each of the emissions' frames.
     """
     utterances = zip(emissions, batch.features, devices.to_host(batch.num_frames), strict=True)
-    return [_words(one, surfaces, matrix[:length], features, subsampling_factor) for one, matrix, length in utterances]
+    return [
+        _words(emitted, surfaces, matrix[:length], features, subsampling_factor)
+        for emitted, matrix, length in utterances
+    ]
 
 
 def _words(

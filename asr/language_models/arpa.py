@@ -10,12 +10,12 @@ import gzip
 import math
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from asr.error_text import first_line
+from asr.errors import first_line
 from asr.language_models.ngrams import UNKNOWN, NGrams
 from asr.safe_io import naming
 
@@ -176,3 +176,10 @@ def arpa_lines(model: NGrams) -> Iterator[str]:
             yield f"{log_prob:.7g}\t{text}\t{backoff:.7g}\n" if backoff else f"{log_prob:.7g}\t{text}\n"
         begin += count
     yield "\n\\end\\\n"
+
+
+def gzipped(content: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a compressed file, piece by piece."""
+    packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
+    yield from map(packer.compress, content)
+    yield packer.flush()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asr.errors import ConfigError
 from asr.language_models.ngrams import BEGIN, END, SPECIAL, Ints, NGrams
 from asr.text.tokenizer import Tokenizer
 from asr.text.vocabulary import NUM_SPECIAL
@@ -61,6 +62,31 @@ class TokenNumbers:
         """Return the numbers of the tokens of a sentence."""
         shift = len(SPECIAL) - NUM_SPECIAL
         return [token + shift for token in self._encode(sentence)]
+
+
+class WordNumbers:
+    """Numbers of words, in the order in which they first occur."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {word: number for number, word in enumerate(SPECIAL)}
+
+    @property
+    def words(self) -> list[str]:
+        """All words so far."""
+        return [*self._numbers]
+
+    def numbers(self, sentence: str) -> list[int]:
+        """Return the numbers of the words of a sentence.
+
+        Raises:
+            ConfigError: a word is a mark of language models.
+        """
+        words = sentence.split(" ")
+        if marks := set(SPECIAL) & set(words):
+            raise ConfigError(
+                f"text: {sentence[:60]!r} has the word {min(marks)}, which marks something else; remove it"
+            )
+        return [self._numbers.setdefault(word, len(self._numbers)) for word in words]
 
 
 def laid_out(sentences: Iterable[Sequence[int]]) -> Text:
@@ -116,8 +142,8 @@ def estimate(text: Text, words: Sequence[str], order: int) -> Estimate:
         # what is taken from the words of a context is shared among all words by the shorter one
         shares = np.divide(np.bincount(parents, taken), totals, out=np.ones(len(totals)), where=totals > 0)
         lost = np.concatenate((lost, shares[len(lost) :]))
-        own = (adjusted - taken) / totals[parents]
-        probs = np.concatenate((probs, own + shares[parents] * probs[level.suffixes]))
+        discounted = (adjusted - taken) / totals[parents]
+        probs = np.concatenate((probs, discounted + shares[parents] * probs[level.suffixes]))
     # contexts that nothing follows back off for free, as do the longest n-grams
     lost = np.concatenate((lost, np.ones(len(probs) - len(lost))))
     log_probs, backoffs = (np.log10(values[1:].clip(min=10**NEVER)) for values in (probs, lost))
@@ -169,5 +195,5 @@ def _discounts(counts: Ints) -> tuple[float, float, float] | None:
     if 0 in (once, twice, thrice):
         return None
     share = once / (once + 2 * twice)
-    found = (1 - 2 * share * twice / once, 2 - 3 * share * thrice / twice, 3 - 4 * share * four_times / thrice)
-    return found if min(found) >= 0 else None
+    discounts = (1 - 2 * share * twice / once, 2 - 3 * share * thrice / twice, 3 - 4 * share * four_times / thrice)
+    return discounts if min(discounts) >= 0 else None

@@ -66,11 +66,11 @@ class NGrams:
         for count in self.counts[1:]:
             nodes = np.arange(begin, begin + count)
             parents, words = np.divmod(self.keys[nodes], len(self.words))
-            found, context = np.zeros_like(nodes), parents
+            longest, context = np.zeros_like(nodes), parents
             # a pruned model may lack some of the shorter ones
-            while (todo := (found == ROOT) & (context != ROOT)).any():
+            while (todo := (longest == ROOT) & (context != ROOT)).any():
                 context = np.where(todo, suffixes[context], context)
-                found = np.where(todo, self.children(context, words), found)
-            suffixes[nodes + 1] = found
+                longest = np.where(todo, self.children(context, words), longest)
+            suffixes[nodes + 1] = longest
             begin += count
         return suffixes

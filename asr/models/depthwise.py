@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.grad import conv2d_weight
 
-from asr import devices
+from asr.models import devices
 from asr.models.kernels import is_tracing
 
 

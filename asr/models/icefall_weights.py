@@ -73,8 +73,8 @@ def convert_encoder(theirs: Mapping[str, Tensor], expected: Mapping[str, Tensor]
             other.append(name)
         else:
             matches = (re.fullmatch(pattern, name) for pattern, _ in ENCODER_RULES)
-            found = (match.expand(ours) for match, (_, ours) in zip(matches, ENCODER_RULES, strict=True) if match)
-            ours = next(found, name)
+            expanded = (match.expand(ours) for match, (_, ours) in zip(matches, ENCODER_RULES, strict=True) if match)
+            ours = next(expanded, name)
             # convolutions over one place are linear maps here
             is_linear = tensor.ndim == 4 and ours in expected and expected[ours].ndim == 2
             weights[ours] = (tensor.flatten(1) if is_linear else tensor).detach().clone()
@@ -98,9 +98,9 @@ def convert_head(
     weights: dict[str, Tensor] = {}
     for name, tensor in theirs.items():
         for pattern, ours in HEAD_RULES:
-            found = re.fullmatch(pattern, name)
-            if found and found.expand(ours) in expected:
-                weights[found.expand(ours)] = tensor.detach()
+            match = re.fullmatch(pattern, name)
+            if match and match.expand(ours) in expected:
+                weights[match.expand(ours)] = tensor.detach()
     _check_fit(weights, expected, "head")
     return {
         name: (tensor if name.startswith(NOT_OF_TOKENS) else tensor[list(order)]).clone()
@@ -109,7 +109,7 @@ def convert_head(
 
 
 def _check_fit(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], part: str) -> None:
-    shapes, needed = ({name: list(one.shape) for name, one in each.items()} for each in (weights, expected))
+    shapes, needed = ({name: list(tensor.shape) for name, tensor in each.items()} for each in (weights, expected))
     misfits = [name for name in {**needed, **shapes} if shapes.get(name) != needed.get(name)]
     if misfits:
         first = misfits[0]

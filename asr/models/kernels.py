@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from asr import devices
+from asr.models import devices
 
 BLOCK_ELEMENTS = 2**19  # two megabytes of float32
 
@@ -19,7 +19,7 @@ def blocks(x: Tensor, row_elements: int | None = None) -> Iterator[slice]:
     than the arithmetic. On an accelerator all of x is one block.
 
     Args:
-        x: at least one dimension.
+        x: (N, …).
         row_elements: elements in a place of the first dimension, if more is made of x than x has; None: those of x.
     """
     num_rows = x.shape[0]
@@ -31,7 +31,7 @@ def blocks(x: Tensor, row_elements: int | None = None) -> Iterator[slice]:
 
 
 def block_of(x: Tensor | None, block: slice) -> Tensor | None:
-    """Return a block of a tensor that may be missing."""
+    """Return the rows of a block of x (N, …); None if x is None."""
     return None if x is None else x[block]
 
 

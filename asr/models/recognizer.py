@@ -134,11 +134,18 @@ class Recognizer(nn.Module):
         return self.head.loss(last, lengths, tokens, num_tokens, inner)
 
     def encode_layers(self, features: Tensor, num_frames: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Return encodings of the layers that the loss needs, the last of which `forward` returns, and lengths."""
+        """Return encodings (B, T', D) of the layers that the loss needs, `forward`'s last, and lengths (B,)."""
         return self._encode_layers(self.normalize(features), num_frames, self.encoder)
 
     def losses_of(self, layers: Sequence[Tensor], num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Losses:
-        """Return the loss of each utterance from what `encode_layers` returns; without augmentation all views agree."""
+        """Return the loss of each utterance without augmentation, where all views are equal.
+
+        Args:
+            layers: (B, T', D) each, of `encode_layers`.
+            num_frames: (B,) int64 valid encodings, of `encode_layers`.
+            tokens: (B, U) int64.
+            num_tokens: (B,) int64 valid tokens.
+        """
         views = self.head.num_views
         *inner, last = (layer.repeat(views, 1, 1) for layer in layers)
         return self.head.loss(last, num_frames.repeat(views), tokens, num_tokens, inner)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,19 +23,62 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from asr.config.command_line import override_key
 from asr.errors import ConfigError
 from asr.evaluation.metrics_csv import best_dev_wer
-from asr.nested import at, flatten, is_within
+from asr.nested import at, flatten
+from asr.options import has_effect
+from asr.plain_data import read_json
+from asr.processes import TRY_AGAIN, Terminated, die_with_parent
 from asr.run_folder import LATEST
-from asr.safe_io import lock
-from asr.signals import TRY_AGAIN, Terminated
-from asr.subprocesses import die_with_parent
+from asr.safe_io import lock, write_whole
 from asr.sweeps.gpus import claimed_gpus
-from asr.sweeps.records import RECORDS, JobRecord, records
 from asr.sweeps.slurm import queue_again
-from asr.systems import WITHOUT_EFFECT
 
 NAME = re.compile(r"\w[\w.+-]*")
 LONGEST_LABEL = 80
 SWEPT = "sweep.swept"  # key by which each job is told what its sweep varies
+RECORDS = "jobs"  # folder of a sweep
+KILLED = 128  # exit codes above it are signals
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """What is known of a job, as its file says.
+
+    Attributes:
+        name: of its folder.
+        overrides: of the job.
+        status: how it stands.
+        exit_code: of its process; None while it runs, and if a later command left it alone.
+        seconds: that the last process took; 0 if that is not known.
+    """
+
+    name: str
+    overrides: list[str]
+    status: str  # running, finished, failed, interrupted
+    exit_code: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Whether the job is not finished."""
+        return self.status != "finished"
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether something else than the training itself ended it, or has not ended it yet."""
+        killed = self.exit_code is not None and (self.exit_code < 0 or self.exit_code > KILLED)
+        return self.status in ("running", "interrupted") or killed
+
+    def save(self, sweep_dir: Path) -> None:
+        """Write the record of the job."""
+        folder = sweep_dir / RECORDS
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / f"{self.name}.json", json.dumps(asdict(self), indent=1))
+
+
+def records(sweep_dir: Path) -> list[JobRecord]:
+    """Return what is known of all jobs of a sweep, in the order of their overrides."""
+    found = [JobRecord(**read_json(path)) for path in (sweep_dir / RECORDS).glob("*.json")]
+    return sorted(found, key=lambda record: (record.overrides, record.name))
 
 
 def check_sweep_name(name: object, key: str = "sweep.name") -> None:
@@ -87,7 +131,7 @@ def _label(words: Sequence[str]) -> str:
 
 def _tells(key: str) -> bool:
     """Return whether jobs that differ in a key are different jobs: trials leave the test sets alone, unlike results."""
-    return key == "decode_test" or not is_within(key, WITHOUT_EFFECT)
+    return key == "decode_test" or has_effect(key)
 
 
 def swept_keys(words: Sequence[str], params: Mapping[str, Any]) -> list[str]:
@@ -99,7 +143,6 @@ def swept_keys(words: Sequence[str], params: Mapping[str, Any]) -> list[str]:
 
 
 def run_job(
-    command: str,
     overrides: Sequence[str],
     config: Mapping[str, Any],
     sweep_dir: Path,
@@ -112,7 +155,6 @@ def run_job(
     this process to end, it forwards the signal to the job and waits for the job's end.
 
     Args:
-        command: what to run, such as ``train``.
         overrides: of the job.
         config: composed, unresolved.
         sweep_dir: folder of the sweep.
@@ -140,10 +182,16 @@ def run_job(
         if is_finished(folder):
             # recorded with the words that ask for it now, and the seconds that it took
             seconds = next((record.seconds for record in records(sweep_dir) if record.name == name), 0.0)
-            JobRecord(name, list(overrides), "finished", seconds=seconds).save(sweep_dir)
+            JobRecord(name, overrides, "finished", seconds=seconds).save(sweep_dir)
             print(f"{name}: already finished: skipped", flush=True)
         else:
-            _run_to_end(command, overrides, config, sweep_dir / name, to_file, places)
+            # what a run's folder may not say: where numbers go, and whose code is run
+            kept = [word for word in overrides if override_key(word).partition(".")[0] in ("logger", "recipes_dir")]
+            # the place as it was named, from the current folder, whose own name may hold what no override can
+            place, is_resumed = sweep_dir / name, can_be_resumed(folder)
+            words = [f"resume={place}", *kept] if is_resumed else [*places, *overrides, f"run_dir={place}"]
+            print(f"{name}: {'resuming' if is_resumed else 'starting'}", flush=True)
+            _run_to_end(JobRecord(name, overrides, "running"), words, config.get("sweep", {}), sweep_dir, to_file)
         return best_dev_wer(folder) if is_finished(folder) else math.inf
 
 
@@ -153,43 +201,32 @@ def asked_for(sweep_dir: Path) -> dict[str, int]:
 
 
 def _run_to_end(
-    command: str,
-    overrides: Sequence[str],
-    config: Mapping[str, Any],
-    place: Path,
-    to_file: bool,
-    places: Sequence[str],
+    record: JobRecord, words: Sequence[str], sweep: Mapping[str, Any], sweep_dir: Path, to_file: bool
 ) -> None:
-    """Start or resume a job, wait for its end, and record how it went."""
-    sweep_dir, name, folder = place.parent, place.name, place.resolve()
-    print(f"{name}: {'resuming' if begun(folder) else 'starting'}", flush=True)
-    JobRecord(name, list(overrides), "running").save(sweep_dir)
-    # what a run's folder may not say: where numbers go, and whose code is run
-    kept = [word for word in overrides if override_key(word).partition(".")[0] in ("logger", "recipes_dir")]
-    # the place as it was named, from the current folder, whose own name may hold what no override can
-    words = [f"resume={place}", *kept] if begun(folder) else [*places, *overrides, f"run_dir={place}"]
-    start = time.monotonic()
-    code = None
+    """Start a job, wait for its end, and record how it went."""
+    record.save(sweep_dir)
+    start, code = time.monotonic(), None
     try:
-        log = sweep_dir / RECORDS / f"{name}.log"
+        log = sweep_dir / RECORDS / f"{record.name}.log"
         with log.open("a", encoding="utf-8") if to_file else contextlib.nullcontext() as output:
             if to_file:
                 print(f"output: {log}", flush=True)
-            code = _run(command, words, config.get("sweep", {}), output)
+            code = _run(words, sweep, output)
     finally:
         status = "interrupted" if code in (None, TRY_AGAIN) else "failed"
-        if not code and is_finished(folder):
+        if not code and is_finished((sweep_dir / record.name).resolve()):
             status = "finished"
-        JobRecord(name, list(overrides), status, code, round(time.monotonic() - start, 1)).save(sweep_dir)
-    print(f"{name}: {status}" + (f" with exit code {code}" if code else ""), flush=True)
+        seconds = round(time.monotonic() - start, 1)
+        replace(record, status=status, exit_code=code, seconds=seconds).save(sweep_dir)
+    print(f"{record.name}: {status}" + (f" with exit code {code}" if code else ""), flush=True)
     if code == TRY_AGAIN:
         queue_again()
 
 
-def _run(command: str, words: Sequence[str], sweep: Mapping[str, Any], output: IO[str] | None) -> int:
+def _run(words: Sequence[str], sweep: Mapping[str, Any], output: IO[str] | None) -> int:
     with claimed_gpus(sweep.get("gpus_per_job"), sweep.get("jobs_per_gpu")) as environment:
         process = subprocess.Popen(
-            [sys.executable, "-m", "asr.commands", command, *words],
+            [sys.executable, "-m", "asr.commands", "train", *words],
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
@@ -208,7 +245,7 @@ def _run(command: str, words: Sequence[str], sweep: Mapping[str, Any], output: I
             process.wait()
 
 
-def begun(folder: Path) -> bool:
+def can_be_resumed(folder: Path) -> bool:
     """Return whether a run can be resumed."""
     return (folder / "config.yaml").is_file() and (folder / "overrides.yaml").is_file()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from asr.signals import TRY_AGAIN
+from asr.processes import TRY_AGAIN
 
 TIMEOUT_S = 60  # for SLURM's answer, which is late while many jobs are preempted
 

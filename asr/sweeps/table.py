@@ -20,9 +20,8 @@ from asr.evaluation.formatting import percent
 from asr.evaluation.metrics_csv import best_dev_wer
 from asr.nested import at
 from asr.plain_data import read_json
-from asr.signals import end_by_default, end_with
-from asr.sweeps.jobs import SWEPT, asked_for, check_sweep_name, swept_keys
-from asr.sweeps.records import RECORDS, JobRecord, records
+from asr.processes import end_by_default, end_with
+from asr.sweeps.jobs import RECORDS, SWEPT, JobRecord, asked_for, check_sweep_name, records, swept_keys
 
 console = PlainConsole()
 

@@ -12,7 +12,7 @@ import sentencepiece
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
-from asr.error_text import first_line
+from asr.errors import first_line
 from asr.text.normalize import collapse_spaces
 from asr.text.vocabulary import (
     BLANK_ID,
@@ -197,10 +197,10 @@ def own_tokenizer(model: bytes) -> SubwordTokenizer:
         ValueError: it is no such model.
     """
     spec = _parsed(model)
-    of_text = [one for one in spec.pieces if one.type != KINDS.CONTROL and one.piece not in SPECIAL_PIECES]
-    unknown = [one for one in spec.pieces if one.type == KINDS.UNKNOWN]
+    of_text = [piece for piece in spec.pieces if piece.type != KINDS.CONTROL and piece.piece not in SPECIAL_PIECES]
+    unknown = [piece for piece in spec.pieces if piece.type == KINDS.UNKNOWN]
     blank = KINDS(piece=SPECIAL_PIECES[BLANK_ID], type=KINDS.CONTROL)
-    return _rebuilt(spec, [blank, *unknown, *(one for one in of_text if one.type != KINDS.UNKNOWN)])
+    return _rebuilt(spec, [blank, *unknown, *(piece for piece in of_text if piece.type != KINDS.UNKNOWN)])
 
 
 def _parsed(model: bytes) -> Any:

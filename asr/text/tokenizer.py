@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from asr.nested import is_within
+from asr.plain_data import trusted
 from asr.safe_io import named_path
 from asr.text.character import CharacterTokenizer
 from asr.text.subword import SubwordTokenizer, own_tokenizer
 from asr.text.vocabulary import UNKNOWN_ID, TokenizerState
-from asr.trust import trusted
 
 MAX_UNKNOWN = 0.05  # share of characters
 
@@ -131,7 +131,7 @@ def tokenizer_from_state(state: Mapping[str, Any]) -> Tokenizer:
         return _FROM_STATE[kind](state)
     module, _, name = kind.rpartition(".")
     if module and is_within(module, trusted()):
-        own: Tokenizer = getattr(importlib.import_module(module), name).from_state(state)
-        return own
+        tokenizer: Tokenizer = getattr(importlib.import_module(module), name).from_state(state)
+        return tokenizer
     known = ", ".join(sorted(_FROM_STATE))
     raise ValueError(f"tokenizer state: kind {kind!r} is neither {known} nor of a package in trust=[mypkg]")

@@ -47,10 +47,6 @@ def is_switched_off() -> bool:
     return disabled or (os.environ.get("WANDB_MODE") or settings().mode) == "disabled"
 
 
-def _may_be_online() -> bool:
-    return settings().mode != "offline" and has_api_key()
-
-
 def chosen_mode(mode: Mode) -> Mode:
     """Return the mode that ``auto`` stands for: of WANDB_MODE or ``wandb offline``, else online if there is a key.
 
@@ -62,7 +58,9 @@ def chosen_mode(mode: Mode) -> Mode:
             raise ValueError(
                 "wandb is switched off by WANDB_MODE, WANDB_DISABLED or its settings; choose logger=csv, or unset that"
             )
-        named = os.environ.get("WANDB_MODE") or ("online" if _may_be_online() else "offline")
+        named = os.environ.get("WANDB_MODE") or (
+            "online" if settings().mode != "offline" and has_api_key() else "offline"
+        )
         if named not in MODES:
             raise ValueError(f"WANDB_MODE must be online, offline or disabled, given {named[:40]!r}")
         mode = MODES[named]

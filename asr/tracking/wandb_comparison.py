@@ -10,8 +10,8 @@ from typing import Any
 import wandb
 
 from asr.compare.result import Comparison, Difference, SetComparison
-from asr.error_text import first_line
-from asr.option_types import Tag, Text
+from asr.errors import first_line
+from asr.options import Tag, Text
 from asr.tracking.wandb_access import Mode, chosen_mode, default_project
 
 COLUMNS = (
@@ -74,23 +74,25 @@ def log_comparison(
         ) from error
     media = {".png": lambda path: wandb.Image(str(path)), ".html": lambda path: wandb.Html(str(path))}
     shown = {path.stem: media[path.suffix](path) for path in files if path.suffix in media}
-    run.log({**{f"{found.name}/table": _table(found) for found in comparison.sets}, **shown})
+    run.log({**{f"{test_set.name}/table": _table(test_set) for test_set in comparison.sets}, **shown})
     run.summary.update({f"{s.name}/{row.system}/wer": row.wer_mean for s in comparison.sets for row in s.rows})
     run_folder = Path(run.dir).parent
     run.finish()
     return None if online else f"wandb sync {run_folder}"
 
 
-def _table(found: SetComparison) -> wandb.Table:
+def _table(test_set: SetComparison) -> wandb.Table:
     rows = []
-    for row in found.rows:
+    for row in test_set.rows:
         means = row.wer_mean, row.wer_mean_of_all, row.wer_sd
-        own = (row.system, len(row.seeds), row.reliability.num_runs, *means, row.low, row.high, row.scope)
-        values = (*own, *_cells(row.to_best), *_cells(row.to_baseline))
+        of_system = (row.system, len(row.seeds), row.reliability.num_runs, *means, row.low, row.high, row.scope)
+        values = (*of_system, *_cells(row.to_best), *_cells(row.to_baseline))
         # JSON has no NaN or infinity
         rows.append([None if isinstance(value, float) and not math.isfinite(value) else value for value in values])
     return wandb.Table(columns=list(COLUMNS), data=rows, allow_mixed_types=True)
 
 
-def _cells(found: Difference | None) -> tuple[Any, ...]:
-    return (None,) * 5 if found is None else (found.mean, found.low, found.high, found.p_adjusted, found.verdict)
+def _cells(difference: Difference | None) -> tuple[Any, ...]:
+    if difference is None:
+        return (None,) * 5
+    return difference.mean, difference.low, difference.high, difference.p_adjusted, difference.verdict

@@ -16,11 +16,11 @@ import wandb
 from lightning.pytorch.loggers import WandbLogger
 
 from asr.console import PlainConsole
-from asr.error_text import first_line
+from asr.errors import first_line
 from asr.evaluation.metrics_csv import best_dev_wer
 from asr.evaluation.wer import ScoredUtterance
 from asr.nested import at
-from asr.option_types import Tag, Text
+from asr.options import Tag, Text
 from asr.safe_io import write_whole
 from asr.tracking.wandb_access import Mode, chosen_mode, default_project, refuse_unwritable_folders
 
@@ -57,10 +57,10 @@ def _run_id(run_dir: Path, given: str | None = None) -> str:
     path = run_dir / "wandb_id"
     if not path.exists():
         write_whole(path, given or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4))
-    found = path.read_text(encoding="utf-8")
-    if not RUN_ID.fullmatch(found):
-        raise ValueError(f"{path} holds {found[:40]!r}, not the id of a wandb run; remove it to begin another")
-    return found
+    run_id = path.read_text(encoding="utf-8")
+    if not RUN_ID.fullmatch(run_id):
+        raise ValueError(f"{path} holds {run_id[:40]!r}, not the id of a wandb run; remove it to begin another")
+    return run_id
 
 
 class WandbTracking(WandbLogger):
@@ -97,8 +97,8 @@ class WandbTracking(WandbLogger):
         name = run_dir.name if at(config, "sweep", "name") else "/".join(run_dir.parts[-2:])
         usual = {"WANDB_NAME": ("name", name), "WANDB_JOB_TYPE": ("job_type", "train")}
         given = dict(default for variable, default in usual.items() if not os.environ.get(variable)) | given
-        own = wandb.Settings(silent=True, console="off")
-        own.update_from_settings(wandb.Settings(**dict(given.pop("settings", {}))))
+        settings = wandb.Settings(silent=True, console="off")
+        settings.update_from_settings(wandb.Settings(**dict(given.pop("settings", {}))))
         run_id = _run_id(run_dir, given.pop("id", None) or given.pop("version", None))
         super().__init__(
             # a resumed run continues its wandb run
@@ -109,7 +109,7 @@ class WandbTracking(WandbLogger):
             tags=list(tags) or None,
             mode=mode,
             config=dict(config),
-            settings=own,
+            settings=settings,
             **given,
         )
         # Lightning (2.6) always passes the first, and a sweep has the others: wandb would warn about them
@@ -157,9 +157,10 @@ class WandbTracking(WandbLogger):
         """
         columns: list[str | int] = ["update", "id", "reference", "hypothesis", "errors", *(["audio"] if audio else [])]
         table = wandb.Table(columns=columns)
-        for one in samples:
-            row = [step, one.utterance.id, one.utterance.reference, one.utterance.hypothesis, one.words.errors]
-            heard = audio.get(one.utterance.id)
+        for sample in samples:
+            utterance = sample.utterance
+            row = [step, utterance.id, utterance.reference, utterance.hypothesis, sample.words.errors]
+            heard = audio.get(utterance.id)
             sound = None if heard is None else wandb.Audio(heard, sample_rate=rate_hz)
             table.add_data(*row, *([sound] if audio else []))
         self.experiment.log({f"{name}/samples": table})

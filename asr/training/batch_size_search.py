@@ -17,15 +17,17 @@ from typing import Any
 import lightning.pytorch as pl
 import numpy as np
 import torch
+from rich.table import Table
 from torch.utils.data import DataLoader
 
-from asr import devices
 from asr.data.loading.batch import Batch
 from asr.data.loading.dataset import SpeechDataset
 from asr.data.loading.sampling import DurationBucketSampler
-from asr.error_text import is_out_of_memory
+from asr.errors import is_out_of_memory
+from asr.models import devices
 from asr.training.module import TrainingModule
 
+FAR = 2.0  # a proposal of more than this times what was measured must be measured itself
 USABLE = 0.9  # share of the memory: allocators leave gaps, and other batches may need more than those measured
 STATUS = Path("/proc/self/status")
 MEMINFO = Path("/proc/meminfo")
@@ -124,8 +126,8 @@ def _left_in_container() -> int:
         with contextlib.suppress(OSError, ValueError, KeyError):
             folder = Path(limit).parent
             stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            most, now = int(Path(limit).read_text()), int((folder / used).read_text())
-            return most - now + int(stat[cached])
+            limit_bytes, used_bytes = int(Path(limit).read_text()), int((folder / used).read_text())
+            return limit_bytes - used_bytes + int(stat[cached])
     return 2**63 - 1
 
 
@@ -201,6 +203,43 @@ class BatchSizeSearch:
         limit = max(0.0, min(bucket.limit_s(usable) for bucket in self.buckets))
         return limit if limit == math.inf else math.floor(limit) if limit >= 10 else math.floor(10 * limit) / 10
 
+    def table(self) -> Table:
+        """Return what was measured, a row for each bucket."""
+        table = Table(show_edge=False, pad_edge=False)
+        for column in ("utterances", "longest s", "counted s", "peak MB", "s per update"):
+            table.add_column(column, justify="right")
+        for bucket in self.buckets:
+            whole = bucket.sizes[-1]
+            peak = "does not fit" if whole.peak is None else f"{whole.peak / 2**20:.0f}"
+            seconds = "" if math.isnan(whole.seconds) else f"{whole.seconds:.3f}"
+            table.add_row(str(whole.num_cuts), f"{whole.longest_s:.1f}", f"{whole.counted_s:.1f}", peak, seconds)
+        return table
+
+    def conclusions(self, now_s: float) -> list[str]:
+        """Return what follows from it, as sentences; ``now_s`` is the present ``data.batch.max_duration_s``."""
+        base = max(bucket.base for bucket in self.buckets) / 2**20
+        lines = [
+            f"measured on {self.device}: {self.available / 2**20:.0f} MB for this process, {100 * USABLE:.0f} % of it "
+            f"to be used; weights, gradients and optimizer take {base:.0f} MB"
+        ]
+        proposed = self.proposed_s
+        if proposed == math.inf:
+            again = f"memory did not grow measurably: raise data.batch.max_duration_s (now {now_s:g}) and search again"
+            return [*lines, again]
+        if proposed == 0:
+            smaller = "choose a smaller encoder, or lower data.limits.max_duration_s"
+            return [*lines, f"not even the smallest micro-batch fits: {smaller}"]
+        lines.append(f"proposed: data.batch.max_duration_s={proposed:g} (now {now_s:g}), the largest that fits")
+        longest = max(size.counted_s / size.num_cuts for bucket in self.buckets for size in bucket.sizes)
+        if proposed < longest:
+            limit = "lower data.limits.max_duration_s"
+            lines.append(f"the longest utterances count {longest:.1f} s each, and do not fit: {limit}")
+        if proposed > FAR * max(size.counted_s for bucket in self.buckets for size in bucket.sizes):
+            lines.append("that is far beyond what was measured: search again with it before you train with it")
+        if proposed > now_s:
+            lines.append("larger micro-batches make larger, and fewer, updates: another learning rate may suit them")
+        return lines
+
 
 class _Probe(pl.Callback):
     """Measures every update."""
@@ -254,9 +293,9 @@ def search_batch_size(
                 raise ValueError(f"find_batch_size: {name} cannot be read: {reason}; put it back")
             probe = _run(copy.deepcopy(module), batches, make_trainer, memory)  # updates would change the weights
             updates = [[i for i, num in enumerate(nums) if num == size and i > 0] for size in sizes]
-            found = [_at(sampler, numbers[:size], probe, at) for size, at in zip(sizes, updates, strict=True)]
-            num_fitting = sum(size.peak is not None for size in found)
-            buckets.append(Bucket(max(probe.bases[1:2] or probe.bases), tuple(found[: num_fitting + 1])))
+            measured = [_at(sampler, numbers[:size], probe, at) for size, at in zip(sizes, updates, strict=True)]
+            num_fitting = sum(size.peak is not None for size in measured)
+            buckets.append(Bucket(max(probe.bases[1:2] or probe.bases), tuple(measured[: num_fitting + 1])))
     return BatchSizeSearch(memory.name, memory.available, reserved, tuple(buckets))
 
 

@@ -67,7 +67,7 @@ class CapturedDDPStrategy(DDPStrategy):
 
 
 def at_once(tensors: Sequence[Tensor], collective: Callable[[Tensor], Any]) -> None:
-    """Apply a collective operation in place, once for all tensors of a dtype."""
+    """Apply a collective operation in place to tensors (…), once for all of a dtype."""
     for dtype in dict.fromkeys(x.dtype for x in tensors):  # in the same order on all ranks
         alike = [x for x in tensors if x.dtype == dtype]
         flat = _flatten_dense_tensors(alike)

@@ -45,7 +45,8 @@ class CompiledEncoder(pl.Callback):
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Put the layers back."""
         assert isinstance(pl_module, TrainingModule)
-        restore_layers(pl_module.recognizer.encoder)
+        for module in pl_module.recognizer.encoder.modules():
+            vars(module).pop("forward", None)
 
 
 def compile_layers(encoder: nn.Module) -> None:
@@ -63,12 +64,6 @@ def compile_layers(encoder: nn.Module) -> None:
     compiled = torch.compile(_apply, dynamic=True, backend=BACKEND)
     for layer in layers:
         vars(layer)["forward"] = partial(_forward, layer, compiled)
-
-
-def restore_layers(encoder: nn.Module) -> None:
-    """Undo `compile_layers`."""
-    for module in encoder.modules():
-        vars(module).pop("forward", None)
 
 
 def _apply(layer: nn.Module, *args: Any) -> Any:

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from asr import devices
 from asr.console import console
+from asr.models import devices
 from asr.training.captured_update import CapturedUpdate, naming_capture
 from asr.training.module import TrainingModule
 from asr.training.supports_found_inf import SupportsFoundInf, members_of
@@ -154,7 +154,16 @@ class CapturedForward:
     def encode_layers(
         self, features: Tensor, num_frames: Tensor, numbers: Collection[int]
     ) -> tuple[list[Tensor], Tensor]:
-        """Do the same for inner layers and the last, as the encoder's ``encode_layers`` does."""
+        """Encode as the encoder's ``encode_layers`` does.
+
+        Args:
+            features: (B, T, F).
+            num_frames: (B,) int64 valid frames.
+            numbers: of inner layers, from 1.
+
+        Returns:
+            Encodings (B, T', D) of the inner layers and the last, and their valid lengths (B,).
+        """
         if self._places() != self.places:
             self._begin()
         if not self.encoder.training or not torch.is_grad_enabled() or not self.parameters:
@@ -181,21 +190,21 @@ class CapturedForward:
         # a replay overwrites what the backward pass of the replay before it still needs
         if self.is_pending:
             return self._compute(features, num_frames, numbers)
-        found = self.passes.use(key)
-        if found is None:
+        captured = self.passes.use(key)
+        if captured is None:
             # kernels are chosen, and libraries prepared, in a pass that is not captured
             layers, lengths = self._compute(features, num_frames, numbers)
             self.passes[key] = [torch.empty_like(x, device="meta") for x in (*layers, lengths)]
             return layers, lengths
-        if not isinstance(found, Pass):
+        if not isinstance(captured, Pass):
             if not _has_room():
                 return self._compute(features, num_frames, numbers)
             with naming_capture():
-                found = self.passes[key] = self._captured(features, num_frames, numbers, *found)
-        found.features.copy_(features)
-        found.num_frames.copy_(num_frames)
+                captured = self.passes[key] = self._captured(features, num_frames, numbers, *captured)
+        captured.features.copy_(features)
+        captured.num_frames.copy_(num_frames)
         self.is_pending = True
-        return list(_Replay.apply(self.anchor, self, found)), found.lengths
+        return list(_Replay.apply(self.anchor, self, captured)), captured.lengths
 
     def _captured(self, features: Tensor, num_frames: Tensor, numbers: Collection[int], *like: Tensor) -> Pass:
         features, num_frames = self._kept("features", features), self._kept("num_frames", num_frames)
@@ -214,8 +223,8 @@ class CapturedForward:
         torch.clear_autocast_cache()
         # backward passes are outside of autocast
         with torch.cuda.graph(backward, **options), torch.autocast("cuda", enabled=False):
-            found = torch.autograd.grad(encoded, self.parameters, gradients, allow_unused=True)
-            of_parameters = zip(self.parameters, self.gradients, found, strict=True)
+            of_pass = torch.autograd.grad(encoded, self.parameters, gradients, allow_unused=True)
+            of_parameters = zip(self.parameters, self.gradients, of_pass, strict=True)
             used = [(parameter, total, new) for parameter, total, new in of_parameters if new is not None]
             torch._foreach_add_([total for _, total, _ in used], [new for *_, new in used])
         pairs = [(parameter, total) for parameter, total, _ in used]
@@ -280,10 +289,10 @@ class CudaGraphs(pl.Callback):
                     if self.updates:
                         member.run_updates_by(CapturedUpdate(member, pl_module.captured_encoder))
                         self.optimizers.append(member)
-        what = "passes of the encoder" + (" and updates of the optimizer" if self.optimizers else "")
+        replayed = "passes of the encoder" + (" and updates of the optimizer" if self.optimizers else "")
         if trainer.is_global_zero:
             console.print_line(
-                f"{trainer.precision}; {what} are replayed from CUDA graphs (trainer.capture=false turns that off)"
+                f"{trainer.precision}; {replayed} are replayed from CUDA graphs (trainer.capture=false turns that off)"
             )
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 
-from asr import devices
 from asr.data.loading.batch import Batch
-from asr.errors import explaining_lost_peers, explaining_lost_workers, explaining_out_of_memory
+from asr.data.loading.loader import explaining_lost_workers
+from asr.errors import explaining_out_of_memory
+from asr.models import devices
+from asr.training.callbacks.checkpoint_callback import DurableCheckpointIO
 from asr.training.checkpoints.loading import LoadedCheckpoint
 from asr.training.cuda_graphs import CudaGraphs
 from asr.training.module import TrainingModule
+from asr.training.processes import explaining_lost_peers
 
 
 def fit(
@@ -24,6 +27,10 @@ def fit(
     Raises:
         RunFailed: training cannot continue.
     """
+    if checkpoint is not None:
+        assert checkpoint.state, "the checkpoint was read to decode with"
+        trainer.strategy.checkpoint_io = DurableCheckpointIO({**checkpoint.state})
+        checkpoint.state.clear()  # twice the memory, otherwise, for the whole training
     captures = any(isinstance(callback, CudaGraphs) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     with (
         explaining_out_of_memory(lambda: when_training(module.current_batch, captures)),
@@ -31,7 +38,6 @@ def fit(
         explaining_lost_peers(),
     ):
         try:
-            # weights_only: Lightning reads the checkpoint again, and must not run code in it
             trainer.fit(module, data, ckpt_path=None if checkpoint is None else checkpoint.path, weights_only=True)
         except SystemExit as left:
             # after a Ctrl-C Lightning (2.6) exits with code 1 and tells only a log that is silenced here
@@ -68,8 +74,8 @@ def when_training(batch: Batch | None, captures: bool = False) -> str:
     )
 
 
-def why_early(trainer: pl.Trainer) -> str:
-    """Return which callback has stopped a run, and when; empty if all updates are done."""
+def early_stop_reason(trainer: pl.Trainer) -> str:
+    """Return which callback stopped the run, and at which update; empty if all updates are done."""
     if trainer.global_step >= trainer.max_steps:
         return ""
     reasons = []
@@ -79,5 +85,5 @@ def why_early(trainer: pl.Trainer) -> str:
             reasons.append("the duration of the callback Timer is over")
         elif isinstance(callback, EarlyStopping) and callback.stopping_reason_message:
             reasons.append(f"by the callback EarlyStopping: {callback.stopping_reason_message}")
-    why = "; ".join(reasons) or "a callback asked for it"
-    return f"stopped at update {trainer.global_step} of {trainer.max_steps}: {why}"
+    reason = "; ".join(reasons) or "a callback asked for it"
+    return f"stopped at update {trainer.global_step} of {trainer.max_steps}: {reason}"

@@ -39,17 +39,17 @@ class TensorMatch:
 
 
 def match_tensors(
-    own: Mapping[str, Tensor], given: Mapping[str, Tensor], of_vocabulary: Collection[str]
+    model_state: Mapping[str, Tensor], given: Mapping[str, Tensor], of_vocabulary: Collection[str]
 ) -> list[TensorMatch]:
     """Compare the tensors of both models.
 
     Args:
-        own: weights of the new model, whose values are not read.
+        model_state: weights of the new model, whose values are not read.
         given: weights of the source.
         of_vocabulary: names of tensors whose rows mean other tokens than in the source.
     """
-    found = []
-    for name, tensor in own.items():
+    matches = []
+    for name, tensor in model_state.items():
         shape, there = tuple(tensor.shape), given.get(name)
         if there is None:
             reason = "not in the source"
@@ -59,11 +59,13 @@ def match_tensors(
             reason = f"{OTHER_SHAPE} {list(there.shape)}"
         else:
             reason = ""
-        found.append(TensorMatch(name, shape, NEW if reason else TAKEN, reason))
-    found += [
-        TensorMatch(name, tuple(given[name].shape), LEFT, "not in the new model") for name in given if name not in own
+        matches.append(TensorMatch(name, shape, NEW if reason else TAKEN, reason))
+    matches += [
+        TensorMatch(name, tuple(given[name].shape), LEFT, "not in the new model")
+        for name in given
+        if name not in model_state
     ]
-    return found
+    return matches
 
 
 def take(model: nn.Module, given: Mapping[str, Tensor], decided: Iterable[TensorMatch]) -> None:

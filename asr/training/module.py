@@ -16,17 +16,17 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from asr import devices
 from asr.data.loading.batch import Batch
 from asr.data.seeding import seed_for
 from asr.decoding.hypothesis import Decoder
 from asr.errors import Diverged, RunFailed
 from asr.evaluation.wer import Score, Unit, Utterance, score
 from asr.inference.decode import UnscoredText, decode_encodings
+from asr.models import devices
 from asr.models.heads.protocols import Losses
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
-from asr.training.changed_updates import ChangedUpdates, small_parameters
+from asr.training.changed_updates import small_parameters
 from asr.training.closures import calls_closure, compute_gradients_first
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.loop_counters import ends_update, number_logged_update
@@ -101,7 +101,6 @@ class TrainingModule(pl.LightningModule):
         self.in_backward: GradientsInBackward | None = None
         self.all_parameters: list[nn.Parameter] = []  # parameters() walks through all modules each time
         self.captured_encoder: Any = None  # encodes in training, in the place of the encoder
-        self.changed_updates: ChangedUpdates | None = None  # since the checkpoint that the run continues from
 
     def build_updates(self) -> tuple[Optimizer, LRScheduler]:
         """Return a new optimizer of the recognizer's parameters, and its schedule."""
@@ -124,10 +123,12 @@ class TrainingModule(pl.LightningModule):
     def on_train_start(self) -> None:
         """Go to where gradients are taken: a checkpoint leaves the weights for evaluation in the recognizer."""
         go_to_training_point(self.trainer.optimizers)
-        self.look()  # callbacks find counts from the first update on
+        self.sync_guard()  # callbacks find counts from the first update on
         self.found_inf, members = None, members_of(self.trainer.optimizers[0])
         # a gradient scaler asks the device about every update
-        if self._scaler is None and all(isinstance(one, SupportsFoundInf) and one.capturable for one in members):
+        if self._scaler is None and all(
+            isinstance(member, SupportsFoundInf) and member.capturable for member in members
+        ):
             self.found_inf = torch.zeros((), device=self.device)
             for member in members:
                 member.found_inf = self.found_inf  # type: ignore[attr-defined]
@@ -145,18 +146,18 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         """Return the sum of the losses of a micro-batch, in nats."""
         self.current_batch = batch
-        self.unreadable.see(batch)
+        self.unreadable.record(batch)
         self.sums = self.sums.plus(num_unreadable=len(batch.skipped))
         if len(batch) == 0:
             # DDP waits for the gradients of every parameter: without this term the other ranks would hang
             return torch.stack([0.0 * p.sum() for p in self.parameters() if p.requires_grad]).sum()
-        self.recognizer.set_batch_count(self.nominal_audio.read(self.global_step, self.update_s()))
+        self.recognizer.set_batch_count(self.nominal_audio.read(self.global_step, self.max_audio_per_update_s()))
         # a function of the batch: a resumed run draws the same masks although no generator is saved
         devices.seed(seed_for("dropout", batch.seed), self.device)
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
         given = batch.features, batch.num_frames, batch.tokens, batch.num_tokens
         losses = self.recognizer.losses(*given, generator, self.captured_encoder)
-        self.guard.see(batch.ids, losses)
+        self.guard.record(batch.ids, losses)
         loss = losses.total.sum()
         self.sums = self.sums.plus(
             loss=loss.detach(),
@@ -173,7 +174,7 @@ class TrainingModule(pl.LightningModule):
         parts = torch.stack([losses.parts[name].detach().sum() for name in self.recognizer.head.loss_names])
         return {"num_tokens": batch.num_tokens.where(losses.feasible, 0).sum(), "parts": parts}
 
-    def update_s(self) -> float:
+    def max_audio_per_update_s(self) -> float:
         """Return how many seconds of audio an update may hold at most, on all ranks."""
         return self.trainer.accumulate_grad_batches * self.trainer.world_size * self.max_duration_s
 
@@ -184,8 +185,8 @@ class TrainingModule(pl.LightningModule):
             self.trainer.should_stop = True
         connector = self.trainer._logger_connector
         is_logged = ends_update(self.trainer) and connector.should_update_logs
-        if is_logged or len(self.guard.made) >= self.guard.max_consecutive_skips:
-            self.look()
+        if is_logged or len(self.guard.pending) >= self.guard.max_consecutive_skips:
+            self.sync_guard()
         if is_logged:
             connector.log_metrics(self.numbers)
 
@@ -196,9 +197,6 @@ class TrainingModule(pl.LightningModule):
         """
         self.numbers |= {name: torch.as_tensor(number) for name, number in numbers.items()}
         self.trainer.callback_metrics.update(self.numbers)
-
-    def _gradients(self) -> list[Tensor]:
-        return [parameter.grad for parameter in self.all_parameters if parameter.grad is not None]
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         """Update, or skip the whole step: with zero gradients an optimizer would still move, and count the step."""
@@ -211,7 +209,7 @@ class TrainingModule(pl.LightningModule):
         Where optimizers can do so on the device, the host looks only at logged updates; otherwise it looks now, and
         waits.
         """
-        gradients = self._gradients()
+        gradients = [parameter.grad for parameter in self.all_parameters if parameter.grad is not None]
         norm = get_total_norm(gradients) if self.in_backward is None else self.in_backward.end(self.global_step)
         # all ranks should have the same gradients; they must decide the same, or DDP would wait forever
         local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), UpdateSums()
@@ -239,17 +237,17 @@ class TrainingModule(pl.LightningModule):
         self.guard.end_update(self.global_step, self.current_epoch, counts)
         if self.found_inf is not None:
             self.found_inf.copy_(is_skipped)
-        elif self.look():
+        elif self.sync_guard():
             self._skip(optimizer)
 
-    def look(self) -> bool:
-        """Count and name what was left out since the last look; return whether the newest update was skipped.
+    def sync_guard(self) -> bool:
+        """Count and name what pending updates skipped; return whether the newest was skipped.
 
         Raises:
             Diverged: too many updates in a row were skipped.
             RunFailed: too much could not be read.
         """
-        is_skipped = self.guard.look(self.unreadable, self.global_rank)
+        is_skipped = self.guard.sync(self.unreadable, self.global_rank)
         self.log_update({"train/unreadable": float(self.unreadable.counts["total"]), **self.guard.metrics()})
         return is_skipped
 
@@ -273,8 +271,8 @@ class TrainingModule(pl.LightningModule):
 
     def on_validation_start(self) -> None:
         """Go to where the recognizer is to be evaluated."""
-        if self.guard.made:
-            self.look()
+        if self.guard.pending:
+            self.sync_guard()
         number_logged_update(self.trainer)  # a resumed run may begin with a validation
         go_to_evaluation_point(self.trainer.optimizers)
 
@@ -289,25 +287,25 @@ class TrainingModule(pl.LightningModule):
             Diverged: the scores of the model are not finite.
         """
         name = self.dev_names[dataloader_idx]  # which Lightning does not pass if there is only one loader
-        self.unreadable.see(batch)
+        self.unreadable.record(batch)
         self.current_batch = batch
         try:
-            found = self._decode_with_loss(name, batch) if len(batch) else []
+            utterances = self._decode_with_loss(name, batch) if len(batch) else []
         except UnscoredText as error:
             raise Diverged(
                 f"the model has diverged: in the validation of update {self.trainer.global_step} its scores are not "
                 "finite; lower optimizer.lr, or warm up longer, and start a new run; earlier checkpoints are unchanged"
             ) from error
-        self.decoded[name].extend(found)
+        self.decoded[name].extend(utterances)
         self.num_unread[name] += len(batch.skipped)
 
     @torch.inference_mode()
     def _decode_with_loss(self, name: str, batch: Batch) -> list[Utterance]:
         layers, num_frames = self.recognizer.encode_layers(batch.features, batch.num_frames)
-        found = decode_encodings(self.recognizer, self.decoder, self.tokenizer, batch, layers[-1], num_frames)
+        utterances = decode_encodings(self.recognizer, self.decoder, self.tokenizer, batch, layers[-1], num_frames)
         losses = self.recognizer.losses_of(layers, num_frames, batch.tokens, batch.num_tokens)
         self.dev_sums[name] = self.dev_sums[name].plus(loss=losses.total.sum(), **self._token_sums(batch, losses))
-        return found
+        return utterances
 
     def on_validation_epoch_end(self) -> None:
         """Log loss and error rates of each development set, and the mean WER, which selects the best checkpoint.
@@ -345,7 +343,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_train_end(self) -> None:
         """Fail if no utterance of the whole run could be read."""
-        self.look()
+        self.sync_guard()
         if self.found_inf is not None:
             for member in members_of(self.trainer.optimizers[0]):
                 member.found_inf = None  # type: ignore[attr-defined]
@@ -353,20 +351,20 @@ class TrainingModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what decoding needs beside the weights, and the counts of this module."""
-        self.look()
+        self.sync_guard()
         checkpoint["werdict"] = dict(self.extra_state)
         checkpoint["guard"] = self.guard.state_dict()
         checkpoint["unreadable"] = self.unreadable.state_dict()
-        checkpoint["nominal_audio"] = self.nominal_audio.state_dict(self.update_s())
+        checkpoint["nominal_audio"] = self.nominal_audio.state_dict(self.max_audio_per_update_s())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the counts."""
-        if self.changed_updates is not None:
-            self.changed_updates.carry_into(checkpoint, self.recognizer.named_parameters())
         for callback in self.trainer.early_stopping_callbacks:
             # Lightning (2.6) would restore the patience that the run was started with
             if callback.state_key in checkpoint["callbacks"]:
                 checkpoint["callbacks"][callback.state_key]["patience"] = callback.patience
         self.guard.load_state_dict(checkpoint["guard"])
         self.unreadable.load_state_dict(checkpoint["unreadable"])
-        self.nominal_audio.load_state_dict(checkpoint["nominal_audio"], checkpoint["global_step"], self.update_s())
+        self.nominal_audio.load_state_dict(
+            checkpoint["nominal_audio"], checkpoint["global_step"], self.max_audio_per_update_s()
+        )

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from asr import devices
 from asr.console import console
 from asr.errors import Diverged, RunFailed
+from asr.models import devices
 from asr.models.heads.protocols import Losses
 from asr.training.unreadable import UnreadableCuts
 
@@ -23,31 +23,31 @@ class SkippedUpdate(Exception):
 
 
 class MicroBatch(NamedTuple):
-    """What may have to be named of a micro-batch: utterances, their losses (B,), and which are too short (B,)."""
+    """What messages name of a micro-batch: ids, losses (B,), and a bool (B,) for too short utterances."""
 
     ids: tuple[str, ...]
     losses: Tensor
     too_short: Tensor
 
 
-class MadeUpdate(NamedTuple):
-    """An update that the host has not looked at.
+class PendingUpdate(NamedTuple):
+    """An update whose counts the host has not read.
 
     Attributes:
         update: its number.
-        epoch: that it belongs to.
-        counts: (4,) how many utterances were unreadable, read, and too short, on all ranks; 1 if it is skipped.
-        seen: its micro-batches in this process.
+        epoch: its epoch.
+        counts: (4,) unreadable, read and too short utterances on all ranks; then 1 if the update is skipped, else 0.
+        micro_batches: of this rank.
     """
 
     update: int
     epoch: int
     counts: Tensor
-    seen: list[MicroBatch]
+    micro_batches: list[MicroBatch]
 
 
 class NonfiniteGuard:
-    """Counts and names what was left out of the updates of a run.
+    """Counts and names the updates and utterances that a run skipped.
 
     Its counts come from sums over all ranks, so every rank counts alike. Each rank names its own utterances.
 
@@ -58,51 +58,57 @@ class NonfiniteGuard:
     def __init__(self, max_consecutive_skips: int = MAX_CONSECUTIVE_SKIPS) -> None:
         self.max_consecutive_skips = max_consecutive_skips
         self.counts = {"skipped_updates": 0, "consecutive_skips": 0, "too_short": 0}
-        self.seen, self.made = list[MicroBatch](), list[MadeUpdate]()
+        self.micro_batches, self.pending = list[MicroBatch](), list[PendingUpdate]()
         self.named: set[str] = set()  # not in checkpoints: a resumed run names them again
 
-    def see(self, ids: tuple[str, ...], losses: Losses) -> None:
-        """Remember a micro-batch until the end of its update."""
+    def record(self, ids: tuple[str, ...], losses: Losses) -> None:
+        """Keep a micro-batch until the end of its update."""
         # with a graph they would keep its memory
-        self.seen.append(MicroBatch(ids, losses.total.detach(), ~losses.feasible))
+        self.micro_batches.append(MicroBatch(ids, losses.total.detach(), ~losses.feasible))
 
     def end_update(self, update: int, epoch: int, counts: Tensor) -> None:
-        """Remember an update until the next look; see `MadeUpdate`."""
-        self.made.append(MadeUpdate(update, epoch, counts, self.seen))
-        self.seen = []
-
-    def look(self, unreadable: UnreadableCuts, rank: int = 0) -> bool:
-        """Count and name what was left out since the last look; return whether the newest update was skipped.
+        """Keep an update until the next `sync`.
 
         Args:
-            unreadable: counts what could not be read.
+            update: its number.
+            epoch: its epoch.
+            counts: (4,), see `PendingUpdate`.
+        """
+        self.pending.append(PendingUpdate(update, epoch, counts, self.micro_batches))
+        self.micro_batches = []
+
+    def sync(self, unreadable: UnreadableCuts, rank: int = 0) -> bool:
+        """Read the counts of pending updates, name what they skipped; return whether the newest was skipped.
+
+        Args:
+            unreadable: receives the counts of unreadable utterances.
             rank: number of this process.
 
         Raises:
             Diverged: too many updates in a row were not finite.
             RunFailed: too much could not be read.
         """
-        made, self.made, is_skipped = self.made, [], False
+        pending, self.pending, is_skipped = self.pending, [], False
         # waits for the device
-        rows = devices.to_host(torch.stack([one.counts for one in made])) if made else []
-        for one, (num_unreadable, num_utterances, num_too_short, skips) in zip(made, rows, strict=True):
-            unreadable.end_update(one.epoch, int(num_unreadable), int(num_utterances))
-            self._name_too_short(int(num_too_short), one.seen)
+        rows = devices.to_host(torch.stack([update.counts for update in pending])) if pending else []
+        for update, (num_unreadable, num_utterances, num_too_short, skips) in zip(pending, rows, strict=True):
+            unreadable.end_update(update.epoch, int(num_unreadable), int(num_utterances))
+            self._name_too_short(int(num_too_short), update.micro_batches)
             is_skipped = bool(skips)
             if not is_skipped:
                 self.counts["consecutive_skips"] = 0
             elif num_utterances:
-                self._end_nonfinite_update(one, rank)
+                self._end_nonfinite_update(update, rank)
             else:
-                self._end_empty_update(one.update)
+                self._end_empty_update(update.update)
         return is_skipped
 
-    def _name_too_short(self, num: int, seen: Iterable[MicroBatch]) -> None:
+    def _name_too_short(self, num: int, micro_batches: Iterable[MicroBatch]) -> None:
         # reading a tensor waits for the device: only if there is something to print
         if not num:
             return
         self.counts["too_short"] += num
-        short = {cut for batch in seen for cut, is_short in _pairs(batch.ids, batch.too_short) if is_short}
+        short = {cut for batch in micro_batches for cut, is_short in _pairs(batch.ids, batch.too_short) if is_short}
         for cut in sorted(short - self.named):
             console.print_line(
                 f"{cut} is too short for its transcript and cannot be learned from: more tokens than frames have "
@@ -110,34 +116,34 @@ class NonfiniteGuard:
             )
         self.named |= short
 
-    def _end_nonfinite_update(self, made: MadeUpdate, rank: int) -> None:
-        losses = {cut: loss for batch in made.seen for cut, loss in _pairs(batch.ids, batch.losses)}
+    def _end_nonfinite_update(self, pending: PendingUpdate, rank: int) -> None:
+        losses = {cut: loss for batch in pending.micro_batches for cut, loss in _pairs(batch.ids, batch.losses)}
         bad = [f"{cut} ({loss})" for cut, loss in losses.items() if not math.isfinite(loss)]
-        why = f"the loss is not finite for {', '.join(bad)}" if bad else "its losses here are finite, its gradients not"
-        if self._is_last_straw(made.update, f"{why}; utterances of rank {rank}: {', '.join(losses)}"):
+        reason = f"the loss is not finite for {', '.join(bad)}" if bad else "gradients are not finite"
+        if self._skips_too_many(pending.update, reason, f"; utterances of rank {rank}: {', '.join(losses)}"):
             raise Diverged(
                 f"the loss or the gradients of {self.max_consecutive_skips} updates in a row were not finite, the last "
-                f"at update {made.update}; lower optimizer.lr, train with trainer.precision=32-true, or look at the "
+                f"at update {pending.update}; lower optimizer.lr, train with trainer.precision=32-true, or look at the "
                 "utterances named above"
             )
 
     def _end_empty_update(self, update: int) -> None:
         """Count an update without a single readable utterance on any rank."""
-        if self._is_last_straw(update, "none of its utterances could be read"):
+        if self._skips_too_many(update, "none of its utterances could be read"):
             raise RunFailed(
                 f"{self.max_consecutive_skips} updates in a row were skipped, the last because nothing could be read"
             )
 
-    def _is_last_straw(self, update: int, why: str) -> bool:
-        """Count and name a skipped update; return whether there are too many in a row."""
+    def _skips_too_many(self, update: int, reason: str, utterances: str = "") -> bool:
+        """Count and name a skipped update; return whether too many were skipped in a row."""
         self.counts["skipped_updates"] += 1
         self.counts["consecutive_skips"] += 1
-        in_a_row, num = self.counts["consecutive_skips"], self.counts["skipped_updates"]
-        console.print_line(f"update {update} is skipped, {in_a_row} in a row, {num} in all; {why}")
-        return in_a_row >= self.max_consecutive_skips
+        consecutive, total = self.counts["consecutive_skips"], self.counts["skipped_updates"]
+        console.print_line(f"skipped update {update}: {reason} ({consecutive} consecutive, {total} total){utterances}")
+        return consecutive >= self.max_consecutive_skips
 
     def metrics(self) -> dict[str, float]:
-        """Return what was left out since the start of the run."""
+        """Return the numbers of skipped updates and too short utterances since the start of the run."""
         return {f"train/{name}": float(self.counts[name]) for name in ("skipped_updates", "too_short")}
 
     def state_dict(self) -> dict[str, Any]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 import torch.distributed as dist
+
+from asr.errors import PeerLost
+
+# what gloo reports in a process whose peer has ended: torch (2.13) has no type for it
+GLOO = "gloo/transport"
 
 T = TypeVar("T")
 
@@ -17,7 +23,7 @@ def is_started_as_rank(trainer: pl.Trainer) -> bool:
     return environment is not None and environment.creates_processes_externally
 
 
-def agree(trainer: pl.Trainer, make: Callable[[], T]) -> T:
+def broadcast_object(trainer: pl.Trainer, make: Callable[[], T]) -> T:
     """Call ``make`` in the first process, and return its result in every process."""
     if trainer.world_size == 1:
         return make()
@@ -34,3 +40,24 @@ def gather(mine: T) -> list[T]:
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, mine)
     return parts
+
+
+@contextlib.contextmanager
+def explaining_lost_peers() -> Iterator[None]:
+    """Turn an error about the connection to another process of a run into one line: it is the end of that one.
+
+    Raises:
+        PeerLost: the connection was lost, and nothing else was wrong here before.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        first: BaseException = error
+        while first.__context__ is not None:
+            first = first.__context__
+        if not isinstance(first, dist.DistError) and not (isinstance(first, RuntimeError) and GLOO in str(first)):
+            raise
+        raise PeerLost(
+            "the connection to another process of this run was lost: it has ended, and has printed why unless it was "
+            "killed, or its machine is gone"
+        ) from error

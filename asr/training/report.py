@@ -111,14 +111,18 @@ def report_run(
             notes.append(note)
             console.print("with the language model of the transcripts:")
         results = decoding(best, notes, run_dir / "decode")
-        for name, found in results.items():
-            log_samples(loggers, f"test/{name}", found.score, best.update, sets[name])
+        for name, result in results.items():
+            log_samples(loggers, f"test/{name}", result.score, best.update, sets[name])
         for name, score in module.scores.items():  # of the last validation, this time with audio
             log_samples(loggers, f"val/{name}", score, module.trainer.global_step, prepared.cuts(name))
         examples = augmented_features(module.recognizer, data), token_alignments(module.recognizer, data)
-        test, minutes = _numbers(results), _minutes(training, cost)
+        test = _numbers(results)
+        # since the start of the run, as far as they were measured
+        minutes = round((cost.get("training_seconds") or training["seconds"]) / 60, 2)
         _log_summary(loggers, {**_tracked(test), "num_parameters": _size(module), "minutes": minutes})
-        _log_checkpoint(loggers, best)
+        for logger in loggers:
+            if hasattr(logger, "log_checkpoint"):
+                logger.log_checkpoint(best.path, best.update)
         outcome |= {"test": test, "notes": notes, **_origin(best), "weights_asked_for": weights}
         for which in others if sets else ():
             checkpoint, missing = _checkpoint(run_dir, which, weights)
@@ -131,7 +135,7 @@ def report_run(
             outcome.setdefault("other_weights", {})[which] = {"test": numbers, **_origin(checkpoint)}
         outcome |= {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
         _write(run_dir, module, prepared, outcome)
-        scores = {name: found.score for name, found in results.items()} or module.scores
+        scores = {name: result.score for name, result in results.items()} or module.scores
         sets |= {name: prepared.cuts(name) for name in module.scores}
         lines = _headlines(module, results, best, config, outcome.get("without_lm", {}))
         facts = run_facts(run_dir, config, recipe, module, prepared.splits, minutes, provenance())
@@ -183,11 +187,6 @@ def _size(module: TrainingModule) -> int:
     return sum(p.numel() for p in module.recognizer.parameters())
 
 
-def _minutes(training: Mapping[str, float], cost: Mapping[str, float | int | None]) -> float:
-    """Return the minutes of training since the start of the run, as far as they were measured."""
-    return round((cost.get("training_seconds") or training["seconds"]) / 60, 2)
-
-
 def _headlines(
     module: TrainingModule,
     results: Mapping[str, Evaluated],
@@ -198,13 +197,13 @@ def _headlines(
     """Return lines about the test sets, else about the development sets, and about the weights."""
     with_lm = ", with a language model" if without_lm or at(config, "decoder", "lm") is not None else ""
     tested = []
-    for name, found in results.items():
-        tested.append(f"{name}{with_lm}: {headline(found.score, found.interval)}")
+    for name, result in results.items():
+        tested.append(f"{name}{with_lm}: {headline(result.score, result.interval)}")
         if name in without_lm:
             rate = f"{RATE_NAMES[module.unit]} {percent(without_lm[name]['wer'])} %"
             tested.append(f"{name}, without it: {rate} ({type(module.decoder).__name__})")
     scores = module.scores.items()
-    on_dev = [f"{name}: {one.rate_name} {percent(one.wer)} % in the last validation" for name, one in scores]
+    on_dev = [f"{name}: {score.rate_name} {percent(score.wer)} % in the last validation" for name, score in scores]
     return [
         *(tested or on_dev),
         f"weights: {best.described}, of {best.path.name} after update {best.update}",
@@ -223,8 +222,8 @@ def _checkpoint(run_dir: Path, which: str, weights: str) -> tuple[LoadedCheckpoi
     if not missing:
         return choose_weights(checkpoint, kind), ""
     asked = "decode=average" if which == "average" else f"weights={kind}"
-    what = f"{checkpoint.path.name} of update {checkpoint.update}"
-    return checkpoint, f"{asked} was asked for, but {what} has none: {missing}"
+    description = f"{checkpoint.path.name} of update {checkpoint.update}"
+    return checkpoint, f"{asked} was asked for, but {description} has none: {missing}"
 
 
 def _warned(note: str) -> str:
@@ -234,8 +233,8 @@ def _warned(note: str) -> str:
 
 def _numbers(results: Mapping[str, Evaluated]) -> dict[str, dict[str, Any]]:
     return {
-        name: {**summary(found.score, found.interval), "real_time_factor": found.real_time_factor}
-        for name, found in results.items()
+        name: {**summary(result.score, result.interval), "real_time_factor": result.real_time_factor}
+        for name, result in results.items()
     }
 
 
@@ -255,12 +254,6 @@ def _tracked(test: Mapping[str, Mapping[str, Any]], prefix: str = "") -> dict[st
         for key, short in TRACKED.items()
         if result[key] is not None
     }
-
-
-def _log_checkpoint(loggers: Sequence[Any], best: LoadedCheckpoint) -> None:
-    for logger in loggers:
-        if hasattr(logger, "log_checkpoint"):
-            logger.log_checkpoint(best.path, best.update)
 
 
 def _log_summary(loggers: Sequence[Any], numbers: Mapping[str, float]) -> None:
@@ -294,7 +287,7 @@ class Stopwatch:
 
     def read(self) -> dict[str, float]:
         """Return ``seconds`` and ``cpu_seconds``."""
-        passed = (now - start for now, start in zip(self._now(), self.start, strict=True))
+        passed = (value - start for value, start in zip(self._now(), self.start, strict=True))
         return {name: round(seconds, 1) for name, seconds in zip(("seconds", "cpu_seconds"), passed, strict=True)}
 
 
@@ -309,7 +302,7 @@ def peak_memory_mb() -> dict[str, float]:
 def provenance() -> dict[str, Any]:
     """Return what produced a result: versions, machine, command line, git commit."""
     # a run whose logger is not wandb does not need it installed; the first that Python finds is the one that it imports
-    installed = {name: [found.version for found in distributions(name=name)] for name in PACKAGES}
+    installed = {name: [distribution.version for distribution in distributions(name=name)] for name in PACKAGES}
     return {
         "python": platform.python_version(),
         "versions": {name: versions[0] for name, versions in installed.items() if versions},

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from asr import devices
+from asr.models import devices
 
 SPAN = 0.25  # a mean since the older mark covers at least this share of all updates
 CPU = torch.device("cpu")

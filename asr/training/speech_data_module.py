@@ -14,7 +14,7 @@ from asr.data.loading.dataset import Perturb, SpeechDataset
 from asr.data.loading.loader import EvaluationLoader, Workers, load_batches
 from asr.data.loading.sampling import DurationBucketSampler
 from asr.data.preparation.prepared import PreparedData
-from asr.subprocesses import is_first_process
+from asr.processes import is_first_process
 
 
 class SpeechDataModule(pl.LightningDataModule):

@@ -9,8 +9,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from asr import devices
 from asr.errors import Diverged
+from asr.models import devices
 
 
 @runtime_checkable

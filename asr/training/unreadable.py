@@ -25,7 +25,7 @@ class UnreadableCuts:
         self.named: dict[str, str] = {}
         self.num_utterances = 0  # that could not be read on any rank since the process began, once training has ended
 
-    def see(self, batch: Batch) -> None:
+    def record(self, batch: Batch) -> None:
         """Print the utterances of a micro-batch of this rank that could not be read, each one once."""
         for cut, reason in batch.skipped:
             if cut not in self.named:

@@ -78,8 +78,8 @@ def _mean(path: Path, averages: RunningAverages, since: int | None) -> tuple[dic
     earlier = load_checkpoint(others[since]).averages if since in others else None
     same_start = earlier is not None and earlier.start_update == averages.start_update
     if earlier is None or not same_start or earlier.num_averaged >= averages.num_averaged:
-        found = {averages.start_update, mark.update, *others}
-        allowed = sorted(update for update in found if averages.start_update <= update < averages.update)
+        updates = {averages.start_update, mark.update, *others}
+        allowed = sorted(update for update in updates if averages.start_update <= update < averages.update)
         raise ValueError(
             f"average_since={since}: {path} has no earlier checkpoint of that update beside it; allowed: "
             f"{', '.join(map(str, allowed))}, or null for {mark.update}"

@@ -33,7 +33,7 @@ def prepare_aishell(output_dir: Path, *, source: str | None = None, num_jobs: in
     for split in SPLITS:
         splits[split], unusable = manifests_of(split, clips[split], "zh", num_jobs)
         dropped += unusable
-    sizes = {split: len(found) for split, found in clips.items()}
+    sizes = {split: len(of_split) for split, of_split in clips.items()}
     return Corpus(splits, dropped, tuple(_notes(sizes, num_silent)))
 
 

@@ -47,7 +47,7 @@ def prepare_an4(
     for utterance in utterances:
         splits["dev" if utterance.speaker in dev else utterance.split].append(utterance)
     return Corpus(
-        {name: _manifests(name, found, output_dir / "features") for name, found in splits.items()},
+        {name: _manifests(name, of_split, output_dir / "features") for name, of_split in splits.items()},
         notes=tuple(_notes(utterances, dev)),
     )
 
@@ -67,9 +67,9 @@ def _notes(utterances: Sequence[Utterance], dev: set[str]) -> Iterator[str]:
     yield "real human speech as 13 cepstra per frame, without audio; official test set, of speakers found nowhere else"
     yield f"dev is the training speakers {', '.join(sorted(dev))}, who are not trained on"
     for split, expected in NUM_UTTERANCES.items():
-        found = sum(utterance.split == split for utterance in utterances)
-        if found != expected:
-            yield f"{found} utterances of {split} instead of AN4's {expected}: not comparable with others' results"
+        num_read = sum(utterance.split == split for utterance in utterances)
+        if num_read != expected:
+            yield f"{num_read} utterances of {split} instead of AN4's {expected}: not comparable with others' results"
 
 
 def _manifests(split: str, utterances: Sequence[Utterance], folder: Path) -> Manifests:

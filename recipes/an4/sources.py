@@ -62,8 +62,8 @@ def find_utterances(source: str, work: Path) -> list[Utterance]:
             f"{source}: the cepstra of AN4 are not there; expected {INDEX} beside {MATRIX}, or the folders etc and "
             f"feat of {HOME}"
         )
-    found = _from_index(indexes[0]) if indexes else _from_sphinx(lists[0].parent.parent)
-    return sorted(found, key=lambda utterance: utterance.id)
+    utterances = _from_index(indexes[0]) if indexes else _from_sphinx(lists[0].parent.parent)
+    return sorted(utterances, key=lambda utterance: utterance.id)
 
 
 def source_files(folder: Path) -> Iterator[Path]:
@@ -99,8 +99,8 @@ def _from_sphinx(folder: Path) -> Iterator[Utterance]:
 
 
 def _transcripts(path: Path) -> dict[str, str]:
-    found = (match for line in _lines(path) if (match := TRANSCRIPT.fullmatch(line)))
-    return {match[2]: match[1].strip().lower() for match in found}
+    matches = (match for line in _lines(path) if (match := TRANSCRIPT.fullmatch(line)))
+    return {match[2]: match[1].strip().lower() for match in matches}
 
 
 def _lines(path: Path) -> list[str]:

@@ -50,10 +50,12 @@ def prepare_commonvoice(
     for split in HELD_OUT:
         rows[split], unusable = read_table(folder, split, split)
         dropped += unusable
-    rows["train"], left_out, unusable = _training_rows(folder, train, [row for found in rows.values() for row in found])
+    rows["train"], left_out, unusable = _training_rows(
+        folder, train, [row for of_split in rows.values() for row in of_split]
+    )
     splits: dict[str, Manifests] = {}
-    for split, found in rows.items():
-        clips = [Clip(row.clip, row.audio, row.sentence, row.speaker) for row in found]
+    for split, of_split in rows.items():
+        clips = [Clip(row.clip, row.audio, row.sentence, row.speaker) for row in of_split]
         splits[split], unread = manifests_of(split, clips, folder.name, num_jobs)
         unusable += unread
     return Corpus(splits, [*dropped, *unusable], tuple(_notes(folder, train, left_out)))

@@ -51,10 +51,10 @@ def find_language(source: str, language: str | None, work: Path) -> Path:
         ValueError: there is no such folder, or there are several.
     """
     folder = unpacked(named_path(source), work).resolve()  # whose name may be the language
-    found = [place for place in _places(folder) if (place / "test.tsv").is_file()]
-    fitting = [place for place in found if language in (None, place.name)]
+    folders = [place for place in _places(folder) if (place / "test.tsv").is_file()]
+    fitting = [place for place in folders if language in (None, place.name)]
     if len(fitting) != 1:
-        there = ", ".join(sorted(place.name for place in found)) or "none, no folder with test.tsv"
+        there = ", ".join(sorted(place.name for place in folders)) or "none, no folder with test.tsv"
         wanted = "is needed, because there is not one alone" if language is None else f"{language!r} is not there once"
         raise ValueError(f"{source}: data.prepare.language {wanted}; the languages of Common Voice there are: {there}")
     return fitting[0]

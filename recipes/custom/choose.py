@@ -19,7 +19,7 @@ FEW_HOURS = 0.5
 FEW_SPEAKERS = 5
 
 
-def choose_custom(facts: CorpusFacts, own: Budget) -> Iterator[Choice | Advice]:
+def choose_custom(facts: CorpusFacts, budget: Budget) -> Iterator[Choice | Advice]:
     """Yield choices and advice for a corpus, from the budget that the recipe has for a small one."""
     if facts.rate_hz is not None and facts.rate_hz <= NARROW_HZ:
         yield Choice("data.sampling_rate_hz", NARROW_HZ, "no audio has more")
@@ -32,7 +32,7 @@ def choose_custom(facts: CorpusFacts, own: Budget) -> Iterator[Choice | Advice]:
     if facts.fast_characters_hz > FAST_CHARACTERS_HZ:
         reason = f"up to {facts.fast_characters_hz:.0f} characters per second, pauses included"
         yield Choice("encoder.subsampling_factor", 2, reason)
-    yield from _budget(facts.hours, own)
+    yield from _budget(facts.hours, budget)
     if facts.hours < FEW_HOURS:
         yield Advice(
             f"{60 * facts.hours:.2g} minutes of training audio are few: most words occur rarely or never. More "
@@ -46,13 +46,13 @@ def choose_custom(facts: CorpusFacts, own: Budget) -> Iterator[Choice | Advice]:
         )
 
 
-def _budget(hours: float, own: Budget) -> Iterator[Choice]:
+def _budget(hours: float, budget: Budget) -> Iterator[Choice]:
     """Yield the updates and their length: first a few more, then longer ones, then many more."""
     reason = f"{hours:.1f} hours of training audio"
     times = max(1.0, hours / SHORT_HOURS)
     longer = min(LONGEST, times)  # which take less time per second of audio than more of them
     more = min(MORE_UPDATES, max(1.0, hours / SMALL_HOURS)) * times / longer
     if longer > 1:
-        yield Choice("data.batch.max_duration_s", round(own.batch_s * longer), reason)
+        yield Choice("data.batch.max_duration_s", round(budget.batch_s * longer), reason)
     if more > 1:
-        yield Choice("trainer.max_steps", min(MOST_UPDATES, 100 * round(own.updates * more / 100)), reason)
+        yield Choice("trainer.max_steps", min(MOST_UPDATES, 100 * round(budget.updates * more / 100)), reason)

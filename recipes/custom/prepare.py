@@ -55,9 +55,9 @@ def prepare_custom(
         source, num_jobs=num_processes(num_jobs), columns=columns, audio_dir=output_dir / "audio"
     )
     _refuse_useless(source, imported)
-    segments = {split: list(found.supervisions) for split, found in imported.splits.items()}
+    segments = {split: list(of_split.supervisions) for split, of_split in imported.splits.items()}
     splits, notes = split_off(segments, {"test": test_fraction, "dev": dev_fraction}, seed)
-    speakers = {name: {segment.speaker for segment in found} - {None} for name, found in splits.items()}
+    speakers = {name: {segment.speaker for segment in of_split} - {None} for name, of_split in splits.items()}
     manifests = {}
     for name in sorted(splits):
         sources = _sources(imported, name)
@@ -78,19 +78,19 @@ def _refuse_useless(source: SourceOption, imported: ImportedManifests) -> None:
     for split in sorted({*imported.splits, *(item.split for item in imported.dropped)}) or [UNSPLIT]:
         if split not in imported.splits or not len(imported.splits[split].supervisions):
             reasons = [item.reason for item in imported.dropped if item.split == split][:3]
-            what = "nothing in it" if split == UNSPLIT else f"nothing of split {split!r}"
-            raise ValueError(f"{source}: {what} can be used; the first reasons: {reasons or 'it is empty'}")
+            nothing = "nothing in it" if split == UNSPLIT else f"nothing of split {split!r}"
+            raise ValueError(f"{source}: {nothing} can be used; the first reasons: {reasons or 'it is empty'}")
 
 
 def _sources(imported: ImportedManifests, split: str) -> dict[str, Source]:
     """Return the recordings or features that a split's segments may refer to; other splits may have the same ids."""
     origins = (split,) if split in imported.splits and split != "train" else ("train", UNSPLIT)
-    found: dict[str, Source] = {}
+    by_name: dict[str, Source] = {}
     for manifests in (imported.splits[origin] for origin in origins if origin in imported.splits):
         for name, source in manifests.sources().items():
-            if found.setdefault(name, source) != source:
+            if by_name.setdefault(name, source) != source:
                 raise ValueError(
                     f"recording {name!r} is described twice, differently, in the manifests of train and in those "
                     "without a split; give one of them another id"
                 )
-    return found
+    return by_name

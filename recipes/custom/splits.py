@@ -89,7 +89,7 @@ def split_off(
     Raises:
         ValueError: there are too few segments.
     """
-    splits = {name: list(found) for name, found in segments.items() if name not in (UNSPLIT, "train")}
+    splits = {name: list(of_split) for name, of_split in segments.items() if name not in (UNSPLIT, "train")}
     left = [*segments.get("train", []), *segments.get(UNSPLIT, [])]
     missing = [kind for kind in fractions if not any(name.startswith(kind) for name in splits)]
     if splits and not left:
@@ -110,13 +110,13 @@ def split_off(
         larger = _with_parts(split, speakers, seed)
         if split.duration_s < LEAST * split.target_s or (larger.shows_much and not split.shows_much):
             made[kind] = larger
-            taken = {one.id for one in larger.segments}
+            taken = {utterance.id for utterance in larger.segments}
             for name in larger.parts:
-                speakers[name] = [one for one in speakers[name] if one.id not in taken]
+                speakers[name] = [utterance for utterance in speakers[name] if utterance.id not in taken]
     notes = [split.note(kind, num_speakers) for kind, split in made.items()]
-    splits |= {kind: sorted(split.segments, key=lambda one: one.id) for kind, split in made.items()}
-    held_out = {one.id for split in made.values() for one in split.segments}
-    return {"train": [one for one in left if one.id not in held_out], **splits}, notes
+    splits |= {kind: sorted(split.segments, key=lambda utterance: utterance.id) for kind, split in made.items()}
+    held_out = {utterance.id for split in made.values() for utterance in split.segments}
+    return {"train": [utterance for utterance in left if utterance.id not in held_out], **splits}, notes
 
 
 def _take_speakers(split: HeldOut, speakers: Speakers, most: int, seed: int) -> None:
@@ -131,20 +131,27 @@ def _take_speakers(split: HeldOut, speakers: Speakers, most: int, seed: int) -> 
 def _with_parts(split: HeldOut, speakers: Speakers, seed: int) -> HeldOut:
     """Return a split with utterances of the largest speaker, and of all who have half as much, until it is enough."""
     split = replace(split, segments=[*split.segments], parts=set())
-    fitting = {name: [one for one in own if split.fits([one])] for name, own in speakers.items()}
-    sizes_s = {name: _seconds(own) for name, own in fitting.items()}
-    pool = [one for name, own in fitting.items() if sizes_s[name] >= max(sizes_s.values()) / 2 for one in own]
+    fitting = {name: [segment for segment in segments if split.fits([segment])] for name, segments in speakers.items()}
+    sizes_s = {name: _seconds(segments) for name, segments in fitting.items()}
+    pool = [
+        segment
+        for name, segments in fitting.items()
+        if sizes_s[name] >= max(sizes_s.values()) / 2
+        for segment in segments
+    ]
     # where long utterances are few, training needs most of the others
     for index in random_order(len(pool), "parts", seed)[: max(1, len(pool) // 3)]:
         if not split.is_enough and split.fits([pool[index]]):
             split.take([pool[index]])
             split.parts.add(pool[index].speaker)
     if not split.segments:
-        shortest = min((one for own in speakers.values() for one in own), key=lambda one: one.duration)
+        shortest = min(
+            (segment for segments in speakers.values() for segment in segments), key=lambda segment: segment.duration
+        )
         split.take([shortest])
         split.parts.add(shortest.speaker)
     return split
 
 
 def _seconds(segments: Iterable[SupervisionSegment]) -> float:
-    return sum(one.duration for one in segments)
+    return sum(segment.duration for segment in segments)

@@ -47,13 +47,15 @@ def prepare_librispeech(
     _refuse_incomplete(source, name, folders)
     read = {part: read_part("train" if part in train else part, folder) for part, folder in folders.items()}
     clips: dict[str, list[Clip]] = {"train": [clip for part in train for clip in read[part][0]]}
-    clips |= {part: found for part, (found, _) in read.items() if part not in train}
+    clips |= {part: part_clips for part, (part_clips, _) in read.items() if part not in train}
     splits: dict[str, Manifests] = {}
     dropped: list[Dropped] = [item for _, items in read.values() for item in items]
-    for split, found in clips.items():
-        splits[split], unusable = manifests_of(split, found, "en", num_jobs)
+    for split, part_clips in clips.items():
+        splits[split], unusable = manifests_of(split, part_clips, "en", num_jobs)
         dropped += unusable
-    return Corpus(splits, dropped, tuple(_notes(name, {part: len(found) for part, (found, _) in read.items()})))
+    return Corpus(
+        splits, dropped, tuple(_notes(name, {part: len(part_clips) for part, (part_clips, _) in read.items()}))
+    )
 
 
 def _refuse_incomplete(source: str | None, subsets: str, folders: Mapping[str, Path]) -> None:

@@ -55,12 +55,12 @@ def fetch_parts(names: Sequence[str], work: Path) -> dict[str, Path]:
     Raises:
         ValueError: a download failed, or is not what it should be.
     """
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for name in names:
         part = PARTS[name]
         folder = fetched(f"{URL}/{part.resource}/{name}.tar.gz", work, part.checksum)
-        found |= _folders(folder, [name])
-    return found
+        folders |= _folders(folder, [name])
+    return folders
 
 
 def find_parts(source: str, names: Sequence[str], work: Path) -> dict[str, Path]:
@@ -75,12 +75,12 @@ def find_parts(source: str, names: Sequence[str], work: Path) -> dict[str, Path]
         ValueError: the source does not exist, or an archive in it is refused.
     """
     folder = unpacked(named_path(source), work)
-    found = _folders(folder, names)
+    folders = _folders(folder, names)
     archives = _archives(folder)
     for name in names:
-        if name not in found and name in archives:
-            found |= _folders(unpacked(archives[name], work), [name])
-    return found
+        if name not in folders and name in archives:
+            folders |= _folders(unpacked(archives[name], work), [name])
+    return folders
 
 
 def source_files(folder: Path) -> Iterator[Path]:
@@ -121,9 +121,9 @@ def read_part(split: str, part: Path) -> tuple[list[Clip], list[Dropped]]:
     """
     clips, dropped = [], []
     for chapter, transcript in _chapters(part):
-        found = list(_transcripts(transcript)) if transcript.is_file() else []
-        clips += found
-        known = {clip.id for clip in found}
+        chapter_clips = list(_transcripts(transcript)) if transcript.is_file() else []
+        clips += chapter_clips
+        known = {clip.id for clip in chapter_clips}
         recorded = sorted(name.removesuffix(".flac") for name in os.listdir(chapter) if name.endswith(".flac"))
         dropped += [
             Dropped(split, name, f"no transcript: {transcript} has no line for it")

@@ -110,7 +110,7 @@ def _expand(name: str, rng: np.random.Generator) -> str:
     if name in CLASSES:
         return _draw(CLASSES[name], _frequencies(len(CLASSES[name])), rng)
     template = _draw(list(RULES[name]), list(RULES[name].values()), rng)
-    return re.sub(r"{(\w+)}", lambda found: _expand(found[1], rng), template)
+    return re.sub(r"{(\w+)}", lambda match: _expand(match[1], rng), template)
 
 
 @cache

@@ -15,8 +15,8 @@ from bench_steps import timed_ms
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from asr import devices
-from asr.error_text import is_out_of_memory
+from asr.errors import is_out_of_memory
+from asr.models import devices
 from asr.training.compiled_encoder import compile_layers
 from asr.training.cuda_graphs import CapturedForward
 from gpu_parts.capture import median_ms, num_kernels

@@ -16,7 +16,6 @@ from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader
 
 import optim
-from asr import devices
 from asr.config.build import build_all
 from asr.config.trainer import build_trainer
 from asr.data.loading.batch import Batch
@@ -24,6 +23,7 @@ from asr.data.seeding import seed_for
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.features.global_norm import GlobalNorm
 from asr.features.specaugment import SpecAugment
+from asr.models import devices
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
 from asr.text.character import CharacterTokenizerTrainer

@@ -3,7 +3,7 @@
 import json
 import os
 
-from asr.commands.align import _file_name
+from asr.inference.alignment_files import _file_name
 
 from .test_decoding_commands import audio_of
 

@@ -10,7 +10,7 @@ from asr.commands import compare as command
 from asr.config.help import CONFIGS
 from asr.config.schema import check_options
 from asr.errors import ConfigError
-from asr.sweeps.records import JobRecord
+from asr.sweeps.jobs import JobRecord
 from tests.commands.conftest import Workplace
 from tests.commands.wandb_file import read_wandb
 from tests.compare.run_folders import write_run, write_sweep
@@ -111,7 +111,7 @@ def test_wandb_gets_one_run_with_the_table_in_the_sweeps_group(workplace):
 def test_an_option_of_another_type_or_size_is_refused(options):
     config = OmegaConf.merge(OmegaConf.load(CONFIGS / "compare" / "compare.yaml"), {"sweep": "first", **options})
     with pytest.raises(ConfigError, match=next(iter(options))):
-        check_options("compare", config, CONFIGS / "compare")
+        check_options("compare", config)
 
 
 @pytest.mark.parametrize(

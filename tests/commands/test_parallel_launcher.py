@@ -13,7 +13,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
 from asr.errors import RunFailed
-from asr.signals import Terminated
+from asr.processes import Terminated
 from hydra_plugins.werdict_parallel_launcher import ParallelLauncher
 
 SLOW_S = 30.0

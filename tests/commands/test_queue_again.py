@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.signals import TRY_AGAIN
+from asr.processes import TRY_AGAIN
 from asr.sweeps.slurm import queue_again
 
 

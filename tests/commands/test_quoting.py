@@ -8,7 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from asr.config.command_line import expand_home, fill_keys, quote_non_ascii
 from asr.errors import ConfigError
-from asr.quoting import resume_command
+from asr.run_folder import resume_command
 
 
 @pytest.mark.parametrize(

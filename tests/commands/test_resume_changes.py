@@ -84,7 +84,7 @@ def test_an_option_that_was_changed_is_that_of_the_restored_optimizer(small_run,
     assert twice == pytest.approx([*once[:3], *(2 * rate for rate in once[3:])])
 
 
-def test_an_edited_config_is_resumed_only_with_the_values_that_were_accepted(small_run, tmp_path):
+def test_an_edited_config_is_resumed_only_with_values_that_were_accepted_as_sentences_too(small_run, tmp_path):
     folder = small_run.interrupted(tmp_path / "run")
     config, accepted = folder / "config.yaml", folder / "accepted.yaml"
     config.write_text(config.read_text().replace("weight_decay: 0.01", "weight_decay: 0.5"))
@@ -96,7 +96,7 @@ def test_an_edited_config_is_resumed_only_with_the_values_that_were_accepted(sma
         assert read_yaml(accepted) == wrong
     accepted.write_text(yaml.safe_dump([change, "seed: 1 in the run, 2 now"]))
     assert [group["weight_decay"] for group in groups_after(small_run, folder)] == [0.0, 0.5]
-    assert read_yaml(accepted) == [change]
+    assert read_yaml(accepted) == [{"key": "optimizer.weight_decay", "before": 0.01, "now": 0.5}]
 
 
 def test_what_was_accepted_stays_so_until_a_checkpoint_knows_it(small_run, tmp_path):

@@ -9,8 +9,10 @@ import pytest
 import soundfile
 from omegaconf import OmegaConf
 
-from asr.commands.stream import _from_file, _Listener, run
+from asr.commands.stream import run
+from asr.data.packets import packets_of_file
 from asr.errors import ConfigError, RunFailed
+from asr.inference.stream_listener import StreamListener
 from asr.inference.streaming import Partial
 
 
@@ -84,7 +86,7 @@ def test_a_word_that_comes_only_at_the_end_is_the_first(capsys):
         def finish(self):
             return Partial("yes", True)
 
-    _Listener(Late(), 8000).listen(iter([np.zeros(4000, np.float32)] * 3))
+    StreamListener(Late(), 8000).listen(iter([np.zeros(4000, np.float32)] * 3))
     printed = capsys.readouterr()
     assert printed.out == "yes\n"
     assert "first word after 1.50 s of audio" in " ".join(printed.err.split())
@@ -104,4 +106,4 @@ def test_a_file_that_breaks_off_while_it_is_read_is_named(tmp_path):
     whole = (tmp_path / "a.flac").read_bytes()
     (tmp_path / "a.flac").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(RunFailed, match=r"audio: .*a\.flac"):
-        list(_from_file(file, 1600, at_own_pace=False))
+        list(packets_of_file(file, 1600, at_own_pace=False))

@@ -13,8 +13,7 @@ import pytest
 from asr.config.command_line import name_sweep
 from asr.errors import ConfigError
 from asr.sweeps.gpus import VARIABLE, claimed_gpus
-from asr.sweeps.jobs import LONGEST_LABEL, check_sweep_name, job_name, swept_keys
-from asr.sweeps.records import RECORDS
+from asr.sweeps.jobs import LONGEST_LABEL, RECORDS, check_sweep_name, job_name, swept_keys
 
 CONFIG = {"seed": 1, "optimizer": {"lr": 0.1}, "data": {"dir": None}, "trainer": {"devices": 1}, "sweep": {"name": "a"}}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from asr.sweeps.records import records
+from asr.sweeps.jobs import records
 from tests.commands.conftest import TINY, Workplace
 from tests.commands.test_resume import data, last, losses, same_weights, start, wait_for_update
 

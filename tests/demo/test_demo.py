@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from asr.commands.demo import finish, listen
 from asr.config.build import part
 from asr.config.restore import recognizer_of
+from asr.inference.demo_page import finish, listen
 from asr.inference.streaming import StreamingRecognizer
 from asr.text.tokenizer import tokenizer_from_state
 from asr.training.checkpoints.loading import load_checkpoint

@@ -34,7 +34,7 @@ def test_a_run_is_resumed_without_its_source_and_not_with_another_version_of_it(
     words = ("train", "resume=run", "data.dir=other", "data.source=my.tsv")
     ended = programs.run(*words, cwd=folder)
     assert ended.code == 2, ended.printed
-    assert re.search(r"data: \w+/\w+ in the run, \w+/\w+ now", ended.printed), ended.printed
+    assert re.search(r"data: '\w+/\w+' in the run, '\w+/\w+' now", ended.printed), ended.printed
     assert {path: path.read_bytes() for path in (folder / "run").rglob("*") if path.is_file()} == before
     ended = programs.run(*words, "trainer.max_steps=9", "allow_changes=true", cwd=folder)
     assert ended.code == 0, ended.printed

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from asr.config.resume import saying_how_to_resume
-from asr.errors import PeerLost, explaining_lost_peers
-from asr.signals import TRY_AGAIN
+from asr.errors import PeerLost
+from asr.processes import TRY_AGAIN
+from asr.training.processes import explaining_lost_peers
 from tests.commands.test_resume import wait_for_update
 from tests.programs import Started
 from tests.small_runs import LONG
@@ -22,14 +23,6 @@ def pid_of_rank(rank: int, process: Started) -> int:
     """Return the process of a rank, which spare processes are named after."""
     words = ["pgrep", "-P", str(process.pid), "-x", f"rank {rank}"]
     return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-
-
-def wait_for_line(log: Path, line: str, process: Started) -> None:
-    deadline = time.monotonic() + 30
-    while line not in log.read_text():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
 
 
 def start(small_run, folder: Path, *words: str, **options) -> Started:
@@ -65,13 +58,28 @@ def test_a_lost_peer_is_not_said_to_have_printed_anything_and_the_run_can_be_res
 
 
 def test_processes_of_which_one_is_slow_to_save_are_waited_for(small_run, tmp_path):
-    process = start(small_run, tmp_path, *LONG, "run_dir=run", constants={"asr.commands.launcher.GRACE_S": 0.1})
+    process = start(small_run, tmp_path, *LONG, "run_dir=run")
     wait_for_update(tmp_path / "run", 2, process)
     slow = pid_of_rank(1, process)
     os.kill(slow, signal.SIGSTOP)
     process.send_signal(signal.SIGTERM)
-    wait_for_line(tmp_path / "log.txt", "asr-train: still waiting for 2 processes to save", process)
+    time.sleep(1)
+    assert process.poll() is None
     os.kill(slow, signal.SIGCONT)
     code, line = ended(process, tmp_path)
     assert code == TRY_AGAIN
     assert line.endswith(f"to resume: asr-train resume={tmp_path / 'run'}")
+
+
+def test_ranks_end_with_the_process_that_started_them(small_run, tmp_path):
+    words = (*LONG, f"data.dir={small_run.data_dir}", "trainer.devices=2", "run_dir=run")
+    process = small_run.programs.start("train", *words, cwd=tmp_path)
+    wait_for_update(tmp_path / "run", 1, process)
+    found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
+    children = found.stdout.split()
+    assert len(children) == 2
+    process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

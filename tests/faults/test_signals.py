@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from asr.signals import TRY_AGAIN, Terminated, end_if_asked
-from asr.sweeps.records import records
+from asr.processes import TRY_AGAIN, Terminated, signals_first
+from asr.sweeps.jobs import records
 from tests.commands.test_resume import wait_for_update
 from tests.faults.test_interrupts import start, wait_for_cpu
 from tests.programs import Started
@@ -62,18 +62,19 @@ def test_a_closed_terminal_and_a_limit_of_time_leave_a_checkpoint(small_run, tmp
 
 @pytest.mark.parametrize("asked", [Terminated(signal.SIGHUP, str), KeyboardInterrupt()], ids=["SIGHUP", "Ctrl-C"])
 def test_an_error_of_a_library_that_clears_away_hides_no_signal(asked):
-    try:
+    def fails_after() -> None:
         try:
             raise asked
         finally:
             raise TypeError("half made")
-    except TypeError as error:
-        with pytest.raises(type(asked)) as raised:
-            end_if_asked(error)
-        assert raised.value is asked
+
+    with pytest.raises(type(asked)) as raised, signals_first():
+        fails_after()
+    assert raised.value is asked
     one, other = ValueError("caused by the other"), ValueError("caused by the one")
     one.__cause__, other.__cause__ = other, one
-    end_if_asked(one)
+    with pytest.raises(ValueError, match="by the other"), signals_first():
+        raise one
 
 
 def test_a_signal_that_is_ignored_stays_ignored(small_run, tmp_path):

@@ -10,8 +10,8 @@ import time
 import pytest
 import torch
 
-from asr.data.loading.loader import Workers, load_batches
-from asr.errors import RunFailed, explaining_lost_workers
+from asr.data.loading.loader import Workers, explaining_lost_workers, load_batches
+from asr.errors import RunFailed
 
 
 def be_killed() -> None:
@@ -36,7 +36,7 @@ class Fails:
 
 @pytest.mark.parametrize(("harm", "advice"), [(be_killed, "lower data.workers"), (open_no_more_files, "ulimit -n")])
 def test_a_lost_worker_ends_reading_with_a_line(capfd, harm, advice):
-    with pytest.raises(RunFailed, match=f"a worker that reads data was lost: .*{advice}"), explaining_lost_workers():
+    with pytest.raises(RunFailed, match=f"a worker that reads data was lost.*{advice}"), explaining_lost_workers():
         for _ in load_batches(Fails(harm), range(1000), Workers(1, prefetch=1)):
             pass
     assert "Traceback" not in capfd.readouterr().err

@@ -17,7 +17,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from asr import devices
+from asr.models import devices
 from asr.training.captured_ddp import CapturedDDPStrategy
 
 META = torch.device("meta")

@@ -18,8 +18,8 @@ from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
 
 import optim
-from asr import devices
 from asr.data.loading.batch import Batch
+from asr.models import devices
 from asr.models.heads.transducer.with_ctc import TransducerCtcHead
 from asr.training.module import TrainingModule
 from tests.gpu.cuda_autocast import cuda_autocast

@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from asr import devices
+from asr.models import devices
 from asr.training import cuda_graphs
 from optim.engine.param_batch import ParamBatch
 

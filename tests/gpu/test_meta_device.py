@@ -36,7 +36,7 @@ NONE_DRAWN = [pytest.param(*pair.values, 0.999, id=pair.id) for pair in PAIRS]
 OPTIMIZERS = [file for file in FILES["optimizer"] if file.stem != "torch_adamw"]
 LOOKED_AT = ("soap", "psgd_kron", "sgd")  # at each update
 EVE = optim.grouped(partial(optim.Eve, lr=0.01, capturable=True))
-LOOKS = "NonfiniteGuard.look"
+SYNC = "NonfiniteGuard.sync"
 
 
 def readers_of(module: TrainingModule, *batches: Batch, accumulate: int = 1, **options: Any) -> list[str]:
@@ -59,7 +59,7 @@ def test_updates_of_two_micro_batches_stay_on_their_device_and_do_not_wait_for_i
     module = module_of(encoder, head, EVE)
     batches = batch(60, 44), batch(52, 61, 40, seed=1)
     # the last update is logged
-    assert readers_of(module, *batches, *batches, accumulate=2) == [LOOKS]
+    assert readers_of(module, *batches, *batches, accumulate=2) == [SYNC]
 
 
 @pytest.mark.parametrize("config", OPTIMIZERS, ids=lambda file: file.stem)
@@ -70,8 +70,8 @@ def test_no_step_of_an_optimizer_waits_for_its_device(config):
             optimizer.make_capturable()
         return optimizer
 
-    num_looks = 2 if config.stem in LOOKED_AT else 1
-    assert readers_of(tiny_module(make), batch_of(60, 44), batch_of(52, 61)) == [LOOKS] * num_looks
+    num_syncs = 2 if config.stem in LOOKED_AT else 1
+    assert readers_of(tiny_module(make), batch_of(60, 44), batch_of(52, 61)) == [SYNC] * num_syncs
 
 
 def test_callbacks_read_nothing_on_the_device():
@@ -79,22 +79,22 @@ def test_callbacks_read_nothing_on_the_device():
     flat.found["loss"], flat.trend.best, flat.trend.best_update = "stuck", 1.0, -1000
     batches = [batch_of(60, 44, seed=seed) for seed in range(3)]
     module = tiny_module(EVE)
-    assert readers_of(module, *batches, callbacks=callbacks) == ["describe_groups", LOOKS]  # rates
+    assert readers_of(module, *batches, callbacks=callbacks) == ["describe_groups", SYNC]  # rates
 
 
 @pytest.mark.parametrize(
-    ("make", "callbacks", "num_looks"),
+    ("make", "callbacks", "num_syncs"),
     [
         pytest.param(adamw, [], 3, id="adamw"),
         pytest.param(EVE, [], 1, id="eve"),
         pytest.param(optim.grouped(partial(optim.Eve, lr=0.01)), [CudaGraphs(any_encoder=True)], 1, id="captured"),
     ],
 )
-def test_ranks_send_each_other_nothing_that_is_on_a_cpu(monkeypatch, make, callbacks, num_looks):
+def test_ranks_send_each_other_nothing_that_is_on_a_cpu(monkeypatch, make, callbacks, num_syncs):
     monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 0)
     batches = batch_of(60, 44), unread("lost"), batch_of(52, 61)
     with meta_ranks(2, captures=bool(callbacks)) as strategy:
         options = {"strategy": strategy, "devices": 2, "use_distributed_sampler": False, "callbacks": callbacks}
         readers = readers_of(tiny_module(make), *batches, **options)
     # the second update has nothing to send but zeros
-    assert readers == [LOOKS] * num_looks
+    assert readers == [SYNC] * num_syncs

@@ -8,11 +8,11 @@ import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 
-from asr import devices
 from asr.decoding.ctc_greedy import CtcStream
 from asr.decoding.forced_alignment import align
 from asr.decoding.transducer_greedy import TransducerStream
 from asr.inference.decode import decode
+from asr.models import devices
 from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.streaming_encoder import StreamingZipformer
 from asr.models.heads.protocols import FrameScores, ScoresPaths, Transduces

@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck
 
-from asr import devices
+from asr.models import devices
 from asr.models.depthwise import depthwise_conv1d
 
 

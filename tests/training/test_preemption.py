@@ -10,7 +10,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 
-from asr.signals import TRY_AGAIN
+from asr.processes import TRY_AGAIN
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
 from asr.training.callbacks.preemption import Preempted, Preemption
 from tests.training.runs import Validated, names, run, same, state

@@ -35,15 +35,15 @@ def test_what_any_part_prints_during_a_run_never_stands_in_the_line_of_the_bar(m
     progress, trainer = TrainingProgress(), trainer_at(0, 1000)
     progress.on_train_start(trainer, None)
     StallWarning()._warn("loss", "stuck", "update 1: flat")
-    UnreadableCuts().see(SimpleNamespace(skipped=[("a", "missing audio")]))
+    UnreadableCuts().record(SimpleNamespace(skipped=[("a", "missing audio")]))
     guard = NonfiniteGuard()
     guard.end_update(2, 0, torch.tensor([1.0, 0.0, 0.0, 1.0]))
-    guard.look(UnreadableCuts())
+    guard.sync(UnreadableCuts())
     trainer.global_step = 500
     progress.on_validation_end(trainer, None)
     progress.on_exception(trainer, None)
     printed = terminal.getvalue()
-    for text in ("update 1: flat", "left out a: ", "update 2", "update 500/1000"):
+    for text in ("update 1: flat", "left out a: ", "skipped update 2", "update 500/1000"):
         assert f"\r\x1b[2K{text}" in printed
 
 

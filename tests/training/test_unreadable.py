@@ -40,7 +40,7 @@ def test_an_empty_update_moves_neither_weights_nor_optimizer(capsys):
     assert same(before, after)
     assert module.guard.counts["skipped_updates"] == 1
     assert module.unreadable.counts == {"total": 2, "epoch": 0, "in_epoch": 2, "learned": 1}
-    assert "update 1 is skipped, 1 in a row, 1 in all; none of its utterances could be read" in capsys.readouterr().out
+    assert "skipped update 1: none of its utterances could be read (1 consecutive, 1 total)" in capsys.readouterr().out
     assert seen[-1]["train/unreadable"] == 2
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import glob
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from asr.compare.inputs.run_files import SUMMARY, RunFiles, read_curves, read_run
 from asr.compare.inputs.run_warnings import warnings
 from asr.compare.inputs.runs import Cost, Inputs, Run, SetErrors
 from asr.compare.inputs.system_names import name_systems
+from asr.errors import ConfigError
 from asr.evaluation.formatting import count, shortlist
 from asr.nested import at
 
@@ -20,6 +22,34 @@ MEASURED = (
     "optimizer_share",
     "optimizer_state_bytes",
 )
+
+
+def find_run_folders(patterns: Iterable[str]) -> tuple[list[Path], list[str]]:
+    """Return the folders of runs that are named or matched, and the names of others.
+
+    Raises:
+        ConfigError: a pattern matches nothing, or there is no run.
+    """
+    found: list[Path] = []
+    for pattern in patterns:
+        matching = [Path(pattern)] if Path(pattern).exists() else [Path(path) for path in glob.glob(pattern)]
+        if not matching:
+            raise ConfigError(f"runs: {pattern!r} is not a run folder and matches none")
+        found += matching
+    folders = with_configs(found, f"runs: {', '.join(patterns)}: no run folder among them")
+    return folders, [path.name for path in found if path.resolve() not in folders]
+
+
+def with_configs(folders: Iterable[Path], complaint: str) -> list[Path]:
+    """Return the folders in which a run was started, each once.
+
+    Raises:
+        ConfigError: there is none, with the complaint in front.
+    """
+    kept = sorted({folder.resolve() for folder in folders if (folder / "config.yaml").is_file()})
+    if not kept:
+        raise ConfigError(f"{complaint}; a run folder contains config.yaml")
+    return kept
 
 
 def read_runs(folders: Sequence[Path], failed_folders: Collection[Path] = ()) -> Inputs:

@@ -10,7 +10,7 @@ from typing import Any
 from asr.compare.inputs.run_files import RunFiles
 from asr.evaluation.formatting import shortened, shortlist
 from asr.nested import at, flatten, is_within
-from asr.systems import WITHOUT_EFFECT
+from asr.options import has_effect
 
 MAX_VALUE = 40  # characters
 MAX_NAME = 200
@@ -51,7 +51,7 @@ def name_systems(runs: Sequence[RunFiles]) -> tuple[list[str], list[str]]:
 
 def concerns_system(key: str, run: RunFiles) -> bool:
     """Return whether an override of a key decides what system a run belongs to."""
-    if is_within(key, WITHOUT_EFFECT):  # also if the config lacks it, as after ~logger
+    if not has_effect(key):  # also if the config lacks it, as after ~logger
         return False
     configured = [one for one in flatten(run.config) if is_within(one, (key,))]
     # the config does not hold the choice of a group by itself, such as recipe=digits/transformer_ctc

@@ -91,8 +91,8 @@ class Acoustics:
         Raises:
             ValueError: a folder holds none, or cannot be searched.
         """
-        found = [folder.contents for folder in self.folders()]
-        return hashlib.blake2b(repr(found).encode(), digest_size=5).hexdigest() if any(found) else ""
+        contents = [folder.contents for folder in self.folders()]
+        return hashlib.blake2b(repr(contents).encode(), digest_size=5).hexdigest() if any(contents) else ""
 
     def check_files(self) -> None:
         """Check the files of noise and impulse responses.

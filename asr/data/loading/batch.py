@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asr import devices
 from asr.features.log_mel import LogMelFilterbank, LogMelOptions
 
 
@@ -52,7 +51,7 @@ class Batch:
     def __getstate__(self) -> dict[str, Any]:
         # a worker sends each tensor through a file and a connection of its own: lengths and tokens go as arrays instead
         tensors = {key: x for key, x in vars(self).items() if isinstance(x, Tensor)}
-        small = {k: x.numpy() for k, x in tensors.items() if x.dtype == torch.int64 and not devices.on_accelerator(x)}
+        small = {k: x.numpy() for k, x in tensors.items() if x.dtype == torch.int64 and x.device.type == "cpu"}
         return {**vars(self), **small}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

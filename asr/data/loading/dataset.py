@@ -18,11 +18,14 @@ from asr.data.features import Features, LogMel, cause, read_features, refuse_inf
 from asr.data.loading.batch import AudioBatch, Batch
 from asr.data.parallel import one_thread
 from asr.data.seeding import seed_for
-from asr.error_text import memory_error
-from asr.errors import WorkerLost, raise_if_out_of_resources, too_many_open_files
+from asr.errors import MORE_MEMORY, raise_if_out_of_resources
 from asr.text.tokenizer import Tokenizer
 
 Perturb = Callable[[Cut, random.Random], Cut]
+
+FEWER_WORKERS = (
+    "lower data.workers.num_workers or .prefetch (num_workers when decoding; 0 needs no worker), then resume the run"
+)
 
 
 class SpeechDataset(Dataset):
@@ -50,10 +53,7 @@ class SpeechDataset(Dataset):
                 with one_thread():
                     read.append((cut, self._read(cut, seed)))
             except Exception as error:  # a decoder may raise anything on a broken file
-                lacking = "out of memory" if memory_error(error) else "Too many open files"
-                if get_worker_info() is not None and (memory_error(error) or too_many_open_files(error)):
-                    raise WorkerLost(f"{lacking} while reading {cut.id}") from error
-                raise_if_out_of_resources(error, cut.id)
+                raise_if_out_of_resources(error, cut.id, FEWER_WORKERS if get_worker_info() else MORE_MEMORY)
                 skipped.append((cut.id, cause(error)))
         if self.features.on_device and read:
             return self._audio_batch(read, seed, tuple(skipped))

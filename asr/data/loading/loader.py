@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import multiprocessing.context
 import multiprocessing.queues
 import os
@@ -21,16 +23,18 @@ from torch.utils.data import DataLoader
 
 from asr.console import printable
 from asr.data.loading.batch import Batch
-from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.dataset import FEWER_WORKERS, SpeechDataset
 from asr.data.loading.sampling import DurationBucketSampler
-from asr.error_text import first_line
-from asr.errors import UnusableFile, WorkerLost
-from asr.signals import ENDING
-from asr.subprocesses import die_with_parent
+from asr.errors import RunFailed, first_line, too_many_open_files
+from asr.processes import ENDING, die_with_parent
 
 MOST_WORKERS = 8  # that are started without being asked for
 MAX_SOCKET_PATH = 107  # bytes, on Linux; workers send tensors through a socket
 CANNOT_SEND = 3  # exit code of a worker
+MORE_ROOM = (
+    "raise the limits of the shell (ulimit -n, the number of open files; ulimit -f, the size of a file), make room in "
+    f"/dev/shm, or {FEWER_WORKERS}"
+)
 SOCKET_NAME = "/pymp-12345678/listener-12345678"  # its name in TMPDIR, chosen by multiprocessing
 
 
@@ -71,10 +75,11 @@ def load_batches(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> It
     """Yield the batches of a plan: (seed, cuts) pairs in order.
 
     Raises:
-        WorkerLost: a worker cannot be started or reached.
-        UnusableFile: a shard is missing or has changed, or a recording of noise cannot be used.
-        RuntimeError: a worker has ended (raised by torch).
+        RunFailed: a worker cannot be started or reached; `UnusableFile`: a shard is missing or has changed, or a
+            recording of noise cannot be used.
+        RuntimeError: a worker has ended (raised by torch), which ``explaining_lost_workers`` explains.
     """
+    _silence_freed_workers()
     loader: DataLoader = DataLoader(
         dataset,
         sampler=plan,
@@ -95,7 +100,7 @@ def _started(loader: DataLoader) -> Iterator[Batch]:
         return iter(loader)
     except OSError as error:
         traceback.clear_frames(error.__traceback__)
-        raise WorkerLost(f"a worker could not be started: {error}") from error
+        raise RunFailed(f"a worker that reads data could not be started: {error}; {MORE_ROOM}") from error
     finally:
         sys.unraisablehook = hook
 
@@ -103,11 +108,60 @@ def _started(loader: DataLoader) -> Iterator[Batch]:
 def _received(batches: Iterator[Batch]) -> Iterator[Batch]:
     try:
         yield from batches
-    except UnusableFile as error:
+    except RunFailed as error:
         # torch puts the traceback of the worker in front
         raise type(error)(str(error).rpartition(f"{type(error).__name__}: ")[2].strip()) from None
-    except (OSError, EOFError) as error:
-        raise WorkerLost(f"a batch could not be received: {str(error) or type(error).__name__}") from error
+    except (OSError, EOFError, RuntimeError) as error:
+        # torch raises what a worker, or the thread that pins memory, has raised; the rest is of the connection
+        *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+        if _lost_worker() or (innermost.f_code.co_name == "reraise" and not too_many_open_files(error)):
+            raise
+        why = str(error) or type(error).__name__
+        raise RunFailed(f"a batch of a worker that reads data could not be received: {why}; {MORE_ROOM}") from error
+
+
+@contextlib.contextmanager
+def explaining_lost_workers() -> Iterator[None]:
+    """Turn torch's error about a lost worker into one line.
+
+    Torch (2.13) has no type for it, and raises it in a signal handler, so from any line of the block: workers that have
+    ended by themselves tell it from others.
+
+    Raises:
+        RunFailed: a worker has ended.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        lost = _lost_worker()
+        if lost is None or isinstance(error, RunFailed):
+            raise
+        _workers.clear()
+        code = lost.exitcode or 0
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        advice = "the kernel does this when memory runs out: " * (code == -signal.SIGKILL)
+        advice += FEWER_WORKERS if code == -signal.SIGKILL else MORE_ROOM
+        raise RunFailed(f"a worker that reads data was lost, {how}; {advice}") from error
+
+
+def _lost_worker() -> _WorkerProcess | None:
+    return next((worker for worker in _workers if worker.exitcode), None)
+
+
+@functools.cache
+def _silence_freed_workers() -> None:
+    """Print no traceback when torch notices a lost worker while it frees other workers.
+
+    Torch raises that error in a signal handler, and so in finalizers too: Python prints it there, and nobody can catch
+    it. The code that waits for the lost worker gets the same error.
+    """
+    printed = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if not (isinstance(unraisable.exc_value, RuntimeError) and _lost_worker()):
+            printed(unraisable)
+
+    sys.unraisablehook = hook
 
 
 class EvaluationLoader:
@@ -168,6 +222,10 @@ class _WorkerProcess(multiprocessing.context.ForkProcess):
             super().start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _workers[:] = [*(worker for worker in _workers if worker.is_alive()), self]
+
+
+_workers: list[_WorkerProcess] = []  # that this process has started, and that had not ended by then
 
 
 class WorkerContext(multiprocessing.context.ForkContext):

@@ -169,14 +169,14 @@ class DurationBucketSampler:
             bucket = int(bucket_of[longest_first[0]])
             if counted > largest.get(bucket, (0.0, part))[0]:
                 largest[bucket] = (counted, longest_first)
-        found = []
+        batches = []
         for bucket, (_, part) in sorted(largest.items()):
             members = np.flatnonzero(bucket_of == bucket)
             longest_text = members[text_lengths[members].argmax()]
             others = part[1:][part[1:] != longest_text]
             first = [part[0]] if longest_text == part[0] else [part[0], longest_text]
-            found.append(np.array([*first, *others][: len(part)]))
-        return found
+            batches.append(np.array([*first, *others][: len(part)]))
+        return batches
 
     def select(self, numbers: Iterable[int]) -> Sequence[Cut]:
         """Return the cuts of these numbers, in their order."""

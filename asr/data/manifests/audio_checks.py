@@ -18,8 +18,7 @@ from lhotse.audio import set_current_audio_backend
 
 from asr.data.manifests.shar.members import FilesAndShards, ShardMember
 from asr.data.quiet_decoder import quiet_decoder
-from asr.error_text import text_of
-from asr.errors import raise_if_out_of_resources
+from asr.errors import raise_if_out_of_resources, text_of
 
 # lhotse 1.33 tries several backends; some start programs, for *.sph a shell with the file name in its command, so
 # that a name could be a command. libsndfile reads in this process. The environment tells processes started later.

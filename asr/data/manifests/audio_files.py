@@ -49,7 +49,7 @@ def find_audio(patterns: Sequence[str], endings: Sequence[str] = ENDINGS) -> dic
     """
     if not patterns:
         raise ValueError("audio: the list is empty; give a file, a folder, a pattern like 'calls/*.wav', or a list")
-    found: dict[Path, Path] = {}
+    folders: dict[Path, Path] = {}
     for pattern in patterns:
         expanded = named_path(pattern)
         if expanded.is_dir():
@@ -61,8 +61,8 @@ def find_audio(patterns: Sequence[str], endings: Sequence[str] = ENDINGS) -> dic
         else:
             files = matching_files("audio", pattern, "a file, a folder, a pattern like 'calls/*.wav', or a list")
         for file in files:
-            found.setdefault(file, expanded if expanded.is_dir() else file.parent)
-    return found
+            folders.setdefault(file, expanded if expanded.is_dir() else file.parent)
+    return folders
 
 
 def groups_of(files: Sequence[Path], max_files: int, max_s: float) -> Iterator[Sequence[Path]]:

@@ -34,7 +34,7 @@ class Columns:
     unused: Sequence[str] = ()
 
     def __str__(self) -> str:
-        used = ", ".join(what if what == name else f"{what} from {name!r}" for what, name in self.names.items())
+        used = ", ".join(field if field == name else f"{field} from {name!r}" for field, name in self.names.items())
         return f"{used}; not used: {', '.join(self.unused)}" if self.unused else used
 
 
@@ -59,21 +59,21 @@ def find_columns(
         )
     known = {name.strip().lower(): name for name in reversed(header)}
     names = {}
-    for what, aliases in ALIASES.items():
-        named = given.get(what)
+    for field, aliases in ALIASES.items():
+        named = given.get(field)
         if named is not None and named not in header and not may_lack:
             raise ValueError(
-                f"{where}: data.columns.{what}: there is no column {named!r}; there are {', '.join(header)}"
+                f"{where}: data.columns.{field}: there is no column {named!r}; there are {', '.join(header)}"
             )
         name = named if named in header else next((known[alias] for alias in aliases if alias in known), None)
         if name is not None:
-            names[what] = name
+            names[field] = name
     if "start" not in names and "end" not in names:
         names.pop("duration", None)  # of the whole file, which says it itself
-    if missing := [what for what in REQUIRED if what not in names]:
+    if missing := [field for field in REQUIRED if field not in names]:
         raise ValueError(
             f"{where}: no column is known to be {' or '.join(missing)}; there are {', '.join(header)}. Name them: "
-            f"data.columns={{{', '.join(f'{what}: COLUMN' for what in missing)}}}, or in the header: "
-            f"{', '.join(REQUIRED)}, and optionally {', '.join(what for what in ALIASES if what not in REQUIRED)}"
+            f"data.columns={{{', '.join(f'{field}: COLUMN' for field in missing)}}}, or in the header: "
+            f"{', '.join(REQUIRED)}, and optionally {', '.join(field for field in ALIASES if field not in REQUIRED)}"
         )
     return Columns(names, [name for name in header if name not in names.values()])

@@ -193,8 +193,8 @@ class _Reader:
         start = common_folder(parts)
         for part in parts:
             self._part(part, start)
-        for split, found in manifests_of_rows(self.rows, self.num_jobs).items():
-            self.imported.add(split, *found, join=True)
+        for split, manifests in manifests_of_rows(self.rows, self.num_jobs).items():
+            self.imported.add(split, *manifests, join=True)
 
     def _part(self, part: Part, start: Path) -> None:
         path = part.path
@@ -271,8 +271,8 @@ class _Reader:
         for name, file in (sources or cuts).items():
             split = part.split or (UNSPLIT if name is None else self.imported.split_named(file, name))
             if sources:
-                found = read_items(file, Recording if kind == "recordings" else Features)
-                manifests = Manifests.of(found, read_items(supervisions[name], SupervisionSegment))
+                items = read_items(file, Recording if kind == "recordings" else Features)
+                manifests = Manifests.of(items, read_items(supervisions[name], SupervisionSegment))
                 self._add(file, f"{kind} of lhotse", split, manifests, join=join)
             else:
                 self._add(file, "cuts of lhotse", split, *read_cuts(file, split), join=join)

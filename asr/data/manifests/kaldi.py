@@ -57,14 +57,14 @@ def read_kaldi(folder: Path) -> tuple[list[Row], list[tuple[str, str]]]:
 
 def _table(path: Path) -> dict[str, tuple[str, str]]:
     """Return the rest of each line, and where it stands, by the name at its start; nothing if there is no such file."""
-    found: dict[str, tuple[str, str]] = {}
+    entries: dict[str, tuple[str, str]] = {}
     for number, line in enumerate(read_lines(path) if path.is_file() else (), start=1):
         # one file may have decomposed accents, as macOS writes them, and another not
         if fields := unicodedata.normalize("NFC", line).split(maxsplit=1):
             where, rest = f"{path}, line {number}", fields[1].strip() if len(fields) > 1 else ""
-            if found.setdefault(fields[0], (where, rest)) != (where, rest):
-                raise ValueError(f"{where}: {fields[0]!r} is in {found[fields[0]][0]} too; keep one")
-    return found
+            if entries.setdefault(fields[0], (where, rest)) != (where, rest):
+                raise ValueError(f"{where}: {fields[0]!r} is in {entries[fields[0]][0]} too; keep one")
+    return entries
 
 
 def _file(where: str, place: str) -> str:

@@ -74,8 +74,8 @@ def table_parts(folder: Path) -> list[Part]:
     """Return the tables of a folder: one for each split, or ``metadata.csv`` here or in the folder of each split."""
     if named := [Part(path, split) for path in _tables(folder) if (split := split_in_name(path))]:
         return named_apart(named, str(folder))
-    if own := _metadata(folder):
-        return [Part(path) for path in own]
+    if tables := _metadata(folder):
+        return [Part(path) for path in tables]
     places = sorted(place for place in folder.iterdir() if place.is_dir() and not place.name.startswith("."))
     return [Part(path, split) for place in places if (split := split_in_name(place)) for path in _metadata(place)]
 

@@ -43,15 +43,15 @@ def read_items(path: Path, kind: type[Item]) -> list[Item]:
     Raises:
         ValueError: a line is malformed, repeats an id, or names anything but plain local files.
     """
-    found: dict[str, Item] = {}
+    by_id: dict[str, Item] = {}
 
     def make(data: dict[str, Any]) -> Item:
         item = kind.from_dict(data)
         return plain_segment(item) if isinstance(item, SupervisionSegment) else item
 
     for where, item in items(path, make):
-        add_item(found, item, where)
-    return list(found.values())
+        add_item(by_id, item, where)
+    return list(by_id.values())
 
 
 def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
@@ -158,11 +158,11 @@ def refuse_foreign(data: Any, start: Path = Path()) -> None:
         ValueError: lhotse would run a command, open an address or unpickle.
     """
     if isinstance(data, dict):
-        for place, what, kind, allowed in PLACES:
+        for place, part, kind, allowed in PLACES:
             if place in data:
                 if data.get(kind) != allowed or not _is_plain(data[place]):
                     raise ValueError(
-                        f"{what} {data.get(kind)!r} ({str(data[place])[:80]!r}) is refused, because reading it could "
+                        f"{part} {data.get(kind)!r} ({str(data[place])[:80]!r}) is refused, because reading it could "
                         f"run code or fetch something; save it to files, and name these ({kind} {allowed!r})"
                     )
                 # prepared data must not depend on where a command is started
@@ -187,11 +187,11 @@ def plain_segment(segment: SupervisionSegment) -> SupervisionSegment:
     return replace(segment, speaker=speaker, custom=None, alignment=None)
 
 
-def add_item(found: dict[str, Item], item: Item, where: str, sample_s: float | None = None) -> None:
+def add_item(items: dict[str, Item], item: Item, where: str, sample_s: float | None = None) -> None:
     """Add an item by its id.
 
     Args:
-        found: items by id.
+        items: items by id.
         item: to add.
         where: it stands, for messages.
         sample_s: by how many seconds the times of an item that is repeated may differ; None: none may be repeated.
@@ -200,7 +200,7 @@ def add_item(found: dict[str, Item], item: Item, where: str, sample_s: float | N
         ValueError: another item has this id, or, unless it may repeat, the same.
     """
     name = str(item.recording_id if isinstance(item, Features) else item.id)
-    known = found.setdefault(name, item)
+    known = items.setdefault(name, item)
     if known is not item and (sample_s is None or not _is_same(known, item, sample_s)):
         raise ValueError(
             f"{where}: the id {name!r} of a {type(item).__name__} was given before; every item needs an id of its own"
@@ -227,7 +227,11 @@ def to_plain(item: ManifestItem) -> dict[str, Any]:
     """
     plain: dict[str, Any]
     # lhotse writes the alignments of a cut otherwise than those of a supervision
-    if type(item) is MonoCut and _is_flat(item.custom) and all(one.alignment is None for one in item.supervisions):
+    if (
+        type(item) is MonoCut
+        and _is_flat(item.custom)
+        and all(supervision.alignment is None for supervision in item.supervisions)
+    ):
         plain = _fields(item)
         if item.recording is not None:
             plain["recording"] = to_plain(item.recording)

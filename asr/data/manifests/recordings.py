@@ -69,8 +69,8 @@ def open_recordings(
     """
     chunks = [files[start : start + CHUNK_FILES] for start in range(0, len(files), CHUNK_FILES)]
     opened = run_jobs(lambda chunk: [open_recording(*file) for file in chunk], chunks, min(num_jobs, len(chunks)))
-    found = (recording for chunk in opened for recording in chunk)
-    yield from track(found, description, total=len(files), transient=True)
+    recordings = (recording for chunk in opened for recording in chunk)
+    yield from track(recordings, description, total=len(files), transient=True)
 
 
 def manifests_of(

@@ -63,14 +63,14 @@ def manifests_of_rows(rows: Sequence[tuple[str, Row]], num_jobs: int) -> dict[st
     opened = open_recordings([*names.items()], "reading headers of audio", num_jobs)
     recordings = dict(zip(names, opened, strict=True))
     first: dict[str, str] = {}
-    found: dict[str, tuple[list[SupervisionSegment], list[Dropped]]] = defaultdict(lambda: ([], []))
+    by_split: dict[str, tuple[list[SupervisionSegment], list[Dropped]]] = defaultdict(lambda: ([], []))
     for id, (split, row) in zip(_ids(rows, names), rows, strict=True):
         if first.setdefault(id, row.where) != row.where:
             raise ValueError(
                 f"{row.where}: the id {id!r} occurs before, in {first[id]}; name each file once, or add a column id"
             )
         recording, problem = recordings[row.audio]
-        segments, dropped = found[split]
+        segments, dropped = by_split[split]
         if recording is None:
             dropped.append(Dropped(split, id, problem))
         else:
@@ -81,10 +81,10 @@ def manifests_of_rows(rows: Sequence[tuple[str, Row]], num_jobs: int) -> dict[st
             place = id, recording.id, row.start_s, duration_s, row.channel
             segments.append(SupervisionSegment(*place, row.text, row.language, row.speaker))
     for split, row, reason in repeats:
-        found[split][1].append(Dropped(split, names[row.audio], reason))
+        by_split[split][1].append(Dropped(split, names[row.audio], reason))
     usable = [recording for recording, _ in recordings.values() if recording]
     # of each split only the recordings that it uses are kept later
-    return {split: (Manifests.of(usable, segments), dropped) for split, (segments, dropped) in found.items()}
+    return {split: (Manifests.of(usable, segments), dropped) for split, (segments, dropped) in by_split.items()}
 
 
 def _without_repeats(

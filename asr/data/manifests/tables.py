@@ -49,10 +49,10 @@ def read_table(path: Path, given: Mapping[str, str] | None = None, may_lack: boo
     """
     read = _json_records if ending(path) in JSON else _delimited_records
     columns, records = read(path, lambda header: find_columns(f"{path}, line 1", header, given, may_lack))
-    found = [(number, fields) for number, fields in track(records, f"reading {path.name}", transient=True)]
-    names = [fields.get(columns.names["audio"]) for _, fields in found[:NUM_LOOKED_FOR]]
+    numbered = [(number, fields) for number, fields in track(records, f"reading {path.name}", transient=True)]
+    names = [fields.get(columns.names["audio"]) for _, fields in numbered[:NUM_LOOKED_FOR]]
     folder, suffix = _place(path.parent, [str(name).strip() for name in names if name])
-    rows = [row_of(f"{path}, line {number}", fields, columns.names, folder, suffix) for number, fields in found]
+    rows = [row_of(f"{path}, line {number}", fields, columns.names, folder, suffix) for number, fields in numbered]
     place = "" if folder == path.parent else f" (in {folder.name}/)"
     console.print_line(f"{path}: a table of {len(rows)} rows{place}: {columns}")
     return rows
@@ -65,9 +65,9 @@ def is_lhotse(path: Path) -> bool:
 
 
 def _json_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator[Record]]:
-    found = list(json_objects(path))
+    numbered = list(json_objects(path))
     # not the first object alone: another may be the first part of a file
-    return find(list(dict.fromkeys(name for _, fields in found for name in fields))), iter(found)
+    return find(list(dict.fromkeys(name for _, fields in numbered for name in fields))), iter(numbered)
 
 
 def _delimited_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator[Record]]:
@@ -130,7 +130,7 @@ def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fo
     Raises:
         ValueError: a field is not of its type, no audio is named, or there is no such split.
     """
-    texts = {what: _text(where, name, fields.get(name)) for what, name in columns.items()}
+    texts = {field: _text(where, name, fields.get(name)) for field, name in columns.items()}
     name = texts["audio"].strip()
     if not name:
         raise ValueError(f"{where}: no audio is named; give a path relative to the table, or absolute")
@@ -138,7 +138,7 @@ def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fo
     if split is not None and split_of(split) is None:
         raise ValueError(f"{where}: there is no split {split!r}; allowed are train, dev… and test…")
     start_s, end_s, duration_s = (
-        _seconds(where, columns.get(what, ""), texts.get(what)) for what in ("start", "end", "duration")
+        _seconds(where, columns.get(field, ""), texts.get(field)) for field in ("start", "end", "duration")
     )
     start_s = start_s or 0.0
     return Row(

@@ -108,10 +108,10 @@ def _fill(work: Path, chunks: Path, corpus: SavedCorpus, spec: PrepareSpec, num_
         counts[name]["num_dropped"] = sum(item.split == name for item in dropped)
         lengths = ctc_lengths(split, tokenizer, spec.features.frame_shift_s, num_jobs)
         lengths.save(work / f"ctc_lengths_{name}.npz")
-    found = Counter(corpus_of(data["id"]) for _, data in splits["train"].lines()) if corpus.sources else {}
-    if emptied := [name for name in corpus.sources if not found[name]]:
+    num_cuts = Counter(corpus_of(data["id"]) for _, data in splits["train"].lines()) if corpus.sources else {}
+    if emptied := [name for name in corpus.sources if not num_cuts[name]]:
         raise ValueError(f"data.sources: nothing is left of split 'train' of {emptied[0]}; leave it out of the mixture")
-    sizes = {name: found[name] for name in corpus.sources}
+    sizes = {name: num_cuts[name] for name in corpus.sources}
     shards = {portable_path(tar, work, work.parents[1]): os.stat(tar).st_size for tar in sorted(tars)}
     PreparedData(work, tokenizer, mean, std, counts, corpus.notes, sizes, shards).save()
 
@@ -141,9 +141,9 @@ def _statistics(split: CheckedSplit, features: Features, num_jobs: int) -> tuple
             return cut.id, None, str(error)
 
     num_chosen = len(range(0, len(split), step))
-    found = run_jobs(read, chosen, min(num_jobs, 1 + num_chosen // CUTS_PER_JOB))
+    measured = run_jobs(read, chosen, min(num_jobs, 1 + num_chosen // CUTS_PER_JOB))
     matrices = []
-    for cut_id, matrix, why in track(found, "measuring features", total=num_chosen):
+    for cut_id, matrix, why in track(measured, "measuring features", total=num_chosen):
         if matrix is None:
             split.left_out[cut_id] = why
         else:

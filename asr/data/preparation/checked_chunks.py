@@ -120,8 +120,8 @@ class CheckedSplit:
 
     def lines(self, chunk: CheckedChunk | None = None) -> Iterator[tuple[bytes, dict[str, Any]]]:
         """Yield line and content of each cut that is used, of one chunk or of all."""
-        for one in self.chunks if chunk is None else [chunk]:
-            yield from (found for found in one.lines() if found[1]["id"] not in self.left_out)
+        for chunk_read in self.chunks if chunk is None else [chunk]:
+            yield from (line for line in chunk_read.lines() if line[1]["id"] not in self.left_out)
 
     def lines_of(self, chunk: CheckedChunk) -> list[bytes]:
         """Return the lines of the cuts of a chunk that are used."""
@@ -142,9 +142,9 @@ def _text(data: Mapping[str, Any]) -> str:
     return str(data["supervisions"][0]["text"])
 
 
-def unreadable(split: str, cut_id: str, why: str, what: str = "audio") -> Dropped:
+def unreadable(split: str, cut_id: str, why: str, kind: str = "audio") -> Dropped:
     """Return the entry of a cut whose audio, or features, seemed good when they were checked, but cannot be read."""
-    return Dropped(split, cut_id, f"unreadable {what}: {why}")
+    return Dropped(split, cut_id, f"unreadable {kind}: {why}")
 
 
 def check_corpus(
@@ -166,8 +166,8 @@ def check_corpus(
             folder / f"checked-{chunk.split}-{chunk.number:06d}.jsonl",
             digest([*chunk.sources, *chunk.segments]),
         )
-        if found := CheckedChunk.found(path, chunk.split, made_of):
-            return found
+        if stored := CheckedChunk.found(path, chunk.split, made_of):
+            return stored
         manifests = chunk.manifests()
         used, dropped, bad = check_cuts(chunk.split, supervised_cuts(manifests), text, limits, features)
         duration_s = sum(segment.duration for segment in manifests.supervisions)
@@ -188,8 +188,8 @@ def store_features(split: CheckedSplit, features: LogMel, num_jobs: int) -> Chec
     def store(chunk: CheckedChunk) -> CheckedChunk:
         path, lines = chunk.sibling("stored"), split.lines_of(chunk)
         made_of = digest(lines)
-        if found := CheckedChunk.found(path, chunk.split, made_of):
-            return found
+        if stored := CheckedChunk.found(path, chunk.split, made_of):
+            return stored
         done, dropped = [], []
         for line in lines:
             cut = parse_cut(line, path.parent)
@@ -216,8 +216,8 @@ def ctc_lengths(split: CheckedSplit, tokenizer: Tokenizer, frame_shift_s: float,
         cuts = [data for _, data in split.lines(chunk)]
         return CtcLengths.of((data["duration"] for data in cuts), map(_text, cuts), tokenizer, frame_shift_s)
 
-    found = run_jobs(of_chunk, split.chunks, min(num_jobs, len(split.chunks)))
-    return CtcLengths.joined(list(track(found, f"counting tokens of {split.name}", len(split.chunks), True)))
+    lengths = run_jobs(of_chunk, split.chunks, min(num_jobs, len(split.chunks)))
+    return CtcLengths.joined(list(track(lengths, f"counting tokens of {split.name}", len(split.chunks), True)))
 
 
 def track_hours(done: Iterable[CheckedChunk], total_s: float, description: str) -> Iterator[CheckedChunk]:

@@ -56,8 +56,8 @@ class CtcLengths:
     @classmethod
     def load(cls, path: Path) -> CtcLengths:
         """Read the lengths of all cuts."""
-        with np.load(path) as found:
-            return cls(**found)
+        with np.load(path) as arrays:
+            return cls(**arrays)
 
     def without(self, numbers: Sequence[int]) -> CtcLengths:
         """Return the lengths of the other cuts."""

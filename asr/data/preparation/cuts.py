@@ -83,8 +83,8 @@ def _trimmed(recording: Recording, segment: SupervisionSegment) -> Cut:
     past_end = add_durations(start, duration, -recording.duration, sampling_rate=rate_hz)
     if past_end > 0:
         duration = add_durations(duration, -past_end, sampling_rate=rate_hz)
-    own = segment.with_offset(-segment.start)
-    return MonoCut(segment.id, start, duration, segment.channel, [own], recording=recording)
+    moved = segment.with_offset(-segment.start)
+    return MonoCut(segment.id, start, duration, segment.channel, [moved], recording=recording)
 
 
 def check_cuts(
@@ -167,10 +167,10 @@ def refuse_unfit(source: Recording | StoredFeatures, features: Features, of_run:
             width or frame shift.
     """
     if isinstance(source, Recording):
-        found, choose = "audio", "features=log_mel, or features=log_mel_precomputed to compute them once"
+        given, choose = "audio", "features=log_mel, or features=log_mel_precomputed to compute them once"
         fits = features.from_audio
     else:
-        found = f"features without audio, {source.num_features} per frame every {1000 * source.frame_shift:g} ms"
+        given = f"features without audio, {source.num_features} per frame every {1000 * source.frame_shift:g} ms"
         choose = f"features=precomputed data.num_features={source.num_features}"
         fits = not features.from_audio and source.num_features == features.num_features
         fits = fits and abs(source.frame_shift - features.frame_shift_s) <= 1e-6
@@ -178,9 +178,9 @@ def refuse_unfit(source: Recording | StoredFeatures, features: Features, of_run:
         origin = ", computed from audio" if features.from_audio else " without audio"
         needed = f"{features.num_features} features per frame every {1000 * features.frame_shift_s:g} ms{origin}"
         raise ValueError(
-            f"the run was trained on {needed}, and this is {found}; name data like those of the run"
+            f"the run was trained on {needed}, and this is {given}; name data like those of the run"
             if of_run
-            else f"the corpus has {found}, but features and data.num_features say {needed}; choose {choose}"
+            else f"the corpus has {given}, but features and data.num_features say {needed}; choose {choose}"
         )
 
 

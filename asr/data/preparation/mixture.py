@@ -35,8 +35,8 @@ class Mixture:
             ValueError: some corpora have audio, others features alone; two test sets would have one name; or what one
                 corpus trains on is in the dev or test set of another.
         """
-        found = {name: load(output_dir.parent) for name, load in self.corpora.items()}
-        kinds = {name: corpus.splits["train"].kind for name, corpus in found.items()}
+        corpora = {name: load(output_dir.parent) for name, load in self.corpora.items()}
+        kinds = {name: corpus.splits["train"].kind for name, corpus in corpora.items()}
         if len(set(kinds.values())) > 1:
             raise ValueError(
                 "data.sources: corpora of audio and of features cannot be mixed, given "
@@ -46,7 +46,7 @@ class Mixture:
         segments: dict[str, dict[str, SupervisionSegment]] = defaultdict(dict)
         dropped, notes = [], []
         tests: dict[str, str] = {}  # name of the corpus, by that of the test set
-        for name, corpus in found.items():
+        for name, corpus in corpora.items():
             for split in corpus.splits:
                 joined = _joined_split(split, name)
                 if joined.startswith("test") and tests.setdefault(joined, name) != name:
@@ -61,7 +61,7 @@ class Mixture:
             notes += [f"{name}: {note}" for note in corpus.notes]
         _refuse_leaks(sources)
         splits = {split: Manifests.of(items.values(), segments[split].values()) for split, items in sources.items()}
-        return Corpus(splits, dropped, tuple(notes), sources=tuple(found))
+        return Corpus(splits, dropped, tuple(notes), sources=tuple(corpora))
 
 
 def corpus_of(item_id: str) -> str:
@@ -80,14 +80,14 @@ def _joined_split(split: str, name: str) -> str:
     return f"test-{name}{split.removeprefix('test')}"
 
 
-def _join(found: dict[str, Item], more: Mapping[str, Item], split: str) -> None:
+def _join(items: dict[str, Item], more: Mapping[str, Item], split: str) -> None:
     """Add items to those of a split; two dev sets of one corpus may share some.
 
     Raises:
         ValueError: one id stands for two different items.
     """
     for item_id, item in more.items():
-        if found.setdefault(item_id, item) != item:
+        if items.setdefault(item_id, item) != item:
             raise ValueError(
                 f"data.sources: {item_id} occurs twice in {split}, and differs; give one of them another id"
             )
@@ -96,8 +96,8 @@ def _join(found: dict[str, Item], more: Mapping[str, Item], split: str) -> None:
 def _refuse_leaks(sources: Mapping[str, Mapping[str, Source]]) -> None:
     """Refuse files that one corpus trains on and another holds out; each corpus has been checked in itself."""
     places = {
-        split: [(place, corpus_of(name)) for name, source in found.items() for place in files_of(source)]
-        for split, found in sources.items()
+        split: [(place, corpus_of(name)) for name, source in by_name.items() for place in files_of(source)]
+        for split, by_name in sources.items()
     }
     trained = dict(places.pop("train"))
     for split, held_out in places.items():

@@ -144,10 +144,10 @@ def _write_split(folder: Path, name: str, manifests: Manifests) -> SavedSplit:
         gzipped(second) as segments,
     ):
         for source_id, source in manifests.sources().items():
-            own = of_source.get(source_id, ())
+            source_segments = of_source.get(source_id, ())
             sources.write(portable_line(source, folder, folder.parent))
-            segments.writelines(portable_line(segment, folder, folder.parent) for segment in own)
-            num_sources, num_segments = num_sources + 1, num_segments + len(own)
+            segments.writelines(portable_line(segment, folder, folder.parent) for segment in source_segments)
+            num_sources, num_segments = num_sources + 1, num_segments + len(source_segments)
             if num_segments >= CHUNK_UTTERANCES or num_sources >= CHUNK_SOURCES:
                 split.sizes.append((num_sources, num_segments))
                 num_sources = num_segments = 0

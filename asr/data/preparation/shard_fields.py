@@ -89,9 +89,9 @@ class FeatureField:
     @property
     def options(self) -> str:
         """All that decides which bytes are stored, apart from the cuts."""
-        one = self.features
-        rate = f" at {one.sampling_rate_hz} Hz" if one.from_audio else ""
-        return f"features {one.num_features} every {one.frame_shift_s:g} s{rate}"
+        features = self.features
+        rate = f" at {features.sampling_rate_hz} Hz" if features.from_audio else ""
+        return f"features {features.num_features} every {features.frame_shift_s:g} s{rate}"
 
     @property
     def source(self) -> str:
@@ -116,9 +116,13 @@ class FeatureField:
 
     def stored(self, cut: Cut, name: str, size: tuple[int, int], member: ShardMember | None = None) -> MonoCut:
         """Return a cut of features in a shard, see `AudioField.stored`; it needs no audio."""
-        one = self.features
-        if isinstance(one, LogMel):
-            told = {"type": one.extractor.name, "frame_shift": one.frame_shift_s, "sampling_rate": one.sampling_rate_hz}
+        extracted = self.features
+        if isinstance(extracted, LogMel):
+            told = {
+                "type": extracted.extractor.name,
+                "frame_shift": extracted.frame_shift_s,
+                "sampling_rate": extracted.sampling_rate_hz,
+            }
         else:
             told = {name: getattr(cut.features, name) for name in ("type", "frame_shift", "sampling_rate")}
         placeholder = {"storage_type": "shar", "storage_path": "", "storage_key": ""}
@@ -141,8 +145,8 @@ def member_name(cut_id: str) -> str:
 
 def _of_own_source(cut: Cut, name: str, **field: Any) -> MonoCut:
     """Return a cut of all of a recording, or of all of its features, with the supervisions of another."""
-    own = [fastcopy(segment, recording_id=name, channel=0) for segment in cut.supervisions]
-    return MonoCut(name, 0.0, cut.duration, 0, own, custom=cut.custom or None, **field)
+    supervisions = [fastcopy(segment, recording_id=name, channel=0) for segment in cut.supervisions]
+    return MonoCut(name, 0.0, cut.duration, 0, supervisions, custom=cut.custom or None, **field)
 
 
 def _encoded(cut: Cut, samples: np.ndarray, audio: str) -> tuple[bytes, str]:

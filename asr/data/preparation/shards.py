@@ -77,9 +77,9 @@ def write_shards(splits: Mapping[str, CheckedSplit], storage: ShardStorage, num_
 def _refuse_others(storage: ShardStorage, splits: Mapping[str, CheckedSplit]) -> None:
     """Refuse a folder with anything in it that these splits do not write: nothing there is overwritten."""
     chunks = [chunk for split in splits.values() for chunk in split.chunks]
-    own = {path for chunk in chunks for path in storage.files(chunk).values()}
+    expected = {path for chunk in chunks for path in storage.files(chunk).values()}
     for path in storage.folder.rglob("*"):
-        if not path.is_dir() and path.with_name(path.name.removesuffix(TEMPORARY)) not in own:
+        if not path.is_dir() and path.with_name(path.name.removesuffix(TEMPORARY)) not in expected:
             raise ValueError(
                 f"data.storage.dir: {storage.folder} holds {str(path.relative_to(storage.folder))!r}, which these "
                 "data do not; give a new or an empty folder, or that of an interrupted call with the same options"

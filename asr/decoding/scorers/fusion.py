@@ -139,7 +139,7 @@ class ShallowFusion:
         """Return a line about each file."""
         lm, lodr, bonus = self.weights.values()
         ends = {"lm": f"; weight {lm:g}, bonus per token {bonus:g}", "lodr": f", subtracted; weight {lodr:g}"}
-        return [f"{what}{ends.get(option, '')}" for option, (_, what) in self._loaded.items()]
+        return [f"{description}{ends.get(option, '')}" for option, (_, description) in self._loaded.items()]
 
 
 def _file(option: str, given: str | None) -> Path | None:

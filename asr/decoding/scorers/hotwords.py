@@ -36,13 +36,13 @@ def read_phrases(path: Path, boost: float, encode: Callable[[str], Sequence[int]
     # not str.splitlines, which takes more characters for ends of lines than editors do
     for number, line in enumerate(content.split(b"\n"), 1):
         try:
-            phrase, tab, own = line.decode().strip("\r ").partition("\t")
+            phrase, tab, written = line.decode().strip("\r ").partition("\t")
             if not phrase and not tab:
                 continue
-            tokens, found = tuple(encode(phrase)), float(own) if tab else boost
-            if not tokens or UNKNOWN_ID in tokens or not found > 0:
+            tokens, phrase_boost = tuple(encode(phrase)), float(written) if tab else boost
+            if not tokens or UNKNOWN_ID in tokens or not phrase_boost > 0:
                 raise ValueError(f"{phrase!r} has a character that the run does not know, or a boost not above 0")
-            phrases[tokens] = max(found, phrases.get(tokens, 0.0))
+            phrases[tokens] = max(phrase_boost, phrases.get(tokens, 0.0))
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
     return phrases

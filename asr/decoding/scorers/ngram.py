@@ -53,9 +53,9 @@ class NGramTables:
 
     def after(self, nodes: Tensor, words: Tensor) -> Tensor:
         """Return the nodes (B, K) after words (B, K)."""
-        found = self._found(nodes, words.unsqueeze(2))[0].squeeze(2) + 1
+        longest = self._found(nodes, words.unsqueeze(2))[0].squeeze(2) + 1
         # the longest n-grams cannot be continued
-        return torch.where(found < self.num_contexts, found, self.suffixes[found])
+        return torch.where(longest < self.num_contexts, longest, self.suffixes[longest])
 
     def end(self, nodes: Tensor) -> Tensor:
         """Return log-probabilities (B, K) of the end of the sentence; 0 if the model knows none."""

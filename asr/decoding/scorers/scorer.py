@@ -91,7 +91,7 @@ class Moves:
         return self
 
     def after(self, nodes: Tensor, tokens: Tensor, otherwise: Tensor | int) -> Tensor:
-        """Return the nodes after tokens, of the shape of both; ``otherwise`` where a token leads nowhere."""
+        """Return the nodes (…) int64 after tokens (…) at nodes (…); ``otherwise`` where no arc has the token."""
         keys = nodes * self.vocab_size + tokens
         places = torch.searchsorted(self.keys, keys).clamp(max=len(self.keys) - 1)
         return torch.where(self.keys[places] == keys, self.targets[places], otherwise)

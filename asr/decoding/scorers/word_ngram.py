@@ -91,8 +91,8 @@ class WordNGramScorer:
 
     def _completed(self, ngrams: Tensor, letters: Tensor) -> Tensor:
         """Return log-probabilities (B, K) of the words whose letters these are; 0 between words."""
-        found = self.tables.log_probs(ngrams, self.word_of[letters].unsqueeze(2)).squeeze(2)
-        return found.masked_fill(letters == ROOT, 0.0)
+        log_probs = self.tables.log_probs(ngrams, self.word_of[letters].unsqueeze(2)).squeeze(2)
+        return log_probs.masked_fill(letters == ROOT, 0.0)
 
     def _after(self, ngrams: Tensor, letters: Tensor) -> Tensor:
         """Return the n-grams (B, K) after the words whose letters these are."""
@@ -101,14 +101,14 @@ class WordNGramScorer:
 
 def _spelled(model: NGrams, unigrams: np.ndarray, normalize: Callable[[str], str]) -> dict[str, int]:
     """Return the numbers of words by how the run writes them; the most probable one if it writes several in one way."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for word, number in model.numbers.items():
         written = word if word in SPECIAL else normalize(word)
         if word not in SPECIAL and written and " " not in written:
-            other = found.setdefault(written, number)
+            other = numbers.setdefault(written, number)
             if unigrams[number] > unigrams[other]:
-                found[written] = number
-    return found
+                numbers[written] = number
+    return numbers
 
 
 def _trie(spelled: dict[str, int], unknown: int) -> tuple[list[Trie], list[int]]:

@@ -13,7 +13,7 @@ from asr.models.depthwise import DepthwiseConv1d
 from asr.models.encoders.conv_subsampling import SubsamplingFactor
 from asr.models.encoders.layered import LayeredEncoder
 from asr.models.encoders.transformer import FeedForward, SelfAttention
-from asr.option_types import Probability
+from asr.options import Probability
 
 
 class ConvolutionModule(nn.Module):

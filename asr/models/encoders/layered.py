@@ -12,7 +12,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from asr.models.encoders.conv_subsampling import ConvSubsampling, SubsamplingFactor
-from asr.option_types import Probability
+from asr.options import Probability
 
 
 class RotaryPositions(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from asr.models.encoders.conv_subsampling import SubsamplingFactor
 from asr.models.encoders.layered import LayeredEncoder, rotate
-from asr.option_types import Probability
+from asr.options import Probability
 
 
 class SelfAttention(nn.Module):
@@ -62,7 +62,7 @@ class TransformerLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
-        """Apply the layer; shapes as in `SelfAttention`."""
+        """Apply the layer to x (B, T, D); mask and positions as in `SelfAttention`."""
         x = x + self.dropout(self.attention(self.attention_norm(x), mask, positions))
         return x + self.dropout(self.feedforward(self.feedforward_norm(x)))
 

@@ -14,7 +14,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from asr.models.heads.ctc import CtcHead, ctc_losses
-from asr.option_types import PartialShare, Probability
+from asr.options import PartialShare, Probability
 
 
 def disagreement(log_probs: Tensor, num_frames: Tensor) -> Tensor:

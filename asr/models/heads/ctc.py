@@ -13,7 +13,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from asr.models.heads.protocols import Losses
-from asr.option_types import PartialShare, Probability
+from asr.options import PartialShare, Probability
 from asr.text.vocabulary import BLANK_ID
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.protocols import Losses
-from asr.option_types import PartialShare, Probability
+from asr.options import PartialShare, Probability
 from asr.text.vocabulary import BLANK_ID
 
 START_ID = END_ID = BLANK_ID

@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from asr.console import console
-from asr.option_types import Probability
+from asr.options import Probability
 from asr.training.checkpoints.loading import AVERAGES
 from asr.training.evaluation_point import at_evaluation_point
 from asr.training.loop_counters import ends_update

@@ -36,7 +36,21 @@ SCORE = "val/wer"
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
-    """Writes checkpoints for Lightning, whose own writer goes through ``/tmp``: moving from there is copying."""
+    """Writes checkpoints for Lightning, whose own writer goes through ``/tmp``: moving from there is copying.
+
+    Args:
+        content: of the checkpoint to resume from, if it has been read already; nothing of it is kept.
+    """
+
+    def __init__(self, content: dict[str, Any] | None = None) -> None:
+        self.content = content
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the content that is known, whatever file is named, or read the file."""
+        if self.content is None:
+            return super().load_checkpoint(path, *args, **kwargs)
+        content, self.content = self.content, None
+        return content
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write a checkpoint; called on the first process."""
@@ -66,7 +80,8 @@ class CheckpointCallback(Checkpoint):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Replace Lightning's writer, and remove what a killed process left."""
-        trainer.strategy.checkpoint_io = DurableCheckpointIO()  # on every rank: all take part in saving
+        if not isinstance(trainer.strategy.checkpoint_io, DurableCheckpointIO):
+            trainer.strategy.checkpoint_io = DurableCheckpointIO()  # on every rank: all take part in saving
         if trainer.is_global_zero:
             with explaining_failed_writes(self.folder.parent):
                 self.folder.mkdir(parents=True, exist_ok=True)

@@ -95,10 +95,10 @@ class TrainingCost(pl.Callback):
         self.tick = time.perf_counter()
 
     def _advance(self) -> None:
-        now = time.perf_counter()
+        tick = time.perf_counter()
         if self.tick is not None:
-            self.seconds += now - self.tick  # no tick during a validation
-        self.tick = now
+            self.seconds += tick - self.tick  # no tick during a validation
+        self.tick = tick
 
     def read(self) -> dict[str, float | int | None]:
         """Return seconds per update and per step of the optimizer, its share, and the bytes of its state.
@@ -137,19 +137,19 @@ class StepClock:
 
     def __init__(self, durations: Durations) -> None:
         self.durations = durations
-        self.begun: float | torch.cuda.Event = 0.0
+        self.start: float | torch.cuda.Event = 0.0
         self.pending: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def begin(self, optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
         """Note the start of a step."""
-        self.begun = _now(optimizer)
+        self.start = _now(optimizer)
         closure = kwargs.get("closure")
         if closure is None:
             return None
 
         def timed() -> Any:
             loss = closure()  # Lightning's training_step and backward
-            self.begun = _now(optimizer)
+            self.start = _now(optimizer)
             return loss
 
         return args, {**kwargs, "closure": timed}
@@ -157,10 +157,10 @@ class StepClock:
     def end(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Keep the duration of the step, on a GPU as soon as it has passed there."""
         ended = _now(optimizer)
-        if isinstance(self.begun, float) and isinstance(ended, float):
-            self.durations.add(ended - self.begun)
-        elif not isinstance(self.begun, float) and not isinstance(ended, float):
-            self.pending.append((self.begun, ended))
+        if isinstance(self.start, float) and isinstance(ended, float):
+            self.durations.add(ended - self.start)
+        elif not isinstance(self.start, float) and not isinstance(ended, float):
+            self.pending.append((self.start, ended))
             self.collect()
 
     def collect(self, *, wait: bool = False) -> None:
@@ -187,5 +187,5 @@ def state_bytes(optimizer: Optimizer) -> int:
 
 def measured_cost(trainer: pl.Trainer) -> dict[str, float | int | None]:
     """Return what the trainer's `TrainingCost` has measured; empty if it has none."""
-    found = [callback.read() for callback in trainer.callbacks if isinstance(callback, TrainingCost)]  # type: ignore[attr-defined]
-    return found[0] if found else {}
+    costs = [callback.read() for callback in trainer.callbacks if isinstance(callback, TrainingCost)]  # type: ignore[attr-defined]
+    return costs[0] if costs else {}

@@ -13,8 +13,8 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Checkpoint
 
-from asr.quoting import resume_command
-from asr.signals import ENDING, TRY_AGAIN, leave_closed_terminal, not_ignored
+from asr.processes import ENDING, TRY_AGAIN, leave_closed_terminal, not_ignored
+from asr.run_folder import resume_command
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
 from asr.training.loop_counters import ends_update, is_last_update, validates_next
 

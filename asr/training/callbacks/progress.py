@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 from torch.optim import Optimizer
 
-from asr import devices
 from asr.console import LINE_EVERY_S, console
+from asr.models import devices
 from asr.nested import at
 from asr.training.module import TrainingModule
 from asr.training.processes import gather
@@ -32,12 +32,12 @@ class TrainingProgress(pl.Callback):
         self.bar: Progress | None = None
         self.task: Any = None
         self.last_report, self.wait_s = 0.0, FIRST_REPORT_S
-        self.begun = (0, 0.0)  # update and time when this process began to train
+        self.start = (0, 0.0)  # update and time when this process began to train
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Name the parameter groups, and open the bar."""
         self.last_report = time.monotonic()
-        self.begun = trainer.global_step, self.last_report
+        self.start = trainer.global_step, self.last_report
         options = at(getattr(pl_module, "extra_state", {}), "config", "optimizer")
         groups = describe_groups(trainer.optimizers[0], options)
         for line in groups if trainer.is_global_zero and (len(groups) > 1 or options) else ():
@@ -99,7 +99,7 @@ class TrainingProgress(pl.Callback):
     def _line(self, trainer: pl.Trainer) -> None:
         self.last_report = time.monotonic()
         line = f"update {trainer.global_step}/{trainer.max_steps}  {self._numbers(trainer)}"
-        first_update, start = self.begun
+        first_update, start = self.start
         if first_update < trainer.global_step < trainer.max_steps:
             pace_s = (self.last_report - start) / (trainer.global_step - first_update)
             line += f"  {describe_time(pace_s * (trainer.max_steps - trainer.global_step))} left"

@@ -30,7 +30,7 @@ def log_samples(loggers: Sequence[Any], name: str, result: Score, step: int, cut
     for logger in loggers:
         if hasattr(logger, "log_samples"):  # metrics.csv holds numbers only
             shown = samples(result)
-            audio = read_audio(cuts, {one.utterance.id for one in shown})
+            audio = read_audio(cuts, {utterance.utterance.id for utterance in shown})
             logger.log_samples(name, shown, step, audio, PLAYED_HZ)
 
 

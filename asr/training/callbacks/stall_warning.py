@@ -12,9 +12,9 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from asr import devices
 from asr.console import console
 from asr.evaluation.wer import Score
+from asr.models import devices
 from asr.training.module import TrainingModule
 
 NOT_BETTER = 1e-3  # a loss that is lower by less than this share has not improved

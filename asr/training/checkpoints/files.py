@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from asr.errors import RunFailed, remedy
-from asr.quoting import resume_command
-from asr.run_folder import newest_update, update_files
+from asr.run_folder import newest_update, resume_command, update_files
 from asr.safe_io import TEMPORARY, WITHOUT_LINKS, replace_by, sync, write_more
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from asr.error_text import first_line, is_out_of_memory
-from asr.errors import explaining_out_of_memory
+from asr.errors import explaining_out_of_memory, first_line, is_out_of_memory
 from asr.run_folder import update_files
 from asr.safe_io import named_path
 from asr.training.running_averages import RunningAverages
@@ -36,6 +35,7 @@ class LoadedCheckpoint:
         averages: running averages of the weights; None without callbacks.averaging.
         described: kind of the weights, for notes.
         rejected: what is wrong with each newer checkpoint of the run that could not be read.
+        state: all of its content, to resume from; None to decode.
     """
 
     path: Path
@@ -47,6 +47,7 @@ class LoadedCheckpoint:
     averages: RunningAverages | None = None
     described: str = "raw"
     rejected: tuple[str, ...] = ()
+    state: dict[str, Any] | None = None
 
     @property
     def run_dir(self) -> Path | None:
@@ -76,9 +77,9 @@ def checkpoint_file(run: str, option: str = "run") -> Path:
         ValueError: it is neither.
     """
     path = named_path(run)
-    for found in (path, *(path / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))):
-        if found.is_file():
-            return found
+    for file in (path, *(path / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))):
+        if file.is_file():
+            return file
     raise ValueError(
         f"{option}: {str(path)!r} is neither a checkpoint nor a run folder with checkpoints/best.ckpt; "
         "give the folder that asr-train printed at its end"
@@ -112,8 +113,12 @@ def read_saved(path: Path) -> Any:
         ) from error
 
 
-def load_checkpoint(path: Path) -> LoadedCheckpoint:
+def load_checkpoint(path: Path, to_resume: bool = False) -> LoadedCheckpoint:
     """Read a checkpoint without running any code that it may hold.
+
+    Args:
+        path: of the file.
+        to_resume: keep all of its content, statistics of the optimizer among it.
 
     Raises:
         ValueError: the file is damaged, of another format, or not a checkpoint.
@@ -121,10 +126,12 @@ def load_checkpoint(path: Path) -> LoadedCheckpoint:
     """
     with explaining_out_of_memory(lambda: f"when reading {path}: free some, or raise its limit (ulimit -v)"):
         state = read_saved(path)
-    own = state.get("werdict") if isinstance(state, Mapping) else None
-    if own is None or own["format"] != FORMAT:
-        found = "no part 'werdict'" if own is None else f"format {own['format']}; this version reads {FORMAT}"
-        raise ValueError(f"{path} is not a checkpoint of this program: it has {found}")
+    contents = state.get("werdict") if isinstance(state, Mapping) else None
+    if contents is None or contents["format"] != FORMAT:
+        problem = (
+            "no part 'werdict'" if contents is None else f"format {contents['format']}; this version reads {FORMAT}"
+        )
+        raise ValueError(f"{path} is not a checkpoint of this program: it has {problem}")
     weights = {
         name.removeprefix(PREFIX): weight for name, weight in state["state_dict"].items() if name.startswith(PREFIX)
     }
@@ -132,16 +139,17 @@ def load_checkpoint(path: Path) -> LoadedCheckpoint:
     return LoadedCheckpoint(
         path,
         weights,
-        own["config"],
-        own["tokenizer"],
-        own["data"],
+        contents["config"],
+        contents["tokenizer"],
+        contents["data"],
         state["global_step"],
         averages,
+        state=state if to_resume else None,
     )
 
 
 def newest_good_checkpoint(run_dir: Path) -> LoadedCheckpoint | None:
-    """Return the newest checkpoint of a run that can be read; None if the run has no checkpoint.
+    """Return the newest checkpoint of a run that can be read, to resume it; None if the run has no checkpoint.
 
     Raises:
         ValueError: all checkpoints are damaged.
@@ -152,7 +160,7 @@ def newest_good_checkpoint(run_dir: Path) -> LoadedCheckpoint | None:
     # last.ckpt is a link, best.ckpt may be one: read each file once
     for path in dict.fromkeys(path.resolve() for path in names if path.is_file()):
         try:
-            return replace(load_checkpoint(path), rejected=tuple(rejected))
+            return replace(load_checkpoint(path, to_resume=True), rejected=tuple(rejected))
         except ValueError as error:
             rejected.append(str(error))
     if rejected:

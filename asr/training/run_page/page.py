@@ -65,8 +65,8 @@ class Worst:
 
 def worst_utterances(score: Score) -> list[ScoredUtterance]:
     """Return the utterances with the most errors, most first."""
-    wrong = [one for one in score.utterances if one.words.errors]
-    return sorted(wrong, key=lambda one: (-one.words.errors, one.utterance.id))[:NUM_WORST]
+    wrong = [scored for scored in score.utterances if scored.words.errors]
+    return sorted(wrong, key=lambda scored: (-scored.words.errors, scored.utterance.id))[:NUM_WORST]
 
 
 def write_run_page(page: RunPage) -> None:
@@ -75,7 +75,7 @@ def write_run_page(page: RunPage) -> None:
     (rate_name, *_) = {score.rate_name for score in page.scores.values()} or {"WER"}
     worst = {name: worst_utterances(score) for name, score in page.scores.items()}
     audio = {
-        name: read_audio(page.cuts.get(name, ()), {one.utterance.id for one in utterances})
+        name: read_audio(page.cuts.get(name, ()), {scored.utterance.id for scored in utterances})
         for name, utterances in worst.items()
     }
     text = render(
@@ -84,10 +84,13 @@ def write_run_page(page: RunPage) -> None:
         page=page,
         title="/".join(page.run_dir.parts[-2:]),
         curves=plot_run_curves(metrics, rate_name) if metrics.exists() else [],
-        features=[plot_example(one, number) for number, one in enumerate(page.features)],
-        alignments=[plot_example(one, number) for number, one in enumerate(page.alignments)],
+        features=[plot_example(example, number) for number, example in enumerate(page.features)],
+        alignments=[plot_example(example, number) for number, example in enumerate(page.alignments)],
         confusions=[_confusion_table(name, score) for name, score in page.scores.items()],
-        worst={name: [_shown(one, page.scores[name].unit, audio[name]) for one in own] for name, own in worst.items()},
+        worst={
+            name: [_shown(scored, page.scores[name].unit, audio[name]) for scored in utterances]
+            for name, utterances in worst.items()
+        },
         facts=Table("This run", FACTS, [[Cell(name), Cell(text)] for name, text in page.facts.items()]),
         difference=_difference_table(page.difference),
         config=(page.run_dir / "config.yaml").read_text(encoding="utf-8"),
@@ -96,10 +99,12 @@ def write_run_page(page: RunPage) -> None:
     write_whole(page.run_dir / "report" / "report.html", text)
 
 
-def _shown(one: ScoredUtterance, unit: Unit, audio: Mapping[str, np.ndarray]) -> Worst:
-    size = f"{count(one.words.errors, 'error')} in {count(one.words.num_reference, unit)}"
-    samples = audio.get(one.utterance.id)
-    return Worst(one.utterance.id, size, aligned_view(one.alignment), "" if samples is None else _address(samples))
+def _shown(scored: ScoredUtterance, unit: Unit, audio: Mapping[str, np.ndarray]) -> Worst:
+    size = f"{count(scored.words.errors, 'error')} in {count(scored.words.num_reference, unit)}"
+    samples = audio.get(scored.utterance.id)
+    return Worst(
+        scored.utterance.id, size, aligned_view(scored.alignment), "" if samples is None else _address(samples)
+    )
 
 
 def _address(samples: np.ndarray) -> str:
@@ -109,7 +114,7 @@ def _address(samples: np.ndarray) -> str:
 
 
 def _confusion_table(name: str, score: Score) -> Table:
-    counted = confusions(one.alignment for one in score.utterances).items()
+    counted = confusions(scored.alignment for scored in score.utterances).items()
     frequent = sorted(counted, key=lambda item: (-item[1], error_name(item[0]), str(item[0])))[:NUM_CONFUSIONS]
     rows = [
         [Cell(pair[0] or UNKNOWN), Cell(pair[1] or UNKNOWN), Cell(str(times)), Cell(error_name(pair))]

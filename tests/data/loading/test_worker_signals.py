@@ -94,7 +94,7 @@ def test_a_reader_is_killed_with_its_parent():
 
 
 def test_a_child_whose_parent_is_dead_already_ends():
-    script = "import os; from asr.subprocesses import die_with_parent; die_with_parent({}); print('lives')"
+    script = "import os; from asr.processes import die_with_parent; die_with_parent({}); print('lives')"
     there, gone = (
         subprocess.run([sys.executable, "-c", script.format(parent)], capture_output=True, text=True, check=False)
         for parent in (os.getpid(), 2**22 + 1)  # no process has a number as large

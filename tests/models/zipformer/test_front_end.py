@@ -34,7 +34,7 @@ def test_an_mlp_in_blocks_is_its_parts_one_after_the_other(masks, balances):
     x, d_y = torch.randn(11, 3, requires_grad=True), torch.randn(11, 2)
     inputs = x, *hidden.parameters(), *output.parameters()
     expected = output(SWOOSH_L(balancer(hidden(x)))) * (1.0 if mask is None else mask)
-    found = mlp(x, hidden, SWOOSH_L, output, mask, balancer.drawn_bounds(True))
+    found = mlp(x, hidden, SWOOSH_L, output, mask, balancer.active_bounds(True))
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(torch.autograd.grad(found, inputs, d_y), torch.autograd.grad(expected, inputs, d_y))
 

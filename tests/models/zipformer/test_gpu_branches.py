@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asr import devices
-from asr.models import kernels
+from asr.models import devices, kernels
 from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.attention_kernel import attend, attention_weights
 from asr.models.encoders.zipformer.balancer import Balancer

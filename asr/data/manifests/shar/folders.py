@@ -59,17 +59,17 @@ def find_shards(folder: Path) -> list[Shard]:
         {match[1] or "": path for name, path in names.items() if (match := kind.fullmatch(name))}
         for kind in (CUTS, *TARS.values())
     )
-    field, found = next(((field, found) for field, found in zip(FIELDS, tars, strict=True) if found), ("", {}))
-    numbers = {number for number in (*cuts, *found) if number.isdecimal() or number in cuts.keys() & found.keys()}
+    field, shards = next(((field, shards) for field, shards in zip(FIELDS, tars, strict=True) if shards), ("", {}))
+    numbers = {number for number in (*cuts, *shards) if number.isdecimal() or number in cuts.keys() & shards.keys()}
     if not numbers or not any(name.endswith((".tar", ".tar.gz")) for name in names):
         return []
-    if unpaired := sorted(numbers - (cuts.keys() & found.keys())):
-        here = cuts.get(unpaired[0]) or found[unpaired[0]]
+    if unpaired := sorted(numbers - (cuts.keys() & shards.keys())):
+        here = cuts.get(unpaired[0]) or shards[unpaired[0]]
         raise ValueError(
             f"{folder}: the shard of {here.name} is not whole, cuts.NUMBER.jsonl.gz with recording.NUMBER.tar, or "
             "features.NUMBER.tar, not compressed: restore it"
         )
-    return [Shard(cuts[number], found[number], field) for number in sorted(numbers)]
+    return [Shard(cuts[number], shards[number], field) for number in sorted(numbers)]
 
 
 def read_shards(shards: list[Shard], split: str) -> tuple[Manifests, list[Dropped]]:

@@ -41,10 +41,10 @@ class ShardMember:
     @classmethod
     def find(cls, source: object) -> ShardMember | None:
         """Return the member that a source names; None if it names a whole file."""
-        found = NAME.fullmatch(source) if isinstance(source, str) else None
-        if found is None:
+        match = NAME.fullmatch(source) if isinstance(source, str) else None
+        if match is None:
             return None
-        tar, offset, num_bytes, crc32 = found.groups()
+        tar, offset, num_bytes, crc32 = match.groups()
         return cls(tar, int(offset), int(num_bytes), None if crc32 is None else int(crc32, 16))
 
     def __str__(self) -> str:

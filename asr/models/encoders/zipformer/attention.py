@@ -105,7 +105,7 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         query, key, pos_query = self.in_proj(x).split(self.dims, dim=-1)
         key = cache.extend(self.whiten_keys(self.balance_keys(key)))
         # a limit on the scores themselves: a softmax near 0 or 1 has no gradient left that could bring them back
-        penalize = self.training and self.batch_count.works(PENALTY_PROBABILITY)
+        penalize = self.training and self.batch_count.is_active(PENALTY_PROBABILITY)
         pos = self.linear_pos(pos_emb).t().unflatten(0, (self.num_heads, -1))
         # (B, T, H · K) → (B, H, T, K)
         query, key, pos_query = (

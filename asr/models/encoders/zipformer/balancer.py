@@ -48,20 +48,20 @@ def moments(x: Tensor) -> Tensor:
     return torch.stack((rows.mean(dim=0), torch.linalg.vector_norm(rows, dim=0).square() / rows.shape[0]))
 
 
-def penalty(found: Tensor, bounds: Tensor) -> Tensor:
+def penalty(moments: Tensor, bounds: Tensor) -> Tensor:
     """Return 0.04 times the normalized gradient of the violation of the bounds: per channel, linear in x.
 
     The violation is |m − clamp(m)| + |log(clamp(r) / r)| with m = mean / std and r the root mean square of a channel.
     Its gradient, scaled to a root mean square of 1 in each channel that violates a bound, is ``constant + slope · x``.
 
     Args:
-        found: (2, D) `moments`.
+        moments: (2, D) `moments`.
         bounds: (4,) least and largest m, least and largest r.
 
     Returns:
         (2, D), constant and slope.
     """
-    mean, mean_square = found
+    mean, mean_square = moments
     min_mean, max_mean, min_rms, max_rms = bounds.unbind()
     raw_variance = mean_square - mean.square()
     # rounding makes the variance of a constant channel negative, and its root NaN
@@ -99,7 +99,7 @@ class _Balanced(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         x, bounds = ctx.saved_tensors
-        # of all frames at once; only what changes the gradient works block by block
+        # of all frames at once; only the change of the gradient is computed block by block
         pull = penalty(moments(x), bounds)
         # not in place: others may hold the same gradient
         changed = torch.empty_like(gradient)
@@ -146,10 +146,10 @@ class Balancer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x (B, …, D)."""
-        bounds = self.drawn_bounds(x.requires_grad)
+        bounds = self.active_bounds(x.requires_grad)
         return x if bounds is None else _Balanced.apply(x, bounds)
 
-    def drawn_bounds(self, trained: bool) -> Tensor | None:
-        """Return the bounds (4,) now; None if this pass is not drawn, or not ``trained`` and without a gradient."""
-        works = self.training and trained and self.batch_count.works(self.probability)
-        return self.batch_count.values[self.place] if works else None
+    def active_bounds(self, requires_grad: bool) -> Tensor | None:
+        """Return the bounds (4,) of this pass; None if the balancer is not active in it, or x needs no gradient."""
+        is_active = self.training and requires_grad and self.batch_count.is_active(self.probability)
+        return self.batch_count.values[self.place] if is_active else None

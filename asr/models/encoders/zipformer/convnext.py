@@ -68,7 +68,7 @@ class ConvNeXt(nn.Module):
             return self.pointwise_conv2(SWOOSH_L(self.pointwise_conv1(x)))
         # asked here, because inside of `mlp` nothing requires a gradient
         trained = torch.is_grad_enabled() and (x.requires_grad or self.pointwise_conv1.weight.requires_grad)
-        bounds = self.hidden_balancer.drawn_bounds(trained)
+        bounds = self.hidden_balancer.active_bounds(trained)
         if kept is not None:
             kept = kept.expand(-1, *x.shape[1:3]).reshape(-1, 1)
         rows = x.flatten(0, 2)
@@ -150,18 +150,18 @@ class _Mlp(Function):
         to_hidden, hidden_bias, to_output, output_bias = (p.to(dtype) for p in parameters)
         mask = None if mask is None else mask.to(dtype)
         y = x.new_empty(x.shape[0], to_output.shape[0], dtype=dtype)
-        found = None
+        sums = None
         for block in blocks(x, to_hidden.shape[0]):
             hidden = F.linear(x[block].to(dtype), to_hidden, hidden_bias)
             if bounds is not None:
                 # the balancer needs moments of all frames, and only here all of them pass by once
                 share = moments(hidden) * (hidden.shape[0] / x.shape[0])
-                found = share if found is None else found.add_(share)
+                sums = share if sums is None else sums.add_(share)
             # CUDA's autocast returns softplus in 32 bits
             torch.addmm(output_bias, swoosh.value(hidden).to(dtype), to_output.t(), out=y[block])
         if mask is not None:
             y.mul_(mask)
-        ctx.save_for_backward(x, *parameters, mask, None if found is None else penalty(found, bounds))
+        ctx.save_for_backward(x, *parameters, mask, None if sums is None else penalty(sums, bounds))
         ctx.swoosh = swoosh
         return y
 

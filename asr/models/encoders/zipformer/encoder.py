@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from asr import devices
+from asr.models import devices
 from asr.models.encoders.zipformer.attention import PENALTY_PROBABILITY, HeadSize
 from asr.models.encoders.zipformer.balancer import Balancer
 from asr.models.encoders.zipformer.chunks import ALL, Chunks, draw_chunks
@@ -133,9 +133,9 @@ class ZipformerEncoder(nn.Module):
                 module.probability = 0.0
             elif isinstance(module, Whiten) and not whiten:
                 module.largest_probability = 0.0
-        self.batch_count.seldom = list(dict.fromkeys(self._seldom()))
+        self.batch_count.stochastic = list(dict.fromkeys(self._probabilities()))
 
-    def _seldom(self) -> Iterator[FloatLike]:
+    def _probabilities(self) -> Iterator[FloatLike]:
         yield PENALTY_PROBABILITY
         for module in self.modules():
             if isinstance(module, Balancer):
@@ -153,7 +153,7 @@ class ZipformerEncoder(nn.Module):
         self.batch_count.set(audio_s / self.ref_duration_s)
 
     def output_frames(self, num_frames: Tensor) -> Tensor:
-        """Return the number of encodings of utterances of ``num_frames`` frames."""
+        """Return the numbers of encodings (B,) of utterances of ``num_frames`` (B,) frames."""
         return torch.div(halved_frames(num_frames) + 1, 2, rounding_mode="floor")
 
     def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,18 +183,18 @@ class ZipformerEncoder(nn.Module):
         """Draw what Python must know of the next forward pass in training; without it that pass does so itself.
 
         Returns:
-            What has been drawn: passes for which it is equal launch the same kernels.
+            The random choices: passes with equal ones launch the same kernels.
         """
-        works = self.batch_count.begin_pass(device)
+        is_active = self.batch_count.begin_pass(device)
         chunks, self.has_begun = self._draw_chunks(slice(None)), True
         if chunks is None or not devices.on_accelerator(self.batch_count.values):
             self.chunks = chunks
-            return chunks, works
+            return chunks, is_active
         left = EVERYTHING if chunks.left_context is None else chunks.left_context
         self.chunk_values = refilled(self.chunk_values, [chunks.size, left], device)
         size, left_context = self.chunk_values.unbind()
         self.chunks = Chunks(size, left_context, chunks.smallest)
-        return True, works
+        return True, is_active
 
     def _draw_chunks(self, choices: slice) -> Chunks | None:
         return draw_chunks(self.chunk_size[choices], self.left_context_frames[choices]) if self.causal else None
@@ -225,7 +225,7 @@ def convert_num_channels(x: Tensor, num_channels: int) -> Tensor:
 
 
 def full_dim_output(outputs: Sequence[Tensor]) -> Tensor:
-    """Return the last output with the channels that it lacks, each from the latest output that has it."""
+    """Return the last of the outputs (B, T, D), and channels that it lacks from the latest output that has them."""
     parts, width = [outputs[-1]], outputs[-1].shape[-1]
     for output in reversed(outputs):
         if output.shape[-1] > width:

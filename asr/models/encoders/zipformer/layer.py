@@ -75,19 +75,19 @@ class Frames:
 
 
 @dataclass(frozen=True)
-class Draws:
-    """What is drawn for a layer in a forward pass in training.
+class LayerMasks:
+    """Random masks and limits of a layer in a forward pass in training.
 
     Attributes:
-        kept: (6, B, 1, 1), 0 for utterances that go without attention, without the first convolution, the second
-            feed-forward module, the second convolution, the third feed-forward module, and past the layer; else 1.
+        keep: (6, B, 1, 1), 0 for utterances that skip attention, the first convolution, the second feed-forward
+            module, the second convolution, the third feed-forward module, or the whole layer; else 1.
         dropout: (B, 1, H) factors of the hidden channels of each feed-forward module.
         limits: (3, 2) of the scales of both bypasses and of the norm.
         equally: (), 1 in a pass in which the first head attends equally to all frames, else 0.
-        pos_emb: (T + S − 1, P), 0 in a pass in which scores do without positions.
+        pos_emb: (T + S − 1, P), 0 in a pass without positions.
     """
 
-    kept: Tensor
+    keep: Tensor
     dropout: tuple[Tensor, Tensor, Tensor]
     limits: Tensor
     equally: Tensor
@@ -161,27 +161,31 @@ class ZipformerEncoderLayer(nn.Module):
         self.const_attention_rate = ScheduledFloat(batch_count, (0.0, 0.25), (4000.0, 0.025))
         self.pos_skip_rate = ScheduledFloat(batch_count, (0.0, 0.5), (4000.0, 0.0))
 
-    def forward(self, x: Tensor, frames: Frames, draws: Draws | None = None, cache: StreamingCache = WHOLE) -> Tensor:
-        """Apply the layer to x (B, T, D), and to what is kept of the frames before; without draws in evaluation."""
+    def forward(
+        self, x: Tensor, frames: Frames, masks: LayerMasks | None = None, cache: StreamingCache = WHOLE
+    ) -> Tensor:
+        """Apply the layer to x (B, T, D) and to the cached frames before it; evaluation has no masks."""
         before, convolved = x, (frames.padding, frames.chunks, cache)
-        # one factor for all three modules that attend: an utterance goes without attention, not without one of them
-        attends, convolves1, feeds2, convolves2, feeds3, enters = (None,) * 6 if draws is None else draws.kept
-        dropout1, dropout2, dropout3 = (None,) * 3 if draws is None else draws.dropout
-        of_mid, of_bypass, of_norm = (None,) * 3 if draws is None else draws.limits
-        pos_emb = frames.pos_emb if draws is None else draws.pos_emb
+        # one mask for the three modules that attend: an utterance skips all of them or none
+        keep_attention, keep_conv1, keep_feedforward2, keep_conv2, keep_feedforward3, keep_layer = (
+            (None,) * 6 if masks is None else masks.keep
+        )
+        dropout1, dropout2, dropout3 = (None,) * 3 if masks is None else masks.dropout
+        of_mid, of_bypass, of_norm = (None,) * 3 if masks is None else masks.limits
+        pos_emb = frames.pos_emb if masks is None else masks.pos_emb
         weights = self.self_attn_weights(x, pos_emb, frames.attn_mask, cache)
         x = x + self.feed_forward1(x, dropout1)
-        equally = None if draws is None or frames.equal is None else (frames.equal, draws.equally)
+        equally = None if masks is None or frames.equal is None else (frames.equal, masks.equally)
         nonlinear = self.nonlin_attention(x, weights, cache, equally)
-        x = x + masked(self.balancer_na(nonlinear), attends)
-        x = x + masked(self.self_attn1(x, weights, cache), attends)
-        x = x + masked(self.conv_module1(x, *convolved), convolves1)
-        x = x + masked(self.balancer_ff2(self.feed_forward2(x, dropout2)), feeds2)
+        x = x + masked(self.balancer_na(nonlinear), keep_attention)
+        x = x + masked(self.self_attn1(x, weights, cache), keep_attention)
+        x = x + masked(self.conv_module1(x, *convolved), keep_conv1)
+        x = x + masked(self.balancer_ff2(self.feed_forward2(x, dropout2)), keep_feedforward2)
         x = self.bypass_mid(before, x, of_mid)
-        x = x + masked(self.self_attn2(x, weights, cache), attends)
-        x = x + masked(self.conv_module2(x, *convolved), convolves2)
-        x = x + masked(self.balancer_ff3(self.feed_forward3(x, dropout3)), feeds3)
-        x = self.bypass(before, self.norm(self.balancer1(x), of_norm), of_bypass, enters)
+        x = x + masked(self.self_attn2(x, weights, cache), keep_attention)
+        x = x + masked(self.conv_module2(x, *convolved), keep_conv2)
+        x = x + masked(self.balancer_ff3(self.feed_forward3(x, dropout3)), keep_feedforward3)
+        x = self.bypass(before, self.norm(self.balancer1(x), of_norm), of_bypass, keep_layer)
         return self.whiten(self.balancer2(x))
 
     def is_plain(self) -> bool:
@@ -198,16 +202,22 @@ class ZipformerEncoderLayer(nn.Module):
         return keys, nonlinear, values, convolved, values, convolved
 
 
-def drawn(layers: Sequence[ZipformerEncoderLayer], x: Tensor, pos_emb: Tensor) -> list[Draws]:
-    """Draw for all layers of a stack at once, which see x (B, T, D) and positions (T + S − 1, P)."""
+def sample_masks(layers: Sequence[ZipformerEncoderLayer], x: Tensor, pos_emb: Tensor) -> list[LayerMasks]:
+    """Sample the masks of all layers of a stack at once.
+
+    Args:
+        layers: of one stack, after `BatchCount.begin_pass`.
+        x: (B, T, D) input of the first layer; only its size, type and device are used.
+        pos_emb: (T + S − 1, P), relative.
+    """
     values = torch.stack([layer.batch_count.values[layer.place] for layer in layers])
     rates, dropout, limits = values[:, :6], values[:, 6], values[:, 9:].unflatten(1, (3, 2))
     # the mean over all frames now and then, so that nothing depends on sharp attention
     without_positions, equally = values[:, 7:9].to(x.dtype).t()
     positions = pos_emb * (1 - without_positions[:, None, None])
     size, num_layers, dims = len(x), len(layers), layers[0].hidden_dims
-    kept = torch.rand(num_layers, 6, size, 1, 1, device=x.device) >= rates[:, :, None, None, None]
+    keep = torch.rand(num_layers, 6, size, 1, 1, device=x.device) >= rates[:, :, None, None, None]
     factors = torch.rand(num_layers, size, 1, sum(dims), device=x.device) >= (dropout := dropout[:, None, None, None])
     factors = (factors / (1 - dropout)).to(x.dtype)
-    of_layers = zip(kept.to(x.dtype), factors, limits, equally, positions, strict=True)
-    return [Draws(kept, factors.split(dims, dim=-1), *others) for kept, factors, *others in of_layers]
+    of_layers = zip(keep.to(x.dtype), factors, limits, equally, positions, strict=True)
+    return [LayerMasks(keep, factors.split(dims, dim=-1), *others) for keep, factors, *others in of_layers]

@@ -152,7 +152,14 @@ class ConvolutionModule(nn.Module):
 
 
 def gated(x: Tensor, gate: Tensor, activation: Callable[[Tensor], Tensor], zero: Tensor | None = None) -> Tensor:
-    """Return x ⊙ activation(gate), 0 where ``zero`` is true; the activation is `torch.sigmoid` or `torch.tanh`."""
+    """Return x ⊙ activation(gate), 0 where ``zero`` is true.
+
+    Args:
+        x: (B, …, D).
+        gate: of the same shape.
+        activation: `torch.sigmoid` or `torch.tanh`.
+        zero: bool, broadcast to x; None: nowhere.
+    """
     if is_tracing():
         return x * activation(gate) if zero is None else (x * activation(gate)).masked_fill(zero, 0.0)
     result: Tensor = _Gated.apply(x, gate, activation, zero)

@@ -30,20 +30,20 @@ class BatchCount:
     does, makes schedules independent of the batch size, of the number of processes, and of accumulation.
 
     Attributes:
-        seldom: probabilities of all that changes gradients in some forward passes only.
-        drawn: what decides which of it works in this pass, see `works`.
-        is_plain: whether none of it does.
-        values: (N,) what was registered, as it is in this forward pass, where the encoder is; ``drawn`` is the first.
+        stochastic: probabilities of everything that changes gradients in some forward passes only.
+        random_number: uniform in [0, 1); decides in `is_active` what is active in this pass.
+        is_plain: whether nothing of ``stochastic`` is active in this pass.
+        values: (N,) on the encoder's device: ``random_number``, then the registered values of this pass.
     """
 
     def __init__(self) -> None:
         # no default: training would silently use values of another time
         self._num_batches: float | None = None
-        # many modules share a schedule: each is looked at once
+        # many modules share a schedule: each is evaluated once
         self._distinct: list[FloatLike] = []
         self._places: list[int] = []
-        self.seldom: Sequence[FloatLike] = ()
-        self.drawn, self.is_plain = 1.0, True
+        self.stochastic: Sequence[FloatLike] = ()
+        self.random_number, self.is_plain = 1.0, True
         self.values = torch.empty(0)
 
     def set(self, num_batches: float) -> None:
@@ -57,26 +57,26 @@ class BatchCount:
         return slice(1 + len(self._places) - len(values), 1 + len(self._places))
 
     def begin_pass(self, device: torch.device) -> tuple[bool, ...]:
-        """Draw what works in a forward pass in training, and compute all values for it.
+        """Draw what is active in a forward pass in training, and compute all values for it.
 
         Returns:
-            Which of ``seldom`` works: passes for which it is equal are the same code.
+            Whether each of ``stochastic`` is active: passes with equal tuples run the same code.
         """
-        self.drawn = draw()
-        works = tuple(map(self.works, self.seldom))
-        self.is_plain = not any(works)
+        self.random_number = draw()
+        is_active = tuple(map(self.is_active, self.stochastic))
+        self.is_plain = not any(is_active)
         distinct = [float(value) for value in self._distinct]
         # one copy for all of them
-        self.values = refilled(self.values, [self.drawn, *(distinct[place] for place in self._places)], device)
-        return works
+        self.values = refilled(self.values, [self.random_number, *(distinct[place] for place in self._places)], device)
+        return is_active
 
-    def works(self, probability: FloatLike) -> bool:
-        """Return whether what works with this probability works in this forward pass.
+    def is_active(self, probability: FloatLike) -> bool:
+        """Return whether a module that acts with this probability is active in this forward pass.
 
-        One number decides for all modules. Each keeps its probability, but what works seldom works in the same passes:
-        many passes are without any of it, and are the same code, which can be compiled.
+        One random number decides for all modules. Each keeps its probability, but rare ones are active in the same
+        passes: many passes have none of them, and all of those run the same code, which can be compiled.
         """
-        return not is_tracing() and self.drawn < float(probability)
+        return not is_tracing() and self.random_number < float(probability)
 
     @property
     def num_batches(self) -> float:
@@ -94,7 +94,7 @@ class BatchCount:
 
 
 def refilled(former: Tensor, numbers: Sequence[float], device: torch.device) -> Tensor:
-    """Return numbers on a device, in the memory of the former ones if they are alike: a captured pass reads there."""
+    """Return numbers (N,) on a device; in the memory of ``former`` (N,) if it fits, where captured passes read."""
     values = torch.tensor(numbers)
     if former.device != device or len(former) != len(values):
         return values.to(device)
@@ -114,15 +114,17 @@ class ScheduledFloat:
         self.values = [value for _, value in points]
 
     def __float__(self) -> float:
-        """Return the value now."""
-        now = self.batch_count.num_batches
-        if now <= self.times[0]:
+        """Return the value at the current number of batches."""
+        num_batches = self.batch_count.num_batches
+        if num_batches <= self.times[0]:
             return self.values[0]
-        if now >= self.times[-1]:
+        if num_batches >= self.times[-1]:
             return self.values[-1]
-        right = bisect.bisect_right(self.times, now)
+        right = bisect.bisect_right(self.times, num_batches)
         start, end = self.times[right - 1], self.times[right]
-        return self.values[right - 1] + (now - start) / (end - start) * (self.values[right] - self.values[right - 1])
+        return self.values[right - 1] + (num_batches - start) / (end - start) * (
+            self.values[right] - self.values[right - 1]
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ScheduledFloat) and vars(self) == vars(other)
@@ -133,7 +135,7 @@ class ScheduledFloat:
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit of a parameter in the passes in which it works, in others infinite.
+    """A limit of a parameter in the passes in which it is active, infinite in others.
 
     Attributes:
         value: the limit.
@@ -146,7 +148,7 @@ class Limit:
 
     def __float__(self) -> float:
         """Return the limit in this pass."""
-        return float(self.value) if self.batch_count.works(LIMIT_PROBABILITY) else self.infinite
+        return float(self.value) if self.batch_count.is_active(LIMIT_PROBABILITY) else self.infinite
 
 
 class Event:
@@ -214,7 +216,7 @@ class _ScaleGrad(Function):
 
 
 def scale_grad(x: Tensor, scale: float) -> Tensor:
-    """Return x unchanged; its gradient is multiplied by ``scale``."""
+    """Return x (…) unchanged; its gradient is multiplied by ``scale``."""
     scaled: Tensor = _ScaleGrad.apply(x, scale)
     return scaled
 
@@ -274,7 +276,7 @@ def utterance_mask(x: Tensor, probability: Tensor) -> Tensor:
 
 
 def masked(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return x times the mask, if there is one."""
+    """Return x (…) times a mask, such as (B, 1, 1), that broadcasts with it; x if there is none."""
     return x if mask is None else x * mask
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from asr.models.encoders.zipformer.attention import compact_rel_pos_encoding
 from asr.models.encoders.zipformer.chunks import Chunks, StreamingCache
-from asr.models.encoders.zipformer.layer import Frames, LayerSize, ZipformerEncoderLayer, drawn
+from asr.models.encoders.zipformer.layer import Frames, LayerSize, ZipformerEncoderLayer, sample_masks
 from asr.models.encoders.zipformer.modules import BypassModule, SimpleDownsample, upsample
 from asr.models.encoders.zipformer.scaling import BatchCount, FloatLike, ScheduledFloat, limits
 
@@ -96,9 +96,9 @@ class ZipformerStack(nn.Module):
         frames = Frames(pos_emb, padding, attn_mask, chunks, equal)
         x = x if channel_mask is None else x * channel_mask
         layers = cast("list[ZipformerEncoderLayer]", list(self.layers))
-        draws = drawn(layers, x, pos_emb) if self.training else [None] * len(layers)
-        for layer, of_layer in zip(layers, draws, strict=True):
-            x = layer(x, frames, of_layer)
+        masks = sample_masks(layers, x, pos_emb) if self.training else [None] * len(layers)
+        for layer, layer_masks in zip(layers, masks, strict=True):
+            x = layer(x, frames, layer_masks)
             # again: biases have filled the masked channels
             x = x if channel_mask is None else x * channel_mask
         return x

@@ -47,7 +47,7 @@ class Swoosh:
         return result
 
     def value(self, x: Tensor) -> Tensor:
-        """Return the activation, without a graph."""
+        """Return the activation of x (…), of its shape, without a graph."""
         # the default threshold of 20 would be an error of 2e-9 in float64
         return F.softplus(x - self.shift, threshold=LINEAR_FROM).sub_(x, alpha=SLOPE).sub_(self.offset)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from asr import devices
+from asr.models import devices
 from asr.models.encoders.zipformer.scaling import BatchCount, FloatLike, ScheduledFloat
 
 TINY = 1e-20
@@ -80,7 +80,7 @@ class Whiten(nn.Module):
     """Returns its input, and adds a term to its gradient that makes the channels' covariance more like a multiple of 1.
 
     The term is the gradient of `whitening_metric` if that is above the limit, scaled to a fraction of the norm of the
-    gradient. It works in one of 4 forward passes while it finds the limit violated, else in one of 40.
+    gradient. It is active in one of 4 forward passes while the limit is violated, else in one of 40.
 
     Args:
         limit: of `whitening_metric`, at least 1.
@@ -89,7 +89,7 @@ class Whiten(nn.Module):
 
     Reference:
         Yao et al. 2024, "Zipformer", arXiv:2310.11230, appendix; the definition is that of icefall's code.
-        Differs: how often it works is saved in checkpoints, and all ranks do as the first one found.
+        Differs: its probability is saved in checkpoints, and all ranks use that of the first.
     """
 
     def __init__(
@@ -106,19 +106,19 @@ class Whiten(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x (B, …, D)."""
-        # before the buffer is looked at: most passes end here, on every device
-        works = self.training and self.batch_count.works(self.largest_probability)
-        if not works or not x.requires_grad:
+        # before the buffer is read: most passes end here, on every device
+        is_active = self.training and self.batch_count.is_active(self.largest_probability)
+        if not is_active or not x.requires_grad:
             return x
-        drawn, limit = self.batch_count.values[0], self.batch_count.values[self.place]
-        applies = self.probability > drawn
+        random_number, limit = self.batch_count.values[0], self.batch_count.values[self.place]
+        applies = self.probability > random_number
         if not devices.on_accelerator(x) and not applies:
             return x
         whitened: Tensor = _Whitened.apply(x, self, limit, applies)
         return whitened
 
     def remember(self, violated: Tensor, applies: Tensor) -> None:
-        """Work often from now on if the limit was violated, else seldom."""
-        found = torch.where(violated, OFTEN, SELDOM)
+        """Raise the probability of later passes if the limit was ``violated``, else lower it; both () bool."""
+        probability = torch.where(violated, OFTEN, SELDOM)
         # a pass that was only computed to spare the host a wait must change nothing
-        self.probability.copy_(torch.where(applies, found, self.probability))
+        self.probability.copy_(torch.where(applies, probability, self.probability))

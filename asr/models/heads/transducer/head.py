@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from asr import devices
+from asr.models import devices
 from asr.models.heads.protocols import Losses
 from asr.models.heads.transducer.joint import JointScores
 from asr.models.heads.transducer.lattice import PathLosses
 from asr.models.heads.transducer.pruning import band_losses, band_starts, simple_scores
-from asr.option_types import Probability, Share
+from asr.options import Probability, Share
 from asr.text.vocabulary import BLANK_ID
 
 FIRST_PRUNED_SCALE = 0.1

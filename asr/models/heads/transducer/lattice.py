@@ -37,15 +37,15 @@ class PathLosses(Function):
             num_frames: (B,) int64, at least 1.
             num_tokens: (B,) int64.
         """
-        found, *taken = _forward_backward(blank, label, num_frames, num_tokens)
+        log_likelihood, *taken = _forward_backward(blank, label, num_frames, num_tokens)
         ctx.save_for_backward(*taken)
         ctx.mark_non_differentiable(*taken)
-        return -found, *taken
+        return -log_likelihood, *taken
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of both log-probabilities."""
+        """Return the gradients (B, T, S) of both log-probabilities, from that (B,) of the losses."""
         takes_blank, takes_label = ctx.saved_tensors
         return -takes_blank * gradient[:, None, None], -takes_label * gradient[:, None, None], None, None
 

@@ -14,7 +14,7 @@ from asr.models.heads.cr_ctc import CrCtcHead
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.protocols import Losses
 from asr.models.heads.transducer.head import Backend, PredictorDim, PruneRange, TransducerHead
-from asr.option_types import Probability, Share
+from asr.options import Probability, Share
 
 
 class TransducerCtcHead(TransducerHead):

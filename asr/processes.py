@@ -1,11 +1,12 @@
-"""Signals that ask a command to end: a scheduler's notice, a closed terminal, a limit of CPU time.
+"""The processes of a run: which one is the first, signals that ask one to end, and that none outlives its parent.
 
-Known without torch, because they may arrive while it is imported.
+Known without torch, because signals may arrive while it is imported.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -17,6 +18,14 @@ from typing import Any
 ENDING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGXCPU)
 INTERRUPTED = 128 + signal.SIGINT  # by Ctrl-C
 TRY_AGAIN = os.EX_TEMPFAIL  # 75, which no error and no signal gives
+
+PR_SET_PDEATHSIG = 1
+# set by torchrun and by our own launcher, and by SLURM
+RANK_VARIABLES = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
+
+NUM_RANKS = "WORLD_SIZE"  # set by torchrun and by our own launcher
+RUN_DIR_VARIABLE = "WERDICT_RUN_DIR"  # how the launcher of several processes tells them the run's folder
+LAUNCHER_VARIABLE = "WERDICT_LAUNCHER"  # process id of the launcher that has set RUN_DIR_VARIABLE
 
 
 class Terminated(SystemExit):
@@ -56,19 +65,24 @@ def end_with(advice: Callable[[], str]) -> None:
     listen(end)
 
 
-def end_if_asked(error: Exception) -> None:
-    """Raise what has asked for an end and led to an error: libraries fail while they clear away after it.
+@contextlib.contextmanager
+def signals_first() -> Iterator[None]:
+    """Raise what has asked for an end instead of an error that it led to: libraries fail while they clear away.
 
     OmegaConf restores flags of a config that is half made; Python 3.11 makes a RuntimeError of whatever interrupts the
     making of a class.
     """
-    cause: BaseException | None = error
-    seen: list[BaseException] = []
-    while cause is not None and cause not in seen:  # errors may be causes of each other
-        if isinstance(cause, Terminated | KeyboardInterrupt):
-            raise cause from None
-        seen.append(cause)
-        cause = cause.__cause__ or cause.__context__
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        seen: list[BaseException] = []
+        while cause is not None and cause not in seen:  # errors may be causes of each other
+            if isinstance(cause, Terminated | KeyboardInterrupt):
+                raise cause from None
+            seen.append(cause)
+            cause = cause.__cause__ or cause.__context__
+        raise
 
 
 def end_by_default() -> None:
@@ -100,3 +114,28 @@ def leave_closed_terminal() -> None:
 
 
 _terminals = {descriptor for descriptor in (1, 2) if os.isatty(descriptor)}
+
+
+def is_first_process() -> bool:
+    """Return whether this is the process that writes and prints, according to the environment."""
+    ranks = [os.environ[name] for name in RANK_VARIABLES if name in os.environ]
+    return not ranks or ranks[0] == "0"
+
+
+def is_one_of_several() -> bool:
+    """Return whether there are other processes of this run, according to the environment."""
+    ranks = [os.environ[name] for name in RANK_VARIABLES if name in os.environ]
+    return bool(ranks) and (not is_first_process() or os.environ.get(NUM_RANKS, "1") not in ("0", "1"))
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when the thread that started it ends (Linux).
+
+    Args:
+        parent: process id of the parent. If the parent is already dead, this process ends at once: another process
+            has adopted it, and the kernel would wait for the end of that one.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
