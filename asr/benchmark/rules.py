@@ -8,7 +8,7 @@ from typing import Any
 from asr.config.command_line import override_key
 from asr.errors import ConfigError
 from asr.nested import is_within
-from asr.systems import WITHOUT_EFFECT
+from asr.options import decides
 
 VERSION = "v1"
 TASKS = ("fsdd", "an4", "phrases")  # each is the recipe TASK/benchmark_v1
@@ -30,7 +30,7 @@ RULESETS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 FREE = ("optimizer", "schedule", "parameter_rules", "trainer.gradient_clip_val", "callbacks.averaging", "weights")
-MACHINE = (*WITHOUT_EFFECT, "hydra", "data.source", "trainer.accelerator", "trainer.capture")
+MACHINE = ("hydra", "recipes_dir", "trust", "data.source", "trainer.accelerator", "trainer.capture")
 RANGES = ("sweep.optimizers", "sweep.schedules")
 JOBS = ("sweep.gpus_per_job", "sweep.jobs_per_gpu")
 
@@ -51,8 +51,11 @@ def check_override(word: str) -> None:
 def is_of_machine(word: str) -> bool:
     """Return whether an override, or an option of Hydra, names places or machines, which do not change a result."""
     key = _key(word)
-    fixed = is_within(key, ("sweep",)) and key not in JOBS
-    return word.startswith("--") or (is_within(key, MACHINE) and not fixed)
+    if is_within(key, ("sweep",)):
+        return key in JOBS
+    if word.startswith("--") or is_within(key, MACHINE):
+        return True
+    return decides(key) in ("speed", "place") and key != "decode_test"
 
 
 def _key(word: str) -> str:

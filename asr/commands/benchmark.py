@@ -23,7 +23,7 @@ from asr.config.command_line import override_key, override_value
 from asr.errors import ConfigError
 from asr.nested import at
 from asr.plain_data import read_yaml
-from asr.sweeps.records import records
+from asr.sweeps.jobs import records
 
 HELP = f"""\
 asr-benchmark: optimizers compared on the same speech tasks, by fixed rules (docs/benchmark/rules.md)

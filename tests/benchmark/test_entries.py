@@ -138,6 +138,7 @@ def test_an_entry_may_choose_what_the_rules_leave_free(word):
     [
         *("trainer.max_steps=9", "encoder=transformer_s", "data.batch.max_duration_s=3", "seed=7", "sweep.trials=50"),
         *("head=transducer", "init=x", "augment=none", "recipe=digits/transformer_ctc", "sweep.name=x"),
+        *("decode_test=false", "resume=x", "run_dir=x"),
     ],
 )
 def test_an_entry_may_not_choose_what_the_rules_fix(word):
