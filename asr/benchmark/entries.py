@@ -49,7 +49,7 @@ class Entry:
     @property
     def runs(self) -> list[Run]:
         """The finished runs, as a comparison takes them."""
-        ids, speakers, words = zip(*read_utterances(self.folder.parent.parent / UTTERANCES), strict=True)
+        ids, speakers, words = zip(*read_utterances(task_dir(self.folder, self.about) / UTTERANCES), strict=True)
         shared = {"ids": ids, "speakers": speakers, "words": tuple(map(int, words))}
         return [self._run(line, shared) for line in self.lines if "errors" in line]
 
@@ -73,6 +73,11 @@ class Entry:
 
 
 CURVES = {DEV_LOSS: "dev_loss", DEV_WER: "dev_wer"}
+
+
+def task_dir(folder: Path, about: Mapping[str, Any]) -> Path:
+    """Return the folder of the task of an entry, or of its reproduction."""
+    return next(parent for parent in folder.parents if parent.name == about["task"])
 
 
 def read_entry(folder: Path) -> Entry:
@@ -113,7 +118,7 @@ def write_runs(folder: Path, about: Mapping[str, Any], run_dirs: Iterable[Path],
     for path in run_dirs:
         (run,) = read_runs([path]).runs
         summary = read_run(path).summary
-        _settle_utterances(folder.parent.parent / UTTERANCES, run.sets[TEST])
+        _settle_utterances(task_dir(folder, about) / UTTERANCES, run.sets[TEST])
         curve = run.curves[DEV_LOSS]
         told = {
             "data": summary["data"],

@@ -116,7 +116,8 @@ def _sweep_words(task: str, ruleset: str, sweep: str, seeds: Sequence[int], free
         if not optimizer:
             raise ConfigError("ruleset=tuned: give optimizer=NAME, the name of a yaml and of a range; see the rules")
         own = [word for word in free if override_key(word) != "optimizer"]
-        fixed.append(f"sweep.only=[{optimizer}]")
+        # other places and seeds of trials for a reproduction
+        fixed += [f"sweep.only=[{optimizer}]", f"sweep.tuning_seed={0 if seeds == SEEDS else 500}"]
     usual = ["logger=csv", "torch_threads=1", "hydra/launcher=parallel", "hydra.launcher.n_jobs=-1"]
     if override_value(free, "hydra/launcher"):
         usual = usual[:2]
