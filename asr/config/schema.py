@@ -165,6 +165,18 @@ KINDS: dict[str, dict[str, Any]] = {
     "compare": {
         "sweep": Place | None,
         "runs": Places | None,
+        "results": Places | None,
+        "pattern": Name | None,
+        "format": Name | None,
+        "references": Place | None,
+        "columns": dict[
+            Literal["id", "reference", "hypothesis", "system", "seed", "set", "speaker", "words", "errors"], Name
+        ],
+        "allow": list[Literal["missing", "duplicates", "references", "empty"]],
+        "unit": Literal["word", "character"],
+        "scoring.normalize": Literal["none", "basic", "english"],
+        "by": list[Name],
+        "training_texts": Place | None,
         "baseline": Name | None,
         "comparisons": Literal["all", "baseline"],
         "target_wer": PartialShare | None,

@@ -53,15 +53,14 @@ class Normalization:
             package = f"whisper-normalizer {version('whisper-normalizer')}"
             self.note = f"scored after normalization of English by {package} (scoring.normalize=english)"
 
+    def text(self, text: str) -> str:
+        """Return a changed text."""
+        return text if self._change is None else self._change(text.translate(APOSTROPHES))
+
     def __call__(self, utterances: Sequence[Utterance]) -> Sequence[Utterance]:
         """Return utterances with changed texts."""
-        change = self._change
-        if change is None:
+        if self._change is None:
             return utterances
-
-        def changed(text: str) -> str:
-            return change(text.translate(APOSTROPHES))
-
         return [
-            replace(one, reference=changed(one.reference), hypothesis=changed(one.hypothesis)) for one in utterances
+            replace(one, reference=self.text(one.reference), hypothesis=self.text(one.hypothesis)) for one in utterances
         ]
