@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import importlib.util
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -183,12 +182,15 @@ def _track(
 ) -> None:
     """Send the comparison to wandb if the user asked for it, or if there is an API key and ``logger`` is not set."""
     node = {} if logger is None else logger.get("wandb")
-    if node is None or (logger is None and importlib.util.find_spec("wandb") is None):
+    if node is None:
         return
-    # here, because comparing needs no wandb
-    from asr.tracking.wandb_access import has_api_key, is_switched_off
-    from asr.tracking.wandb_comparison import log_comparison
-
+    try:  # here, because comparing needs no wandb
+        from asr.tracking.wandb_access import has_api_key, is_switched_off
+        from asr.tracking.wandb_comparison import log_comparison
+    except ImportError:
+        if logger is None:
+            return
+        raise
     if logger is None and (is_switched_off() or not has_api_key()):
         return
     given = {key: node[key] for key in ("project", "entity", "tags", "mode") if key in node}

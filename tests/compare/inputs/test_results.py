@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import jiwer
 import pytest
@@ -17,8 +18,8 @@ from asr.compare.inputs.rows import Row
 from asr.compare.inputs.runs_of_rows import occurring, runs_of_rows
 from tests.compare.inputs.make_files import FILES, SAID
 
+ROOT = Path(__file__).parents[3]
 OWN = json.loads((FILES / "own_numbers.json").read_text())
-NUM_EDITS, NUM_WORDS = 9, 19
 # file: its format, whether it needs references, and whose numbers of errors and words it has
 CASES = {
     "table.tsv": ("table", False, None),
@@ -59,11 +60,25 @@ def table(tmp_path):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_file_agrees_with_jiwer_and_with_its_toolkit(name, table):
-    format, needs_references, own = CASES[name]
+    format, _, own = CASES[name]
     if format == "meeteval":
         pytest.importorskip("meeteval")
     if own == "sclite" and sclite() is None:
         pytest.skip("sclite is not installed: apt-get install sctk")
+    rows, numbers = scored(name, table)
+    assert numbers == by_jiwer(rows)
+    expected = {row[0]: (row[2].split(), row[3].split()) for row in SAID}
+    for row in rows:
+        if format not in ("nemo", "meeteval"):
+            assert (row.reference.split(), row.hypothesis.split()) == expected[row.id]
+    if own is not None:
+        errors, words = sclite_numbers() if own == "sclite" else OWN[own]
+        assert numbers == f"{errors} / {words}"
+
+
+def scored(name: str, table: Path) -> tuple[list[Row], str]:
+    """Return the rows of a file, and its errors / words as werdict counts them."""
+    format, needs_references, _ = CASES[name]
     path = table if name == "table.tsv" else FILES / name
     references = FILES / "ref.scp" if needs_references else None
     if name in ("meeteval.stm", "seglst.json"):  # a speaker's words in a session
@@ -76,21 +91,25 @@ def test_a_file_agrees_with_jiwer_and_with_its_toolkit(name, table):
     # CTM and the others have no line for what was not recognized
     (run,) = runs_of_rows(rows, allow=["missing"] if format == "meeteval" else []).runs
     (found,) = run.sets.values()
-    rows = [row for row in rows if row.hypothesis is not None]
-    said, recognized = ([getattr(row, field) for row in rows] for field in ("reference", "hypothesis"))
-    output = jiwer.process_words(said, recognized)
+    return [row for row in rows if row.hypothesis is not None], f"{sum(found.errors)} / {sum(found.words)}"
+
+
+def by_jiwer(rows: list[Row]) -> str:
+    output = jiwer.process_words([row.reference for row in rows], [row.hypothesis for row in rows])
     errors = output.substitutions + output.deletions + output.insertions
-    assert (sum(found.errors), sum(found.words)) == (errors, output.hits + output.substitutions + output.deletions)
-    expected = {row[0]: (row[2].split(), row[3].split()) for row in SAID}
-    for row in rows:
-        if format not in ("nemo", "meeteval"):
-            assert (row.reference.split(), row.hypothesis.split()) == expected[row.id]
-    if own is not None:
-        numbers = sclite_numbers() if own == "sclite" else tuple(OWN[own])
-        assert (sum(found.errors), sum(found.words)) == numbers
+    return f"{errors} / {output.hits + output.substitutions + output.deletions}"
 
 
-def test_every_format_has_a_case():
+def test_the_documentation_has_every_format_with_its_numbers(table):
+    pytest.importorskip("meeteval")
+    lines = ["| file | `format` | werdict | jiwer | its own scorer |", "|---|---|---|---|---|"]
+    for name, (format, _, own) in CASES.items():
+        rows, numbers = scored(name, table)
+        theirs = "–" if own is None else f"{own}: {numbers}"  # the test of this file has compared them
+        lines.append(f"| `{name}` | `{format}` | {numbers} | {by_jiwer(rows)} | {theirs} |")
+    text = (ROOT / "docs" / "comparing.md").read_text(encoding="utf-8")
+    shown = re.search(r"<!-- formats -->\n(.*?)<!-- end -->", text, re.DOTALL)[1]
+    assert shown == "\n".join(lines) + "\n", "\n".join(lines)
     assert {case[0] for case in CASES.values()} == {*FORMATS}
 
 
