@@ -1,4 +1,4 @@
-"""Speech recognition from Python: `train`, `load`, and the parts of a run for your own Lightning trainer.
+"""Speech recognition from Python: `train`, `load`, `compare`, and the parts of a run for your own Lightning trainer.
 
 Names are imported when they are first used, so that a command that needs none of them starts at once.
 """
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from asr.commands.api import load as load
     from asr.commands.api import train as train
     from asr.commands.api import training_parts as training_parts
+    from asr.compare.from_python import compare_results as compare  # noqa: F401
     from asr.errors import ConfigError as ConfigError
     from asr.errors import RunFailed as RunFailed
     from asr.inference.streaming import Partial as Partial
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     **dict.fromkeys(("Run", "SpeechRecognizer", "load", "train", "training_parts"), "asr.commands.api"),
+    "compare": "asr.compare",  # a package that is called
     "ConfigError": "asr.errors",
     "RunFailed": "asr.errors",
     "Partial": "asr.inference.streaming",
@@ -38,4 +40,5 @@ __all__ = tuple(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'asr' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    home = importlib.import_module(_HOMES[name])
+    return home if home.__name__ == f"asr.{name}" else getattr(home, name)

@@ -2,11 +2,14 @@
 
     python3 scripts/setup.py [EXTRA …]
 
+The extra `compare` alone installs what asr-compare needs for results of other toolkits: neither torch nor lhotse.
+
 Runs on a bare Python, before anything is installed, and must be readable by old ones to tell them so.
 """
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 
@@ -14,6 +17,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 PYTHON = os.path.join(VENV, "bin", "python")
 STAMP = os.path.join(VENV, "werdict-setup")
+LIGHT = "compare"
+LIGHT_PACKAGES = (
+    *("hydra-core", "omegaconf", "pydantic", "pyyaml", "rich", "jinja2"),
+    *("numpy", "scipy", "matplotlib", "jiwer", "rapidfuzz"),
+)
 
 
 def main(extras):
@@ -26,18 +34,34 @@ def main(extras):
     if any(extra.startswith("-") for extra in extras):
         print(__doc__)
         sys.exit(0 if set(extras) <= {"-h", "--help"} else 2)
-    wanted = sorted(set(extras) | set(installed_extras()))
+    installed = installed_extras()
+    wanted = sorted(set(extras) | set(installed))
+    if set(extras) != {LIGHT} or (os.path.exists(STAMP) and installed != [LIGHT]):
+        wanted = [extra for extra in wanted if extra != LIGHT]  # all of it is a part of the whole
     stamp = "%s %s" % (fingerprint(), ",".join(wanted))
     if read(STAMP) == stamp:
         return
     if not os.path.exists(PYTHON) or subprocess.call([PYTHON, "-m", "pip", "--version"], stdout=subprocess.DEVNULL):
         make_environment()
-    target = ROOT + ("[%s]" % ",".join(wanted) if wanted else "")
     print("Installing into %s (a few minutes the first time) ..." % VENV, flush=True)
-    if subprocess.call([PYTHON, "-m", "pip", "install", "--quiet", "--editable", target]):
-        sys.exit("pip could not install the packages; its message above says why.")
+    installs = [["--editable", ROOT + ("[%s]" % ",".join(wanted) if wanted else "")]]
+    if wanted == [LIGHT]:
+        installs = [light_requirements(), ["--no-deps", "--editable", ROOT]]
+    for words in installs:
+        if subprocess.call([PYTHON, "-m", "pip", "install", "--quiet", *words]):
+            sys.exit("pip could not install the packages; its message above says why.")
     with open(STAMP, "w") as file:
         file.write(stamp)
+
+
+def light_requirements():
+    # type: () -> list[str]
+    """Return the requirements of asr-compare for results of other toolkits."""
+    import tomllib
+
+    with open(os.path.join(ROOT, "pyproject.toml"), "rb") as file:
+        given = tomllib.load(file)["project"]["dependencies"]
+    return [one for one in given if re.match("[a-z0-9-]+", one).group() in LIGHT_PACKAGES]
 
 
 def make_environment():

@@ -1,4 +1,4 @@
-"""``asr-compare``: compares finished runs over seeds, with intervals and significance."""
+"""``asr-compare``: compares finished runs, or results of any toolkit, with intervals and significance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.commands.output_file import texts
 from asr.compare.compare import compare
+from asr.compare.inputs.results import read_results
 from asr.compare.inputs.run_folders import find_run_folders, read_runs, with_configs
+from asr.compare.inputs.runs import Inputs
+from asr.compare.inputs.runs_of_rows import runs_of_rows
 from asr.compare.inputs.speakers import SpeakerOf, read_speakers, speakers_by_pattern, with_speakers
 from asr.compare.inputs.tuning import read_tuning
 from asr.compare.report.html_and_json import write_json, write_report_files
@@ -25,8 +28,6 @@ from asr.evaluation.formatting import count, shortlist
 from asr.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
 from asr.safe_io import named_path
 from asr.sweeps.jobs import RECORDS, check_sweep_name, records
-from asr.tracking.wandb_access import has_api_key, is_switched_off
-from asr.tracking.wandb_comparison import log_comparison
 
 RUNS = Path("runs")
 
@@ -34,9 +35,10 @@ console = PlainConsole()
 
 
 def run(options: DictConfig) -> None:
-    """Compare runs, print the result and write it to a new folder."""
+    """Compare runs or results, print what is found and write it to a new folder."""
     config = cast(dict[str, Any], OmegaConf.to_container(options, resolve=True))
-    sweep, folders = _run_folders(config)
+    is_results = config["results"] is not None or config["pattern"] is not None
+    sweep, folders = (None, []) if is_results else _run_folders(config)
     # before the work, so that its result can be written after it
     if config["out"] is not None:
         free_folder(config["out"], "out")
@@ -44,12 +46,12 @@ def run(options: DictConfig) -> None:
         usable_folder((sweep or RUNS) / "comparison", "out")
     speaker_of = _speaker_of(config)
     tunings = read_tuning(sweep) if sweep else []
-    inputs = read_runs(folders, _failed(folders))
+    inputs = _results(config) if is_results else read_runs(folders, _failed(folders))
     if speaker_of is not None:
         inputs = replace(inputs, runs=with_speakers(inputs.runs, speaker_of))
     comparison = compare(
         inputs,
-        title=sweep.name if sweep else f"{len(folders)} runs",
+        title=sweep.name if sweep else count(len(inputs.runs), "run"),
         baseline=config["baseline"],
         comparisons=config["comparisons"],
         target_wer=config["target_wer"],
@@ -69,7 +71,10 @@ def run(options: DictConfig) -> None:
 def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
     """Return the folder of the sweep, if one is named, and the folders of runs."""
     if (config["sweep"] is None) == (config["runs"] is None):
-        raise ConfigError("name what to compare: either sweep=NAME, or the folders of runs: asr-compare runs/a runs/b")
+        raise ConfigError(
+            "name what to compare: sweep=NAME; or the folders of runs: asr-compare runs/a runs/b; or results=FILES of "
+            "any toolkit"
+        )
     if config["sweep"] is not None:
         folder = _sweep_folder(str(config["sweep"]))
         if not any(folder.glob("*/config.yaml")) and (jobs := records(folder)):
@@ -84,6 +89,18 @@ def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
     if len(patterns) > 1 and others:
         console.print_line(f"left out, because these are no run folders: {shortlist(others)}")
     return None, folders
+
+
+def _results(config: Mapping[str, Any]) -> Inputs:
+    """Read the results of any toolkit."""
+    if clash := [key for key in ("sweep", "runs") if config[key] is not None]:
+        raise ConfigError(f"results= and {clash[0]}= are two things to compare: give one of them")
+    options = {key: config[key] for key in ("pattern", "format", "references", "columns")}
+    scoring = {"normalize": config["scoring"]["normalize"], **{key: config[key] for key in ("unit", "by", "allow")}}
+    training_texts = config["training_texts"]
+    files = config["results"]
+    rows = read_results([*map(str, files)] if isinstance(files, list) else files and str(files), **options)
+    return runs_of_rows(rows, **scoring, training_texts=None if training_texts is None else named_path(training_texts))
 
 
 def _failed(folders: Iterable[Path]) -> set[Path]:
@@ -140,7 +157,16 @@ def _track(
 ) -> None:
     """Send the comparison to wandb if the user asked for it, or if there is an API key and ``logger`` is not set."""
     node = {} if logger is None else logger.get("wandb")
-    if node is None or (logger is None and (is_switched_off() or not has_api_key())):
+    if node is None:
+        return
+    try:  # here, because comparing needs no wandb
+        from asr.tracking.wandb_access import has_api_key, is_switched_off
+        from asr.tracking.wandb_comparison import log_comparison
+    except ImportError:
+        if logger is None:
+            return
+        raise
+    if logger is None and (is_switched_off() or not has_api_key()):
         return
     given = {key: node[key] for key in ("project", "entity", "tags", "mode") if key in node}
     given["group"] = node.get("group") or (sweep.name if sweep else None)

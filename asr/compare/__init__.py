@@ -1,1 +1,19 @@
-"""Which system was better, by how much, and how sure that is."""
+"""Which system was better, by how much, and how sure that is; ``asr.compare(rows)`` calls ``compare_results``."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _CallableModule(ModuleType):
+    """This package, which is called as a function too: importing any of its modules makes it ``asr.compare``."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        from asr.compare.from_python import compare_results
+
+        return compare_results(*args, **options)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -7,16 +7,18 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from asr.compare.inputs.matching import comparable_runs, different_budgets, drop_duplicates
 from asr.compare.inputs.runs import Inputs, Run
 from asr.compare.inputs.tuning import Tuning
-from asr.compare.result import Axis, Comparison, Row, Scope, SetComparison, Target
+from asr.compare.result import Axis, Comparison, Difference, Row, Scope, SetComparison, Target
 from asr.compare.statistics.counts import count_errors
 from asr.compare.statistics.curves import DEV_WER
 from asr.compare.statistics.estimate import effective_number, estimate
 from asr.compare.statistics.failures import learned_runs, reliabilities
+from asr.compare.statistics.matched_pairs import matched_pairs
 from asr.compare.statistics.pairs import SetDifferences
 from asr.compare.statistics.times import equal_time, times_to_target
 from asr.evaluation.confidence import interval_of_counts
@@ -66,7 +68,16 @@ def compare(
         comparable, left_out = comparable_runs(kept, name)
         problems += left_out
         if comparable:
-            sets.append(_SetComparer(comparable, kept, name, base, only_with, level, lost).compare())
+            options = kept, name, base, only_with, level, lost, inputs.has_seeds
+            whole = _SetComparer(comparable, *options).compare()
+            subsets = {
+                column: [
+                    replace(_SetComparer(part, *options).compare(), name=value)
+                    for value, part in _parts(comparable, name, labels)
+                ]
+                for column, labels in inputs.labels.get(name, {}).items()
+            }
+            sets.append(replace(whole, subsets=subsets))
     if not sets:
         why = problems or inputs.notes or ["no runs were given"]
         raise ValueError(f"there is no test set to compare: {'; '.join(why)}")
@@ -76,6 +87,15 @@ def compare(
     after = equal_time(kept, level, minutes and 60 * minutes, base, only_with)
     problems += _missing_curves(kept, bool(axes) and not times, after is None, minutes)
     return Comparison(title, sets, kept, target, times, after, level, problems, list(inputs.notes), tunings)
+
+
+def _parts(runs: Sequence[Run], name: str, labels: Sequence[str]) -> Iterator[tuple[str, list[Run]]]:
+    """Yield each label with the runs as if they had been tested on its utterances alone, if two of them have words."""
+    for label in sorted({*labels}):
+        places = [place for place, own in enumerate(labels) if own == label]
+        parts = [replace(run, sets={name: run.sets[name].at(places)}) for run in runs]
+        if sum(map(bool, parts[0].sets[name].words)) > 1:
+            yield label, parts
 
 
 def _missing_curves(runs: Sequence[Run], no_target: bool, no_equal_time: bool, minutes: float | None) -> Iterator[str]:
@@ -138,6 +158,7 @@ class _SetComparer:
         only_with: test only pairs with this system; None: all pairs.
         level: of intervals and verdicts.
         lost: systems and seeds of runs that failed.
+        has_seeds: False for single runs, which are compared over speakers, or utterances, alone.
     """
 
     def __init__(
@@ -149,8 +170,9 @@ class _SetComparer:
         only_with: str | None,
         level: float,
         lost: Collection[tuple[str, int]],
+        has_seeds: bool,
     ) -> None:
-        self.name, self.level = name, level
+        self.name, self.level, self.has_seeds = name, level, has_seeds
         self.unit, self.errors = runs[0].unit, runs[0].sets[name]
         self.runs: dict[str, list[Run]] = defaultdict(list)
         for run in sorted(runs, key=lambda run: run.seed):
@@ -163,7 +185,7 @@ class _SetComparer:
         self.reliability = reliabilities(counts | {name: (0, num_lost[name]) for name in self.gone})
         self.counts = count_errors([run for system, own in self.runs.items() for run in learned[system] or own], name)
         self.unlearned = [system for system, own in learned.items() if not own]
-        self.differences = SetDifferences(self.counts, level, only_with, self.unlearned)
+        self.differences = SetDifferences(self.counts, level, only_with, self.unlearned, has_seeds)
 
     def compare(self) -> SetComparison:
         means = {name: statistics.mean(self._wers(name)) for name in self.runs}
@@ -188,6 +210,7 @@ class _SetComparer:
             gone={name: self.reliability[name] for name in self.gone},
             num_runs=len(tested),
             num_without_texts=sum(one.depends_on_audio is None for one in tested),
+            has_seeds=self.has_seeds,
         )
 
     def _wers(self, system: str) -> list[float]:
@@ -197,7 +220,7 @@ class _SetComparer:
         wers, best = self._wers(system), candidates[0]
         low, high, scope = self._interval(system, len(candidates) if system == best else 1)
         against = {
-            other: None if other in (None, system) else self.differences.difference(system, other)
+            other: None if other in (None, system) else self._difference(system, str(other))
             for other in (best, self.baseline)
         }
         return Row(
@@ -215,13 +238,22 @@ class _SetComparer:
             to_baseline=against[self.baseline],
         )
 
+    def _difference(self, system: str, other: str) -> Difference | None:
+        found = self.differences.difference(system, other)
+        one, two = (self.runs[name][0].sets[self.name].texts for name in (system, other))
+        if self.has_seeds or found is None or one is None or two is None:
+            return found
+        return replace(found, matched_pairs_p=matched_pairs(one, two).p_value)
+
     def _interval(self, system: str, chosen_from: int) -> tuple[float, float, Scope]:
         """Return the interval of the mean WER; for a single run the bootstrap interval that its own report has."""
         matrix, words = self.counts.matrix(system, self.counts.seeds(system)), self.counts.words
         unit, alpha = self.counts.unit, 1 - self.level
         if len(matrix) == 1:
-            own, chosen = (
-                interval_of_counts(unit, matrix[0], words, level=1 - alpha / num) for num in (1, chosen_from)
+            own = interval_of_counts(unit, matrix[0], words, level=self.level)
+            # drawing anew takes seconds with many utterances
+            chosen = (
+                own if chosen_from == 1 else interval_of_counts(unit, matrix[0], words, level=1 - alpha / chosen_from)
             )
             return own.low, chosen.high, "this run only"
         low, high = map(float, estimate(matrix, words).interval(alpha, chosen_from))

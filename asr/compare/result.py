@@ -7,7 +7,7 @@ the better system first; all verdicts and intervals of its tested pairs hold tog
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from asr.compare.inputs.runs import Run
@@ -32,6 +32,7 @@ class Difference:
             seed.
         p_value: two-sided, of the hypothesis that the systems do not differ; None for a single seed.
         p_adjusted: corrected for all tested pairs of systems on the test set, see ``simultaneous``.
+        matched_pairs_p: of single runs, see ``matched_pairs``; not corrected; None if texts are unknown.
     """
 
     system: str
@@ -44,6 +45,7 @@ class Difference:
     p_value: float | None
     p_adjusted: float | None
     verdict: Verdict
+    matched_pairs_p: float | None = None
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,8 @@ class SetComparison:
         gone: systems of which all runs failed; they have no row.
         num_runs: runs that finished.
         num_without_texts: of these, runs of which only counts of errors are known, and no test of their hypotheses.
+        has_seeds: False for single runs, which are compared over speakers, or utterances, alone.
+        subsets: by column, the same comparison of the utterances with each of its values, which are their names.
     """
 
     name: str
@@ -192,6 +196,8 @@ class SetComparison:
     gone: Mapping[str, Reliability]
     num_runs: int
     num_without_texts: int
+    has_seeds: bool = True
+    subsets: Mapping[str, Sequence[SetComparison]] = field(default_factory=dict)
 
     @property
     def rate_name(self) -> str:

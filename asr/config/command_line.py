@@ -109,7 +109,8 @@ def expand_short_forms(word: str) -> str:
     """Replace ``init=PATH`` by ``init.path=PATH``, and ``data.storage`` likewise; a mapping of options stays."""
     for key, option in (("init", "path"), (r"data\.storage", "kind")):
         word = re.sub(rf"^(\+{{0,2}}{key})=(?!\s*\{{)", rf"\1.{option}=", word)
-    return word
+    # braces are mappings in Hydra's grammar
+    return re.sub(r"^(pattern|references)=([^'\"].*)$", lambda found: f"{found[1]}={quoted(found[2])}", word)
 
 
 def expand_home(word: str) -> str:

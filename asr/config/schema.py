@@ -200,11 +200,51 @@ class Convert(TypedDict):
     decoder: Group
 
 
+class Normalized(TypedDict):
+    """``scoring`` of ``asr-compare``."""
+
+    normalize: Annotated[
+        Literal["none", "basic", "english"],
+        Option("of texts of results: none, basic (case, punctuation), english (Whisper's rules)"),
+    ]
+
+
 class Compare(TypedDict):
     """``asr-compare``."""
 
     sweep: Annotated[Place | None, Option("name of a sweep: all finished runs in runs/<name>")]
     runs: Annotated[Places | None, Option("or folders of runs: 'runs/fsdd/*/*', [runs/a,runs/b]")]
+    results: Annotated[
+        Places | None,
+        Option("or files of results of any toolkit: 'results/*.json', [a.trn,b.trn]; see docs/any_toolkit.md"),
+    ]
+    pattern: Annotated[
+        Name | None, Option("what the parts of their paths are: 'exp/{system}/seed{seed}/{set}/hyp.trn'")
+    ]
+    format: Annotated[
+        Name | None,
+        Option(
+            "of the results: table, icefall, nemo, trn, speechbrain, wenet, whisper, meeteval, kaldi; null: by content"
+        ),
+    ]
+    references: Annotated[Place | None, Option("file of the reference texts, if the results have none; may hold {set}")]
+    columns: Annotated[
+        dict[Literal["id", "reference", "hypothesis", "system", "seed", "set", "speaker", "words", "errors"], Name],
+        Option("names of columns or keys of the results, if they are others: {hypothesis: pred_text_canary}"),
+    ]
+    allow: Annotated[
+        list[Literal["missing", "duplicates", "references", "empty"]],
+        Option("of missing, duplicates, references (that differ), empty: what is no error, but left out and counted"),
+    ]
+    unit: Annotated[Literal["word", "character"], Option("what is counted in texts of results: word or character")]
+    scoring: Normalized
+    by: Annotated[
+        list[Name],
+        Option("columns of the results, for example [accent]: each part of a test set is compared by itself too"),
+    ]
+    training_texts: Annotated[
+        Place | None, Option("a text file; utterances whose references occur in it are compared apart")
+    ]
     baseline: Annotated[
         Name | None,
         Option("system that all others are compared with; auto: adamw, if there is one; null: no baseline"),

@@ -53,16 +53,15 @@ class Normalization:
             package = f"whisper-normalizer {version('whisper-normalizer')}"
             self.note = f"scored after normalization of English by {package} (scoring.normalize=english)"
 
+    def text(self, text: str) -> str:
+        """Return a changed text."""
+        return text if self._change is None else self._change(text.translate(APOSTROPHES))
+
     def __call__(self, utterances: Sequence[Utterance]) -> Sequence[Utterance]:
         """Return utterances with changed texts."""
-        change = self._change
-        if change is None:
+        if self._change is None:
             return utterances
-
-        def changed(text: str) -> str:
-            return change(text.translate(APOSTROPHES))
-
         return [
-            replace(utterance, reference=changed(utterance.reference), hypothesis=changed(utterance.hypothesis))
+            replace(utterance, reference=self.text(utterance.reference), hypothesis=self.text(utterance.hypothesis))
             for utterance in utterances
         ]

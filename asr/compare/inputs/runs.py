@@ -8,9 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 
-from asr.evaluation.wer import Unit
+from rapidfuzz.distance import Editops, Levenshtein
+
+from asr.evaluation.wer import Unit, words_of
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What was said and recognized on a test set, as it was scored; one entry per utterance, ordered by id.
+
+    Attributes:
+        unit: what counts as a word of a text.
+    """
+
+    references: tuple[str, ...]
+    hypotheses: tuple[str, ...]
+    unit: Unit = "word"
+
+    @cached_property
+    def edits(self) -> tuple[Editops, ...]:
+        """The fewest edits that turn each reference into its hypothesis, in words."""
+        none = cache(lambda num: Editops([], num, num))  # most texts are right, and need no list of their own
+        return tuple(
+            none(len(self.words(said)))
+            if said == recognized
+            else Levenshtein.editops(self.words(said), self.words(recognized))
+            for said, recognized in zip(self.references, self.hypotheses, strict=True)
+        )
+
+    def words(self, text: str) -> list[str]:
+        """Return what counts as the words of a text."""
+        return words_of(text, self.unit)
 
 
 @dataclass(frozen=True)
@@ -23,6 +54,7 @@ class SetErrors:
         errors: substitutions, deletions and insertions together.
         references: digest of the reference texts, which tells whether runs were scored against the same ones.
         depends_on_audio: whether the hypotheses do, see ``asr.evaluation.dependence``; None if that is not known.
+        texts: None if only the numbers of errors are known.
     """
 
     ids: tuple[str, ...]
@@ -31,6 +63,17 @@ class SetErrors:
     errors: tuple[int, ...]
     references: str | None = None
     depends_on_audio: bool | None = None
+    texts: Texts | None = None
+
+    def at(self, places: Sequence[int]) -> SetErrors:
+        """Return the utterances at these places alone."""
+        return SetErrors(
+            ids=tuple(self.ids[place] for place in places),
+            speakers=tuple(self.speakers[place] for place in places),
+            words=tuple(self.words[place] for place in places),
+            errors=tuple(self.errors[place] for place in places),
+            depends_on_audio=self.depends_on_audio,
+        )
 
     @property
     def wer(self) -> float:
@@ -130,9 +173,13 @@ class Inputs:
         problems: messages on what cannot be compared.
         notes: that must be shown with the results, for example "synthetic speech".
         failed: system and seed of runs that failed by themselves.
+        has_seeds: False for single runs of which no seed is known; they are compared over speakers alone.
+        labels: by test set and column, the value of each utterance, ordered by id; a set is compared on each value too.
     """
 
     runs: Sequence[Run]
     problems: Sequence[str] = ()
     notes: Sequence[str] = ()
     failed: Sequence[tuple[str, int]] = ()
+    has_seeds: bool = True
+    labels: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)

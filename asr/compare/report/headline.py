@@ -71,10 +71,12 @@ def headline(found: SetComparison, level: float) -> list[str]:
         alone = "There is no other system to compare it with."
         return [f"{best.system} has this {found.rate_name}: {_rate(best)}.", brackets, *notes, alone]
     learned = _learned(found)
+    if not found.has_seeds and len(learned) > 1:
+        return [*_single_runs(found, best), brackets, *notes, *_parts(found), *_against_baseline(found, best)]
     if len(learned) == 1:
         return [f"{best.system} is the only system of which runs have learned: {_rate(best)}.", brackets, *notes]
     if learned and not can_find(found):
-        return [*_too_few(found, best), *notes]
+        return [*_too_few(found, best), *notes, *_parts(found)]
     winner = _winner(found, best)
     first = (
         [f"{winner}: {_rate(best)}.", brackets] if winner else [*_no_winner(found, best), *_seeds_needed(found, best)]
@@ -82,7 +84,30 @@ def headline(found: SetComparison, level: float) -> list[str]:
     pairs = [*_against_best(found, best), *_against_baseline(found, best)]
     pairs += other_pairs_sentence(found.pairs, {best.system, found.baseline}, has_table=True)
     power = [what_is_found(found.power)] if found.power else []
-    return [*first, *notes, *_omnibus(found, level), *pairs, *power, *(_seeds_needed(found, best) if winner else ())]
+    needed = _seeds_needed(found, best) if winner else ()
+    return [*first, *notes, *_omnibus(found, level), *pairs, *_parts(found), *power, *needed]
+
+
+def _single_runs(found: SetComparison, best: Row) -> list[str]:
+    """Return the result of single runs, which first of all says what it does not cover."""
+    unit = "utterances" if found.num_speakers in (None, 1) else "speakers"
+    limits = f"these are single runs, whose verdicts cover other {unit}, not other trainings of the systems"
+    if winner := _winner(found, best):
+        return [f"{winner}: {_rate(best)}; {limits}.", *_against_best(found, best)]
+    first, *_ = _no_winner(found, best)
+    return [f"{first.removesuffix('.')}; {limits}.", *_against_best(found, best)]
+
+
+def _parts(found: SetComparison) -> list[str]:
+    """Return the best systems of parts of the set that are named after a file of training texts."""
+    sentences = []
+    for column, parts in found.subsets.items():
+        for part in parts:
+            best = best_of(part)
+            verdict = _winner(part, best) or "no difference found" if len(part.rows) > 1 else best.system
+            where = f"{column} is {part.name}, {count(part.num_utterances, 'utterance')}"
+            sentences.append(f"Where {where}: {verdict}, lowest mean {best.system} {_rate(best)}.")
+    return sentences
 
 
 def _rate(row: Row) -> str:
@@ -148,7 +173,7 @@ def _units(found: SetComparison) -> list[str]:
 def _winner(found: SetComparison, best: Row) -> str:
     """Return the claim that a system is best; empty if it is not significantly better than each with several seeds."""
     others = [row for row in _learned(found) if row is not best]
-    several = [row for row in others if len(row.seeds) > 1]
+    several = [row for row in others if len(row.seeds) > 1 or not found.has_seeds]
     sure = all(row.to_best is not None and row.to_best.verdict == "worse" for row in several)
     if not several or not sure:
         return ""

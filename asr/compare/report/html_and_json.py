@@ -11,8 +11,9 @@ from typing import Any
 from asr.compare.plots.draw_plots import Plots, draw_plots
 from asr.compare.report.pages import render
 from asr.compare.report.sections import run_table, set_sections, what_verdicts_are_about
-from asr.compare.report.speed import cost_table, speed_tables
+from asr.compare.report.speed import cost_tables
 from asr.compare.report.terms import explanations
+from asr.compare.report.utterances import errors_of
 from asr.compare.result import Comparison
 from asr.evaluation.error_stats import check_set_name
 from asr.evaluation.formatting import count
@@ -34,11 +35,13 @@ def write_report_files(comparison: Comparison, folder: Path) -> list[Path]:
         png.write_bytes(plot.png)
         svg.write_text(plot.svg, encoding="utf-8")
         files += [png, svg]
-    report.write_text(_page(comparison, plots), encoding="utf-8")
+    report.write_text(page(comparison, plots), encoding="utf-8")
     return [report, *files]
 
 
-def _page(comparison: Comparison, plots: Plots) -> str:
+def page(comparison: Comparison, plots: Plots | None = None) -> str:
+    """Return the page, with plots that are drawn if they are not given."""
+    plots = plots or draw_plots(comparison)
     nouns = {"system": len(comparison.systems), "run": len(comparison.runs), "test set": len(comparison.sets)}
     return render(
         "report.html.jinja",
@@ -48,18 +51,22 @@ def _page(comparison: Comparison, plots: Plots) -> str:
         about=what_verdicts_are_about(comparison),
         plots=plots,
         styles=plots.styles,
-        costs=[*speed_tables(comparison), cost_table(comparison)],
+        errors_by_set={found.name: errors_of(comparison, found) for found in comparison.sets},
+        costs=cost_tables(comparison),
         runs=run_table(comparison),
         explanations=explanations(comparison.level, comparison.rate_name),
     )
 
 
 def write_json(comparison: Comparison, folder: Path) -> Path:
-    """Write ``comparison.json``, the result without curves and errors per utterance; return its path.
-
-    Unknown values are null.
-    """
+    """Write ``comparison.json``; return its path."""
     path = folder / "comparison.json"
+    path.write_text(json_text(comparison), encoding="utf-8")
+    return path
+
+
+def json_text(comparison: Comparison) -> str:
+    """Return the result as JSON, without curves and errors per utterance; unknown values are null."""
     runs = [
         {
             "folder": str(run.folder),
@@ -85,9 +92,7 @@ def write_json(comparison: Comparison, folder: Path) -> Path:
         "problems": comparison.problems,
         "notes": comparison.notes,
     }
-    text = json.dumps(_finite(data), indent=1, ensure_ascii=False, allow_nan=False)
-    path.write_text(text, encoding="utf-8")
-    return path
+    return json.dumps(_finite(data), indent=1, ensure_ascii=False, allow_nan=False)
 
 
 def _finite(node: Any) -> Any:

@@ -30,7 +30,7 @@ class SetSection:
     Attributes:
         size: in words.
         headline: sentences, the most important one first.
-        tables: WERs, runs that have not learned, differences between systems, and WERs with other weights.
+        tables: WERs, runs that have not learned, differences between systems, WERs with other weights, and of parts.
     """
 
     name: str
@@ -49,6 +49,7 @@ def set_sections(comparison: Comparison) -> list[SetSection]:
             reliability_table(found),
             *_difference_tables(found, comparison.level),
             _weights_table(comparison, found),
+            *(_part_table(column, parts, comparison.level) for column, parts in found.subsets.items()),
         ]
         sections.append(
             SetSection(
@@ -75,7 +76,7 @@ def _wer_table(found: SetComparison, level: float) -> Table:
         verdicts = [_verdict(found, against[role], role * (row.system == other)) for role, other in others.items()]
         around = Cell(interval(row.low, row.high), row.scope)
         of_all = [Cell(percent(row.wer_mean_of_all))] if any_left_out else []
-        used = Cell(used_runs(row) or str(len(row.seeds)))
+        used = Cell(used_runs(row) or (str(len(row.seeds)) if found.has_seeds else UNKNOWN))
         rows.append([Cell(row.system), *verdicts, mean_cell(row.wer_mean, row.wer_sd), *of_all, around, used])
     columns = [
         SYSTEM,
@@ -137,10 +138,11 @@ def _difference_tables(found: SetComparison, level: float) -> list[Table]:
 def _differences(
     title: str, found: SetComparison, level: float, differences: Mapping[str, Difference | None], note: str = ""
 ) -> Table:
-    # on a phone the first three fit beside the names
-    columns = (
+    with_matched = any(one is not None and one.matched_pairs_p is not None for one in differences.values())
+    columns = (  # on a phone the first three fit beside the names
         *(SYSTEM, Column("verdict", is_text=True), Column(f"points [{100 * level:g} %]"), Column("p (adjusted)")),
         *(Column(f"P(lower {found.rate_name})"), Column("seeds")),
+        *([Column("p (matched pairs)")] if with_matched else []),
     )
     rows = []
     for system, one in differences.items():
@@ -151,7 +153,8 @@ def _differences(
                 interval_cell(one.mean, one.low, one.high, points),
                 Cell(p_value(one.p_adjusted)),
                 Cell(UNKNOWN if probability is None else f"{probability:.2f}"),
-                Cell(str(one.num_seeds)),
+                Cell(str(one.num_seeds) if found.has_seeds else UNKNOWN),
+                *([Cell(p_value(one.matched_pairs_p))] if with_matched else []),
             )
             rows.append([Cell(system), *cells])
     notes = [note] if note else [what_is_found(found.power)] if found.power and can_find(found) else []
@@ -182,6 +185,24 @@ def _weights_table(comparison: Comparison, found: SetComparison) -> Table:
     return Table("With other weights", columns, rows, [note])
 
 
+def _part_table(column: str, parts: Sequence[SetComparison], level: float) -> Table:
+    """Return the rates of all systems on each part of a set."""
+    rows = []
+    for part in parts:
+        best = best_of(part).system
+        for row in part.rows:
+            verdict = _verdict(part, row.to_best, "lowest" * (row.system == best))
+            around = Cell(interval(row.low, row.high), row.scope)
+            size = Cell(count(part.num_utterances, "utterance"))
+            rows.append(
+                [Cell(f"{part.name}: {row.system}"), verdict, mean_cell(row.wer_mean, row.wer_sd), around, size]
+            )
+    names = (f"{parts[0].rate_name} %", f"{100 * level:g} % interval", "size") if parts else ()
+    columns = [SYSTEM, Column("vs. lowest", is_text=True), *map(Column, names)]
+    note = "Verdicts are corrected for the pairs of each part, not for the number of parts."
+    return Table(f"By {column}", columns, rows, [note])
+
+
 def run_table(comparison: Comparison) -> Table:
     """Return every run with its folder, by system and seed."""
     sets = [found.name for found in comparison.sets]
@@ -207,6 +228,11 @@ def _run_cell(run: Run, test_set: str) -> Cell:
 
 def what_verdicts_are_about(comparison: Comparison) -> str:
     """Return whether verdicts are about settings, or about the way in which they were tuned."""
+    if not all(found.has_seeds for found in comparison.sets):
+        return (
+            "These are single runs: another training of the same system, with another seed, may have another error "
+            "rate, and change the order of the systems."
+        )
     tuned: dict[str, set[int]] = defaultdict(set)
     for run in comparison.runs:
         if run.study is not None:

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from asr.compare.report.sections import set_sections, what_verdicts_are_about
-from asr.compare.report.speed import cost_table, speed_tables
+from asr.compare.report.speed import cost_tables
 from asr.compare.report.tables import Cell, Table
 from asr.compare.result import Comparison
 from asr.console import printable
@@ -30,7 +30,7 @@ def tables(comparison: Comparison) -> Iterator[Group | Text]:
         # with one test set the line above says which it is
         yield from [Text(section.name, style="bold")] if len(sections) > 1 else []
         yield from map(_rendered, section.tables)
-    yield from map(_rendered, [*speed_tables(comparison), cost_table(comparison)])
+    yield from map(_rendered, cost_tables(comparison))
 
 
 def _rendered(table: Table) -> Group:

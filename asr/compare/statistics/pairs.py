@@ -37,6 +37,7 @@ class PairTests:
         unlearned: systems of which no run learned, which are not tested: of two equal systems of which half of all runs
             learn, all three runs of one may fail by chance. With verdicts on such pairs, 13 of 100 comparisons of two
             equal systems had a false one, and 33 of three. How many runs learn is tested by itself.
+        has_seeds: False to test single runs, whose verdicts and intervals say nothing about other seeds.
 
     Reference:
         Dunnett 1955, "A multiple comparison procedure for comparing several treatments with a control", Journal of the
@@ -53,11 +54,14 @@ class PairTests:
         level: float,
         only_with: str | None,
         unlearned: Collection[str] = (),
+        has_seeds: bool = True,
     ) -> None:
         self.estimates, self.alpha, self.unlearned = dict(estimates), 1 - level, {*unlearned}
         # one seed says nothing about other seeds: no test
         several = [
-            pair for pair, found in self.estimates.items() if found.num_seeds > 1 and not self.unlearned & {*pair}
+            pair
+            for pair, found in self.estimates.items()
+            if (found.num_seeds > 1 or not has_seeds) and not self.unlearned & {*pair}
         ]
         systems, seeds = largest_block({name: own for name, own in values.items() if name not in self.unlearned})
         self.block = {name: np.array([values[name][seed] for seed in seeds]) for name in systems}
@@ -67,6 +71,7 @@ class PairTests:
             together = moderated([self.estimates[pair] for pair in within], self.pooled)
             self.estimates |= dict(zip(within, together, strict=True))
         tested = [pair for pair in several if only_with is None or only_with in pair]
+        self.has_seeds = has_seeds
         self.tested = {pair: place for place, pair in enumerate(tested)}
         self.together = simultaneous([self.estimates[pair] for pair in tested], self.alpha) if tested else None
 
@@ -87,7 +92,7 @@ class PairTests:
         verdict: Verdict = "one seed: not compared"
         if self.unlearned & {*pair}:
             verdict, low, high = "none learned: not compared", -np.inf, np.inf
-        elif found.num_seeds > 1 and place is None:
+        elif place is None and (found.num_seeds > 1 or not self.has_seeds):
             verdict, low, high = "not tested", -np.inf, np.inf
         if self.together is not None and place is not None:
             fields = self.together.low, self.together.high, self.together.adjusted
@@ -140,10 +145,16 @@ class SetDifferences(PairTests):
         level: of the intervals and verdicts.
         only_with: test only pairs with this system; None: all pairs.
         unlearned: systems of which no run learned.
+        has_seeds: False to test single runs.
     """
 
     def __init__(
-        self, counts: SetCounts, level: float, only_with: str | None = None, unlearned: Collection[str] = ()
+        self,
+        counts: SetCounts,
+        level: float,
+        only_with: str | None = None,
+        unlearned: Collection[str] = (),
+        has_seeds: bool = True,
     ) -> None:
         self.counts = counts
         estimates = {}
@@ -153,7 +164,7 @@ class SetDifferences(PairTests):
                 first, second = (counts.matrix(name, seeds) for name in pair)
                 estimates[pair] = estimate(first - second, counts.words)
         values = {name: dict(zip(own, counts.wers(name, own), strict=True)) for name, own in counts.errors.items()}
-        super().__init__(estimates, values, level, only_with, unlearned)
+        super().__init__(estimates, values, level, only_with, unlearned, has_seeds)
         self.omnibus = omnibus(self.block) if len(self.block) > 2 else None
 
     def differences(self) -> list[Difference]:

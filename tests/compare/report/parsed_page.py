@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-VOID = ("meta", "link", "wbr", "br", "img")
+VOID = ("meta", "link", "wbr", "br", "img", "input")
 
 
 @dataclass

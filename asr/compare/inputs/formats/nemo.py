@@ -1,0 +1,55 @@
+"""JSON lines of NeMo's ``transcribe_speech.py`` and of the Open ASR leaderboard.
+
+Written by ``write_transcription`` in NeMo's transcribe_utils.py: the manifest's own keys, and ``pred_text``, or one
+``pred_text_MODEL`` for each model that was appended. The leaderboard's ``write_manifest`` names an utterance whose file
+is not known by its place, ``sample_0``. A manifest that cuts recordings repeats their paths, with an ``offset``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from asr.compare.inputs.rows import Row
+
+SUFFIXES = (".json", ".jsonl")
+PREDICTED = "pred_text"
+OWN = ("audio_filepath", "text", "duration", "offset", "time")
+
+
+def matches(head: str) -> bool:
+    """Return whether the first lines of a file are of this format."""
+    return head.startswith("{") and '"audio_filepath"' in head.partition("\n")[0] and f'"{PREDICTED}' in head
+
+
+def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
+    """Yield the utterances of a file, once for each model that it has a text of.
+
+    Args:
+        path: of the file.
+        columns: names of the keys of ``id``, ``reference``, ``hypothesis`` and ``speaker``, if they are others.
+
+    Raises:
+        ValueError: a line is not JSON, or lacks the hypothesis.
+    """
+    with path.open(encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file if line.strip()]
+    given = columns.get("hypothesis")
+    predicted = [given] if given else sorted({key for line in lines for key in line if key.startswith(PREDICTED)})
+    id, reference, speaker = (
+        columns.get(name, own)
+        for name, own in zip(("id", "reference", "speaker"), ("audio_filepath", "text", "speaker"), strict=True)
+    )
+    repeated = {name for name, times in Counter(line.get(id) for line in lines).items() if times > 1}
+    for number, line in enumerate(lines, 1):
+        name = str(line[id])
+        if line[id] in repeated and "offset" in line:
+            name = f"{name}@{line['offset']}"
+        own = {key: str(value) for key, value in line.items() if key not in OWN and not isinstance(value, list | dict)}
+        for key in predicted:
+            if not isinstance(line.get(key), str):
+                raise ValueError(f"{path}, line {number}: {key!r} has no text; given {line.get(key)!r}")
+            system = key.removeprefix(PREDICTED).removeprefix("_") if len(predicted) > 1 else None
+            yield Row(name, line.get(reference), line[key], system, speaker=line.get(speaker), columns=own)

@@ -1,0 +1,43 @@
+"""SpeechBrain's ``wer_*.txt``: ``ID, %WER …``, then reference, edits and hypothesis, their words joined by `` ; ``.
+
+Written by ``print_wer_summary`` and ``print_alignments`` in speechbrain/dataio/wer.py: a header, an example of the
+alignments, then every utterance that was scored. Others are absent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from asr.compare.inputs.rows import Row
+
+SUFFIXES = (".txt",)
+UTTERANCE = re.compile(r"(.+), %WER [\d.]+ \[ (\d+) / (\d+), \d+ ins, \d+ del, \d+ sub \]")
+EMPTY = "<eps>"
+
+
+def matches(head: str) -> bool:
+    """Return whether the first lines of a file are of this format."""
+    return head.startswith("%WER ") and "\nScored " in head
+
+
+def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
+    """Yield the utterances of a file.
+
+    Raises:
+        ValueError: the words of an utterance are not as many as its line says.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, 1):
+        if found := UTTERANCE.fullmatch(line):
+            reference, hypothesis = (_words(lines[place]) for place in (number, number + 2))
+            if len(reference) != int(found[3]):
+                raise ValueError(
+                    f"{path}, line {number}: expected {found[3]} words, found {len(reference)}: {reference}"
+                )
+            yield Row(found[1], " ".join(reference), " ".join(hypothesis))
+
+
+def _words(line: str) -> list[str]:
+    return [word for part in line.split(" ; ") if (word := part.strip()) != EMPTY and word]

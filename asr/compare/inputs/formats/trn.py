@@ -1,0 +1,54 @@
+"""NIST's ``hyp.trn``: words, then the utterance's id in parentheses; of sclite and ESPnet2.
+
+The id is ``SPEAKER-UTTERANCE``, and both may have hyphens. Kaldi and ESPnet begin the utterance with its speaker; then,
+or if there is a single hyphen, it is clear where the speaker ends. Otherwise the speaker is unknown.
+
+Reference:
+    "trn", in the documentation of NIST's SCTK, doc/infmts.htm.
+    Differs: alternatives, ``{a / b}``, and words that may be left out, ``(uh)``, are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from asr.compare.inputs.rows import Row
+
+SUFFIXES = (".trn",)
+LINE = re.compile(r"(.*?)\s*\(([^()\s]+)\)\s*")
+OPTIONAL = re.compile(r"(?<!\S)(?:[{}@]|\(\S+\))(?!\S)")
+
+
+def matches(head: str) -> bool:
+    """Return whether the first lines of a file are of this format."""
+    lines = [line for line in head.splitlines() if line.strip() and not line.startswith(";;")]
+    return bool(lines) and all(map(LINE.fullmatch, lines))
+
+
+def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
+    """Yield the utterances of a file.
+
+    Raises:
+        ValueError: a line has no id, or alternatives.
+    """
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip() or line.startswith(";;"):
+            continue
+        found = LINE.fullmatch(line)
+        if found is None:
+            raise ValueError(f"{path}, line {number}: expected words, then (ID); given {line[:200]!r}")
+        if option := OPTIONAL.search(found[1]):
+            raise ValueError(
+                f"{path}, line {number}: {option[0]!r} marks alternatives, or words that may be left out, which only "
+                f"sclite scores; write one text of {found[2]!r}, or compare its counts in a table"
+            )
+        yield Row(found[2], hypothesis=" ".join(found[1].split()), speaker=_speaker(found[2]))
+
+
+def _speaker(id: str) -> str | None:
+    places = [place for place, character in enumerate(id) if character == "-"]
+    if len(places) > 1:
+        places = [place for place in places if id[place + 1 :].startswith(id[:place])]
+    return id[: places[0]] if len(places) == 1 else None

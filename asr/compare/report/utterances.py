@@ -1,0 +1,170 @@
+"""What the systems got wrong: by speaker, by word, and utterance by utterance, aligned with the reference."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from asr.compare.inputs.runs import Run, Texts
+from asr.compare.report.tables import SYSTEM, Cell, Column, Table
+from asr.compare.result import Comparison, SetComparison
+from asr.evaluation.formatting import UNKNOWN, count, percent
+
+MAX_SPEAKERS = 200
+NUM_SUBSTITUTIONS = 10
+MAX_UTTERANCES = 200
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A word in a line of an alignment.
+
+    Attributes:
+        text: empty if there is no word.
+        error: ``sub``, ``del``, ``ins``, or nothing.
+    """
+
+    text: str
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Example:
+    """An utterance with what each system recognized.
+
+    Attributes:
+        errors: by system.
+        lines: the reference, then a line of each system; words of one column belong together.
+    """
+
+    id: str
+    speaker: str
+    errors: Mapping[str, int]
+    lines: Sequence[tuple[str, Sequence[Mark]]]
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The errors on one test set.
+
+    Attributes:
+        tables: rates by speaker, and the most frequent substitutions.
+        examples: of every pair of systems those where one is right and the other is not, most errors first.
+        note: how many there are.
+    """
+
+    systems: Sequence[str]
+    tables: Sequence[Table]
+    examples: Sequence[Example]
+    note: str
+
+
+def errors_of(comparison: Comparison, found: SetComparison) -> Errors | None:
+    """Return the errors on a test set, of the first run of each system; None if texts are unknown."""
+    runs = [min(comparison.runs_of(row.system), key=lambda run: run.seed) for row in found.rows]
+    if any(found.name not in run.sets or run.sets[found.name].texts is None for run in runs):
+        return None
+    texts = {run.system: own for run in runs if (own := run.sets[found.name].texts)}
+    counts = np.array([run.sets[found.name].errors for run in runs])
+    places = _chosen(counts)
+    sets = runs[0].sets[found.name]
+    examples = [
+        Example(
+            sets.ids[place],
+            sets.speakers[place] or "",
+            {run.system: int(errors) for run, errors in zip(runs, counts[:, place], strict=True)},
+            aligned(texts, place),
+        )
+        for place in places
+    ]
+    num_wrong = int((counts.sum(0) > 0).sum())
+    seeds = f", each with seed {runs[0].seed}" if found.has_seeds else ""
+    note = f"Shown: {len(places)} of {count(num_wrong, 'utterance')} with errors of any system{seeds}."
+    return Errors([*texts], [_speaker_table(found, runs), _substitutions(texts)], examples, note)
+
+
+def _chosen(counts: np.ndarray) -> list[int]:
+    """Return which utterances are shown: for each pair of systems where one is right, and those with most errors."""
+    num_systems = len(counts)
+    each = max(2, MAX_UTTERANCES // max(1, num_systems * num_systems))
+    worst = np.argsort(-counts.sum(0), kind="stable")
+    kept = [int(place) for place in worst[: 2 * each] if counts[:, place].any()]
+    for right in range(num_systems):
+        for wrong in range(num_systems):
+            order = np.argsort(-counts[wrong], kind="stable")
+            fits = order[(counts[right][order] == 0) & (counts[wrong][order] > 0)]
+            kept += map(int, fits[:each])
+    chosen = list(dict.fromkeys(kept))
+    return sorted(chosen, key=lambda place: -counts[:, place].sum())
+
+
+def aligned(texts: Mapping[str, Texts], place: int) -> list[tuple[str, list[Mark]]]:
+    """Return the reference and all hypotheses of an utterance, in columns."""
+    first = next(iter(texts.values()))
+    reference = first.words(first.references[place])
+    own: dict[str, tuple[list[Mark], dict[int, list[str]]]] = {}
+    for system, given in texts.items():
+        recognized = given.words(given.hypotheses[place])
+        marks, inserted = [Mark(word) for word in reference], defaultdict[int, list[str]](list)
+        for edit in given.edits[place]:
+            if edit.tag == "insert":
+                inserted[edit.src_pos].append(recognized[edit.dest_pos])
+            elif edit.tag == "delete":
+                marks[edit.src_pos] = Mark(reference[edit.src_pos], "del")
+            else:
+                marks[edit.src_pos] = Mark(recognized[edit.dest_pos], "sub")
+        own[system] = marks, inserted
+    widths = [max(len(inserted[slot]) for _, inserted in own.values()) for slot in range(len(reference) + 1)]
+    lines: list[tuple[str, list[Mark]]] = [("reference", []), *((system, []) for system in own)]
+    for slot, width in enumerate(widths):
+        for name, line in lines:
+            words = own[name][1][slot] if name in own else []
+            line += [Mark(words[number], "ins") if number < len(words) else Mark("") for number in range(width)]
+            if slot < len(reference):
+                line.append(own[name][0][slot] if name in own else Mark(reference[slot]))
+    return lines
+
+
+def _speaker_table(found: SetComparison, runs: Sequence[Run]) -> Table:
+    """Return the rate of each speaker, most words first; without rows if speakers are unknown."""
+    words: Counter[str] = Counter()
+    errors: dict[str, Counter[str]] = {run.system: Counter() for run in runs}
+    for run in runs:
+        own = run.sets[found.name]
+        for speaker, num, wrong in zip(own.speakers, own.words, own.errors, strict=True):
+            if speaker is not None:
+                words[speaker] += num if run is runs[0] else 0
+                errors[run.system][speaker] += wrong
+    rows = [
+        [
+            Cell(speaker),
+            Cell(str(num)),
+            *(Cell(percent(own[speaker] / num) if num else UNKNOWN) for own in errors.values()),
+        ]
+        for speaker, num in words.most_common(MAX_SPEAKERS)
+    ]
+    names = (f"{system} {found.rate_name} %" for system in errors)
+    columns = [Column("speaker", is_text=True), Column(f"{found.unit}s"), *map(Column, names)]
+    more = len(words) - len(rows)
+    return Table(
+        "By speaker", columns, rows, [f"{count(more, 'more speaker')} with fewer {found.unit}s."] if more else []
+    )
+
+
+def _substitutions(texts: Mapping[str, Texts]) -> Table:
+    """Return the most frequent substitutions of each system."""
+    rows = []
+    for system, own in texts.items():
+        pairs: Counter[tuple[str, str]] = Counter()
+        for place, edits in enumerate(own.edits):
+            if any(edit.tag == "replace" for edit in edits):
+                said, recognized = own.words(own.references[place]), own.words(own.hypotheses[place])
+                pairs.update((said[one.src_pos], recognized[one.dest_pos]) for one in edits if one.tag == "replace")
+        frequent = sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:NUM_SUBSTITUTIONS]
+        shown = ", ".join(f"{said} → {recognized} ({num})" for (said, recognized), num in frequent)
+        rows.append([Cell(system), Cell(str(pairs.total())), Cell(shown or UNKNOWN)])
+    columns = [SYSTEM, Column("substitutions"), Column("most frequent", is_text=True)]
+    return Table("Substitutions", columns, rows)

@@ -1,0 +1,144 @@
+"""asr.compare on tables: its verdicts, its pages, and that it needs none of the libraries of training."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import asr
+from tests.compare.report.parsed_page import parse
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "lightning", "lhotse", "wandb", "sentencepiece", "soundfile", "torchaudio")
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "zero"]
+
+
+def results(seeds=(None,), systems=(("good", 0.05), ("bad", 0.3)), num_speakers=12, each=4) -> list[dict]:
+    rng, rows = np.random.default_rng(0), []
+    for number in range(num_speakers * each):
+        said = [str(word) for word in rng.choice(WORDS, 8)]
+        for system, rate in systems:
+            for seed in seeds:
+                recognized = [word if rng.random() > rate else "oh" for word in said]
+                row = {"system": system, "id": f"u{number:03}", "speaker": f"s{number % num_speakers}"}
+                row |= {"reference": " ".join(said), "hypothesis": " ".join(recognized)}
+                row |= {"accent": "north" if number % 2 else "south"} | ({} if seed is None else {"seed": seed})
+                rows.append(row)
+    return rows
+
+
+@pytest.fixture(scope="module")
+def single():
+    return asr.compare(results(), by=["accent"], baseline="bad")
+
+
+def test_single_runs_are_compared_over_speakers_and_the_first_sentence_says_what_that_leaves_out(single):
+    (verdict,) = single.verdicts
+    assert (verdict["system"], verdict["other"], verdict["verdict"]) == ("good", "bad", "better")
+    assert verdict["low"] <= verdict["difference"] <= verdict["high"] < 0
+    first = str(single).splitlines()[1] + str(single).splitlines()[2]
+    assert "good is best" in first
+    assert "single runs" in first
+    difference = single.comparison.sets[0].rows[1].to_best
+    assert difference.matched_pairs_p < 0.01
+    assert [row["seeds"] for row in single.table()] == [None, None]
+
+
+def test_equal_single_runs_cannot_be_distinguished():
+    found = asr.compare(results(systems=(("a", 0.2), ("b", 0.2), ("c", 0.2))))
+    assert {one["verdict"] for one in found.verdicts} == {"cannot distinguish"}
+    assert "No difference found" in str(found)
+
+
+def test_seeds_are_compared_as_runs_are():
+    found = asr.compare(results(seeds=(1, 2, 3)))
+    assert [row["seeds"] for row in found.table()] == [3, 3]
+    assert found.verdicts[0]["verdict"] == "better"
+    assert "single runs" not in str(found)
+    with pytest.raises(ValueError, match="name all, or none"):
+        asr.compare([*results(seeds=(1,)), *results(systems=(("other", 0.1),))])
+
+
+def test_parts_of_a_set_have_their_own_intervals(single):
+    parts = single.comparison.sets[0].subsets["accent"]
+    assert [part.name for part in parts] == ["north", "south"]
+    assert sum(part.num_utterances for part in parts) == single.comparison.sets[0].num_utterances
+    assert all(row.low <= row.wer_mean <= row.high for part in parts for row in part.rows)
+    with pytest.raises(ValueError, match=r"'age'.*accent"):
+        asr.compare(results(), by=["age"])
+
+
+def test_what_occurs_in_the_training_text_is_compared_apart(tmp_path):
+    rows = results()
+    (tmp_path / "lm.txt").write_text("\n".join(row["reference"] for row in rows[:20]))
+    found = asr.compare(rows, training_texts=tmp_path / "lm.txt")
+    no, yes = found.comparison.sets[0].subsets["reference in lm.txt"]
+    assert (no.name, yes.name, yes.num_utterances) == ("no", "yes", 10)
+    assert "references of 10 of 48 utterances occur in lm.txt" in " ".join(found.comparison.notes)
+    assert "38 utterances: good is best" in str(found)
+
+
+def test_the_page_shows_errors_aligned_and_filters_by_who_is_right(single, tmp_path):
+    text = single.to_html(tmp_path / "page.html").read_text()
+    parse(text)
+    assert '<td class="words sub">oh</td>' in text
+    assert "<script" not in text
+    assert "utterance scroll right-1 wrong-2" in text
+    assert "#errors-1:has(#errors-1-right-1:checked) .utterance:not(.right-1)" in text
+    assert "Substitutions" in text
+    assert json.loads(single.to_json())["sets"][0]["has_seeds"] is False
+    assert "<table>" in single._repr_html_()
+
+
+def test_names_and_texts_are_text_on_the_page(tmp_path):
+    rows = [
+        {**row, "system": f"<b>{row['system']}", "hypothesis": "<script>alert(1)</script>"} for row in results(each=1)
+    ]
+    text = asr.compare(rows).to_html(tmp_path / "page.html").read_text()
+    assert "<script" not in text
+    assert "<b>" not in text
+
+
+def test_frames_and_files_are_tables_too(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    rows = results(each=1)
+    with (tmp_path / "table.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    expected = asr.compare(rows).table()
+    assert asr.compare(pandas.DataFrame(rows)).table() == expected
+    assert asr.compare(tmp_path / "table.csv").table() == expected
+
+
+def test_neither_the_function_nor_the_command_needs_libraries_of_training(tmp_path):
+    rows = results(each=1)
+    (tmp_path / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "sitecustomize.py").write_text(
+        f"""
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {HEAVY}:
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Refuse())
+"""
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    for words in (
+        ["-c", "import asr; print(asr.compare('table.jsonl').verdicts)"],
+        ["-m", "asr.commands", "compare", "results=table.jsonl", "out=comparison"],
+    ):
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "good" in done.stdout
+    assert (tmp_path / "comparison" / "report.html").is_file()
