@@ -61,7 +61,7 @@ def light_requirements():
 
     with open(os.path.join(ROOT, "pyproject.toml"), "rb") as file:
         given = tomllib.load(file)["project"]["dependencies"]
-    return [one for one in given if re.match("[a-z0-9-]+", one).group() in LIGHT_PACKAGES]
+    return [one for one in given if re.split("[^a-z0-9-]", one)[0] in LIGHT_PACKAGES]
 
 
 def make_environment():
