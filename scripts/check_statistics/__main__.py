@@ -14,7 +14,14 @@ import sys
 from cells import print_table
 from means import mean_rows, winner_rows
 from pairs import power_rows, table_rows
-from reports import dependence_rows, failure_rows, omnibus_rows, reliability_rows, unknown_rows
+from reports import (
+    dependence_rows,
+    failure_rows,
+    omnibus_rows,
+    reliability_rows,
+    table_of_counts_rows,
+    unknown_rows,
+)
 from seeds import seed_rows
 from tuning import tuning_rows
 from worlds import NOISY, UNEQUAL, WORLDS
@@ -41,6 +48,7 @@ def main(num: int) -> int:
         "Hypotheses that depend on the audio": dependence_rows(few),
         "How many runs learned": reliability_rows(num),
         "Speakers who are not named": unknown_rows(few),
+        "Counts that come from a table": table_of_counts_rows(few),
         "Systems that are tuned alike": tuning_rows(num),
         "A system that is better by three standard deviations of the seeds": power_rows(num),
     }

@@ -237,3 +237,13 @@ def test_the_script_prints_all_tables_and_ends_with_the_answer(check, monkeypatc
     out = capsys.readouterr().out
     assert out.count("| found different |\n") == 14
     assert out.splitlines()[-1].endswith(end)
+
+
+def test_counts_of_a_table_are_compared_without_more_false_verdicts(check):
+    """Of single runs and of runs with seeds; found different also where they are."""
+    rows = list(check.reports.table_of_counts_rows(60, speakers=(40,)))
+    assert len(rows) == 4
+    assert all(row["found different"].holds for row in rows)
+    world = check.worlds.World(0.0, 0.03, 0.0, 1)
+    errors = world.errors(np.random.default_rng(0), 1, np.array([0.1, 0.2]))[0]
+    assert check.reports.compared_counts(errors, world.words).pairs[0].verdict == "better"
