@@ -14,7 +14,14 @@ import sys
 from cells import print_table
 from means import mean_rows, winner_rows
 from pairs import power_rows, table_rows
-from reports import dependence_rows, failure_rows, omnibus_rows, reliability_rows, unknown_rows
+from reports import (
+    dependence_rows,
+    failure_rows,
+    omnibus_rows,
+    reliability_rows,
+    table_of_counts_rows,
+    unknown_rows,
+)
 from seeds import seed_rows
 from targets import target_power_rows, target_rows
 from tuning import tuning_rows
@@ -42,6 +49,7 @@ def main(num: int) -> int:
         "Hypotheses that depend on the audio": dependence_rows(few),
         "How many runs learned": reliability_rows(num),
         "Speakers who are not named": unknown_rows(few),
+        "Counts that come from a table": table_of_counts_rows(few),
         "Systems that are tuned alike": tuning_rows(num),
         "The benchmark: a target that half of the runs miss": target_rows(few),
         "The benchmark: one better system": target_power_rows(few),

@@ -16,8 +16,11 @@ from rapidfuzz.distance import Levenshtein
 from worlds import WER, World
 
 from asr.compare.compare import compare
+from asr.compare.inputs.rows import Row
 from asr.compare.inputs.runs import Inputs, Run, SetErrors
+from asr.compare.inputs.runs_of_rows import runs_of_rows
 from asr.compare.report.headline import UNKNOWN_SPEAKERS, headline
+from asr.compare.result import SetComparison
 from asr.compare.statistics.counts import count_errors
 from asr.compare.statistics.failures import learned_runs, reliabilities
 from asr.compare.statistics.omnibus import omnibus
@@ -196,3 +199,29 @@ def unknown_rows(num: int) -> Iterator[Mapping[str, object]]:
             "found different": Cell(float(np.mean(told)), num),
             "found different without a warning": Cell(float(np.mean(told)) * silent, num, at_most=0.0),
         }
+
+
+def table_of_counts_rows(num: int, speakers: Sequence[int] = (8, 40, 200)) -> Iterator[Mapping[str, object]]:
+    """Yield how often equal systems are found different by counts of a table: single runs, and runs with seeds."""
+    for num_seeds, num_speakers, num_systems in itertools.product((1, 3), speakers, (2, 4)):
+        world = World(0.01 if num_seeds > 1 else 0.0, 0.03, 0.02, num_seeds, num_speakers)
+        drawn = world.errors(np.random.default_rng(0), num, np.full(num_systems, WER))
+        told = [any(pair.verdict == "better" for pair in compared_counts(one, world.words).pairs) for one in drawn]
+        yield {"seeds": num_seeds, "speakers": num_speakers, "systems": num_systems, "found different": wrong(told)}
+
+
+def compared_counts(errors: NDArray[np.int64], words: NDArray[np.int64]) -> SetComparison:
+    """Compare errors (systems, seeds, speakers), an utterance each, as rows of a table; one seed is a single run."""
+    rows = [
+        Row(
+            id=f"u{speaker}",
+            system=f"system {system}",
+            seed=seed if errors.shape[1] > 1 else None,
+            speaker=f"s{speaker}",
+            words=int(words[speaker]),
+            errors=int(wrong_words),
+        )
+        for (system, seed, speaker), wrong_words in np.ndenumerate(errors)
+    ]
+    (found,) = compare(runs_of_rows(rows), title="").sets
+    return found

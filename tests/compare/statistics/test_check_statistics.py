@@ -252,3 +252,13 @@ def test_an_optimizer_with_half_of_the_loss_is_found_better_by_both_outcomes(che
     found = [check.targets.RACES[0].found(rng, [0.0, 0.7]) for _ in range(20)]
     assert np.mean([check.targets.PAIR in by_wer for by_wer, *_ in found]) > 0.9
     assert np.mean([check.targets.PAIR in by_updates for _, by_updates, _ in found]) > 0.9
+
+
+def test_counts_of_a_table_are_compared_without_more_false_verdicts(check):
+    """Of single runs and of runs with seeds; found different also where they are."""
+    rows = list(check.reports.table_of_counts_rows(60, speakers=(40,)))
+    assert len(rows) == 4
+    assert all(row["found different"].holds for row in rows)
+    world = check.worlds.World(0.0, 0.03, 0.0, 1)
+    errors = world.errors(np.random.default_rng(0), 1, np.array([0.1, 0.2]))[0]
+    assert check.reports.compared_counts(errors, world.words).pairs[0].verdict == "better"
