@@ -231,6 +231,12 @@ class Callbacks(TypedDict, total=False):
     averaging: Annotated[Group | None, Option("", "updates")]
 
 
+class Encoder(TypedDict, total=False):
+    """``encoder``: what differs from its class's other options."""
+
+    gradient_checkpointing: Annotated[bool, Option("", "speed")]
+
+
 class Train(TypedDict):
     """``asr-train``."""
 
@@ -238,7 +244,7 @@ class Train(TypedDict):
     tokenizer: Annotated[Group, Option()]
     features: Annotated[Group, Option()]
     augment: Annotated[Augment, Option()]
-    encoder: Annotated[Group, Option()]
+    encoder: Annotated[Encoder, Option()]
     head: Annotated[Group, Option()]
     decoder: Annotated[Group | None, Option()]
     parameter_rules: Annotated[Group, Option()]

@@ -40,7 +40,7 @@ from asr.training.run_page.examples import augmented_features, token_alignments
 from asr.training.run_page.facts import run_facts
 from asr.training.run_page.page import RunPage, write_run_page
 from asr.training.speech_data_module import SpeechDataModule
-from asr.training.weights import choose_weights, why_missing
+from asr.training.weights import choose_weights, load_weights, why_missing
 
 # names of the results in wandb, by those of summary.json
 TRACKED = {
@@ -165,7 +165,7 @@ class _Decoding:
 
     def __call__(self, checkpoint: LoadedCheckpoint, notes: Sequence[str], folder: Path) -> dict[str, Evaluated]:
         recognizer = self.module.recognizer
-        recognizer.load_state_dict(checkpoint.weights)  # instead of the weights of the last update
+        load_weights(recognizer, checkpoint.weights)  # instead of the weights of the last update
         read = self.decoder.notes if isinstance(self.decoder, LoadsScorers) else []
         all_notes = [*notes, *read, checkpoint.decoding_note()]
         parts = recognizer, self.decoder, self.data_module
