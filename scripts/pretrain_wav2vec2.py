@@ -3,8 +3,8 @@
     python scripts/pretrain_wav2vec2.py FOLDER [--updates 600]
 
 Writes what `Wav2Vec2ForCTC.from_pretrained` and `transformers.pipeline` read. About 6 CPU minutes; needs the extras
-tts and finetune. All but the audio and the optimizer is of Transformers, so that the folder is as others make it. Half
-of the audio has the band of a telephone, as corpora of 8 kHz have.
+tts and pretrained. All but the audio and the optimizer is of Transformers, so that the folder is as others make it.
+Half of the audio has the band of a telephone, as corpora of 8 kHz have.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jiwer
 import numpy as np
@@ -28,7 +29,7 @@ from asr.data.resampling import at_rate
 from asr.recipes.digits.prepare import prepare_digits
 
 RATE_HZ = 16_000
-SIZES = {"num_train": 1000, "num_dev": 60, "num_test": 1}  # utterances; 35 minutes for training
+SIZES: dict[str, Any] = {"num_train": 1000, "num_dev": 60, "num_test": 1}  # utterances; 35 minutes for training
 BATCH_S = 12.0
 LR = 3e-3
 TOKENS = ["<pad>", "<unk>", "|", "'", *"abcdefghijklmnopqrstuvwxyz"]
