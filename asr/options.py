@@ -77,7 +77,10 @@ class Init(TypedDict):
 
     path: Annotated[
         Name | None,
-        Option("weights to start from: a run, a checkpoint, or the pretrained.pt of a Zipformer of icefall"),
+        Option(
+            "weights to start from: a run, a checkpoint, the pretrained.pt of a Zipformer of icefall, or a folder of "
+            "transformers, of which CTC head and tokenizer are taken"
+        ),
     ]
     weights: Annotated[Weights, Option("of a run: raw, average, or ema")]
     keep_tokenizer: Annotated[

@@ -35,12 +35,15 @@ def pretrained_choices(config: DictConfig, overridden: Collection[str]) -> Itera
     """
     # transformers is an extra
     from asr.models.pretrained.build import describe
+    from asr.models.pretrained.files import find_snapshot
 
     encoder = config.encoder
     if config.trainer.get("compile"):
         raise ConfigError("trainer.compile=true: layers of transformers are not compiled here; leave it out")
     with at_work("encoder.model", describe):
         encoder.source = describe(str(encoder.model))
+        if config.init.path == encoder.model:  # a name of the hub is no path
+            config.init.path = str(find_snapshot(str(encoder.model)).folder)
     options, inputs = json.loads(encoder.source.config), json.loads(encoder.source.inputs)
     rate_hz = inputs.get("sampling_rate", 16_000)
     reason = f"as {encoder.model} takes it, a {options['model_type']} with the licence {encoder.source.license}"

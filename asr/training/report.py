@@ -48,7 +48,18 @@ TRACKED = {
     **{name: name for name in ("substitutions", "deletions", "insertions")},
 }
 
-PACKAGES = ("werdict", "torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb")
+PACKAGES = (
+    "werdict",
+    "torch",
+    "lightning",
+    "lhotse",
+    "hydra-core",
+    "sentencepiece",
+    "jiwer",
+    "wandb",
+    "transformers",
+    "peft",
+)
 
 
 def report_run(
@@ -177,6 +188,8 @@ class _Decoding:
 def _write(run_dir: Path, module: TrainingModule, prepared: PreparedData, outcome: Mapping[str, Any]) -> None:
     """Write the summary and the curves."""
     data = {"num_parameters": _size(module), "data": prepared.fingerprint, "data_splits": prepared.splits}
+    if origin := getattr(module.recognizer.encoder, "origin", None):
+        data["pretrained"] = origin
     data["noise"] = at(module.extra_state, "data", "noise")
     write_summary(run_dir, {**outcome, **data, **peak_memory_mb(), **provenance()})
     if (run_dir / "metrics.csv").exists():  # logger=none writes none

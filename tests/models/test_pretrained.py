@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.models.pretrained import MODELS, save_model
+from tests.models.pretrained import LETTERS, MODELS, save_ctc_model, save_model
 
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
@@ -21,8 +21,9 @@ from asr.features.global_norm import GlobalNorm
 from asr.models.encoders.pretrained import Masks, PretrainedEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.pretrained.build import Lora
+from asr.models.pretrained.ctc import ctc_head
 from asr.models.pretrained.files import find_snapshot
-from asr.models.pretrained.inputs import span_masks
+from asr.models.pretrained.inputs import normalized, span_masks
 from asr.models.recognizer import Recognizer, initialize
 from asr.training.weights import load_weights
 
@@ -211,6 +212,28 @@ def test_a_checkpoint_holds_what_was_trained_and_is_loaded_onto_the_same_base(fo
     plain.load_state_dict(second.encoder.merged_weights(), strict=False)
     alone = plain(torch.nn.functional.layer_norm(features[:1].flatten(1), (9600,))).last_hidden_state
     torch.testing.assert_close(alone[0], expected[0], rtol=1e-3, atol=1e-3)  # another epsilon in their normalization
+
+
+def test_a_ctc_head_and_its_tokens_are_taken_from_a_model_of_transformers(tmp_path):
+    model = save_ctc_model(tmp_path)
+    pieces, weights = ctc_head(find_snapshot(str(tmp_path)))
+    assert pieces == ["<blk>", "<unk>", "\u2581", *LETTERS]
+    recognizer = recognizer_for(tmp_path).eval()
+    head = CtcHead(16, len(pieces))
+    head.load_state_dict({name.removeprefix("head."): weight for name, weight in weights.items()})
+    features, num_frames = audio(60)
+    ours = head.frame_log_probs(recognizer(features, num_frames)[0])
+    logits = model(normalized(features.flatten(1), 160 * num_frames)).logits
+    torch.testing.assert_close(ours, logits[..., [0, 3, *range(4, 9)]].log_softmax(-1), rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_without_a_ctc_head_of_characters_is_no_source(folder, tmp_path):
+    with pytest.raises(ValueError, match="CTC head"):
+        ctc_head(find_snapshot(str(folder)))
+    save_ctc_model(tmp_path)
+    (tmp_path / "vocab.json").write_text(json.dumps({"<pad>": 0, "<unk>": 1, "word": 2}))
+    with pytest.raises(ValueError, match="word"):
+        ctc_head(find_snapshot(str(tmp_path)))
 
 
 def test_initialization_leaves_a_pretrained_encoder_alone(folder):

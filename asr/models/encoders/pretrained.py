@@ -90,6 +90,8 @@ class PretrainedEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.source = dict(source) if source is not None else describe(model)
+        # what reports and exports say of it
+        self.origin = {"model": model} | {key: self.source[key] for key in ("license", "revision", "sha256")}
         options, inputs = (json.loads(self.source[name]) for name in ("config", "inputs"))
         rate_hz = inputs.get("sampling_rate", 16_000)
         if num_features * FRAMES_HZ != rate_hz:
