@@ -50,8 +50,10 @@ def shortened(line: str) -> str:
     """Return a command that trains a little; others stay as they are."""
     if not re.match(r"asr-(train|prepare)\b", line) or "resume=" in line or "--cfg" in line:
         return line
-    own = "encoder._target_" in line or "recipe=finetune" in line
+    own = "encoder._target_" in line
     size = () if own else SIZES["zipformer" if "zipformer" in line else "transformer"]
+    if "recipe=finetune" in line:
+        size = ("trainer=cpu",)
     has_source = re.search("recipe=(custom|finetune)", line)
     sizes = [word for word in (*SMALL, *size) if not has_source or not word.startswith("data.prepare.")]
     return " ".join([line, *sizes, *(SWEPT if " -m " in line else ()), *(TUNED if "sweep=optimizers" in line else ())])
