@@ -83,7 +83,7 @@ def test_a_checkpoint_decodes_as_its_run_did_and_never_with_another_base(run):
     try:
         save_model(model, layer_norm_eps=1e-6, intermediate_size=20)
         ended = run.run("evaluate", "run=adapted", "output_dir=other", "num_workers=0")
-        assert ended.code == 1
+        assert ended.code == 2
         assert "SHA-256" in ended.printed
     finally:
         shutil.rmtree(model)
@@ -106,7 +106,7 @@ def test_a_ctc_model_of_transformers_is_continued_with_its_head_and_tokenizer(ru
     unmoved = ("optimizer.lr=1e-30", "trainer.max_steps=1", "trainer.val_check_interval=1", "data.text.case=upper")
     texts = ("data.prepare.num_train=4",)
     ended = run.run("train", *words, *unmoved, *texts, "run_dir=continued", timeout_s=900)
-    assert ended.code == 1  # digits have letters that it does not know
+    assert ended.code == 2  # digits have letters that it does not know
     assert "tokenizer does not know" in ended.printed
     kept = tuple(word for word in words if not word.startswith("init.keep"))
     ended = run.run("train", *kept, *unmoved, *texts, "run_dir=continued", timeout_s=900)
@@ -135,7 +135,7 @@ def test_what_cannot_work_is_refused_before_data_are_prepared(run, words, named)
     ended = run.run(
         "train", *WORDS, *words, f"data.dir={run.folder}/none", "run_dir=refused", environment={"HF_HUB_OFFLINE": "1"}
     )
-    assert ended.code == 1
+    assert ended.code == 2
     assert named in ended.printed
     assert not (run.folder / "none").exists()
     assert not (run.folder / "refused").exists()
