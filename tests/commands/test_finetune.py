@@ -90,6 +90,12 @@ def test_a_checkpoint_decodes_as_its_run_did_and_never_with_another_base(run):
         kept.rename(model)
 
 
+def test_batch_sizes_are_measured_with_all_that_is_trained_after_the_first_updates(run):
+    ended = run.run("train", *WORDS, "find_batch_size=true", timeout_s=900)
+    assert ended.code == 0, ended.printed
+    assert "data.batch.max_duration_s" in ended.printed
+
+
 def test_the_model_and_its_licence_are_in_the_record_of_the_run(run):
     summary = json.loads((run.run_dir / "report" / "summary.json").read_text())
     assert summary["pretrained"] == {
@@ -127,11 +133,13 @@ def test_a_ctc_model_of_transformers_is_continued_with_its_head_and_tokenizer(ru
         (("features=log_mel",), "features=waveform"),
         (("trainer.compile=true",), "trainer.compile"),
         (("encoder.model=wavlm",), "no gradient"),
+        (("encoder.model=another", "init=adapted"), "init"),
     ],
 )
 def test_what_cannot_work_is_refused_before_data_are_prepared(run, words, named):
     if not (run.folder / "wavlm").exists():
         save_model(run.folder / "wavlm", "wavlm, group norm")
+        save_model(run.folder / "another", layer_norm_eps=1e-6, intermediate_size=20)
     ended = run.run(
         "train", *WORDS, *words, f"data.dir={run.folder}/none", "run_dir=refused", environment={"HF_HUB_OFFLINE": "1"}
     )

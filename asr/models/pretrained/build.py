@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, PositiveInt
 from torch import nn
 
-from asr.models.pretrained.files import find_snapshot
+from asr.models.pretrained.files import find_snapshot, without_code
 from asr.options import Positive, Probability
 
 
@@ -65,7 +65,7 @@ def build_model(
     fixed |= {"mask_time_prob": float(uses_masks), "mask_feature_prob": 0.0}
     try:
         config = transformers.AutoConfig.for_model(
-            **{**options, **{key: fixed[key] for key in fixed if key in options}}
+            **without_code(options) | {key: fixed[key] for key in fixed if key in options}
         )
         model_class: Any = MODEL_MAPPING[type(config)]
     except (KeyError, ValueError) as error:
