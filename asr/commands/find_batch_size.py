@@ -50,8 +50,9 @@ def find_batch_size(
     slowest = perturb.slowest() if hasattr(perturb, "slowest") else perturb
     dataset, sampler = data_module.training_data(prepared.cuts("train"), config["seed"], slowest)
 
-    if is_pretrained(module.recognizer.encoder):
-        module.recognizer.encoder.freeze_updates = 0  # later updates take more memory
+    encoder: Any = module.recognizer.encoder
+    if is_pretrained(encoder):
+        encoder.freeze_updates = 0  # later updates take more memory
 
     def make_trainer(callbacks: list[pl.Callback], num_updates: int) -> pl.Trainer:
         return build_trainer(config, [], callbacks, **ALONE, max_steps=num_updates)

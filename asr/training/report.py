@@ -49,16 +49,8 @@ TRACKED = {
 }
 
 PACKAGES = (
-    "werdict",
-    "torch",
-    "lightning",
-    "lhotse",
-    "hydra-core",
-    "sentencepiece",
-    "jiwer",
-    "wandb",
-    "transformers",
-    "peft",
+    *("werdict", "torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb"),
+    *("transformers", "peft"),  # of the extra pretrained
 )
 
 

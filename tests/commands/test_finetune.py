@@ -83,11 +83,17 @@ def test_a_checkpoint_decodes_as_its_run_did_and_never_with_another_base(run):
     try:
         save_model(model, layer_norm_eps=1e-6, intermediate_size=20)
         ended = run.run("evaluate", "run=adapted", "output_dir=other", "num_workers=0")
-        assert ended.code == 1
+        assert ended.code == 2
         assert "SHA-256" in ended.printed
     finally:
         shutil.rmtree(model)
         kept.rename(model)
+
+
+def test_batch_sizes_are_measured_with_all_that_is_trained_after_the_first_updates(run):
+    ended = run.run("train", *WORDS, "find_batch_size=true", timeout_s=900)
+    assert ended.code == 0, ended.printed
+    assert "data.batch.max_duration_s" in ended.printed
 
 
 def test_the_model_and_its_licence_are_in_the_record_of_the_run(run):
@@ -106,7 +112,7 @@ def test_a_ctc_model_of_transformers_is_continued_with_its_head_and_tokenizer(ru
     unmoved = ("optimizer.lr=1e-30", "trainer.max_steps=1", "trainer.val_check_interval=1", "data.text.case=upper")
     texts = ("data.prepare.num_train=4",)
     ended = run.run("train", *words, *unmoved, *texts, "run_dir=continued", timeout_s=900)
-    assert ended.code == 1  # digits have letters that it does not know
+    assert ended.code == 2  # digits have letters that it does not know
     assert "tokenizer does not know" in ended.printed
     kept = tuple(word for word in words if not word.startswith("init.keep"))
     ended = run.run("train", *kept, *unmoved, *texts, "run_dir=continued", timeout_s=900)
@@ -127,15 +133,17 @@ def test_a_ctc_model_of_transformers_is_continued_with_its_head_and_tokenizer(ru
         (("features=log_mel",), "features=waveform"),
         (("trainer.compile=true",), "trainer.compile"),
         (("encoder.model=wavlm",), "no gradient"),
+        (("encoder.model=another", "init=adapted"), "init"),
     ],
 )
 def test_what_cannot_work_is_refused_before_data_are_prepared(run, words, named):
     if not (run.folder / "wavlm").exists():
         save_model(run.folder / "wavlm", "wavlm, group norm")
+        save_model(run.folder / "another", layer_norm_eps=1e-6, intermediate_size=20)
     ended = run.run(
         "train", *WORDS, *words, f"data.dir={run.folder}/none", "run_dir=refused", environment={"HF_HUB_OFFLINE": "1"}
     )
-    assert ended.code == 1
+    assert ended.code == 2
     assert named in ended.printed
     assert not (run.folder / "none").exists()
     assert not (run.folder / "refused").exists()

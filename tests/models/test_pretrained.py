@@ -284,7 +284,11 @@ def test_a_models_files_run_no_code(folder, tmp_path):
     code = {"auto_map": {"AutoModel": "modeling.Own"}, "_attn_implementation": "somebody/kernel", "dtype": "float16"}
     (tmp_path / "config.json").write_text(json.dumps(config | code))
     (tmp_path / "modeling.py").write_text("raise SystemExit")
-    assert encoder_for(tmp_path).model.config._attn_implementation == "sdpa"
+    encoder = encoder_for(tmp_path)
+    source = encoder.source | {"config": json.dumps(config | code)}  # as a checkpoint of others may have it
+    for built in (encoder, encoder_for(tmp_path, source=source)):
+        assert built.model.config._attn_implementation == "sdpa"
+        assert not hasattr(built.model.config, "auto_map")
     (tmp_path / "model.safetensors").unlink()
     torch.save({"weight": Trap()}, tmp_path / "pytorch_model.bin")
     with pytest.raises(Exception, match=r"[Ww]eights"):

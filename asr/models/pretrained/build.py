@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, PositiveInt
 from torch import nn
 
-from asr.models.pretrained.files import find_snapshot
+from asr.models.pretrained.files import find_snapshot, without_code
 from asr.options import Positive, Probability
 
 
@@ -64,8 +64,10 @@ def build_model(
     fixed = {"layerdrop": 0.0, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
     fixed |= {"mask_time_prob": float(uses_masks), "mask_feature_prob": 0.0}
     try:
-        config = transformers.AutoConfig.for_model(**options | {key: fixed[key] for key in fixed if key in options})
-        model_class = MODEL_MAPPING[type(config)]
+        config = transformers.AutoConfig.for_model(
+            **without_code(options) | {key: fixed[key] for key in fixed if key in options}
+        )
+        model_class: Any = MODEL_MAPPING[type(config)]
     except (KeyError, ValueError) as error:
         raise ValueError(
             f"transformers {transformers.__version__} has no model of the type {options['model_type']!r}: {error}"
@@ -112,7 +114,7 @@ def add_adapters(model: nn.Module, lora: Lora) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
     linear = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    options = {"r": lora.r, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
+    options: Any = {"r": lora.r, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
     try:
         inject_adapter_in_model(LoraConfig(**options, target_modules=lora.target_modules), model)
     except ValueError as error:

@@ -52,7 +52,7 @@ class Snapshot:
             raise ValueError(
                 f"{self.folder / CONFIG} does not describe a model: it needs a model_type, and plain values"
             )
-        return {key: value for key, value in found.items() if not LEFT_OUT.fullmatch(key)}
+        return without_code(found)
 
     def inputs(self) -> dict[str, Any]:
         """Return the options of the model's features; empty if there is no file of them."""
@@ -135,6 +135,11 @@ def find_snapshot(model: str, revision: str | None = None) -> Snapshot:
             f"it where there is a network, as by hf download {model}, and give the folder"
         ) from error
     return Snapshot(model, path, path.name)
+
+
+def without_code(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a model's config without those that name code, or are of no use here."""
+    return {key: value for key, value in options.items() if not LEFT_OUT.fullmatch(key)}
 
 
 def _plain_yaml(text: str) -> Any:

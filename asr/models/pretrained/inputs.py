@@ -114,7 +114,7 @@ def span_masks(lengths: Sequence[int], size: int, share: float, width: int) -> T
         width: of a span.
 
     Reference:
-        Baevski et al. 2020, arXiv:2006.11477, section 3.1 and appendix B: spans start anywhere, and may overlap.
+        Baevski et al. 2020, arXiv:2006.11477, section 3.1: spans start anywhere, and may overlap.
     """
     masks = torch.zeros(len(lengths), size, dtype=torch.bool, device="cpu")
     for mask, length in zip(masks, lengths, strict=True):
