@@ -11,7 +11,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from asr.compare.compare import AUTO, compare
-from asr.compare.inputs.formats.table import rows_of
+from asr.compare.inputs.formats.table import lines_of, rows_of
 from asr.compare.inputs.results import read_results
 from asr.compare.inputs.rows import Row
 from asr.compare.inputs.runs_of_rows import Allowed, runs_of_rows
@@ -132,7 +132,7 @@ def compare_results(
     if results is None or isinstance(results, str | Path) or _are_paths(results):
         rows = read_results(results, pattern=pattern, format=format, references=references, columns=columns)
     else:
-        lines = results.to_dict("records") if hasattr(results, "to_dict") else results
+        lines = lines_of(results) if hasattr(results, "itertuples") else results
         rows = rows_of(lines, columns or {}, "results")
     texts = None if training_texts is None else Path(training_texts)
     inputs = runs_of_rows(rows, normalize=normalize, unit=unit, by=by, allow=allow, training_texts=texts)

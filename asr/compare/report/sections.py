@@ -209,7 +209,7 @@ def run_table(comparison: Comparison) -> Table:
     rows = [
         [
             Cell(run.system),
-            Cell(str(run.seed)),
+            Cell(str(run.seed) if comparison.has_seeds else UNKNOWN),
             Cell(number(run.lr)),
             *(_run_cell(run, tested) for tested in sets),
             Cell(str(run.folder)),
@@ -228,7 +228,7 @@ def _run_cell(run: Run, test_set: str) -> Cell:
 
 def what_verdicts_are_about(comparison: Comparison) -> str:
     """Return whether verdicts are about settings, or about the way in which they were tuned."""
-    if not all(found.has_seeds for found in comparison.sets):
+    if not comparison.has_seeds:
         return (
             "These are single runs: another training of the same system, with another seed, may have another error "
             "rate, and change the order of the systems."
