@@ -21,8 +21,7 @@ from asr.benchmark.rules import RULESETS, SEEDS, TASKS, VERSION, check_override,
 from asr.compare.inputs.run_files import SUMMARY
 from asr.config.command_line import override_key, override_value
 from asr.errors import ConfigError
-from asr.nested import at
-from asr.plain_data import read_yaml
+from asr.plain_data import at, read_yaml
 from asr.sweeps.jobs import records
 
 HELP = f"""\

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from asr.errors import ConfigError, RunFailed, is_out_of_memory
-from asr.nested import is_within
-from asr.plain_data import trust, trusted
+from asr.plain_data import is_within, trust, trusted
 
 OURS = ("asr", "optim", "torch", "lightning")  # what they refuse is shown as a message
 # what a restored config may build: the places of its keys, and where classes for them are defined

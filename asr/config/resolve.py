@@ -32,7 +32,7 @@ from asr.data.loading.data_module import DataModule
 from asr.data.preparation.corpus_facts import Advice, Budget, Choice, CorpusFacts
 from asr.data.preparation.prepared import PreparedData
 from asr.errors import ConfigError
-from asr.nested import is_within
+from asr.plain_data import is_within
 from asr.processes import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process
 from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.module import OptimizerFactory, TrainingModule

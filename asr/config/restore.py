@@ -36,7 +36,7 @@ from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcribe import Transcriber
 from asr.inference.transcripts_lm import FOLDER, saved_search
 from asr.models.recognizer import Recognizer
-from asr.nested import at
+from asr.plain_data import at
 from asr.safe_io import named_path
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state

@@ -17,7 +17,7 @@ from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
 from asr.data.preparation.prepared import PreparedData
 from asr.errors import ConfigError, PeerLost, first_line, is_out_of_memory
-from asr.nested import at, flatten, is_within, leaves
+from asr.plain_data import at, flatten, is_within, leaves
 from asr.processes import Terminated, is_first_process
 from asr.run_folder import resume_command
 from asr.training.changed_updates import apply_to_checkpoint

@@ -16,9 +16,8 @@ from hydra.core.config_store import ConfigStore
 
 from asr.config.command_line import override_key, override_value
 from asr.errors import ConfigError
-from asr.nested import at, flatten, leaves
 from asr.options import decides
-from asr.plain_data import read_yaml
+from asr.plain_data import at, flatten, leaves, read_yaml
 from asr.run_folder import ACCEPTED, DATA_RECORD, backup_path
 from asr.safe_io import named_path, write_whole
 

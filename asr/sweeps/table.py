@@ -18,8 +18,7 @@ from asr.console import PlainConsole, one_line
 from asr.errors import ConfigError
 from asr.evaluation.formatting import percent
 from asr.evaluation.metrics_csv import best_dev_wer
-from asr.nested import at
-from asr.plain_data import read_json
+from asr.plain_data import at, read_json
 from asr.processes import end_by_default, end_with
 from asr.sweeps.jobs import RECORDS, SWEPT, JobRecord, asked_for, check_sweep_name, records, swept_keys
 
