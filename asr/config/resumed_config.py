@@ -23,11 +23,7 @@ from asr.safe_io import named_path, write_whole
 
 FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is resumed
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
-# where a logger sends numbers to, and what it sends beside them
-DESTINATION = (
-    *("project", "entity", "mode", "offline", "settings", "id", "version", "fork_from", "resume_from"),
-    *("log_model", "save_code", "tensorboard", "sync_tensorboard", "force"),
-)
+LABELS = ("_target_", "group", "name", "job_type", "tags", "notes")  # of a logger: all else may say where numbers go
 ABSENT = "absent"  # what a config that lacks a key is said to have there
 CAPTURE = "trainer.capture"
 
@@ -67,8 +63,7 @@ def store_resumed(folder: Path, primary: Path, words: Sequence[str]) -> None:
     # a group that is chosen now replaces what the run had there
     saved = {key: value for key, value in saved_config(folder).items() if key not in given & set(groups)}
     if override_value(words, "resume_logger") is not True:
-        defaults = yaml.safe_load((primary.parent / "logger" / "wandb.yaml").read_text(encoding="utf-8"))["wandb"]
-        _refuse_destinations(saved, given, defaults)
+        _refuse_destinations(saved, given, primary.parent / "logger")
     scalars = {key: value for key, value in own.items() if key not in ("defaults", "hydra")}
     node = scalars | saved | {key: own.get(key) for key in scalars if decides(key) == "this_start"}
     _follow(node, saved, given)
@@ -93,13 +88,22 @@ def _follow(node: dict[str, Any], saved: Mapping[str, Any], given: set[str]) -> 
         node["parameter_rules"] = {**saved["parameter_rules"], "rules": followed}
 
 
-def _refuse_destinations(saved: Mapping[str, Any], given: set[str], defaults: Mapping[str, Any]) -> None:
-    """Refuse a logger that would send numbers where nobody has said now that they may go."""
+def _refuse_destinations(saved: Mapping[str, Any], given: set[str], choices: Path) -> None:
+    """Refuse a logger that would send numbers where nobody has said now that they may go.
+
+    Args:
+        saved: config of the run.
+        given: keys of the command line.
+        choices: folder of our loggers, whose own options are harmless.
+    """
+    usual = {name: node for path in choices.glob("*.yaml") for name, node in read_yaml(path).items()}
     foreign = [
         f"logger.{name}.{key}={value}"
         for name, node in (saved.get("logger") or {}).items()
-        for key in DESTINATION
-        if (value := at(node, key)) not in (None, defaults.get(key), "offline") and f"logger.{name}.{key}" not in given
+        for key, value in (node or {}).items()
+        if key not in LABELS
+        and value not in (None, at(usual, name, key), "offline")
+        and f"logger.{name}.{key}" not in given
     ]
     if foreign:
         raise ConfigError(
