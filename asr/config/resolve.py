@@ -197,11 +197,11 @@ def choices_by_corpus(config: Mapping[str, Any], overridden: Collection[str]) ->
         kept += RATES  # those of its weights are taken
     if "tokenizer" in overridden:
         kept.append("encoder.subsampling_factor")  # it follows from characters as tokens
-    found = list(choose(CorpusFacts.of(source_corpus(config)), own))
-    for advice in found:
+    choices = list(choose(CorpusFacts.of(source_corpus(config)), own))
+    for advice in choices:
         if isinstance(advice, Advice):
             console.print_line(f"note: {advice.text}")
-    return [choice for choice in found if isinstance(choice, Choice) and not is_within(choice.key, kept)]
+    return [choice for choice in choices if isinstance(choice, Choice) and not is_within(choice.key, kept)]
 
 
 def apply_choices(config: DictConfig, choices: Iterable[Choice]) -> None:

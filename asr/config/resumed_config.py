@@ -166,16 +166,16 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     ]
 
 
-def unaccepted(found: Sequence[Change], folder: Path) -> list[Change]:
+def unaccepted(changed: Sequence[Change], folder: Path) -> list[Change]:
     """Return those changes since a checkpoint that the user has not accepted for the run, with both of their values."""
     path = folder / ACCEPTED
     accepted = read_yaml(path) if path.exists() else []
     # until 2026-11 they were stored as sentences
     known = [change if isinstance(change, str) else str(Change(**change)) for change in accepted]
-    return [change for change in found if str(change) not in known]
+    return [change for change in changed if str(change) not in known]
 
 
-def record_accepted(folder: Path, found: Sequence[Change]) -> None:
+def record_accepted(folder: Path, changed: Sequence[Change]) -> None:
     """Write the changes that the user has accepted, so that a resumption before the next checkpoint knows them.
 
     Earlier ones, which a checkpoint may hold by now, are kept beside them, for whoever compares the run.
@@ -183,7 +183,7 @@ def record_accepted(folder: Path, found: Sequence[Change]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    path, content = folder / ACCEPTED, yaml.safe_dump([asdict(change) for change in found], sort_keys=False).encode()
+    path, content = folder / ACCEPTED, yaml.safe_dump([asdict(change) for change in changed], sort_keys=False).encode()
     if path.exists() and (former := path.read_bytes()) != content:
         write_whole(backup_path(path), former)
     write_whole(path, content)
@@ -198,14 +198,17 @@ def differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return old != new
 
 
-def refuse_changes(found: Sequence[Change | str], anyway: bool) -> None:
+def refuse_changes(changed: Sequence[Change | str], anyway: bool) -> None:
     """Refuse changes that were not asked for.
 
     Raises:
         ConfigError: something has changed, without ``allow_changes=true``.
     """
-    if found and not anyway:
+    if changed and not anyway:
         refused = ConfigError("resume: the config or the data have changed since the run was started:")
-        for line in (*(f"  {change}" for change in found), "Undo the changes, or accept them with allow_changes=true."):
+        for line in (
+            *(f"  {change}" for change in changed),
+            "Undo the changes, or accept them with allow_changes=true.",
+        ):
             refused.add_note(line)
         raise refused
