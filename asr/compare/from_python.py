@@ -36,7 +36,7 @@ class ComparedResults:
         """Each pair of systems on each test set, the better one first, with its verdict and numbers."""
         return [
             {
-                "set": found.name,
+                "set": test_set.name,
                 "system": one.system,
                 "other": one.other,
                 "verdict": one.verdict,
@@ -45,24 +45,24 @@ class ComparedResults:
                 "high": one.high,
                 "p_adjusted": one.p_adjusted,
             }
-            for found in self.comparison.sets
-            for one in found.pairs
+            for test_set in self.comparison.sets
+            for one in test_set.pairs
         ]
 
     def table(self) -> list[dict[str, Any]]:
         """Return each system on each test set, for example for ``pandas.DataFrame``; rates are fractions."""
         return [
             {
-                "set": found.name,
+                "set": test_set.name,
                 "system": row.system,
-                found.rate_name.lower(): row.wer_mean,
+                test_set.rate_name.lower(): row.wer_mean,
                 "low": row.low,
                 "high": row.high,
-                "seeds": len(row.seeds) if found.has_seeds else None,
+                "seeds": len(row.seeds) if test_set.has_seeds else None,
                 "vs_lowest": row.to_best.verdict if row.to_best else None,
             }
-            for found in self.comparison.sets
-            for row in found.rows
+            for test_set in self.comparison.sets
+            for row in test_set.rows
         ]
 
     def to_html(self, path: str | Path) -> Path:

@@ -15,8 +15,9 @@ import yaml
 from hydra.core.config_store import ConfigStore
 
 from asr.config.command_line import override_key, override_value
+from asr.config.help import CONFIGS
 from asr.errors import ConfigError
-from asr.options import decides
+from asr.options import Train, decides, fields
 from asr.plain_data import at, flatten, leaves, read_yaml
 from asr.run_folder import ACCEPTED, DATA_RECORD, backup_path
 from asr.safe_io import named_path, write_whole
@@ -65,10 +66,27 @@ def store_resumed(folder: Path, primary: Path, words: Sequence[str]) -> None:
     if override_value(words, "resume_logger") is not True:
         _refuse_destinations(saved, given, primary.parent / "logger")
     scalars = {key: value for key, value in own.items() if key not in ("defaults", "hydra")}
-    node = scalars | saved | {key: own.get(key) for key in scalars if decides(key) == "this_start"}
+    node = scalars | completed(saved) | {key: own.get(key) for key in scalars if decides(key) == "this_start"}
     _follow(node, saved, given)
     defaults = ["_self_", *({group: None} for group in groups if group != "recipe"), *overriding]
     ConfigStore.instance().store(CONFIG_NAME, {"defaults": defaults, "hydra": own["hydra"], **node})
+
+
+def completed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a run with the options that were added since, at their defaults."""
+    usual = read_yaml(CONFIGS / "train.yaml")
+    usual |= {group: read_yaml(CONFIGS / group / "default.yaml") for group in ("data", "sweep")}
+    return _completed(config, usual, Train)
+
+
+def _completed(given: Any, usual: Mapping[str, Any], options: Any) -> dict[str, Any]:
+    added = {name: usual[name] for name in fields(options) if name in usual and name not in given}
+    nested = {
+        name: _completed(given[name], usual[name], kind)
+        for name, (kind, _) in fields(options).items()
+        if fields(kind) and isinstance(given.get(name), Mapping) and name in usual
+    }
+    return {**given, **added, **nested}
 
 
 def _follow(node: dict[str, Any], saved: Mapping[str, Any], given: set[str]) -> None:
@@ -155,8 +173,11 @@ class Change:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
-    """Return what differs between two configs; where and how fast, and what follows, may differ."""
-    old, new = flatten(before), flatten(now)
+    """Return what differs between two configs; where and how fast, and what follows, may differ.
+
+    An option that a run of an older version does not have had its default.
+    """
+    old, new = flatten(completed(before)), flatten(completed(now))
     if old.get(CAPTURE) is None:  # a run of a version that did not record it
         new[CAPTURE] = old.get(CAPTURE, ABSENT)
     return [

@@ -224,8 +224,8 @@ def _errors(ids: Sequence[str], rows: Mapping[str, Row], normalized: Callable[[s
     """Count the errors of a run."""
     speakers = tuple(rows[id].speaker for id in ids)
     if any(rows[id].hypothesis is None for id in ids):
-        words = tuple(rows[id].words or 0 for id in ids)
-        return SetErrors(tuple(ids), speakers, words, tuple(rows[id].errors or 0 for id in ids))
+        lengths = tuple(rows[id].words or 0 for id in ids)
+        return SetErrors(tuple(ids), speakers, lengths, tuple(rows[id].errors or 0 for id in ids))
     references = tuple(normalized(rows[id].reference or "") for id in ids)
     hypotheses = tuple(normalized(rows[id].hypothesis or "") for id in ids)
     words, errors = list[int](), list[int]()
