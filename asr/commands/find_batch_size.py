@@ -13,6 +13,7 @@ from asr.config.trainer import build_trainer
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import PreparedData
+from asr.models.recognizer import is_pretrained
 from asr.processes import is_first_process
 from asr.training.batch_size_search import search_batch_size
 from asr.training.module import TrainingModule
@@ -48,6 +49,10 @@ def find_batch_size(
     torch.set_num_threads(num_threads(config.get("torch_threads"), data_module.workers.count))
     slowest = perturb.slowest() if hasattr(perturb, "slowest") else perturb
     dataset, sampler = data_module.training_data(prepared.cuts("train"), config["seed"], slowest)
+
+    encoder: Any = module.recognizer.encoder
+    if is_pretrained(encoder):
+        encoder.freeze_updates = 0  # later updates take more memory
 
     def make_trainer(callbacks: list[pl.Callback], num_updates: int) -> pl.Trainer:
         return build_trainer(config, [], callbacks, **ALONE, max_steps=num_updates)
