@@ -304,7 +304,7 @@ def test_references_occur_in_a_training_text_as_whole_words(tmp_path):
 
 def test_a_part_of_a_toolkits_utterances_is_named():
     rows = read_results([FILES / "wenet.txt", FILES / "wer_speechbrain.txt"])
-    with pytest.raises(ValueError, match="lacks 2 of 7: .*zoë-zoë-2"):
+    with pytest.raises(ValueError, match=r"lacks 2 of 7: .*zoë-zoë-2"):
         runs_of_rows(rows)
 
 
