@@ -63,7 +63,7 @@ def find_batch_size(
         copies = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     console.print_line("measuring updates on the largest micro-batch of every duration bucket")
     text_lengths = prepared.ctc_lengths("train").num_ctc_frames
-    found = search_batch_size(module, dataset, sampler, text_lengths, make_trainer, copies, trainer.num_devices)
-    console.print(found.table())
-    for line in found.conclusions(data_module.batch.max_duration_s):
+    result = search_batch_size(module, dataset, sampler, text_lengths, make_trainer, copies, trainer.num_devices)
+    console.print(result.table())
+    for line in result.conclusions(data_module.batch.max_duration_s):
         console.print_line(line)

@@ -29,7 +29,7 @@ from asr.errors import ConfigError
 from asr.features.global_norm import GlobalNorm
 from asr.models.heads.protocols import Head
 from asr.models.recognizer import Recognizer, initialize, is_pretrained
-from asr.nested import at
+from asr.plain_data import at
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import KeptTokenizer, Tokenizer
 from asr.training.checkpoints.loading import FORMAT

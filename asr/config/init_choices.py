@@ -13,7 +13,7 @@ from asr.config.build import part, plain
 from asr.config.data import source_corpus
 from asr.config.init_source import ICEFALL, OF_FILE, load_source
 from asr.data.preparation.corpus_facts import Choice
-from asr.nested import at, is_within
+from asr.plain_data import at, is_within
 from asr.text.tokenizer import tokenizer_from_state, unknown_characters
 from asr.training.checkpoints.loading import LoadedCheckpoint
 

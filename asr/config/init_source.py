@@ -16,8 +16,7 @@ from asr.config.pretrained import WAVEFORM, is_pretrained_config
 from asr.data.features import Features
 from asr.data.preparation.fingerprint import describe_file
 from asr.errors import ConfigError
-from asr.nested import at
-from asr.plain_data import read_json
+from asr.plain_data import at, read_json
 from asr.processes import is_first_process
 from asr.run_folder import INIT_RECORD, update_files
 from asr.safe_io import named_path, write_whole

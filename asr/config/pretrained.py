@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from asr.config.own_code import at_work
 from asr.data.preparation.corpus_facts import Choice
 from asr.errors import ConfigError
-from asr.nested import at, is_within
+from asr.plain_data import at, is_within
 
 PRETRAINED = "asr.models.encoders.pretrained.PretrainedEncoder"
 WAVEFORM = "asr.data.waveform.Waveform"

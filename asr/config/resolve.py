@@ -33,7 +33,7 @@ from asr.data.loading.data_module import DataModule
 from asr.data.preparation.corpus_facts import Advice, Budget, Choice, CorpusFacts
 from asr.data.preparation.prepared import PreparedData
 from asr.errors import ConfigError
-from asr.nested import is_within
+from asr.plain_data import is_within
 from asr.processes import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process
 from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.module import OptimizerFactory, TrainingModule
@@ -202,11 +202,11 @@ def choices_by_corpus(config: Mapping[str, Any], overridden: Collection[str]) ->
         kept += FOLLOWING
     if "tokenizer" in overridden:
         kept.append("encoder.subsampling_factor")  # it follows from characters as tokens
-    found = list(choose(CorpusFacts.of(source_corpus(config)), own))
-    for advice in found:
+    choices = list(choose(CorpusFacts.of(source_corpus(config)), own))
+    for advice in choices:
         if isinstance(advice, Advice):
             console.print_line(f"note: {advice.text}")
-    return [choice for choice in found if isinstance(choice, Choice) and not is_within(choice.key, kept)]
+    return [choice for choice in choices if isinstance(choice, Choice) and not is_within(choice.key, kept)]
 
 
 def apply_choices(config: DictConfig, choices: Iterable[Choice]) -> None:

@@ -37,7 +37,7 @@ from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcribe import Transcriber
 from asr.inference.transcripts_lm import FOLDER, saved_search
 from asr.models.recognizer import Recognizer, is_pretrained
-from asr.nested import at
+from asr.plain_data import at
 from asr.safe_io import named_path
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
@@ -251,12 +251,12 @@ def maker_of(options: DictConfig) -> dict[str, Any]:
     Raises:
         ConfigError: there is no such run.
     """
-    found = {key: plain(options).get(key) for key in OF_TRANSCRIPTS}
+    made_by = {key: plain(options).get(key) for key in OF_TRANSCRIPTS}
     checkpoint = checkpoint_file(str(options.run))
     files = {"checkpoint": checkpoint}
-    if decoder := found["decoder"]:
+    if decoder := made_by["decoder"]:
         files |= {key: named_path(decoder[key]) for key in FILE_OPTIONS if decoder.get(key) is not None}
     elif run_dir := run_folder_of(checkpoint):
         # what the run itself decodes with
         files |= {f"{FOLDER}/{path.name}": path for path in (run_dir / FOLDER).glob("*")}
-    return found | {key: describe_file(path)["sha256"] for key, path in files.items() if path.is_file()}
+    return made_by | {key: describe_file(path)["sha256"] for key, path in files.items() if path.is_file()}

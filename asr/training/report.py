@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from asr.compare.inputs.systems import run_settings
 from asr.console import console
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import PreparedData
@@ -29,9 +30,8 @@ from asr.evaluation.formatting import percent
 from asr.evaluation.training_plots import plot_curves
 from asr.evaluation.wer import RATE_NAMES
 from asr.inference.evaluate import Evaluated, evaluate_sets
-from asr.nested import at
+from asr.plain_data import at
 from asr.safe_io import write_whole
-from asr.systems import run_settings
 from asr.training.callbacks.sample_tables import log_samples
 from asr.training.checkpoints.files import explaining_failed_writes
 from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint

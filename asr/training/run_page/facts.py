@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from asr.evaluation.metrics_csv import read_metrics
-from asr.nested import at
+from asr.plain_data import at
 from asr.training.module import TrainingModule
 
 RATE = "train/lr"
