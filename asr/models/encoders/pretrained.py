@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.models import devices
+from asr.models.kernels import is_tracing
 from asr.models.pretrained.build import Lora, add_adapters, build_model, describe, encoder_of, merge_adapters
 from asr.models.pretrained.inputs import StackedFbank, WhisperMel, is_padding, normalized, span_masks
 from asr.options import Share
@@ -194,7 +195,7 @@ class PretrainedEncoder(nn.Module):
         if self.trained == "head":
             self.model.eval()  # what is not trained needs no dropout
         # on the meta device, which has no lengths, and in a trace, which would keep them, all are as long as the batch
-        is_whole = features.is_meta or torch.jit.is_tracing()  # type: ignore[attr-defined]
+        is_whole = features.is_meta or is_tracing()
         frames = [features.shape[1]] * len(features) if is_whole else devices.to_host(num_frames)
         samples = features.flatten(1)
         samples = samples.masked_fill(is_padding(num_frames * self.frame, samples.shape[1]), 0.0)
