@@ -155,8 +155,7 @@ class StepInBackward(Optimizer):
                 loss = closure()
         # what the backward pass has not reached: gradients set by hand, and those that ScaledAdam counts as zero
         for param, (stepper, _, _) in self._owners.items():
-            gradient = stepper.gradient_of(param) if isinstance(stepper, Chain) else param.grad
-            if param not in self._stepped and gradient is not None:
+            if param not in self._stepped and (isinstance(stepper, Chain) or param.grad is not None):
                 self._step_one(param)
                 param.grad = None
         for member in self._members():

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optim.engine.param_batch import ForeachBatch, Group, Limits, ParamBatch, ParamEntry, State, Update
-from optim.engine.stacking import Residents, batches
-from optim.engine.storage import is_narrow
+from optim.engine.param_batch import ForeachBatch, Group, Limits, ParamBatch, ParamEntry, State, Update, is_narrow
+from optim.engine.stacking import StateStacks, batches
 from optim.engine.transform import FusedTransform, GroupTransform, SkipUpdate, Transform, applied
 
 Pair = tuple[Update, ParamBatch]
@@ -23,7 +22,7 @@ class GroupStep:
     Args:
         transforms: of the optimizer.
         group: hyper-parameters.
-        residents: the optimizer's stacks.
+        state_stacks: the optimizer's stacks.
         states: the optimizer's state.
         limited: while `Health` measures, takes what clipping transforms note.
         found_inf: a flag on the device, see `skips_by_kernel`.
@@ -33,13 +32,13 @@ class GroupStep:
         self,
         transforms: Sequence[Transform],
         group: Group,
-        residents: Residents,
+        state_stacks: StateStacks,
         states: MutableMapping[Tensor, State],
         limited: Limits | None = None,
         found_inf: Tensor | None = None,
     ) -> None:
         self.transforms, self.group, self.limited, self.found_inf = transforms, group, limited, found_inf
-        self.residents, self.states = residents, states
+        self.state_stacks, self.states = state_stacks, states
         self.active = [transform for transform in transforms if not transform.idle(transform.own(group))]
         self.kernel = next(
             (i for i, x in enumerate(self.active) if isinstance(x, FusedTransform) and x.fuses(self.active[i + 1 :])),
@@ -105,7 +104,7 @@ class GroupStep:
             """Return what tells shapes apart that cannot be in one batch."""
             return tuple(transform.kind(shape) for transform in self.transforms)
 
-        for batch in batches(self.group, entries, self.residents, self.states, kind_of, **how):
+        for batch in batches(self.group, entries, self.state_stacks, self.states, kind_of, **how):
             batch.limited, batch.found_inf = self.limited, self.found_inf
             yield batch
 

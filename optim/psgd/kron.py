@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -93,7 +93,6 @@ class KronPreconditioner(GroupTransform):
     """
 
     foreach = True
-    draws = True
     allowed: ClassVar = {
         "beta": "[0, 1)",
         "preconditioner_update_probability": "(0, 1]" + OR_NONE,
@@ -123,9 +122,13 @@ class KronPreconditioner(GroupTransform):
                 "leave one of them out"
             )
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def draws(self, group: Group) -> bool:
+        """Return True: the probes are random."""
+        return True
+
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero, and multiples of the identity."""
-        state: State = {"exp_avg": zeros(param)} if group["exp_avg_input"] else {}
+        state: State = {"exp_avg": zeros(param, group)} if group["exp_avg_input"] else {}
         dtype = torch.bfloat16 if group["q_dtype"] == "bfloat16" else state_dtype(param)
         for block, shape in enumerate(_dims(param.shape, group).block_shapes()):
             for axis, (size, triangular) in enumerate(_axes(shape, group)):

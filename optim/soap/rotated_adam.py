@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import ClassVar, NamedTuple, cast
 
@@ -90,12 +90,12 @@ class RotatedAdam(GroupTransform):
                 f"precond_scheduler={group['precond_scheduler']!r} does nothing without use_precond_schedule=True"
             )
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return averages of zero, and matrices that the first step fills."""
         plan, dtype = _plan_of(param.shape, group), state_dtype(param)
         if plan is None:
-            return {"exp_avg": zeros(param), "exp_avg_sq": zeros(param)}
-        state = {key: plan.dims.merge(zeros(param)) for key in ("exp_avg", "exp_avg_sq")}
+            return {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
+        state = {key: plan.dims.merge(zeros(param, group)) for key in ("exp_avg", "exp_avg_sq")}
         for axes, shape in zip(plan.axes, plan.dims.block_shapes(), strict=True):
             for axis, size in zip(axes, shape, strict=True):
                 for what in ("gg", "q") if axis else ():
