@@ -213,7 +213,7 @@ def _refuse_needs_of_all(chain: Chain) -> None:
             "others have been used; set it to False"
         )
     for transform in chain.transforms:
-        own = [transform.own(group) for group in chain.param_groups]
+        own = [transform.unprefixed(group) for group in chain.param_groups]
         if any(transform.needs_all_gradients(group) and not transform.idle(group) for group in own):
             options = ", ".join(transform.prefix + option for option in transform.options)
             raise ValueError(

@@ -211,9 +211,9 @@ class RubikChange(GroupTransform):
         taken = [place for place, batch in enumerate(batches) if num_axes(batch.shape) == 2]
         inputs = [x for place in taken for x in self._inputs(us[place], batches[place])]
         costs = [x.numel() * min(x.shape[-2:]) for x in inputs]
-        made = iter(divided(lambda x: [polar(x)], inputs, costs, [[x] for x in inputs]))
+        orthogonal = iter(divided(lambda x: [polar(x)], inputs, costs, [[x] for x in inputs]))
         return [
-            Update(self._steps([*next(made)], batch), self._learn_size(u, batch), free=True)
+            Update(self._steps([*next(orthogonal)], batch), self._learn_size(u, batch), free=True)
             if num_axes(batch.shape) == 2
             else self(update, batch)
             for u, update, batch in zip(us, updates, batches, strict=True)
@@ -265,8 +265,8 @@ class RubikChange(GroupTransform):
             torch._foreach_mul_(matrices, rate)
         else:  # one pass over the elements
             torch._foreach_mul_(matrices, unflattened(rate / roots, vs))
-        made = _cast([step.reshape(p.shape) for step, p in zip(matrices, params, strict=True)], params[0].dtype)
-        return cast(Any, batch.param).like(made) if isinstance(batch.param, TensorList) else made[0]
+        shaped = _cast([step.reshape(p.shape) for step, p in zip(matrices, params, strict=True)], params[0].dtype)
+        return cast(Any, batch.param).like(shaped) if isinstance(batch.param, TensorList) else shaped[0]
 
     def _beta1(self, batch: ParamBatch) -> Scalar:
         beta1 = at_most(1 - 1 / (10 + 0.2 * (batch.step - 1)), batch.group["beta1"])
@@ -336,9 +336,9 @@ def _compute_dtype(param: Tensor, group: Group) -> torch.dtype:
 def _cast(xs: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
     if xs[0].dtype == dtype:
         return xs
-    found = [torch.empty_like(x, dtype=dtype) for x in xs]
-    torch._foreach_copy_(found, xs)  # one call for all
-    return found
+    result = [torch.empty_like(x, dtype=dtype) for x in xs]
+    torch._foreach_copy_(result, xs)  # one call for all
+    return result
 
 
 def _lerp_(xs: list[Tensor], ys: list[Tensor], weight: Scalar) -> None:
@@ -354,6 +354,6 @@ def _lerp(xs: list[Tensor], ys: list[Tensor], weight: Scalar) -> list[Tensor]:
     """Return x + weight · (y − x) of each x and y."""
     if not isinstance(weight, Tensor):
         return list(torch._foreach_lerp(xs, ys, weight))
-    found = list(torch._foreach_mul(xs, 1 - weight))
-    torch._foreach_add_(found, torch._foreach_mul(ys, weight))
-    return found
+    result = list(torch._foreach_mul(xs, 1 - weight))
+    torch._foreach_add_(result, torch._foreach_mul(ys, weight))
+    return result

@@ -130,7 +130,7 @@ class Chain(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         # torch's Optimizer.__getstate__ returns defaults, state and groups only
-        own = {
+        attributes = {
             "transforms": self.transforms,
             "skip_nonfinite": self.skip_nonfinite,
             "capturable": self.capturable,
@@ -139,7 +139,7 @@ class Chain(Optimizer):
             "_stacks": StateStacks(),
             "_counts": {},
         }
-        return {**super().__getstate__(), **own}
+        return {**super().__getstate__(), **attributes}
 
     @property
     def skipped_steps(self) -> int:
@@ -188,20 +188,20 @@ class Chain(Optimizer):
         # all entries exist before the first parameter moves: a norm over all gradients needs them together
         groups = [(group, list(self._entries(place, group))) for place, group in enumerate(self.param_groups)]
         undo: Undo | None = None
-        made: int | Tensor = 1
+        increment: int | Tensor = 1
         if self.found_inf is not None:
             devices = {entry.param.device for _, entries in groups for entry in entries}
             if devices <= {self.found_inf.device} and all(
                 self._group_step(group).skips_by_kernel(entries) for group, entries in groups
             ):
-                made = 1 - self.found_inf.reshape(())
+                increment = 1 - self.found_inf.reshape(())
             else:
                 undo = Undo(groups)
         for transform in self.transforms:
             transform.before_step(groups)
         for group, entries in groups:
-            self._step_group(group, entries, made)
-        self.count("steps", made)
+            self._step_group(group, entries, increment)
+        self.count("steps", increment)
         if undo is not None:
             undo(self.found_inf)  # type: ignore[arg-type]
 
@@ -286,8 +286,8 @@ class Chain(Optimizer):
     def _group_step(self, group: Group, limits: Limits | None = None) -> GroupStep:
         return GroupStep(self.transforms, group, self._stacks, self.state, limits, self.found_inf)
 
-    def _step_group(self, group: Group, entries: list[ParamEntry], made: int | Tensor = 1) -> None:
-        self._count_steps(entries, made)
+    def _step_group(self, group: Group, entries: list[ParamEntry], increment: int | Tensor = 1) -> None:
+        self._count_steps(entries, increment)
         limits: Limits | None = None
         if self.limited is not None:
             limits = []
@@ -297,10 +297,10 @@ class Chain(Optimizer):
     def _move(self, group: Group, entries: list[ParamEntry], limits: Limits | None) -> None:
         self._group_step(group, limits)(entries)
 
-    def _count_steps(self, entries: list[ParamEntry], made: int | Tensor) -> None:
+    def _count_steps(self, entries: list[ParamEntry], increment: int | Tensor) -> None:
         if self.capturable:
             for count in share_counts(entries, self.state, self._counts):
-                count.add_(made)
+                count.add_(increment)
         else:
             for entry in entries:
                 entry.state["step"] += 1
@@ -310,7 +310,7 @@ class Chain(Optimizer):
         step = torch.zeros((), dtype=state_dtype(param), device=param.device) if self.capturable else 0
         state: State = {"step": step}
         state |= merged_state(self.transforms, param, group)
-        if any(transform.draws(transform.own(group)) for transform in self.transforms):
+        if any(transform.draws(transform.unprefixed(group)) for transform in self.transforms):
             state[DRAW_KEY] = 0
         if param.dtype in HALF:
             state["rounding_error"] = torch.zeros_like(param, memory_format=torch.preserve_format)

@@ -337,9 +337,9 @@ class ForeachBatch(ParamBatch):
         names = [key for key in batches[0].state if key not in LOOP_STATE]
         state = {key: [batch.state[key] for batch in batches] for key in names}
         params, grads = [batch.param for batch in batches], [batch.grad for batch in batches]
-        found = cls([batch.entries for batch in batches], params, grads, state, batches[0].group)
-        found.step, found.found_inf = batches[0].step, batches[0].found_inf
-        return found
+        joined = cls([batch.entries for batch in batches], params, grads, state, batches[0].group)
+        joined.step, joined.found_inf = batches[0].step, batches[0].found_inf
+        return joined
 
     def joined(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return one tensor per stack as a `TensorList`, which has a Tensor's methods."""
@@ -396,10 +396,10 @@ class ForeachBatch(ParamBatch):
             numbers = [1.0] * len(numbers)
         if not any(isinstance(scale, Tensor) for scale in scales):
             return Update(direction, numbers[0], free, rows)
-        one = torch.ones(1, dtype=self.param.dtype, device=self.param.device)
-        found = [self._numbers(scale if isinstance(scale, Tensor) else one) for scale in scales]
+        unit = torch.ones(1, dtype=self.param.dtype, device=self.param.device)
+        vectors = [self._numbers(scale if isinstance(scale, Tensor) else unit) for scale in scales]
         counts = (len(stack) for stack in self.stacks)
-        scale = torch.cat([x.expand(count) for x, count in zip(found, counts, strict=True)])
+        scale = torch.cat([x.expand(count) for x, count in zip(vectors, counts, strict=True)])
         return Update(direction, scale, free, rows)
 
     def per_parameter(self, x: Tensor) -> Tensor:
@@ -440,8 +440,8 @@ class ForeachBatch(ParamBatch):
 
     def _per_part(self, reduce: Any, *xs: Tensor) -> Tensor:
         columns = zip(*(cast(TensorList, x).tensors for x in xs), strict=True)
-        found = [reduce(part, *row) for part, row in zip(self.parts, columns, strict=True)]
-        return torch.cat([self._numbers(x) for x in found])
+        numbers = [reduce(part, *row) for part, row in zip(self.parts, columns, strict=True)]
+        return torch.cat([self._numbers(x) for x in numbers])
 
     def _numbers(self, x: Scalar) -> Tensor:
         x = x if isinstance(x, Tensor) else torch.tensor(x, dtype=self.param.dtype)  # a parameter alone, on a CPU

@@ -64,7 +64,7 @@ class StateStacks(dict[Tensor, StateStack]):
         known = self.get(entries[0].param)
         if known and len(held) == len(known.views) and all(map(is_, held, known.views)):
             return known.state
-        self._divide(entries, states)
+        self._detach_others(entries, states)
         state = {name: torch.stack([entry.state[name] for entry in entries]) for name in names}
         views = [view for name in names for view in state[name].unbind()]
         for place, view in enumerate(views):
@@ -73,7 +73,7 @@ class StateStacks(dict[Tensor, StateStack]):
         self.update(dict.fromkeys(new.params, new))
         return state
 
-    def _divide(self, entries: Iterable[ParamEntry], states: MutableMapping[Tensor, State]) -> None:
+    def _detach_others(self, entries: Iterable[ParamEntry], states: MutableMapping[Tensor, State]) -> None:
         """Give those who stay behind tensors of their own: views would keep the memory of the former stack."""
         leaving = {entry.param for entry in entries}
         for old in {id(old): old for param in leaving if (old := self.get(param))}.values():
@@ -150,10 +150,10 @@ def batches(
         device = kind[0][0].param.device
         # float32 copies of all statistics at once would take the memory that bfloat16 saves
         if join and not widen and (launches_cost(device) or not stack):
-            yield _together(group, kind, state_stacks, states)
+            yield _foreach_batch(group, kind, state_stacks, states)
         else:
             for members in kind:
-                yield _one(group, members, state_stacks, states, widen=widen)
+                yield _batch_of_stack(group, members, state_stacks, states, widen=widen)
 
 
 def _kinds(
@@ -187,7 +187,7 @@ def _kinds(
     return [sorted(kind, key=lambda members: (len(members) > 1, places[id(members[0])])) for kind in kinds.values()]
 
 
-def _together(
+def _foreach_batch(
     group: Group, stacks: list[list[ParamEntry]], state_stacks: StateStacks, states: MutableMapping[Tensor, State]
 ) -> ParamBatch:
     """Return stacks of a kind as one batch."""
@@ -198,18 +198,21 @@ def _together(
     scratch = Scratch(moved, maximize=group["maximize"]) if moved else None
     places = iter(zip(scratch.params, scratch.grads, strict=True)) if scratch else iter(())
     pairs = [
-        next(places) if len(members) > 1 or half else _own(members[0], maximize=group["maximize"]) for members in stacks
+        next(places) if len(members) > 1 or half else _param_and_grad(members[0], maximize=group["maximize"])
+        for members in stacks
     ]
-    found = [members[0].state if len(members) == 1 else state_stacks.state_of(members, states) for members in stacks]
-    names = [name for name in found[0] if name not in LOOP_STATE]
-    state = {name: [each[name] for each in found] for name in names}
+    stack_states = [
+        members[0].state if len(members) == 1 else state_stacks.state_of(members, states) for members in stacks
+    ]
+    names = [name for name in stack_states[0] if name not in LOOP_STATE]
+    state = {name: [each[name] for each in stack_states] for name in names}
     batch = ForeachBatch(stacks, [param for param, _ in pairs], [grad for _, grad in pairs], state, group)
     if scratch:
         batch.store = scratch.write_back
     return batch
 
 
-def _one(
+def _batch_of_stack(
     group: Group,
     members: list[ParamEntry],
     state_stacks: StateStacks,
@@ -222,10 +225,12 @@ def _one(
     step = first.state["step"]
     shape, groups = first.shard or (first.param.shape, ())
     if not (stacked or widen or first.param.dtype in HALF):
-        param, grad = _own(first, maximize=group["maximize"])
+        param, grad = _param_and_grad(first, maximize=group["maximize"])
         return ParamBatch(param, grad, first.state, group, step, shape, False, members, shard_groups=groups)
     scratch = Scratch([members], maximize=group["maximize"]) if stacked or first.param.dtype in HALF else None
-    param, grad = (scratch.params[0], scratch.grads[0]) if scratch else _own(first, maximize=group["maximize"])
+    param, grad = (
+        (scratch.params[0], scratch.grads[0]) if scratch else _param_and_grad(first, maximize=group["maximize"])
+    )
     stored = state_stacks.state_of(members, states) if stacked else first.state
     state = {name: x for name, x in stored.items() if name not in LOOP_STATE}
     state = widened(state, param) if widen else state
@@ -243,7 +248,7 @@ def _one(
     return batch
 
 
-def _own(entry: ParamEntry, *, maximize: bool) -> tuple[Tensor, Tensor]:
+def _param_and_grad(entry: ParamEntry, *, maximize: bool) -> tuple[Tensor, Tensor]:
     """Return a parameter itself, and its gradient in its dtype."""
     param, grad = entry.param, entry.grad
     # `to` would return the same tensor, but a call costs more than this comparison

@@ -129,7 +129,7 @@ class Transform(ABC):
     def check(self, group: Group) -> None:  # noqa: B027
         """Refuse combinations of options; each option alone has been checked against ``allowed``."""
 
-    def own(self, names: Mapping[str, Any]) -> Any:
+    def unprefixed(self, names: Mapping[str, Any]) -> Any:
         """Return a group or a state with this transform's names without their prefix."""
         if not self.prefix:
             return names  # no copy: a transform may change the mapping itself
@@ -142,7 +142,7 @@ class Transform(ABC):
             return batch
         # a shallow copy is enough: tensors are changed in place, and no transform replaces one
         view = copy.copy(batch)
-        view.state, view.group = self.own(batch.state), self.own(batch.group)
+        view.state, view.group = self.unprefixed(batch.state), self.unprefixed(batch.group)
         if isinstance(view, ForeachBatch):
             view.__dict__.pop("parts", None)  # with the other names
         return view
@@ -243,7 +243,7 @@ def merged_state(transforms: Sequence[Transform], param: Tensor, group: Group) -
     """
     state: State = {}
     for transform in transforms:
-        for key, value in transform.new_state(param, transform.own(group)).items():
+        for key, value in transform.new_state(param, transform.unprefixed(group)).items():
             if transform.prefix + key in state:
                 raise ValueError(
                     f"two transforms keep a statistic called {key!r}; give one of them a name, as in "
@@ -258,7 +258,7 @@ def merged_shared_state(transforms: Sequence[Transform], group: Group) -> State:
     return {
         transform.prefix + key: value
         for transform in transforms
-        for key, value in transform.new_shared_state(transform.own(group)).items()
+        for key, value in transform.new_shared_state(transform.unprefixed(group)).items()
     }
 
 

@@ -58,7 +58,7 @@ class Sequential(Transform):
         """Check the options of all transforms."""
         for transform in self.transforms:
             check_options(group, {transform.prefix + key: domain for key, domain in transform.allowed.items()})
-            transform.check(transform.own(group))
+            transform.check(transform.unprefixed(group))
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return the statistics of all transforms."""
@@ -79,11 +79,11 @@ class Sequential(Transform):
 
     def needs_all_gradients(self, group: Group) -> bool:
         """Return whether any active transform does."""
-        return any(transform.needs_all_gradients(transform.own(group)) for transform in self._active(group))
+        return any(transform.needs_all_gradients(transform.unprefixed(group)) for transform in self._active(group))
 
     def draws(self, group: Group) -> bool:
         """Return whether any transform does."""
-        return any(transform.draws(transform.own(group)) for transform in self.transforms)
+        return any(transform.draws(transform.unprefixed(group)) for transform in self.transforms)
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
         """Return what leaves the last transform."""
@@ -96,7 +96,7 @@ class Sequential(Transform):
                 transform.after_step(transform.view(batch))
 
     def _active(self, group: Group) -> list[Transform]:
-        return [transform for transform in self.transforms if not transform.idle(transform.own(group))]
+        return [transform for transform in self.transforms if not transform.idle(transform.unprefixed(group))]
 
 
 def _renamed(transform: Transform, name: str) -> Transform:

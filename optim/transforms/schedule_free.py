@@ -113,12 +113,12 @@ class ScheduleFree(Transform):
         """Count this step's weight, and return c."""
         group, lr_max, weight_sum = batch.group, batch.state["lr_max"], batch.state["weight_sum"]
         raised = lr_max.clamp(min=learning_rate(batch))
-        before, now = batch.read(lr_max), batch.read(raised)
+        former, newest = batch.read(lr_max), batch.read(raised)
         # sums in units of the newest weight: γ² of a small γ would underflow
-        if isinstance(now, Tensor):
-            growth: Scalar = torch.where(now > 0, before / now, 1.0)
+        if isinstance(newest, Tensor):
+            growth: Scalar = torch.where(newest > 0, former / newest, 1.0)
         else:
-            growth = before / now if now > 0 else 1.0
+            growth = former / newest if newest > 0 else 1.0
         growth = growth ** group["weight_lr_power"] * ((batch.step - 1) / batch.step) ** group["r"]
         # only now: what `read` returns may be a view
         lr_max.copy_(raised)
@@ -133,7 +133,7 @@ class ScheduleFree(Transform):
                 if state := optimizer.state.get(param):
                     # what rounding took off a half-precision parameter belongs to its value
                     y = param.float() + state["rounding_error"] if param.dtype in HALF else param
-                    x = y.lerp(state[self.prefix + "z"], 1 - 1 / self.beta(self.own(group)))
+                    x = y.lerp(state[self.prefix + "z"], 1 - 1 / self.beta(self.unprefixed(group)))
                     # a copy: computing it back from x would round
                     state[self.prefix + TRAINING_POINT] = param.detach().clone()
                     param.copy_(x)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from optim import Chain, Transform, Update, chain
+from optim import Transform, Update, chain
 from optim.transforms.adam import Adam
 from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
 from optim.transforms.clipping.by_rms import ClipByRms
