@@ -106,19 +106,18 @@ def test_the_model_and_its_licence_are_in_the_record_of_the_run(run):
     }
 
 
-def test_a_ctc_model_of_transformers_is_continued_with_its_head_and_tokenizer(run):
-    model = save_ctc_model(run.folder / "ctc")
+def test_a_ctc_model_of_transformers_is_continued_with_its_head_and_tokenizer(small_run):
+    model = save_ctc_model(small_run.folder / "ctc")
     words = (*DATA, *RUN, "encoder=pretrained", "encoder.model=ctc", "init=ctc", "init.keep_tokenizer=true")
     unmoved = ("optimizer.lr=1e-30", "trainer.max_steps=1", "trainer.val_check_interval=1", "data.text.case=upper")
     texts = ("data.prepare.num_train=4",)
-    ended = run.run("train", *words, *unmoved, *texts, "run_dir=continued", timeout_s=900)
+    ended = small_run.run("train", *words, *unmoved, *texts, "run_dir=continued", timeout_s=900)
     assert ended.code == 2  # digits have letters that it does not know
     assert "tokenizer does not know" in ended.printed
     kept = tuple(word for word in words if not word.startswith("init.keep"))
-    ended = run.run("train", *kept, *unmoved, *texts, "run_dir=continued", timeout_s=900)
+    ended = small_run.run("train", *kept, *unmoved, *texts, "run_dir=continued", timeout_s=900)
     assert ended.code == 0, ended.printed
-    assert "chosen: init.keep_tokenizer=false" in ended.printed
-    state = last(run.folder / "continued")
+    state = last(small_run.folder / "continued")
     head = state["state_dict"]["recognizer.head.project.weight"]
     pieces = state["werdict"]["tokenizer"]["pieces"]
     for number, letter in enumerate(LETTERS):
