@@ -48,7 +48,7 @@ ONLY_IN = {
     "onnx": ("asr/export",),
     "onnxruntime": ("asr/export",),
     "safetensors": ("asr/export", "asr/models"),
-    "transformers": ("asr/models",),
+    "transformers": ("asr/export", "asr/models"),
     "peft": ("asr/models",),
     "huggingface_hub": ("asr/models",),
 }

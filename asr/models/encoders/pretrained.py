@@ -193,8 +193,9 @@ class PretrainedEncoder(nn.Module):
         """
         if self.trained == "head":
             self.model.eval()  # what is not trained needs no dropout
-        # on the meta device, which has no lengths, all utterances are as long as the batch
-        frames = [features.shape[1]] * len(features) if features.is_meta else devices.to_host(num_frames)
+        # on the meta device, which has no lengths, and in a trace, which would keep them, all are as long as the batch
+        is_whole = features.is_meta or torch.jit.is_tracing()
+        frames = [features.shape[1]] * len(features) if is_whole else devices.to_host(num_frames)
         samples = features.flatten(1)
         samples = samples.masked_fill(is_padding(num_frames * self.frame, samples.shape[1]), 0.0)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_frozen):
@@ -297,6 +298,8 @@ def by_length(function: Callable[[Tensor], Tensor], x: Tensor, counts: Sequence[
         x: padded.
         counts: B lengths.
     """
+    if min(counts) == x.shape[1]:
+        return function(x)
     results: dict[int, Tensor] = {}
     for count in sorted({*counts}):
         places = [place for place, other in enumerate(counts) if other == count]
