@@ -194,7 +194,7 @@ class PretrainedEncoder(nn.Module):
         if self.trained == "head":
             self.model.eval()  # what is not trained needs no dropout
         # on the meta device, which has no lengths, and in a trace, which would keep them, all are as long as the batch
-        is_whole = features.is_meta or torch.jit.is_tracing()
+        is_whole = features.is_meta or torch.jit.is_tracing()  # type: ignore[attr-defined]
         frames = [features.shape[1]] * len(features) if is_whole else devices.to_host(num_frames)
         samples = features.flatten(1)
         samples = samples.masked_fill(is_padding(num_frames * self.frame, samples.shape[1]), 0.0)
