@@ -29,7 +29,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-LETTERS = "EARI"
+LETTERS = "EORI"
 
 
 def save_ctc_model(folder: Path) -> Any:
