@@ -77,7 +77,10 @@ class Init(TypedDict):
 
     path: Annotated[
         Name | None,
-        Option("weights to start from: a run, a checkpoint, or the pretrained.pt of a Zipformer of icefall"),
+        Option(
+            "weights to start from: a run, a checkpoint, the pretrained.pt of a Zipformer of icefall, or a folder of "
+            "transformers, of which CTC head and tokenizer are taken"
+        ),
     ]
     weights: Annotated[Weights, Option("of a run: raw, average, or ema")]
     keep_tokenizer: Annotated[
@@ -231,6 +234,12 @@ class Callbacks(TypedDict, total=False):
     averaging: Annotated[Group | None, Option("", "updates")]
 
 
+class Encoder(TypedDict, total=False):
+    """``encoder``: what differs from its class's other options."""
+
+    gradient_checkpointing: Annotated[bool, Option("", "speed")]
+
+
 class Train(TypedDict):
     """``asr-train``."""
 
@@ -238,7 +247,7 @@ class Train(TypedDict):
     tokenizer: Annotated[Group, Option()]
     features: Annotated[Group, Option()]
     augment: Annotated[Augment, Option()]
-    encoder: Annotated[Group, Option()]
+    encoder: Annotated[Encoder, Option()]
     head: Annotated[Group, Option()]
     decoder: Annotated[Group | None, Option()]
     parameter_rules: Annotated[Group, Option()]

@@ -47,7 +47,10 @@ ONLY_IN = {
     "lhotse": ("asr/data", "recipes"),
     "onnx": ("asr/export",),
     "onnxruntime": ("asr/export",),
-    "safetensors": ("asr/export",),
+    "safetensors": ("asr/export", "asr/models"),
+    "transformers": ("asr/export", "asr/models"),
+    "peft": ("asr/models",),
+    "huggingface_hub": ("asr/models",),
 }
 NOBODY_IMPORTS = ("tests", "scripts")
 

@@ -24,13 +24,13 @@ def problems(root: Path, folders: Sequence[Path] = ()) -> list[str]:
         folders: of entries; none: all, and that the stored verdicts follow from them.
     """
     chosen = folders or sorted(path.parent for path in root.glob(f"*/*/*/{ABOUT}"))
-    found = [f"{folder}: {what}" for folder in chosen for what in _of_entry(root, folder)]
-    if not folders and not found:
+    broken = [f"{folder}: {what}" for folder in chosen for what in _of_entry(root, folder)]
+    if not folders and not broken:
         for verdicts in benchmark_verdicts(root):
             path = verdicts.folder / COMPARISON
             if not path.exists() or read_json(path) != json.loads(comparison_text(verdicts)):
-                found.append(f"{path} does not follow from the entries: run asr-benchmark page, and commit it")
-    return found
+                broken.append(f"{path} does not follow from the entries: run asr-benchmark page, and commit it")
+    return broken
 
 
 def _of_entry(root: Path, folder: Path) -> Iterator[str]:

@@ -22,8 +22,7 @@ from asr.compare.inputs.runs import Cost, Curve, Run, SetErrors
 from asr.compare.statistics.curves import DEV_WER
 from asr.errors import ConfigError
 from asr.evaluation import wer
-from asr.nested import flatten
-from asr.plain_data import read_yaml
+from asr.plain_data import flatten, read_yaml
 from asr.safe_io import write_whole
 
 DEV_LOSS = "val/dev/loss"

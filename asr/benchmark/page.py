@@ -61,42 +61,42 @@ def write_pages(root: Path, pages: Path) -> list[Path]:
     return [*written, index, page, *(verdicts.folder / COMPARISON for verdicts in found)]
 
 
-def _first(found: Verdicts) -> str:
+def _first(verdicts: Verdicts) -> str:
     """Return what is sure about one task and ruleset, in a sentence."""
-    place = f"On {found.folder.parent.name}, {NAMES[found.folder.name]}"
+    place = f"On {verdicts.folder.parent.name}, {NAMES[verdicts.folder.name]}"
     named: dict[str, list[str]] = defaultdict(list)
-    for row in found.errors.rows:
+    for row in verdicts.errors.rows:
         if row.to_baseline is not None:
             named[row.to_baseline.verdict].append(row.system)
     parts = [f"{verdict}: {shortlist(names)}" for verdict, names in named.items()]
     return f"{place}, compared with {BASELINE}: {'; '.join(parts)}."
 
 
-def _sentences(found: Verdicts) -> Iterator[str]:
-    errors, times = found.errors, found.times
+def _sentences(verdicts: Verdicts) -> Iterator[str]:
+    errors, times = verdicts.errors, verdicts.times
     speakers = f", {count(errors.num_speakers, 'speaker')}" if errors.num_speakers else ""
     yield (
         f"Test: {count(errors.num_utterances, 'utterance')}{speakers}. Updates are counted to a loss of "
-        f"{found.target:.3g} on dev, out of {number(times.budget)}."
+        f"{verdicts.target:.3g} on dev, out of {number(times.budget)}."
     )
     if errors.power is not None:
         yield (
             f"A true difference of {100 * errors.power.detectable:.3g} points of WER is found in 80 of 100 such "
             "comparisons."
         )
-    yield from dict.fromkeys(found.comparison.problems)
+    yield from dict.fromkeys(verdicts.comparison.problems)
 
 
-def _table(found: Verdicts, costs: Mapping[str, Any]) -> Table:
-    by_time = {row.system: row for row in found.times.rows}
-    entries = {entry.about["name"]: entry for entry in found.entries}
+def _table(verdicts: Verdicts, costs: Mapping[str, Any]) -> Table:
+    by_time = {row.system: row for row in verdicts.times.rows}
+    entries = {entry.about["name"]: entry for entry in verdicts.entries}
     rows = []
-    for row in found.errors.rows:
+    for row in verdicts.errors.rows:
         time, cost = by_time[row.system], costs.get(row.system, {})
         rows.append(
             [
                 Cell(row.system),
-                Cell(str(found.groups[row.system])),
+                Cell(str(verdicts.groups[row.system])),
                 mean_cell(row.wer_mean, row.wer_sd),
                 *_difference(row.to_baseline),
                 Cell(f"{row.reliability.num_learned} of {row.reliability.num_runs}"),
@@ -107,7 +107,7 @@ def _table(found: Verdicts, costs: Mapping[str, Any]) -> Table:
                 Cell(status(entries[row.system])),
             ]
         )
-    for name, lost in found.errors.gone.items():
+    for name, lost in verdicts.errors.gone.items():
         rows.append([Cell(name), *[Cell("–")] * 4, Cell(f"0 of {lost.num_runs}"), *[Cell("–")] * 6])
     percent = f"[{100 * LEVEL:g} %]"
     columns = (
@@ -116,7 +116,7 @@ def _table(found: Verdicts, costs: Mapping[str, Any]) -> Table:
         *(Column(f"ratio {percent}"), Column("verdict", is_text=True), Column("cost of a step")),
         *(Column("state bytes per parameter"), Column("status", is_text=True)),
     )
-    return Table(f"{found.folder.parent.name}, {NAMES[found.folder.name]}", columns, rows)
+    return Table(f"{verdicts.folder.parent.name}, {NAMES[verdicts.folder.name]}", columns, rows)
 
 
 def _difference(one: Any) -> Sequence[Cell]:

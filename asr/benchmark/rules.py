@@ -7,8 +7,8 @@ from typing import Any
 
 from asr.config.command_line import override_key
 from asr.errors import ConfigError
-from asr.nested import is_within
 from asr.options import decides
+from asr.plain_data import is_within
 
 VERSION = "v1"
 TASKS = ("fsdd", "an4", "phrases")  # each is the recipe TASK/benchmark_v1

@@ -75,13 +75,13 @@ def target_loss(baseline: Entry) -> float:
     return statistics.median(min(run.curves[DEV_LOSS].values) for run in baseline.runs)
 
 
-def groups(found: SetComparison) -> dict[str, int]:
+def groups(test_set: SetComparison) -> dict[str, int]:
     """Return the group of each entry by its error rates: the best of a group is better than all of later groups.
 
     A group has the lowest mean of the entries that are left, and all that are not significantly worse than it.
     """
-    worse = {(one.other, one.system) for one in found.pairs if one.verdict == "better"}
-    left = [row.system for row in found.rows]
+    worse = {(one.other, one.system) for one in test_set.pairs if one.verdict == "better"}
+    left = [row.system for row in test_set.rows]
     result: dict[str, int] = {}
     number = 0
     while left:
@@ -115,9 +115,9 @@ def benchmark_verdicts(root: Path) -> Iterator[Verdicts]:
         yield verdicts(folder, entries, target_loss(baseline))
 
 
-def comparison_text(found: Verdicts) -> str:
+def comparison_text(verdicts: Verdicts) -> str:
     """Return what ``comparison.json`` says."""
     with tempfile.TemporaryDirectory() as folder:
-        plain = json.loads(write_json(found.comparison, Path(folder)).read_text(encoding="utf-8"))
-    data = {"target_loss": found.target, "groups": found.groups, **plain}
+        plain = json.loads(write_json(verdicts.comparison, Path(folder)).read_text(encoding="utf-8"))
+    data = {"target_loss": verdicts.target, "groups": verdicts.groups, **plain}
     return json.dumps(data, indent=1, ensure_ascii=False)

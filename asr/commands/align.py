@@ -45,9 +45,9 @@ def run(options: DictConfig) -> None:
 
 def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequence[str]) -> int:
     """Align a set, write and print what was found; return how many utterances could not be aligned."""
-    found = align_all(restored.recognizer, restored.data_module, cuts, name)
-    aligned = sorted((one for one in found.results if one.fits), key=lambda one: one.id)
-    failed = [*found.unread, *((one.id, one.why_not) for one in found.results if not one.fits)]
+    alignments = align_all(restored.recognizer, restored.data_module, cuts, name)
+    aligned = sorted((one for one in alignments.results if one.fits), key=lambda one: one.id)
+    failed = [*alignments.unread, *((one.id, one.why_not) for one in alignments.results if not one.fits)]
     for cut, reason in failed[:NUM_NAMED]:
         console.print_line(f"{name}: could not align {cut}: {reason}")
     write_alignments(output, name, aligned, formats)
@@ -61,6 +61,6 @@ def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequ
             f"{name}: in {joined} of {len(aligned)} utterances several words are aligned as one, because the run does "
             "not know the space between them: the transcripts that it was trained on had none"
         )
-    if found.real_time_factor is not None:
-        console.print_line(f"{name}: real-time factor {found.real_time_factor:.2g}")
+    if alignments.real_time_factor is not None:
+        console.print_line(f"{name}: real-time factor {alignments.real_time_factor:.2g}")
     return len(failed)

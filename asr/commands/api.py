@@ -45,8 +45,8 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """What ``report/summary.json`` says: error rates by set, seconds, memory, versions."""
-        found: dict[str, Any] = json.loads((self.folder / "report" / "summary.json").read_text(encoding="utf-8"))
-        return found
+        summary: dict[str, Any] = json.loads((self.folder / "report" / "summary.json").read_text(encoding="utf-8"))
+        return summary
 
     def load(self) -> SpeechRecognizer:
         """Return what decodes with the run's best checkpoint."""
@@ -92,10 +92,10 @@ class SpeechRecognizer:
             for number, (item, file) in enumerate(zip(items, files, strict=True)):
                 if file.parent == Path(folder):
                     names[str(file)] = str(getattr(item, "name", f"audio[{number}]"))
-            found, unreadable = transcriber_of(self.restored, max_segment_s)(files)
+            transcripts, unreadable = transcriber_of(self.restored, max_segment_s)(files)
         if unreadable:
             raise ValueError("; ".join(f"{names.get(path, path)}: {reason}" for path, reason in unreadable))
-        return [replace(one, path=Path(names.get(str(one.path), one.path))) for one in found]
+        return [replace(one, path=Path(names.get(str(one.path), one.path))) for one in transcripts]
 
     def stream(self, rate_hz: int = 16_000, endpoint_s: float = 0.8) -> StreamingRecognizer:
         """Return what recognizes one stream of samples, piece by piece.

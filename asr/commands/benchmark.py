@@ -21,8 +21,7 @@ from asr.benchmark.rules import RULESETS, SEEDS, TASKS, VERSION, check_override,
 from asr.compare.inputs.run_files import SUMMARY
 from asr.config.command_line import override_key, override_value
 from asr.errors import ConfigError
-from asr.nested import at
-from asr.plain_data import read_yaml
+from asr.plain_data import at, read_yaml
 from asr.sweeps.jobs import records
 
 HELP = f"""\
@@ -54,9 +53,9 @@ def main() -> None:
         if word == "run":
             sys.exit(run(words))
         elif word == "check":
-            found = problems(ROOT, [Path(folder) for folder in words])
-            print("\n".join(found) if found else "no rule is broken")
-            sys.exit(bool(found))
+            broken = problems(ROOT, [Path(folder) for folder in words])
+            print("\n".join(broken) if broken else "no rule is broken")
+            sys.exit(bool(broken))
         elif word == "page":
             print("\n".join(f"written: {path}" for path in write_pages(ROOT, PAGES)))
         else:
@@ -164,8 +163,8 @@ def with_timeout(process: subprocess.Popen[bytes]) -> None:
 
 def _collect(folder: Path, sweep_dir: Path, about: dict[str, Any], num_seeds: int) -> Entry | None:
     """Write the runs that the sweep has finished so far; None if there are none."""
-    found = records(sweep_dir)
-    compared = [one for one in found if "decode_test=false" not in one.overrides]
+    jobs = records(sweep_dir)
+    compared = [one for one in jobs if "decode_test=false" not in one.overrides]
     finished = [sweep_dir / one.name for one in compared if (sweep_dir / one.name / SUMMARY).is_file()]
     failed = {
         sweep_dir / one.name: f"exit code {one.exit_code}" for one in compared if one.failed and not one.was_ended
@@ -199,8 +198,8 @@ def _source(target: str) -> Path:
 
 
 def _git(*words: str) -> str:
-    found = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
-    return found.stdout.strip()
+    completed = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+    return completed.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -54,28 +54,28 @@ def evaluation_sets(
         raise ConfigError(f"{option}: name one manifest, or several without name=, given {given}")
     paths: dict[str, Path] = {}
     for path in map(named_path, given):
-        found = _set_name(path, name, option)
-        if found in paths:
-            raise ConfigError(f"{option}: two manifests would be the set {found!r}; rename one of their files")
-        paths[found] = path
+        set_name = _set_name(path, name, option)
+        if set_name in paths:
+            raise ConfigError(f"{option}: two manifests would be the set {set_name!r}; rename one of their files")
+        paths[set_name] = path
     sets: dict[str, Any] = {}
     notes: list[str] = []
-    for found, path in paths.items():
-        sets[found], of_set = _read(path, restored, option)
-        notes += [f"{found}: {note}" for note in of_set] if len(given) > 1 else of_set
+    for set_name, path in paths.items():
+        sets[set_name], of_set = _read(path, restored, option)
+        notes += [f"{set_name}: {note}" for note in of_set] if len(given) > 1 else of_set
     return sets, notes
 
 
 def _set_name(path: Path, name: object, option: str) -> str:
     """Return the name of the set of a manifest: the one that is given, or that of the file without its endings."""
     of_file = re.sub(r"[^\w.+-]+", "_", path.name.split(".")[0]).lstrip(".+-") or "set"
-    found = of_file if name is None else str(name)
-    if len(found.encode()) > MAX_NAME_BYTES:
+    set_name = of_file if name is None else str(name)
+    if len(set_name.encode()) > MAX_NAME_BYTES:
         raise ConfigError(
             f"{option}: the files of results are named after {shortened(path)}, whose name has more than "
             f"{MAX_NAME_BYTES} bytes; give name=NAME, or rename it"
         )
-    return found
+    return set_name
 
 
 def _read(path: Path, restored: Restored, option: str) -> tuple[Any, list[str]]:

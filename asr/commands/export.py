@@ -20,8 +20,9 @@ from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.errors import ConfigError, raise_if_out_of_resources
 from asr.export.graph import Export
+from asr.export.huggingface import write_huggingface
 from asr.export.kinds import export_of
-from asr.export.readme import Described, readme, weights_page
+from asr.export.readme import Described, pipeline_page, readme, weights_page
 from asr.export.write import check_packages, write_onnx_files, write_safetensors, write_test_wav, write_torchscript
 from asr.models.heads.protocols import Transduces
 from asr.models.recognizer import Recognizer
@@ -35,8 +36,8 @@ def run(options: DictConfig) -> None:
     """Write the folder, and print what is in it."""
     if options.quantize and options.format != "onnx":
         raise ConfigError(f"quantize={options.quantize} is for format=onnx, given format={options.format}")
-    if options.format == "safetensors" and (options.streaming or options.model_type):
-        raise ConfigError("format=safetensors is all weights of the run; leave streaming and model_type out")
+    if options.format in ("safetensors", "huggingface") and (options.streaming or options.model_type):
+        raise ConfigError(f"format={options.format} is all weights of the run; leave streaming and model_type out")
     output = new_file(options.output, what="folder")
     check_packages(options.format)
     text = restore_text(options.run)
@@ -45,7 +46,8 @@ def run(options: DictConfig) -> None:
     console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
     with new_folder(output) as folder:
         pieces = text.tokenizer.pieces
-        write_new(folder / "tokens.txt", "".join(f"{piece} {number}\n" for number, piece in enumerate(pieces)))
+        if options.format != "huggingface":
+            write_new(folder / "tokens.txt", "".join(f"{piece} {number}\n" for number, piece in enumerate(pieces)))
         numbers = features.sampling_rate_hz, features.num_features, features.frame_shift_s * 1e3
         if options.format == "safetensors":
             line = write_safetensors(checkpoint.weights, folder / "model.safetensors")
@@ -53,6 +55,10 @@ def run(options: DictConfig) -> None:
             parts = {name: checkpoint.config[name] for name in ("encoder", "head", "features")}
             write_new(folder / "config.json", json.dumps(parts, indent=2) + "\n")
             page = weights_page(Described(checkpoint.title, *numbers, None), line)
+        elif options.format == "huggingface":
+            line = write_huggingface(recognizer, pieces, folder)
+            console.print_line(line)
+            page = pipeline_page(checkpoint.title, checkpoint.config["encoder"], line)
         else:
             model_type = options.model_type or _model_type(checkpoint.config)
             export = export_of(recognizer, model_type, options.streaming)

@@ -13,6 +13,7 @@ from asr.config.trainer import build_trainer
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import PreparedData
+from asr.models.recognizer import is_pretrained
 from asr.processes import is_first_process
 from asr.training.batch_size_search import search_batch_size
 from asr.training.module import TrainingModule
@@ -49,6 +50,10 @@ def find_batch_size(
     slowest = perturb.slowest() if hasattr(perturb, "slowest") else perturb
     dataset, sampler = data_module.training_data(prepared.cuts("train"), config["seed"], slowest)
 
+    encoder: Any = module.recognizer.encoder
+    if is_pretrained(encoder):
+        encoder.freeze_updates = 0  # later updates take more memory
+
     def make_trainer(callbacks: list[pl.Callback], num_updates: int) -> pl.Trainer:
         return build_trainer(config, [], callbacks, **ALONE, max_steps=num_updates)
 
@@ -58,7 +63,7 @@ def find_batch_size(
         copies = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     console.print_line("measuring updates on the largest micro-batch of every duration bucket")
     text_lengths = prepared.ctc_lengths("train").num_ctc_frames
-    found = search_batch_size(module, dataset, sampler, text_lengths, make_trainer, copies, trainer.num_devices)
-    console.print(found.table())
-    for line in found.conclusions(data_module.batch.max_duration_s):
+    result = search_batch_size(module, dataset, sampler, text_lengths, make_trainer, copies, trainer.num_devices)
+    console.print(result.table())
+    for line in result.conclusions(data_module.batch.max_duration_s):
         console.print_line(line)

@@ -30,7 +30,7 @@ from asr.errors import (
     memory_error,
     remedy,
 )
-from asr.nested import flatten
+from asr.plain_data import flatten
 
 # configs that Hydra's plugins bring along
 PLUGINS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}

@@ -65,16 +65,16 @@ def _to_folder(options: DictConfig, files: Mapping[Path, Path], formats: Sequenc
         for group in groups_of(missing, GROUP_FILES, GROUP_S):
             assert transcriber is not None
             start = 1 + num_read + len(failed)
-            found, unreadable = transcriber(group, f"files {start}-{start + len(group) - 1} of {len(missing)}")
+            readable, unreadable = transcriber(group, f"files {start}-{start + len(group) - 1} of {len(missing)}")
             try:
-                for transcript in found:
+                for transcript in readable:
                     transcripts.write(transcript)
             except OSError as error:
                 raise RunFailed(
                     f"output_dir: {error.filename or folder} could not be written: {error.strerror}; {remedy(error)}, "
                     "and run the same command again: files that have their transcripts are skipped"
                 ) from error
-            num_read += len(found)
+            num_read += len(readable)
             failed += unreadable
         for path, reason in blocked:
             console.print_line(f"no transcript of {str(path)!r}: {reason}")

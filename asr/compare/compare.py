@@ -82,8 +82,8 @@ def compare(
         why = problems or inputs.notes or ["no runs were given"]
         raise ValueError(f"there is no test set to compare: {'; '.join(why)}")
     axes: tuple[Axis, ...] = ("updates", "seconds") if target else ()
-    found = (times_to_target(kept, target.wer, axis, level, base, lost, only_with) for axis in axes if target)
-    times = [one for one in found if one is not None]
+    tables = (times_to_target(kept, target.wer, axis, level, base, lost, only_with) for axis in axes if target)
+    times = [one for one in tables if one is not None]
     after = equal_time(kept, level, minutes and 60 * minutes, base, only_with)
     problems += _missing_curves(kept, bool(axes) and not times, after is None, minutes)
     return Comparison(title, sets, kept, target, times, after, level, problems, list(inputs.notes), tunings)
@@ -239,11 +239,11 @@ class _SetComparer:
         )
 
     def _difference(self, system: str, other: str) -> Difference | None:
-        found = self.differences.difference(system, other)
+        difference = self.differences.difference(system, other)
         one, two = (self.runs[name][0].sets[self.name].texts for name in (system, other))
-        if self.has_seeds or found is None or one is None or two is None:
-            return found
-        return replace(found, matched_pairs_p=matched_pairs(one, two).p_value)
+        if self.has_seeds or difference is None or one is None or two is None:
+            return difference
+        return replace(difference, matched_pairs_p=matched_pairs(one, two).p_value)
 
     def _interval(self, system: str, chosen_from: int) -> tuple[float, float, Scope]:
         """Return the interval of the mean WER; for a single run the bootstrap interval that its own report has."""

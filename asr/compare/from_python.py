@@ -11,7 +11,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from asr.compare.compare import AUTO, compare
-from asr.compare.inputs.formats.table import rows_of
+from asr.compare.inputs.formats.table import lines_of, rows_of
 from asr.compare.inputs.results import read_results
 from asr.compare.inputs.rows import Row
 from asr.compare.inputs.runs_of_rows import Allowed, runs_of_rows
@@ -36,7 +36,7 @@ class ComparedResults:
         """Each pair of systems on each test set, the better one first, with its verdict and numbers."""
         return [
             {
-                "set": found.name,
+                "set": test_set.name,
                 "system": one.system,
                 "other": one.other,
                 "verdict": one.verdict,
@@ -45,24 +45,24 @@ class ComparedResults:
                 "high": one.high,
                 "p_adjusted": one.p_adjusted,
             }
-            for found in self.comparison.sets
-            for one in found.pairs
+            for test_set in self.comparison.sets
+            for one in test_set.pairs
         ]
 
     def table(self) -> list[dict[str, Any]]:
         """Return each system on each test set, for example for ``pandas.DataFrame``; rates are fractions."""
         return [
             {
-                "set": found.name,
+                "set": test_set.name,
                 "system": row.system,
-                found.rate_name.lower(): row.wer_mean,
+                test_set.rate_name.lower(): row.wer_mean,
                 "low": row.low,
                 "high": row.high,
-                "seeds": len(row.seeds) if found.has_seeds else None,
+                "seeds": len(row.seeds) if test_set.has_seeds else None,
                 "vs_lowest": row.to_best.verdict if row.to_best else None,
             }
-            for found in self.comparison.sets
-            for row in found.rows
+            for test_set in self.comparison.sets
+            for row in test_set.rows
         ]
 
     def to_html(self, path: str | Path) -> Path:
@@ -132,7 +132,7 @@ def compare_results(
     if results is None or isinstance(results, str | Path) or _are_paths(results):
         rows = read_results(results, pattern=pattern, format=format, references=references, columns=columns)
     else:
-        lines = results.to_dict("records") if hasattr(results, "to_dict") else results
+        lines = lines_of(results) if hasattr(results, "itertuples") else results
         rows = rows_of(lines, columns or {}, "results")
     texts = None if training_texts is None else Path(training_texts)
     inputs = runs_of_rows(rows, normalize=normalize, unit=unit, by=by, allow=allow, training_texts=texts)

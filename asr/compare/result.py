@@ -340,6 +340,11 @@ class Comparison:
         return RATE_NAMES[self.unit]
 
     @property
+    def has_seeds(self) -> bool:
+        """False for single runs."""
+        return all(found.has_seeds for found in self.sets)
+
+    @property
     def systems(self) -> list[str]:
         """Names of all systems: by rank on the first test set, then those that it lacks."""
         ranked = [row.system for found in self.sets for row in found.rows]

@@ -28,8 +28,8 @@ from asr.decoding.scorers.fusion import FILE_OPTIONS
 from asr.errors import ConfigError
 from asr.features.global_norm import GlobalNorm
 from asr.models.heads.protocols import Head
-from asr.models.recognizer import Recognizer, initialize
-from asr.nested import at
+from asr.models.recognizer import Recognizer, initialize, is_pretrained
+from asr.plain_data import at
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import KeptTokenizer, Tokenizer
 from asr.training.checkpoints.loading import FORMAT
@@ -144,6 +144,8 @@ def _uninitialized(
         encoder = build_encoder(config, len(normalize.mean))
         head = part(config, "head", d_model=encoder.d_model, vocab_size=vocab_size)
     augment = part(config, "augment.features")
+    if is_pretrained(encoder):
+        normalize = GlobalNorm([0.0] * len(normalize.mean), [1.0] * len(normalize.mean))
     with at_work("head", type(head)):
         return Recognizer(encoder, head, normalize, augment)
 

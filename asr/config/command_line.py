@@ -51,8 +51,8 @@ def override_key(word: str) -> str:
 
 def override_value(words: Iterable[str], key: str) -> object:
     """Return the last value that overrides give to a key; None if they do not name the key."""
-    found = [word for word in words if word.startswith(f"{key}=")]
-    return OverridesParser.create().parse_overrides(found)[-1].value() if found else None
+    overrides = [word for word in words if word.startswith(f"{key}=")]
+    return OverridesParser.create().parse_overrides(overrides)[-1].value() if overrides else None
 
 
 def fill_keys(command: str, words: Sequence[str]) -> list[str]:

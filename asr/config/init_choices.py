@@ -11,11 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.config.build import part, plain
 from asr.config.data import source_corpus
-from asr.config.init_source import ICEFALL, OF_FILE
+from asr.config.init_source import ICEFALL, OF_FILE, load_source
 from asr.data.preparation.corpus_facts import Choice
-from asr.nested import at, is_within
+from asr.plain_data import at, is_within
 from asr.text.tokenizer import tokenizer_from_state, unknown_characters
-from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
+from asr.training.checkpoints.loading import LoadedCheckpoint
 
 # where a config has a rate that weights know, and the key that sets it
 RATES = {
@@ -32,7 +32,7 @@ def source_checkpoint(path: str | None) -> LoadedCheckpoint | None:
     Raises:
         ValueError: it cannot be read.
     """
-    return None if path is None or path.endswith(ICEFALL) else load_checkpoint(checkpoint_file(path, "init"))
+    return None if path is None or path.endswith(ICEFALL) else load_source(path)
 
 
 def source_rates(

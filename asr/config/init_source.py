@@ -12,14 +12,15 @@ from torch import Tensor
 
 from asr.config.build import outline_recognizer, part
 from asr.config.own_code import check_restored
+from asr.config.pretrained import WAVEFORM, is_pretrained_config
 from asr.data.features import Features
 from asr.data.preparation.fingerprint import describe_file
 from asr.errors import ConfigError
-from asr.nested import at
-from asr.plain_data import read_json
+from asr.plain_data import at, read_json
 from asr.processes import is_first_process
 from asr.run_folder import INIT_RECORD, update_files
 from asr.safe_io import named_path, write_whole
+from asr.text.character import CharacterTokenizer
 from asr.text.tokenizer import SentencePieceFile, Tokenizer, tokenizer_from_state
 from asr.training.checkpoints.icefall import encoder_weights, icefall_state
 from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from asr.training.module import TrainingModule
 
 ICEFALL = ".pt"  # how files of icefall's models end; ours end with .ckpt
+CONFIG = "config.json"  # of a folder of transformers
 ICEFALL_FEATURES = (80, 16_000, 0.01)
 OF_FILE = f"{SentencePieceFile.__module__}.{SentencePieceFile.__name__}"
 
@@ -91,7 +93,7 @@ def kept_tokenizer(
                 f"init.keep_tokenizer: {path} holds no tokenizer; asr-convert makes a checkpoint of it and its "
                 "tokenizer"
             )
-        checkpoint = load_checkpoint(checkpoint_file(path, "init"))
+        checkpoint = load_source(path)
     return tokenizer_from_state(checkpoint.tokenizer)
 
 
@@ -116,7 +118,9 @@ def read_source(
         _check_features(path, features, *ICEFALL_FEATURES)
         weights = _icefall_weights(named_path(path), own)
         return Source(path, named_path(path).resolve(), weights, None)
-    checkpoint = load_checkpoint(checkpoint_file(path, "init"))
+    checkpoint = load_source(path)
+    if checkpoint.path.name == CONFIG and not is_pretrained_config(config):
+        raise ConfigError(f"init: {path} is a model of transformers; give encoder=pretrained encoder.model={path} too")
     check_restored({"features": checkpoint.config.get("features")}, checkpoint.path)  # nothing else of it is built
     try:
         checkpoint = choose_weights(checkpoint, config["init"]["weights"])
@@ -125,9 +129,32 @@ def read_source(
     except ValueError as error:
         raise ConfigError(f"init: {checkpoint.path}: {error}") from error
     _check_features(str(checkpoint.path), features, theirs.num_features, theirs.sampling_rate_hz, theirs.frame_shift_s)
-    _refuse_other_encoder(checkpoint.path, match_tensors(own, checkpoint.weights, ()))
+    if checkpoint.path.name != CONFIG:  # that model is the encoder itself, and its head the source
+        _refuse_other_base(checkpoint, config)
+        _refuse_other_encoder(checkpoint.path, match_tensors(own, checkpoint.weights, ()))
     name = f"{checkpoint.path} ({checkpoint.described}, update {checkpoint.update})"
     return Source(name, checkpoint.path.resolve(), checkpoint.weights, tokenizer)
+
+
+def load_source(path: str) -> LoadedCheckpoint:
+    """Return the checkpoint that ``init=PATH`` names, or as one the CTC head of a folder of transformers.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    folder = named_path(path)
+    folder = folder.parent if folder.name == CONFIG else folder
+    if not (folder / CONFIG).is_file():
+        return load_checkpoint(checkpoint_file(path, "init"))
+    # transformers is an extra
+    from asr.models.pretrained.ctc import ctc_head
+    from asr.models.pretrained.files import find_snapshot
+
+    snapshot = find_snapshot(str(folder))
+    pieces, weights = ctc_head(snapshot)
+    tokenizer = CharacterTokenizer(pieces).state()
+    features = {"_target_": WAVEFORM, "sampling_rate_hz": snapshot.inputs().get("sampling_rate", 16_000)}
+    return LoadedCheckpoint(folder / CONFIG, weights, {"features": features}, tokenizer, {}, 0)
 
 
 def record_source(source: Source, folder: Path) -> None:
@@ -189,6 +216,17 @@ def _check_features(source: str, own: Features, num_features: int, sampling_rate
                 f"init: {source} was trained on features with {name} {there}, and here it is {here}; choose features "
                 f"like those of the model{how}"
             )
+
+
+def _refuse_other_base(checkpoint: LoadedCheckpoint, config: Mapping[str, Any]) -> None:
+    """Refuse what was learned beside other weights of a pretrained encoder than those of this run."""
+    theirs, ours = (at(node, "encoder", "source", "sha256") for node in (checkpoint.config, config))
+    if theirs != ours and at(checkpoint.config, "encoder", "train") not in (None, "all"):
+        model = at(checkpoint.config, "encoder", "model")
+        raise ConfigError(
+            f"init: {checkpoint.path} holds what was trained beside {model!r}, whose weights encoder.model has not; "
+            f"give encoder=pretrained encoder.model={model}"
+        )
 
 
 def _refuse_other_encoder(path: Path, decided: Sequence[TensorMatch]) -> None:

@@ -14,7 +14,7 @@ from pydantic.errors import PydanticUserError
 
 from asr.config.own_code import at_work
 from asr.errors import ConfigError, did_you_mean
-from asr.nested import is_within
+from asr.plain_data import is_within
 
 SPECIAL_KEYS = {"_target_", "_partial_", "_convert_"}
 PASSED = ("self", "params", "named_parameters")  # arguments that no config gives

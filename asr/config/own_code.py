@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from asr.errors import ConfigError, RunFailed, is_out_of_memory
-from asr.nested import is_within
-from asr.plain_data import trust, trusted
+from asr.plain_data import is_within, trust, trusted
 
 OURS = ("asr", "optim", "torch", "lightning")  # what they refuse is shown as a message
 # what a restored config may build: the places of its keys, and where classes for them are defined
@@ -102,17 +101,17 @@ def _refused(key: str, node: Mapping[str, Any]) -> str:
         return "is of a package that is not ours"
     module, _, attribute = name.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        target = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError):
         return ""  # of our packages, in which there is no such code, such as a recipe of a recipes_dir
-    defined_in = str(getattr(found, "__module__", ""))
+    defined_in = str(getattr(target, "__module__", ""))
     if not is_within(defined_in, allowed):
         return f"is not defined in {' or '.join(allowed)}"
     if is_within(defined_in, trusted()):
         return ""
-    if inspect.isclass(found):
+    if inspect.isclass(target):
         return _leads_elsewhere(node) if defined_in.startswith("lightning.") else ""
-    is_builder = inspect.isfunction(found) and (
+    is_builder = inspect.isfunction(target) and (
         is_within(defined_in, ["optim"]) or (place.startswith("data.") and attribute.startswith("prepare_"))
     )
     return "" if is_builder else "is not a class"
@@ -177,8 +176,8 @@ def is_of_foreign_code(error: BaseException) -> bool:
 
 
 def _modules(error: BaseException) -> list[str]:
-    found, trace = [], error.__traceback__
+    modules, trace = [], error.__traceback__
     while trace is not None:
-        found.append(str(trace.tb_frame.f_globals.get("__name__")))
+        modules.append(str(trace.tb_frame.f_globals.get("__name__")))
         trace = trace.tb_next
-    return found
+    return modules

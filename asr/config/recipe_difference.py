@@ -13,9 +13,8 @@ from omegaconf import OmegaConf
 from asr.config.command_line import override_value
 from asr.config.help import CONFIGS
 from asr.config.resumed_config import ABSENT, CAPTURE
-from asr.nested import flatten
 from asr.options import has_effect
-from asr.plain_data import read_yaml
+from asr.plain_data import flatten, read_yaml
 
 
 def difference_from_recipe(config: Mapping[str, Any], run_dir: Path) -> dict[str, tuple[str, str]]:

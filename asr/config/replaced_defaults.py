@@ -15,7 +15,7 @@ from asr.config.command_line import added_config_folders, override_key, override
 from asr.config.help import CONFIGS
 from asr.config.instantiate import SPECIAL_KEYS, locate, takes
 from asr.console import PlainConsole
-from asr.nested import at, is_within
+from asr.plain_data import at, is_within
 from asr.processes import is_first_process
 
 RULE_KEYS = ("pattern", "lr_scale", "optimizer")  # the others are options of the optimizer

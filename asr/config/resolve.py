@@ -23,6 +23,7 @@ from asr.config.init_choices import RATES, fine_tuning, source_checkpoint, sourc
 from asr.config.init_source import Source
 from asr.config.mixtures import complete_sources, mixing_of
 from asr.config.own_code import check_restored, trust_own
+from asr.config.pretrained import FOLLOWING, is_pretrained_config, pretrained_choices
 from asr.config.replaced_defaults import drop_replaced_defaults
 from asr.config.resume import changes_explain_errors, changes_since, fit_checkpoint
 from asr.config.resumed_config import Change, changes, recorded_data, run_folder, saved_config
@@ -32,7 +33,7 @@ from asr.data.loading.data_module import DataModule
 from asr.data.preparation.corpus_facts import Advice, Budget, Choice, CorpusFacts
 from asr.data.preparation.prepared import PreparedData
 from asr.errors import ConfigError
-from asr.nested import is_within
+from asr.plain_data import is_within
 from asr.processes import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process
 from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.module import OptimizerFactory, TrainingModule
@@ -157,6 +158,8 @@ def resolve(config: DictConfig, check: Callable[[Mapping[str, Any]], Checked]) -
         return check(plain(config))
     overridden = {override_key(word) for word in HydraConfig.get().overrides.task}
     settle_classes(config)
+    if is_pretrained_config(plain(config)):
+        apply_choices(config, pretrained_choices(config, overridden))
     source = source_checkpoint(config.init.path)
     apply_choices(config, source_rates(plain(config), source, overridden))
     checked = check(plain(config))
@@ -195,13 +198,15 @@ def choices_by_corpus(config: Mapping[str, Any], overridden: Collection[str]) ->
     kept = [*options, *(LENGTH if any(is_within(key, options) for key in LENGTH) else ())]
     if config["init"]["path"] is not None:
         kept += RATES  # those of its weights are taken
+    if is_pretrained_config(config):
+        kept += FOLLOWING
     if "tokenizer" in overridden:
         kept.append("encoder.subsampling_factor")  # it follows from characters as tokens
-    found = list(choose(CorpusFacts.of(source_corpus(config)), own))
-    for advice in found:
+    choices = list(choose(CorpusFacts.of(source_corpus(config)), own))
+    for advice in choices:
         if isinstance(advice, Advice):
             console.print_line(f"note: {advice.text}")
-    return [choice for choice in found if isinstance(choice, Choice) and not is_within(choice.key, kept)]
+    return [choice for choice in choices if isinstance(choice, Choice) and not is_within(choice.key, kept)]
 
 
 def apply_choices(config: DictConfig, choices: Iterable[Choice]) -> None:

@@ -22,6 +22,7 @@ from asr.config.build import (
 )
 from asr.config.data import data_folder
 from asr.config.own_code import check_restored
+from asr.config.pretrained import is_pretrained_config
 from asr.data.loading.data_module import DataModule
 from asr.data.loading.loader import Workers
 from asr.data.loading.sampling import BucketingConfig
@@ -35,8 +36,8 @@ from asr.inference.batches import default_device
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcribe import Transcriber
 from asr.inference.transcripts_lm import FOLDER, saved_search
-from asr.models.recognizer import Recognizer
-from asr.nested import at
+from asr.models.recognizer import Recognizer, is_pretrained
+from asr.plain_data import at
 from asr.safe_io import named_path
 from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
@@ -152,8 +153,13 @@ def recognizer_of(checkpoint: LoadedCheckpoint) -> Recognizer:
         if mean is None or mean.dim() != 1:
             shape = "" if mean is None else f" of one dimension, but of the shape {tuple(mean.shape)}"
             raise ConfigError(f"it has no statistics of features, normalize.mean{shape}")
-        recognizer = build_recognizer(checkpoint.config, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
+        config = checkpoint.config
+        if is_pretrained_config(config) and config["encoder"].get("train") == "all":  # it holds all weights
+            config = {**config, "encoder": {**config["encoder"], "reads_weights": False}}
+        recognizer = build_recognizer(config, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
         load_weights(recognizer, weights)
+    if is_pretrained(recognizer.encoder):
+        recognizer.encoder.merge_adapters()  # type: ignore[operator]
     return recognizer.eval()
 
 
@@ -245,12 +251,12 @@ def maker_of(options: DictConfig) -> dict[str, Any]:
     Raises:
         ConfigError: there is no such run.
     """
-    found = {key: plain(options).get(key) for key in OF_TRANSCRIPTS}
+    made_by = {key: plain(options).get(key) for key in OF_TRANSCRIPTS}
     checkpoint = checkpoint_file(str(options.run))
     files = {"checkpoint": checkpoint}
-    if decoder := found["decoder"]:
+    if decoder := made_by["decoder"]:
         files |= {key: named_path(decoder[key]) for key in FILE_OPTIONS if decoder.get(key) is not None}
     elif run_dir := run_folder_of(checkpoint):
         # what the run itself decodes with
         files |= {f"{FOLDER}/{path.name}": path for path in (run_dir / FOLDER).glob("*")}
-    return found | {key: describe_file(path)["sha256"] for key, path in files.items() if path.is_file()}
+    return made_by | {key: describe_file(path)["sha256"] for key, path in files.items() if path.is_file()}

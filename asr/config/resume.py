@@ -17,7 +17,7 @@ from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
 from asr.data.preparation.prepared import PreparedData
 from asr.errors import ConfigError, PeerLost, first_line, is_out_of_memory
-from asr.nested import at, flatten, is_within, leaves
+from asr.plain_data import at, flatten, is_within, leaves
 from asr.processes import Terminated, is_first_process
 from asr.run_folder import resume_command
 from asr.training.changed_updates import apply_to_checkpoint
@@ -66,20 +66,20 @@ def changes_since(
     checkpoint: LoadedCheckpoint, config: Mapping[str, Any], parts: DataParts, prepared: PreparedData
 ) -> list[Change]:
     """Return what has changed since a checkpoint was saved: keys of the config, the data, and files of noise."""
-    found = changes(checkpoint.config, config)
+    changed = changes(checkpoint.config, config)
     if checkpoint.data["fingerprint"] != prepared.fingerprint:
-        found.append(Change("data", checkpoint.data["fingerprint"], prepared.fingerprint))
+        changed.append(Change("data", checkpoint.data["fingerprint"], prepared.fingerprint))
     files = parts.perturb.digest() if isinstance(parts.perturb, Acoustics) else ""
     if checkpoint.data["noise"] != files:
-        found.append(Change("files of augment.audio", checkpoint.data["noise"] or ABSENT, files or ABSENT))
-    return found
+        changed.append(Change("files of augment.audio", checkpoint.data["noise"] or ABSENT, files or ABSENT))
+    return changed
 
 
 def accept_changes(
     config: Mapping[str, Any],
     folder: Path,
     checkpoint: LoadedCheckpoint | None,
-    found: Sequence[Change],
+    changed: Sequence[Change],
     adapt: Callable[[], object],
 ) -> None:
     """Refuse what has changed in a run unless the user accepts it; say the changes, and what they do to the rate.
@@ -88,7 +88,7 @@ def accept_changes(
         config: of now.
         folder: of the run.
         checkpoint: from which it is resumed.
-        found: changes since then.
+        changed: changes since then.
         adapt: applies them to the checkpoint.
 
     Raises:
@@ -96,13 +96,13 @@ def accept_changes(
     """
     anyway = bool(config["allow_changes"])
     if checkpoint is None:
-        refuse_changes(found, anyway)
+        refuse_changes(changed, anyway)
     else:
-        new = unaccepted(found, folder)
-        only_rate = all(is_within(change.key, ("schedule", *LENGTH)) for change in found)
+        new = unaccepted(changed, folder)
+        only_rate = all(is_within(change.key, ("schedule", *LENGTH)) for change in changed)
         if not only_rate:
             refuse_changes(new, anyway)
-        if found:
+        if changed:
             lr = _learning_rate(checkpoint)
             adapt()
             if only_rate and not _same_updates(checkpoint.config, config):
@@ -117,7 +117,7 @@ def accept_changes(
                 f"note: torch_threads: {threads} in the run, {threads_now} now: sums are rounded in another order, so "
                 "that last digits will differ"
             )
-    for change in found:
+    for change in changed:
         console.print_line(f"changed since the run was started: {change}")
 
 
@@ -131,14 +131,14 @@ def _same_updates(former: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 
 def fit_checkpoint(
-    checkpoint: LoadedCheckpoint, config: Mapping[str, Any], found: Sequence[Change], module: TrainingModule
+    checkpoint: LoadedCheckpoint, config: Mapping[str, Any], changed: Sequence[Change], module: TrainingModule
 ) -> None:
     """Apply changes to the content of a checkpoint, load it into a module, and try an update if its options changed.
 
     Training restores the weights, which the trial moves, once more.
 
     Raises:
-        ConfigError: a part of the checkpoint does not fit, or the budget is below its updates; names ``found``, the
+        ConfigError: a part of the checkpoint does not fit, or the budget is below its updates; names ``changed``, the
             changes since it was saved.
     """
     if (budget := config["trainer"]["max_steps"]) < checkpoint.update:
@@ -173,7 +173,7 @@ def fit_checkpoint(
         said = first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
         raise ConfigError(
             f"resume: {checkpoint.path} does not fit: {said}; changed since it was saved: "
-            f"{'; '.join(map(str, found))}. Undo the change, or start a new run"
+            f"{'; '.join(map(str, changed))}. Undo the change, or start a new run"
         ) from error
 
 
@@ -188,9 +188,9 @@ def _try_update(optimizer: Optimizer) -> None:
 
 def _changed_options(former: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
     """Return the names of the options of optimizer and parameter rules that have changed."""
-    found = changes({key: former.get(key) for key in UPDATES}, {key: now.get(key) for key in UPDATES})
-    names = {change.key.split(".")[1] for change in found if change.key.startswith("optimizer.")}
-    if any(is_within(change.key, ["parameter_rules"]) for change in found):
+    changed = changes({key: former.get(key) for key in UPDATES}, {key: now.get(key) for key in UPDATES})
+    names = {change.key.split(".")[1] for change in changed if change.key.startswith("optimizer.")}
+    if any(is_within(change.key, ["parameter_rules"]) for change in changed):
         for config in (former, now):
             for rule in at(config, "parameter_rules", "rules") or ():
                 names |= {*rule} | {*(rule.get("optimizer") or ())}

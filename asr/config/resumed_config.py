@@ -15,20 +15,16 @@ import yaml
 from hydra.core.config_store import ConfigStore
 
 from asr.config.command_line import override_key, override_value
+from asr.config.help import CONFIGS
 from asr.errors import ConfigError
-from asr.nested import at, flatten, leaves
-from asr.options import decides
-from asr.plain_data import read_yaml
+from asr.options import Train, decides, fields
+from asr.plain_data import at, flatten, leaves, read_yaml
 from asr.run_folder import ACCEPTED, DATA_RECORD, backup_path
 from asr.safe_io import named_path, write_whole
 
 FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is resumed
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
-# where a logger sends numbers to, and what it sends beside them
-DESTINATION = (
-    *("project", "entity", "mode", "offline", "settings", "id", "version", "fork_from", "resume_from"),
-    *("log_model", "save_code", "tensorboard", "sync_tensorboard", "force"),
-)
+LABELS = ("_target_", "group", "name", "job_type", "tags", "notes")  # of a logger: all else may say where numbers go
 ABSENT = "absent"  # what a config that lacks a key is said to have there
 CAPTURE = "trainer.capture"
 
@@ -68,13 +64,29 @@ def store_resumed(folder: Path, primary: Path, words: Sequence[str]) -> None:
     # a group that is chosen now replaces what the run had there
     saved = {key: value for key, value in saved_config(folder).items() if key not in given & set(groups)}
     if override_value(words, "resume_logger") is not True:
-        defaults = yaml.safe_load((primary.parent / "logger" / "wandb.yaml").read_text(encoding="utf-8"))["wandb"]
-        _refuse_destinations(saved, given, defaults)
+        _refuse_destinations(saved, given, primary.parent / "logger")
     scalars = {key: value for key, value in own.items() if key not in ("defaults", "hydra")}
-    node = scalars | saved | {key: own.get(key) for key in scalars if decides(key) == "this_start"}
+    node = scalars | completed(saved) | {key: own.get(key) for key in scalars if decides(key) == "this_start"}
     _follow(node, saved, given)
     defaults = ["_self_", *({group: None} for group in groups if group != "recipe"), *overriding]
     ConfigStore.instance().store(CONFIG_NAME, {"defaults": defaults, "hydra": own["hydra"], **node})
+
+
+def completed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a run with the options that were added since, at their defaults."""
+    usual = read_yaml(CONFIGS / "train.yaml")
+    usual |= {group: read_yaml(CONFIGS / group / "default.yaml") for group in ("data", "sweep")}
+    return _completed(config, usual, Train)
+
+
+def _completed(given: Any, usual: Mapping[str, Any], options: Any) -> dict[str, Any]:
+    added = {name: usual[name] for name in fields(options) if name in usual and name not in given}
+    nested = {
+        name: _completed(given[name], usual[name], kind)
+        for name, (kind, _) in fields(options).items()
+        if fields(kind) and isinstance(given.get(name), Mapping) and name in usual
+    }
+    return {**given, **added, **nested}
 
 
 def _follow(node: dict[str, Any], saved: Mapping[str, Any], given: set[str]) -> None:
@@ -94,13 +106,22 @@ def _follow(node: dict[str, Any], saved: Mapping[str, Any], given: set[str]) -> 
         node["parameter_rules"] = {**saved["parameter_rules"], "rules": followed}
 
 
-def _refuse_destinations(saved: Mapping[str, Any], given: set[str], defaults: Mapping[str, Any]) -> None:
-    """Refuse a logger that would send numbers where nobody has said now that they may go."""
+def _refuse_destinations(saved: Mapping[str, Any], given: set[str], choices: Path) -> None:
+    """Refuse a logger that would send numbers where nobody has said now that they may go.
+
+    Args:
+        saved: config of the run.
+        given: keys of the command line.
+        choices: folder of our loggers, whose own options are harmless.
+    """
+    usual = {name: node for path in choices.glob("*.yaml") for name, node in read_yaml(path).items()}
     foreign = [
         f"logger.{name}.{key}={value}"
         for name, node in (saved.get("logger") or {}).items()
-        for key in DESTINATION
-        if (value := at(node, key)) not in (None, defaults.get(key), "offline") and f"logger.{name}.{key}" not in given
+        for key, value in (node or {}).items()
+        if key not in LABELS
+        and value not in (None, at(usual, name, key), "offline")
+        and f"logger.{name}.{key}" not in given
     ]
     if foreign:
         raise ConfigError(
@@ -152,8 +173,11 @@ class Change:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
-    """Return what differs between two configs; where and how fast, and what follows, may differ."""
-    old, new = flatten(before), flatten(now)
+    """Return what differs between two configs; where and how fast, and what follows, may differ.
+
+    An option that a run of an older version does not have had its default.
+    """
+    old, new = flatten(completed(before)), flatten(completed(now))
     if old.get(CAPTURE) is None:  # a run of a version that did not record it
         new[CAPTURE] = old.get(CAPTURE, ABSENT)
     return [
@@ -163,16 +187,16 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     ]
 
 
-def unaccepted(found: Sequence[Change], folder: Path) -> list[Change]:
+def unaccepted(changed: Sequence[Change], folder: Path) -> list[Change]:
     """Return those changes since a checkpoint that the user has not accepted for the run, with both of their values."""
     path = folder / ACCEPTED
     accepted = read_yaml(path) if path.exists() else []
     # until 2026-11 they were stored as sentences
     known = [change if isinstance(change, str) else str(Change(**change)) for change in accepted]
-    return [change for change in found if str(change) not in known]
+    return [change for change in changed if str(change) not in known]
 
 
-def record_accepted(folder: Path, found: Sequence[Change]) -> None:
+def record_accepted(folder: Path, changed: Sequence[Change]) -> None:
     """Write the changes that the user has accepted, so that a resumption before the next checkpoint knows them.
 
     Earlier ones, which a checkpoint may hold by now, are kept beside them, for whoever compares the run.
@@ -180,7 +204,7 @@ def record_accepted(folder: Path, found: Sequence[Change]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    path, content = folder / ACCEPTED, yaml.safe_dump([asdict(change) for change in found], sort_keys=False).encode()
+    path, content = folder / ACCEPTED, yaml.safe_dump([asdict(change) for change in changed], sort_keys=False).encode()
     if path.exists() and (former := path.read_bytes()) != content:
         write_whole(backup_path(path), former)
     write_whole(path, content)
@@ -195,14 +219,17 @@ def differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return old != new
 
 
-def refuse_changes(found: Sequence[Change | str], anyway: bool) -> None:
+def refuse_changes(changed: Sequence[Change | str], anyway: bool) -> None:
     """Refuse changes that were not asked for.
 
     Raises:
         ConfigError: something has changed, without ``allow_changes=true``.
     """
-    if found and not anyway:
+    if changed and not anyway:
         refused = ConfigError("resume: the config or the data have changed since the run was started:")
-        for line in (*(f"  {change}" for change in found), "Undo the changes, or accept them with allow_changes=true."):
+        for line in (
+            *(f"  {change}" for change in changed),
+            "Undo the changes, or accept them with allow_changes=true.",
+        ):
             refused.add_note(line)
         raise refused

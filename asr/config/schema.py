@@ -127,8 +127,11 @@ class Export(OfRun):
 
     output: Annotated[Place, Option("a folder to write")]
     format: Annotated[
-        Literal["onnx", "torch", "safetensors"],
-        Option("onnx: for onnxruntime and sherpa-onnx; torch: TorchScript; safetensors: the weights alone"),
+        Literal["onnx", "torch", "safetensors", "huggingface"],
+        Option(
+            "onnx: for onnxruntime and sherpa-onnx; torch: TorchScript; safetensors: the weights alone; huggingface: a "
+            "fine-tuned CTC model for transformers"
+        ),
     ]
     quantize: Annotated[
         Literal["int8"] | None, Option("int8: also a file with weights of eight bits, if the format is onnx")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from rapidfuzz.distance import Levenshtein
@@ -20,7 +20,7 @@ def depends_on_audio(p_value: float | None) -> bool | None:
     return None if p_value is None else p_value <= LEVEL
 
 
-def dependence_p(utterances: Sequence[Utterance]) -> float | None:
+def dependence_p(utterances: Iterable[Utterance]) -> float | None:
     """Return the p-value of the null hypothesis that what was recognized has nothing to do with what was said.
 
     The statistic is the number of character edits between hypotheses and references. It is compared with that of the
@@ -45,14 +45,12 @@ def dependence_p(utterances: Sequence[Utterance]) -> float | None:
         Phipson and Smyth 2010, "Permutation p-values should never be zero", Statistical Applications in Genetics and
         Molecular Biology 9:39, for counting the order as it was recognized.
     """
-    texts = [
-        (" ".join(utterance.reference.split()), utterance.id, " ".join(utterance.hypothesis.split()))
-        for utterance in utterances
-    ]
+    texts = [(" ".join(utterance.reference.split()), utterance.id, utterance.hypothesis) for utterance in utterances]
     texts.sort(key=lambda text: (len(text[0]), text[1]))
     if len(texts) > MAX_UTTERANCES:
         texts = [texts[place] for place in np.linspace(0, len(texts) - 1, MAX_UTTERANCES).astype(int)]
-    references, _, hypotheses = zip(*texts, strict=True)
+    references = [reference for reference, _, _ in texts]
+    hypotheses = [" ".join(hypothesis.split()) for _, _, hypothesis in texts]
     p_value = _permutation_p(references, hypotheses)
     return None if p_value > LEVEL and _permutation_p(references, references) > LEVEL else p_value
 

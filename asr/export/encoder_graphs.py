@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from asr.export.graph import Call, Graph
+from asr.models.encoders.pretrained import PretrainedEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.encoders.zipformer.layer import ZipformerEncoderLayer
 from asr.models.encoders.zipformer.streaming_encoder import StreamingState, StreamingZipformer
@@ -41,12 +43,17 @@ class WholeEncoder(nn.Module):
     Args:
         recognizer: in evaluation mode.
         score: makes of encodings what is returned of them.
+
+    Raises:
+        ValueError: the encoder cannot be traced.
     """
 
     streams = False
 
     def __init__(self, recognizer: Recognizer, score: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
+        if isinstance(encoder := recognizer.encoder, PretrainedEncoder) and encoder.mels is not None:
+            raise ValueError(f"the features of {encoder.family} cannot be traced; export with format=safetensors")
         self.recognizer, self.score = recognizer, score
         # a trace ends in the mode in which it began
         self.eval()
@@ -72,8 +79,12 @@ class WholeEncoder(nn.Module):
 
     def scores(self, call: Call, name: str, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores (B, T', …) of the graph for features (B, T, F), and their lengths (B,)."""
-        scores, lengths = call(name, (features, num_frames))
-        return scores, lengths
+        if not isinstance(self.recognizer.encoder, PretrainedEncoder):
+            scores, lengths = call(name, (features, num_frames))
+            return scores, lengths
+        # a trace knows utterances of equal length alone
+        alone = [call(name, (one[None, :num], num[None])) for one, num in zip(features, num_frames, strict=True)]
+        return pad_sequence([scores[0] for scores, _ in alone], batch_first=True), torch.cat([num for _, num in alone])
 
     def encodings(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return encodings (B, T', D) of the recognizer for features (B, T, F), and their lengths (B,)."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from asr.export.graph import Export
 
@@ -51,6 +52,24 @@ WEIGHTS = """\
 
 `safetensors.torch.load_file("model.safetensors")` has the names of a recognizer of werdict.
 
+"""
+PIPELINE = """\
+---
+library_name: transformers
+pipeline_tag: automatic-speech-recognition
+---
+# {run}
+
+Fine-tuned by werdict from `{model}`, whose licence is: {license}.
+
+- {line}
+
+```python
+from transformers import pipeline
+
+recognize = pipeline("automatic-speech-recognition", model="FOLDER")
+print(recognize("FILE.wav")["text"])
+```
 """
 
 
@@ -109,6 +128,11 @@ def weights_page(described: Described, line: str) -> str:
     """Return the page beside weights alone; ``line`` says what is in their file."""
     normalized = "by `normalize.mean` and `normalize.inverse_std`"
     return WEIGHTS.format(run=described.run, line=line) + described.features(normalized)
+
+
+def pipeline_page(run: str, encoder: Mapping[str, Any], line: str) -> str:
+    """Return the page of a folder for transformers, of the options of the encoder; ``line`` says what is in it."""
+    return PIPELINE.format(run=run, model=encoder["model"], license=encoder["source"]["license"], line=line)
 
 
 def _sherpa(described: Described, export: Export, quantized: bool) -> str:

@@ -19,7 +19,12 @@ from asr.export.verify import check_close, check_equal
 from asr.features.global_norm import GlobalNorm
 from asr.safe_io import write_new
 
-PACKAGES = {"onnx": ("onnx", "onnxruntime"), "torch": (), "safetensors": ("safetensors",)}
+PACKAGES = {
+    "onnx": ("onnx", "onnxruntime"),
+    "torch": (),
+    "safetensors": ("safetensors",),
+    "huggingface": ("transformers",),
+}
 DIFFERS = "log-probabilities differ from PyTorch's by at most"
 
 

@@ -92,6 +92,11 @@ class Recognizer(nn.Module):
         factor: int = self.encoder.subsampling_factor  # type: ignore[assignment]
         return factor
 
+    @property
+    def unsaved(self) -> set[str]:
+        """Names of weights that checkpoints leave out, as a pretrained model's own files have them."""
+        return {f"encoder.{name}" for name in getattr(self.encoder, "unsaved", ())}
+
     def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return encodings (B, T', D) and valid lengths (B,) of features (B, T, F), lengths (B,)."""
         encodings, lengths = self.encoder(self.normalize(features), num_frames)
@@ -159,6 +164,11 @@ class Recognizer(nn.Module):
         return layers
 
 
+def is_pretrained(encoder: Any) -> bool:
+    """Return whether an encoder was trained by others, on features as they are."""
+    return bool(getattr(encoder, "is_pretrained", False))
+
+
 def _check_layers(encoder: nn.Module, head: Head) -> None:
     if not (numbers := list(head.intermediate_layers)):
         return
@@ -169,12 +179,13 @@ def _check_layers(encoder: nn.Module, head: Head) -> None:
 
 
 def initialize(model: nn.Module) -> None:
-    """Give every bias that starts at zero a small random value.
+    """Give every bias that starts at zero a small random value, but for those of a pretrained encoder.
 
     Optimizers whose steps are relative to the parameter (Cain, ScaledAdam, LearnedGradient) need hundreds of updates to
     leave zero; a fair comparison of optimizers needs the same initialization for all.
     """
+    pretrained = "encoder." if is_pretrained(getattr(model, "encoder", None)) else "/"
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name.endswith("bias") and not parameter.any():
+            if name.endswith("bias") and not name.startswith(pretrained) and not parameter.any():
                 parameter.normal_(std=BIAS_STD)

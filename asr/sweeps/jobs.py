@@ -23,9 +23,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from asr.config.command_line import override_key
 from asr.errors import ConfigError
 from asr.evaluation.metrics_csv import best_dev_wer
-from asr.nested import at, flatten
 from asr.options import has_effect
-from asr.plain_data import read_json
+from asr.plain_data import at, flatten, read_json
 from asr.processes import TRY_AGAIN, Terminated, die_with_parent
 from asr.run_folder import LATEST
 from asr.safe_io import lock, write_whole

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from asr.errors import ConfigError
-from asr.nested import flatten
+from asr.plain_data import flatten
 
 SEEDS_APART = 1000  # of the trials of two studies
 

@@ -18,8 +18,7 @@ from asr.console import PlainConsole, one_line
 from asr.errors import ConfigError
 from asr.evaluation.formatting import percent
 from asr.evaluation.metrics_csv import best_dev_wer
-from asr.nested import at
-from asr.plain_data import read_json
+from asr.plain_data import at, read_json
 from asr.processes import end_by_default, end_with
 from asr.sweeps.jobs import RECORDS, SWEPT, JobRecord, asked_for, check_sweep_name, records, swept_keys
 
@@ -60,29 +59,29 @@ class SweepTable(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Print the table, and exit with 1 if a job of this command is not finished."""
         sweep_dir = Path(config.hydra.sweep.dir)
-        found, now = records(sweep_dir), asked_for(sweep_dir)
-        if not found:
+        jobs, now = records(sweep_dir), asked_for(sweep_dir)
+        if not jobs:
             print("asr-train: the sweep has no job: nothing matches what is swept", file=sys.stderr)
             raise SystemExit(2)
-        own = [record for record in found if now.get(record.name) != self._asked.get(record.name)]
+        own = [record for record in jobs if now.get(record.name) != self._asked.get(record.name)]
         # without an exit code: left alone by this command
-        before = {one.name for one in found if not one.failed and (one not in own or one.exit_code is None)}
-        console.print(job_table(sweep_dir, found, before))
-        others = [record.name for record in found if record.failed and record not in own]
+        before = {one.name for one in jobs if not one.failed and (one not in own or one.exit_code is None)}
+        console.print(job_table(sweep_dir, jobs, before))
+        others = [record.name for record in jobs if record.failed and record not in own]
         if others:
             console.print_line(f"not finished, and of another command in this sweep: {', '.join(others)}")
-        console.print_line(last_line(sweep_dir, [record for record in found if record.name not in others], len(before)))
+        console.print_line(last_line(sweep_dir, [record for record in jobs if record.name not in others], len(before)))
         if any(record.failed for record in own):
             raise SystemExit(1)
 
 
-def job_table(sweep_dir: Path, found: list[JobRecord], before: Collection[str] = ()) -> Table:
+def job_table(sweep_dir: Path, jobs: list[JobRecord], before: Collection[str] = ()) -> Table:
     """Return the table of all jobs of a sweep; those that were finished before its last command are marked."""
     table = Table(title=f"sweep {sweep_dir.name}")
     for column in ("job", "status", "WER dev %", "WER test %", "minutes"):
         table.add_column(column, justify="left" if column in ("job", "status") else "right", overflow="fold")
-    shared = set.intersection(*(set(record.overrides) for record in found)) if len(found) > 1 else set()
-    for record in found:
+    shared = set.intersection(*(set(record.overrides) for record in jobs)) if len(jobs) > 1 else set()
+    for record in jobs:
         folder = sweep_dir / record.name
         summary = folder / "report" / "summary.json"
         tests = (at(read_json(summary), "test") or {}).values() if summary.is_file() else ()
@@ -102,10 +101,10 @@ def job_table(sweep_dir: Path, found: list[JobRecord], before: Collection[str] =
     return table
 
 
-def last_line(sweep_dir: Path, found: list[JobRecord], before: int) -> str:
+def last_line(sweep_dir: Path, jobs: list[JobRecord], before: int) -> str:
     """Return what happened to jobs, of which some were finished ``before``, in one line, and what can be done next."""
-    failed = [record.name for record in found if record.failed]
-    line = f"{len(found)} jobs: {len(found) - len(failed)} finished" + (f" ({before} of them before)" if before else "")
+    failed = [record.name for record in jobs if record.failed]
+    line = f"{len(jobs)} jobs: {len(jobs) - len(failed)} finished" + (f" ({before} of them before)" if before else "")
     if failed:
         logs = f" (logs in {sweep_dir / RECORDS})" if any((sweep_dir / RECORDS).glob("*.log")) else ""
         return f"{line}, {len(failed)} not: {', '.join(failed)}{logs}; the same command again starts or resumes them"
@@ -114,8 +113,8 @@ def last_line(sweep_dir: Path, found: list[JobRecord], before: int) -> str:
 
 def resume_line(sweep_dir: Path) -> str:
     """Return the status of the jobs after a signal has ended the sweep, and how to resume it."""
-    found = records(sweep_dir)
+    jobs = records(sweep_dir)
     again = f"to resume: the same command again, with sweep.name={sweep_dir.name}"
-    ended = ", ".join(record.name for record in found if not record.failed) or "none"
-    others = ", ".join(record.name for record in found if record.failed) or "none"
+    ended = ", ".join(record.name for record in jobs if not record.failed) or "none"
+    others = ", ".join(record.name for record in jobs if record.failed) or "none"
     return f"; {again}; finished jobs: {ended}; not finished: {others}"

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from asr.nested import is_within
-from asr.plain_data import trusted
+from asr.plain_data import is_within, trusted
 from asr.safe_io import named_path
 from asr.text.character import CharacterTokenizer
 from asr.text.subword import SubwordTokenizer, own_tokenizer

@@ -19,8 +19,8 @@ from asr.console import PlainConsole
 from asr.errors import first_line
 from asr.evaluation.metrics_csv import best_dev_wer
 from asr.evaluation.wer import ScoredUtterance
-from asr.nested import at
 from asr.options import Tag, Text
+from asr.plain_data import at
 from asr.safe_io import write_whole
 from asr.tracking.wandb_access import Mode, chosen_mode, default_project, refuse_unwritable_folders
 

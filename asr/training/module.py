@@ -24,9 +24,10 @@ from asr.evaluation.wer import Score, Unit, Utterance, score
 from asr.inference.decode import UnscoredText, decode_encodings
 from asr.models import devices
 from asr.models.heads.protocols import Losses
-from asr.models.recognizer import Recognizer
+from asr.models.recognizer import Recognizer, is_pretrained
 from asr.text.tokenizer import Tokenizer
 from asr.training.changed_updates import small_parameters
+from asr.training.checkpoints.loading import PREFIX
 from asr.training.closures import calls_closure, compute_gradients_first
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.loop_counters import ends_update, number_logged_update
@@ -99,6 +100,7 @@ class TrainingModule(pl.LightningModule):
         self.unreadable = UnreadableCuts(max_unreadable)
         self.current_batch: Batch | None = None  # named when memory runs out
         self.in_backward: GradientsInBackward | None = None
+        self.strict_loading = not recognizer.unsaved
         self.all_parameters: list[nn.Parameter] = []  # parameters() walks through all modules each time
         self.captured_encoder: Any = None  # encodes in training, in the place of the encoder
 
@@ -148,6 +150,7 @@ class TrainingModule(pl.LightningModule):
         self.current_batch = batch
         self.unreadable.record(batch)
         self.sums = self.sums.plus(num_unreadable=len(batch.skipped))
+        frozen = self._frozen_parameters()
         if len(batch) == 0:
             # DDP waits for the gradients of every parameter: without this term the other ranks would hang
             return torch.stack([0.0 * p.sum() for p in self.parameters() if p.requires_grad]).sum()
@@ -159,6 +162,8 @@ class TrainingModule(pl.LightningModule):
         losses = self.recognizer.losses(*given, generator, self.captured_encoder)
         self.guard.record(batch.ids, losses)
         loss = losses.total.sum()
+        if frozen and self.trainer.world_size > 1:  # DDP waits for their gradients too
+            loss = loss + torch.stack([0.0 * parameter.sum() for parameter in frozen]).sum()
         self.sums = self.sums.plus(
             loss=loss.detach(),
             num_utterances=len(batch),
@@ -169,6 +174,14 @@ class TrainingModule(pl.LightningModule):
         if self.in_backward is not None:
             self.in_backward.begin(loss, self.sums.num_tokens)
         return loss
+
+    def _frozen_parameters(self) -> list[nn.Parameter]:
+        """Return parameters of a pretrained encoder that this update, one of the first, leaves as they are."""
+        encoder: Any = self.recognizer.encoder
+        if not is_pretrained(encoder):
+            return []
+        encoder.is_frozen = self.global_step < encoder.freeze_updates
+        return [p for p in encoder.model.parameters() if p.requires_grad] if encoder.is_frozen else []
 
     def _token_sums(self, batch: Batch, losses: Losses) -> dict[str, Tensor]:
         parts = torch.stack([losses.parts[name].detach().sum() for name in self.recognizer.head.loss_names])
@@ -209,6 +222,8 @@ class TrainingModule(pl.LightningModule):
         Where optimizers can do so on the device, the host looks only at logged updates; otherwise it looks now, and
         waits.
         """
+        for parameter in self._frozen_parameters():
+            parameter.grad = None  # zero, as of other processes or an empty batch: optimizers would still decay it
         gradients = [parameter.grad for parameter in self.all_parameters if parameter.grad is not None]
         norm = get_total_norm(gradients) if self.in_backward is None else self.in_backward.end(self.global_step)
         # all ranks should have the same gradients; they must decide the same, or DDP would wait forever
@@ -353,6 +368,8 @@ class TrainingModule(pl.LightningModule):
         """Add what decoding needs beside the weights, and the counts of this module."""
         self.sync_guard()
         checkpoint["werdict"] = dict(self.extra_state)
+        for name in self.recognizer.unsaved:
+            del checkpoint["state_dict"][f"{PREFIX}{name}"]
         checkpoint["guard"] = self.guard.state_dict()
         checkpoint["unreadable"] = self.unreadable.state_dict()
         checkpoint["nominal_audio"] = self.nominal_audio.state_dict(self.max_audio_per_update_s())

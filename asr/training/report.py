@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from asr.compare.inputs.systems import run_settings
 from asr.console import console
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import PreparedData
@@ -29,9 +30,8 @@ from asr.evaluation.formatting import percent
 from asr.evaluation.training_plots import plot_curves
 from asr.evaluation.wer import RATE_NAMES
 from asr.inference.evaluate import Evaluated, evaluate_sets
-from asr.nested import at
+from asr.plain_data import at
 from asr.safe_io import write_whole
-from asr.systems import run_settings
 from asr.training.callbacks.sample_tables import log_samples
 from asr.training.checkpoints.files import explaining_failed_writes
 from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
@@ -40,7 +40,7 @@ from asr.training.run_page.examples import augmented_features, token_alignments
 from asr.training.run_page.facts import run_facts
 from asr.training.run_page.page import RunPage, write_run_page
 from asr.training.speech_data_module import SpeechDataModule
-from asr.training.weights import choose_weights, why_missing
+from asr.training.weights import choose_weights, load_weights, why_missing
 
 # names of the results in wandb, by those of summary.json
 TRACKED = {
@@ -48,7 +48,10 @@ TRACKED = {
     **{name: name for name in ("substitutions", "deletions", "insertions")},
 }
 
-PACKAGES = ("werdict", "torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb")
+PACKAGES = (
+    *("werdict", "torch", "lightning", "lhotse", "hydra-core", "sentencepiece", "jiwer", "wandb"),
+    *("transformers", "peft"),  # of the extra pretrained
+)
 
 
 def report_run(
@@ -165,7 +168,7 @@ class _Decoding:
 
     def __call__(self, checkpoint: LoadedCheckpoint, notes: Sequence[str], folder: Path) -> dict[str, Evaluated]:
         recognizer = self.module.recognizer
-        recognizer.load_state_dict(checkpoint.weights)  # instead of the weights of the last update
+        load_weights(recognizer, checkpoint.weights)  # instead of the weights of the last update
         read = self.decoder.notes if isinstance(self.decoder, LoadsScorers) else []
         all_notes = [*notes, *read, checkpoint.decoding_note()]
         parts = recognizer, self.decoder, self.data_module
@@ -177,6 +180,8 @@ class _Decoding:
 def _write(run_dir: Path, module: TrainingModule, prepared: PreparedData, outcome: Mapping[str, Any]) -> None:
     """Write the summary and the curves."""
     data = {"num_parameters": _size(module), "data": prepared.fingerprint, "data_splits": prepared.splits}
+    if origin := getattr(module.recognizer.encoder, "origin", None):
+        data["pretrained"] = origin
     data["noise"] = at(module.extra_state, "data", "noise")
     write_summary(run_dir, {**outcome, **data, **peak_memory_mb(), **provenance()})
     if (run_dir / "metrics.csv").exists():  # logger=none writes none

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from asr.models.recognizer import Recognizer
 from asr.run_folder import update_files
 from asr.training.checkpoints.loading import LoadedCheckpoint, load_checkpoint
 from asr.training.running_averages import Mark, RunningAverages
@@ -87,14 +88,15 @@ def _mean(path: Path, averages: RunningAverages, since: int | None) -> tuple[dic
     return averages.mean_after(earlier), since
 
 
-def load_weights(recognizer: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load weights into the recognizer that a config describes.
+def load_weights(recognizer: Recognizer, weights: Mapping[str, Tensor]) -> None:
+    """Load weights into the recognizer that a config describes; it keeps its own of those that checkpoints leave out.
 
     Raises:
         ValueError: their names or shapes are others; torch names them.
     """
     try:
-        recognizer.load_state_dict(weights)
+        own = recognizer.state_dict()
+        recognizer.load_state_dict({name: own[name] for name in recognizer.unsaved} | dict(weights))
     except RuntimeError as error:
         # after a line about the class, torch writes one of all names or one of a shape
         reason = str(error).partition("\n")[2].strip().partition("\n")[0]

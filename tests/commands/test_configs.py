@@ -10,6 +10,7 @@ from asr.config.build import plain
 from asr.config.dry_run import dry_run
 from asr.config.help import CONFIGS, choices
 from tests.configs import choice
+from tests.models.pretrained import save_model
 from tests.text.cases import own_model
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +29,7 @@ COMPANIONS = {
     ("trainer", "slurm"): ["trainer.accelerator=cpu", "trainer.devices=2", "trainer.num_nodes=1"],
     ("augment", "speed_specaugment"): ["features=log_mel"],
     ("augment", "noise"): ["features=log_mel", "augment.audio.noise=null"],
+    ("encoder", "pretrained"): ["features=waveform", "augment=none"],
     ("features", "log_mel_precomputed"): ["augment=specaugment"],
     ("head", "transducer"): ["decoder=transducer_greedy"],
     ("decoder", "transducer_greedy"): ["head=transducer"],
@@ -42,12 +44,22 @@ def composed(*overrides: str):
         return compose("train", overrides=list(overrides))
 
 
+@pytest.fixture(scope="session")
+def own_encoder(tmp_path_factory) -> list[str]:
+    """What encoder=pretrained needs where there is no network."""
+    pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("models") / "wav2vec2"
+    save_model(folder)
+    return [f"encoder.model={folder}"]
+
+
 @pytest.mark.parametrize(("group", "name"), SINGLE, ids=lambda value: str(value))
-def test_every_choice_composes_and_is_built(group, name, tmp_path, monkeypatch):
+def test_every_choice_composes_and_is_built(group, name, tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("asr.config.build.find_spec", lambda name: True)  # packages of extras may be missing here
     Path("own.model").write_bytes(own_model(vocab_size=12))
-    dry_run(plain(composed(f"{group}={name}", *COMPANIONS.get((group, name), []))))
+    words = request.getfixturevalue("own_encoder") if name == "pretrained" else []
+    dry_run(plain(composed(f"{group}={name}", *COMPANIONS.get((group, name), []), *words)))
 
 
 SEARCHED = OmegaConf.load(CONFIGS / "sweep" / "optimizers.yaml").sweep.optimizers
@@ -60,10 +72,11 @@ def test_every_optimizer_takes_the_settings_that_a_sweep_searches(optimizer):
 
 
 @pytest.mark.parametrize("recipe", LARGE)
-def test_every_recipe_for_gpus_is_built_and_runs_on_a_cpu(recipe):
+def test_every_recipe_for_gpus_is_built_and_runs_on_a_cpu(recipe, request):
     config = plain(composed(f"recipe={recipe}"))
     assert (config["trainer"]["accelerator"], config["trainer"]["precision"]) == ("gpu", "bf16-mixed")
-    dry_run(plain(composed(f"recipe={recipe}", "trainer=cpu")))
+    words = request.getfixturevalue("own_encoder") if recipe.startswith("finetune/") else []
+    dry_run(plain(composed(f"recipe={recipe}", "trainer=cpu", *words)))
 
 
 @pytest.mark.parametrize(
@@ -71,9 +84,10 @@ def test_every_recipe_for_gpus_is_built_and_runs_on_a_cpu(recipe):
     [*((recipe, list(choices(CONFIGS, "optimizer"))) for recipe in SMALL), *((recipe, ["lion"]) for recipe in LARGE)],
     ids=RECIPES,
 )
-def test_every_recipe_composes_with_every_optimizer(recipe, optimizers):
+def test_every_recipe_composes_with_every_optimizer(recipe, optimizers, request):
+    words = request.getfixturevalue("own_encoder") if recipe.startswith("finetune/") else []
     for optimizer in optimizers:
-        config = plain(composed(f"recipe={recipe}", f"optimizer={optimizer}", "trainer=cpu"))
+        config = plain(composed(f"recipe={recipe}", f"optimizer={optimizer}", "trainer=cpu", *words))
         # a recipe that set optimizer keys would leak them into another optimizer
         alone = choice("optimizer", optimizer)
         alone.lr = config["best_lr"].get(optimizer, alone.lr)
@@ -96,7 +110,9 @@ def test_a_recipe_can_give_every_optimizer_a_rate(optimizer):
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_has_its_papers(recipe):
     folder = ROOT / "recipes" / recipe.split("/")[0]
-    for name in ("README.md", "RESULTS.md", "prepare.py"):
+    _, *module, _ = composed(f"recipe={recipe}").data.prepare._target_.split(".")
+    assert (ROOT / "/".join(module)).with_suffix(".py").is_file()
+    for name in ("README.md", "RESULTS.md"):
         assert (folder / name).is_file(), f"{folder} lacks {name}"
     text = (folder / f"{recipe.split('/')[1]}.yaml").read_text()
     assert text.startswith("# @package _global_\n")

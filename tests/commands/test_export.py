@@ -58,6 +58,7 @@ def test_nothing_is_overwritten(exported, small_run):
     [
         (["format=torch", "quantize=int8"], "quantize=int8"),
         (["format=safetensors", "streaming=true"], "format=safetensors"),
+        (["format=huggingface"], "format=huggingface"),
         (["streaming=true"], "streaming=true"),
         (["model_type=transducer"], "model_type=transducer"),
     ],

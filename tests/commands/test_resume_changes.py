@@ -134,3 +134,13 @@ def test_other_averages_of_weights_are_a_change(small_run, tmp_path):
 def test_a_folder_that_is_no_run_is_refused(small_run, tmp_path):
     ended = small_run.run("train", f"resume={tmp_path}")
     assert (ended.code, str(tmp_path) in ended.last_line) == (2, True), ended.printed
+
+
+def test_a_run_that_is_older_than_an_option_is_resumed_with_its_default(small_run, tmp_path):
+    folder = small_run.interrupted(tmp_path / "run")
+    older = read_yaml(folder / "config.yaml")
+    del older["data"]["max_unreadable"], older["data"]["storage"]["audio"], older["find_batch_size"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(older))
+    ended = small_run.run("train", f"resume={folder}", "trainer.max_steps=6")
+    assert ended.code == 0, ended.printed
+    assert read_yaml(folder / "config.yaml")["data"]["max_unreadable"] == 0.01

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from asr.compare.inputs.systems import run_settings
 from asr.evaluation.error_stats import ERROR_COLUMNS
-from asr.systems import run_settings
 
 CLASSES = {"adamw": "optim.AdamW", "eve": "optim.Eve", "cain": "optim.Cain"}
 NUM_UTTERANCES, NUM_SPEAKERS, NUM_WORDS = 24, 6, 10

@@ -93,7 +93,9 @@ def test_the_page_shows_errors_aligned_and_filters_by_who_is_right(single, tmp_p
     assert "utterance scroll right-1 wrong-2" in text
     assert "#errors-1:has(#errors-1-right-1:checked) .utterance:not(.right-1)" in text
     assert "Substitutions" in text
-    assert json.loads(single.to_json())["sets"][0]["has_seeds"] is False
+    data = json.loads(single.to_json())
+    assert data["sets"][0]["has_seeds"] is False
+    assert [run["seed"] for run in data["runs"]] == [None, None]
     assert "<table>" in single._repr_html_()
 
 
@@ -114,7 +116,10 @@ def test_frames_and_files_are_tables_too(tmp_path):
         writer.writeheader()
         writer.writerows(rows)
     expected = asr.compare(rows).table()
-    assert asr.compare(pandas.DataFrame(rows)).table() == expected
+    frame = pandas.DataFrame(rows)
+    assert asr.compare(frame).table() == expected
+    frame["seed"] = pandas.array([None] * len(frame), dtype="Int64")
+    assert asr.compare(frame.convert_dtypes()).table() == expected
     assert asr.compare(tmp_path / "table.csv").table() == expected
 
 

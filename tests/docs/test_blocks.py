@@ -52,7 +52,10 @@ def shortened(line: str) -> str:
         return line
     own = "encoder._target_" in line
     size = () if own else SIZES["zipformer" if "zipformer" in line else "transformer"]
-    sizes = [word for word in (*SMALL, *size) if "recipe=custom" not in line or not word.startswith("data.prepare.")]
+    if "recipe=finetune" in line:
+        size = ("trainer=cpu",)
+    has_source = re.search("recipe=(custom|finetune)", line)
+    sizes = [word for word in (*SMALL, *size) if not has_source or not word.startswith("data.prepare.")]
     return " ".join([line, *sizes, *(SWEPT if " -m " in line else ()), *(TUNED if "sweep=optimizers" in line else ())])
 
 

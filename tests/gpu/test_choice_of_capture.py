@@ -8,11 +8,11 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from omegaconf import OmegaConf
 from torch import nn
 
+from asr.compare.inputs.systems import system_of
 from asr.config import trainer as config_trainer
 from asr.config.resumed_config import changes
 from asr.config.trainer import build_trainer, captures_encoder
 from asr.errors import ConfigError
-from asr.systems import system_of
 from asr.training.captured_ddp import CapturedDDPStrategy
 from asr.training.cuda_graphs import CudaGraphs
 from tests.configs import choice

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from asr.config.build import plain
 from asr.config.resolve import apply_choices, choices_by_corpus
 from asr.data.preparation.corpus_facts import Advice, Budget, Choice, CorpusFacts
-from asr.nested import flatten
+from asr.plain_data import flatten
 from asr.recipes.custom.choose import choose_custom
 from tests.commands.conftest import Workplace
 from tests.configs import CONFIGS

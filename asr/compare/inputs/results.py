@@ -25,7 +25,7 @@ FORMATS: Mapping[str, ModuleType] = {
     "kaldi": kaldi,
 }
 PLACES = ("system", "seed", "set")
-HEAD_CHARACTERS = 4096
+HEAD_BYTES = 2**20  # a line may hold the text of an hour
 # hypotheses whose references usually lie beside them
 BESIDE = {"hyp.trn": "ref.trn", "hyp.scp": "ref.scp"}
 
@@ -169,9 +169,9 @@ def recognize(path: Path, of_references: bool = False) -> str:
         ValueError: no format can read it, or several can.
     """
     with path.open("rb") as file:
-        head = file.read(HEAD_CHARACTERS)
+        head = file.read(HEAD_BYTES)
     text = head.decode("utf-8-sig", "replace")
-    if len(head) == HEAD_CHARACTERS and "\n" in text:
+    if len(head) == HEAD_BYTES and "\n" in text:
         text = text[: text.rindex("\n") + 1]
     able = [name for name, reader in FORMATS.items() if name != "kaldi" and reader.matches(text)]
     # any text can be Kaldi's: an id, then words

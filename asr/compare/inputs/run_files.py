@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from asr.compare.inputs.runs import Curve, SetErrors
+from asr.compare.inputs.systems import run_settings
 from asr.evaluation.dependence import depends_on_audio
 from asr.evaluation.metrics_csv import read_metrics
 from asr.evaluation.wer import Unit
-from asr.nested import at
-from asr.plain_data import read_json, read_yaml
-from asr.systems import run_settings
+from asr.plain_data import at, read_json, read_yaml
 
 SUMMARY = "report/summary.json"
 ELAPSED = "train/elapsed_s"

@@ -13,7 +13,7 @@ from asr.compare.inputs.runs import Cost, Inputs, Run, SetErrors
 from asr.compare.inputs.system_names import name_systems
 from asr.errors import ConfigError
 from asr.evaluation.formatting import count, shortlist
-from asr.nested import at
+from asr.plain_data import at
 
 MEASURED = (
     "seconds_per_update",

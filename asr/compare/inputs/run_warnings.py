@@ -8,9 +8,9 @@ from typing import Any
 
 from asr.compare.inputs.run_files import RunFiles
 from asr.compare.inputs.system_names import concerns_system
+from asr.compare.inputs.systems import BUDGET, run_settings
 from asr.evaluation.formatting import shortlist
 from asr.plain_data import read_yaml
-from asr.systems import BUDGET, run_settings
 
 
 def warnings(runs: Sequence[RunFiles]) -> list[str]:

@@ -78,6 +78,13 @@ def runs_of_rows(
         raise ValueError(f"some results name their seed, others do not ({shortlist(without)}): name all, or none")
     notes, sets, labels = list[str](), dict[str, dict[RunKey, SetErrors]](), dict[str, dict[str, tuple[str, ...]]]()
     for name, found in sorted(tables.items()):
+        if (absent := keys - found.keys()) and "missing" not in allow:
+            num = len(set().union(*found.values()))
+            who = "; ".join(f"{_named(key)} lacks {num} of {num}" for key in sorted(absent, key=_named))
+            raise ValueError(
+                f"{name}: {count(num, 'utterance')}: {who}. Correct the files, or give allow=[missing] to compare "
+                "this set without them"
+            )
         kept = _Checks(name, found, doubled[name], expected[name], allow, normalized, notes).kept()
         sets[name] = {key: _errors(kept, own, normalized, unit) for key, own in found.items()}
         first = next(iter(found.values()))
@@ -217,23 +224,22 @@ def _errors(ids: Sequence[str], rows: Mapping[str, Row], normalized: Callable[[s
     """Count the errors of a run."""
     speakers = tuple(rows[id].speaker for id in ids)
     if any(rows[id].hypothesis is None for id in ids):
-        words = tuple(rows[id].words or 0 for id in ids)
-        return SetErrors(tuple(ids), speakers, words, tuple(rows[id].errors or 0 for id in ids))
+        lengths = tuple(rows[id].words or 0 for id in ids)
+        return SetErrors(tuple(ids), speakers, lengths, tuple(rows[id].errors or 0 for id in ids))
     references = tuple(normalized(rows[id].reference or "") for id in ids)
     hypotheses = tuple(normalized(rows[id].hypothesis or "") for id in ids)
-    split = [words_of(text, unit) for text in references]
-    errors = tuple(
-        0 if one == other else Levenshtein.distance(said, words_of(other, unit))
-        for said, one, other in zip(split, references, hypotheses, strict=True)
-    )
-    utterances = list(map(Utterance, ids, references, hypotheses))
+    words, errors = list[int](), list[int]()
+    for one, other in zip(references, hypotheses, strict=True):
+        said = words_of(one, unit)
+        words.append(len(said))
+        errors.append(0 if one == other else Levenshtein.distance(said, words_of(other, unit)))
     return SetErrors(
         tuple(ids),
         speakers,
-        tuple(map(len, split)),
-        errors,
+        tuple(words),
+        tuple(errors),
         hashlib.sha256(repr(references).encode()).hexdigest()[:16],
-        depends_on_audio(dependence_p(utterances)),
+        depends_on_audio(dependence_p(map(Utterance, ids, references, hypotheses))),
         Texts(references, hypotheses, unit),
     )
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from asr.compare.inputs.run_files import RunFiles
 from asr.evaluation.formatting import shortened, shortlist
-from asr.nested import at, flatten, is_within
 from asr.options import has_effect
+from asr.plain_data import at, flatten, is_within
 
 MAX_VALUE = 40  # characters
 MAX_NAME = 200

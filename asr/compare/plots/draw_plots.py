@@ -40,9 +40,12 @@ class Plots:
 def draw_plots(comparison: Comparison) -> Plots:
     """Draw everything that the runs have measured."""
     sets, level = comparison.sets, comparison.level
-    styles = line_styles(comparison.systems, next((found.baseline for found in sets if found.baseline), None))
-    by_set = {found.name: (plot_wers(found, styles, level), plot_differences(found, styles, level)) for found in sets}
-    rates = [plot_learning_rates(comparison, found, styles) for found in sets]
+    styles = line_styles(comparison.systems, next((test_set.baseline for test_set in sets if test_set.baseline), None))
+    by_set = {
+        test_set.name: (plot_wers(test_set, styles, level), plot_differences(test_set, styles, level))
+        for test_set in sets
+    }
+    rates = [plot_learning_rates(comparison, test_set, styles) for test_set in sets]
     rates.append(plot_trials(comparison.tunings, styles, comparison.rate_name))
     curves, notes = curve_plots(comparison, styles)
     return Plots(

@@ -89,7 +89,7 @@ class IntervalPlot:
         return draw(name, self.title, caption, fill, axes_in=1.0 + ROW_IN * len(self.bars))
 
 
-def plot_wers(found: SetComparison, styles: Mapping[str, LineStyle], level: float) -> Plot:
+def plot_wers(test_set: SetComparison, styles: Mapping[str, LineStyle], level: float) -> Plot:
     """Draw the systems on a test set, best first, with their names above their intervals."""
     bars = [
         Bar(
@@ -101,26 +101,26 @@ def plot_wers(found: SetComparison, styles: Mapping[str, LineStyle], level: floa
             row.scope == "this run only",
             row.wers,
         )
-        for row in found.rows
+        for row in test_set.rows
     ]
     caption = f"Best first: mean over the seeds, {100 * level:g} % interval, and a short vertical line for each seed."
     caption += _about_unknown(bars)
-    if any(row.leaves_out_runs for row in found.rows):
+    if any(row.leaves_out_runs for row in test_set.rows):
         caption += " Runs that have not learned are left out."
     if any(bar.is_dotted for bar in bars):
         caption += " A dotted interval belongs to a single run and says nothing about other seeds."
     if len(bars) > 1:
         caption += " Two systems may differ although their intervals overlap, because they share seeds and speakers."
-    title = f"{found.rate_name} on {shortened(found.name, NAME_LENGTH)}"
-    baseline = next(((bar.system, bar.mean) for bar in bars if bar.system == found.baseline), None)
+    title = f"{test_set.rate_name} on {shortened(test_set.name, NAME_LENGTH)}"
+    baseline = next(((bar.system, bar.mean) for bar in bars if bar.system == test_set.baseline), None)
     intervals = f"{100 * level:g} % interval", f"{100 * level:g} %, this run only"
-    plot = IntervalPlot(title, f"{found.rate_name} (%)", bars, baseline, intervals)
-    return plot.draw(f"wer_{found.name}", caption, styles)
+    plot = IntervalPlot(title, f"{test_set.rate_name} (%)", bars, baseline, intervals)
+    return plot.draw(f"wer_{test_set.name}", caption, styles)
 
 
-def plot_differences(found: SetComparison, styles: Mapping[str, LineStyle], level: float) -> Plot | None:
+def plot_differences(test_set: SetComparison, styles: Mapping[str, LineStyle], level: float) -> Plot | None:
     """Draw the differences from the baseline, or from the best system without one; None if nothing was compared."""
-    by_system = {row.system: row.to_baseline if found.baseline else row.to_best for row in found.rows}
+    by_system = {row.system: row.to_baseline if test_set.baseline else row.to_best for row in test_set.rows}
     compared = {system: one for system, one in by_system.items() if one is not None and one.p_value is not None}
     if not compared:
         return None
@@ -137,14 +137,14 @@ def plot_differences(found: SetComparison, styles: Mapping[str, LineStyle], leve
     ]
     other = next(iter(compared.values())).other
     caption = (
-        f"Mean difference in points of {found.rate_name}, and its {100 * level:g} % interval, corrected for all "
+        f"Mean difference in points of {test_set.rate_name}, and its {100 * level:g} % interval, corrected for all "
         f"comparisons. Left of the line: better than {other}. Dotted: the interval contains 0, so that the difference "
         f"is not significant.{_about_unknown(bars)}"
     )
     title = f"Difference from {shortened(other, NAME_LENGTH)}"
     intervals = f"{100 * level:g} % interval", "not significant (interval contains 0)"
-    plot = IntervalPlot(title, f"points of {found.rate_name}", bars, (other, 0.0), intervals)
-    return plot.draw(f"differences_{found.name}", caption, styles)
+    plot = IntervalPlot(title, f"points of {test_set.rate_name}", bars, (other, 0.0), intervals)
+    return plot.draw(f"differences_{test_set.name}", caption, styles)
 
 
 def _numbers(mean: str, ends: str) -> str:

@@ -62,16 +62,18 @@ def families(comparison: Comparison, rows: Sequence[Row]) -> dict[str, list[tupl
     return {family: sorted(members, key=lambda member: member[0]) for family, members in several.items()}
 
 
-def plot_learning_rates(comparison: Comparison, found: SetComparison, styles: Mapping[str, LineStyle]) -> Plot | None:
+def plot_learning_rates(
+    comparison: Comparison, test_set: SetComparison, styles: Mapping[str, LineStyle]
+) -> Plot | None:
     """Draw a line per family with its best rate marked; None if no family has several rates."""
     lines = {}
-    for family, members in families(comparison, found.rows).items():
+    for family, members in families(comparison, test_set.rows).items():
         best_rate, best = min(members, key=lambda member: member[1].wer_mean)
         means = [(rate, row.wer_mean) for rate, row in members]
         seeds = [(rate, wer) for rate, row in members for wer in row.wers]
         lines[family] = [Line(styles[best.system], means, seeds, (best_rate, best.wer_mean))]
-    title = f"{found.rate_name} on {shortened(found.name, 24)} against learning rate"
-    return _plot(f"lr_{found.name}", title, lines, f"{found.rate_name} (%)", FAMILIES)
+    title = f"{test_set.rate_name} on {shortened(test_set.name, 24)} against learning rate"
+    return _plot(f"lr_{test_set.name}", title, lines, f"{test_set.rate_name} (%)", FAMILIES)
 
 
 def plot_trials(tunings: Sequence[Tuning], styles: Mapping[str, LineStyle], rate_name: str) -> Plot | None:

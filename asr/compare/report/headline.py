@@ -29,16 +29,16 @@ ENOUGH_SEEDS, BETTER_SEEDS = 3, 5  # see "How many seeds?" in docs/statistics.md
 FEW_SPEAKERS = 5  # below, t has less than four degrees of freedom, and its quantiles are far above the normal ones
 
 
-def best_of(found: SetComparison) -> Row:
+def best_of(test_set: SetComparison) -> Row:
     """Return the system that the others are compared with; not the first row, if that has a single seed."""
-    others = [row.to_best.other for row in found.rows if row.to_best is not None]
-    return next((row for row in found.rows if row.system in others), found.rows[0])
+    others = [row.to_best.other for row in test_set.rows if row.to_best is not None]
+    return next((row for row in test_set.rows if row.system in others), test_set.rows[0])
 
 
-def chosen_best(found: SetComparison) -> list[str]:
+def chosen_best(test_set: SetComparison) -> list[str]:
     """Return why the interval of the best system is wider than others; empty if there was no choice, or no end."""
-    num = found.num_candidates
-    is_wider = num > 1 and math.isfinite(best_of(found).high)
+    num = test_set.num_candidates
+    is_wider = num > 1 and math.isfinite(best_of(test_set).high)
     return [f"is wider, because its mean was picked as the lowest of {num}"] if is_wider else []
 
 
@@ -49,59 +49,63 @@ def used_runs(row: Row) -> str:
     return "" if row.reliability.num_learned else f"none of {row.reliability.num_runs} learned"
 
 
-def can_find(found: SetComparison) -> bool:
+def can_find(test_set: SetComparison) -> bool:
     """Return whether any difference was found, or could have been with more than two seeds and a true one below 1."""
-    tested = [one for one in found.pairs if one.p_adjusted is not None]
+    tested = [one for one in test_set.pairs if one.p_adjusted is not None]
     if any(one.verdict == "better" for one in tested):
         return True
-    return found.power is not None and found.power.detectable <= 1 and max(one.num_seeds for one in tested) > 2
+    return test_set.power is not None and test_set.power.detectable <= 1 and max(one.num_seeds for one in tested) > 2
 
 
-def headline(found: SetComparison, level: float) -> list[str]:
+def headline(test_set: SetComparison, level: float) -> list[str]:
     """Return sentences, the most important one first: the winner if there is one, else what it takes to find one."""
-    best = best_of(found)
+    best = best_of(test_set)
     covers = f"over {best.scope}"
     if best.scope == "this run only":
-        covers = f"of this run only: another seed may give another {found.rate_name}"
-    brackets = "; it ".join([f"The brackets show the {100 * level:g} % interval {covers}", *chosen_best(found)]) + "."
+        covers = f"of this run only: another seed may give another {test_set.rate_name}"
+    brackets = (
+        "; it ".join([f"The brackets show the {100 * level:g} % interval {covers}", *chosen_best(test_set)]) + "."
+    )
     if interval(best.low, best.high) == UNKNOWN:
         brackets = f"Its {100 * level:g} % interval is not known: there are too few seeds or speakers."
-    notes = [*_failures(found), *_units(found)]
-    if len(found.rows) == 1:
+    notes = [*_failures(test_set), *_units(test_set)]
+    if len(test_set.rows) == 1:
         alone = "There is no other system to compare it with."
-        return [f"{best.system} has this {found.rate_name}: {_rate(best)}.", brackets, *notes, alone]
-    learned = _learned(found)
-    if not found.has_seeds and len(learned) > 1:
-        return [*_single_runs(found, best), brackets, *notes, *_parts(found), *_against_baseline(found, best)]
+        return [f"{best.system} has this {test_set.rate_name}: {_rate(best)}.", brackets, *notes, alone]
+    learned = _learned(test_set)
+    if not test_set.has_seeds and len(learned) > 1:
+        return [*_single_runs(test_set, best), brackets, *notes, *_parts(test_set), *_against_baseline(test_set, best)]
     if len(learned) == 1:
         return [f"{best.system} is the only system of which runs have learned: {_rate(best)}.", brackets, *notes]
-    if learned and not can_find(found):
-        return [*_too_few(found, best), *notes, *_parts(found)]
-    winner = _winner(found, best)
+    if learned and not can_find(test_set):
+        return [*_too_few(test_set, best), *notes, *_parts(test_set)]
+    winner = _winner(test_set, best)
     first = (
-        [f"{winner}: {_rate(best)}.", brackets] if winner else [*_no_winner(found, best), *_seeds_needed(found, best)]
+        [f"{winner}: {_rate(best)}.", brackets]
+        if winner
+        else [*_no_winner(test_set, best), *_seeds_needed(test_set, best)]
     )
-    pairs = [*_against_best(found, best), *_against_baseline(found, best)]
-    pairs += other_pairs_sentence(found.pairs, {best.system, found.baseline}, has_table=True)
-    power = [what_is_found(found.power)] if found.power else []
-    needed = _seeds_needed(found, best) if winner else ()
-    return [*first, *notes, *_omnibus(found, level), *pairs, *_parts(found), *power, *needed]
+    pairs = [*_against_best(test_set, best), *_against_baseline(test_set, best)]
+    pairs += other_pairs_sentence(test_set.pairs, {best.system, test_set.baseline}, has_table=True)
+    power = [what_is_found(test_set.power)] if test_set.power else []
+    needed = _seeds_needed(test_set, best) if winner else ()
+    return [*first, *notes, *_omnibus(test_set, level), *pairs, *_parts(test_set), *power, *needed]
 
 
-def _single_runs(found: SetComparison, best: Row) -> list[str]:
+def _single_runs(test_set: SetComparison, best: Row) -> list[str]:
     """Return the result of single runs, which first of all says what it does not cover."""
-    unit = "utterances" if found.num_speakers in (None, 1) else "speakers"
+    unit = "utterances" if test_set.num_speakers in (None, 1) else "speakers"
     limits = f"these are single runs, whose verdicts cover other {unit}, not other trainings of the systems"
-    if winner := _winner(found, best):
-        return [f"{winner}: {_rate(best)}; {limits}.", *_against_best(found, best)]
-    first, *_ = _no_winner(found, best)
-    return [f"{first.removesuffix('.')}; {limits}.", *_against_best(found, best)]
+    if winner := _winner(test_set, best):
+        return [f"{winner}: {_rate(best)}; {limits}.", *_against_best(test_set, best)]
+    first, *_ = _no_winner(test_set, best)
+    return [f"{first.removesuffix('.')}; {limits}.", *_against_best(test_set, best)]
 
 
-def _parts(found: SetComparison) -> list[str]:
+def _parts(test_set: SetComparison) -> list[str]:
     """Return the best systems of parts of the set that are named after a file of training texts."""
     sentences = []
-    for column, parts in found.subsets.items():
+    for column, parts in test_set.subsets.items():
         for part in parts:
             best = best_of(part)
             verdict = _winner(part, best) or "no difference found" if len(part.rows) > 1 else best.system
@@ -118,9 +122,9 @@ def _rate(row: Row) -> str:
     return f"{percent(row.wer_mean)} %{around}" + (f" ({'; '.join(used)})" if used else "")
 
 
-def _failures(found: SetComparison) -> list[str]:
+def _failures(test_set: SetComparison) -> list[str]:
     """Return sentences on runs that failed or learned nothing, if there are any."""
-    counts = {row.system: row.reliability for row in found.rows} | dict(found.gone)
+    counts = {row.system: row.reliability for row in test_set.rows} | dict(test_set.gone)
     some = [
         f"{name} {one.num_learned} of {one.num_runs}"
         + ("" if one.p_adjusted is None else f" ({p_equation(one.p_adjusted)})")
@@ -131,102 +135,102 @@ def _failures(found: SetComparison) -> list[str]:
         return []
     return [
         f"Not every run has learned: {shortlist(some)}. Error rates and verdicts use only the runs that have; a system "
-        f"of which none has is shown with the mean {found.rate_name} of all of its runs, and has no verdicts.",
-        what_learned_means(found),
+        f"of which none has is shown with the mean {test_set.rate_name} of all of its runs, and has no verdicts.",
+        what_learned_means(test_set),
     ]
 
 
-def what_learned_means(found: SetComparison) -> str:
+def what_learned_means(test_set: SetComparison) -> str:
     """Return a sentence on when a run has learned, which depends on what is known of it."""
     by_texts = (
         "A run has learned if its hypotheses depend on the audio: they fit their own references better than those of "
         "other utterances (permutation test, p ≤ 1 %)."
     )
-    num, by_rate = found.num_without_texts, f"it has learned if its {found.rate_name} is below 100 %."
+    num, by_rate = test_set.num_without_texts, f"it has learned if its {test_set.rate_name} is below 100 %."
     if not num:
         return by_texts
-    if num == found.num_runs:
+    if num == test_set.num_runs:
         return f"Of a run of which only the numbers of errors are known, {by_rate}"
     return f"{by_texts} Of {count(num, 'run')} only the numbers of errors are known: {by_rate}"
 
 
-def _units(found: SetComparison) -> list[str]:
+def _units(test_set: SetComparison) -> list[str]:
     """Return a sentence if speakers are unknown or few, or if few of them have most of the words."""
-    if found.num_speakers is None:
+    if test_set.num_speakers is None:
         return [UNKNOWN_SPEAKERS]
-    if found.num_speakers == 1:
+    if test_set.num_speakers == 1:
         return ["There is a single speaker: verdicts and intervals hold for this voice only."]
-    tell = f"as informative as {found.effective_units:.1f} speakers of equal size"
-    if found.num_speakers > 2 and found.effective_units <= found.num_speakers / 2:
+    tell = f"as informative as {test_set.effective_units:.1f} speakers of equal size"
+    if test_set.num_speakers > 2 and test_set.effective_units <= test_set.num_speakers / 2:
         return [
-            f"Few of the {found.num_speakers} speakers have most of the {found.unit}s: together they are {tell}, which "
-            "makes the intervals wide."
+            f"Few of the {test_set.num_speakers} speakers have most of the {test_set.unit}s: together they are {tell}, "
+            "which makes the intervals wide."
         ]
-    if found.effective_units < FEW_SPEAKERS:
+    if test_set.effective_units < FEW_SPEAKERS:
         return [
-            f"There are only {found.num_speakers} speakers, who are {tell}: intervals are wide, and say nothing about "
-            "other kinds of voices."
+            f"There are only {test_set.num_speakers} speakers, who are {tell}: intervals are wide, and say nothing "
+            "about other kinds of voices."
         ]
     return []
 
 
-def _winner(found: SetComparison, best: Row) -> str:
+def _winner(test_set: SetComparison, best: Row) -> str:
     """Return the claim that a system is best; empty if it is not significantly better than each with several seeds."""
-    others = [row for row in _learned(found) if row is not best]
-    several = [row for row in others if len(row.seeds) > 1 or not found.has_seeds]
+    others = [row for row in _learned(test_set) if row is not best]
+    several = [row for row in others if len(row.seeds) > 1 or not test_set.has_seeds]
     sure = all(row.to_best is not None and row.to_best.verdict == "worse" for row in several)
     if not several or not sure:
         return ""
     among = "" if several == others else " of the systems with several seeds"
-    among = among if len(others) == len(found.rows) - 1 else f"{among or ' of the systems'} that have learned"
+    among = among if len(others) == len(test_set.rows) - 1 else f"{among or ' of the systems'} that have learned"
     return f"{best.system} is best{among}"
 
 
-def _no_winner(found: SetComparison, best: Row) -> list[str]:
+def _no_winner(test_set: SetComparison, best: Row) -> list[str]:
     """Return that there is no winner, with the mean error rates of the systems that may be the best."""
-    if not _learned(found):
+    if not _learned(test_set):
         return ["No difference found: no run has learned.", "Train for more updates, or with another learning rate."]
-    near = [row for row in found.rows if row is best or (row.to_best and row.to_best.verdict in UNDECIDED)]
+    near = [row for row in test_set.rows if row is best or (row.to_best and row.to_best.verdict in UNDECIDED)]
     if len(near) == 1:
         return [f"No winner: {best.system}, with {_rate(best)}, is not compared with each other system."]
-    rates = f"mean {found.rate_name}s of {percent(near[0].wer_mean)} to {percent(near[-1].wer_mean)} %"
+    rates = f"mean {test_set.rate_name}s of {percent(near[0].wer_mean)} to {percent(near[-1].wer_mean)} %"
     baseline = ""
-    if found.baseline not in (None, *(row.system for row in near)):
+    if test_set.baseline not in (None, *(row.system for row in near)):
         is_worse = best.to_baseline is not None and best.to_baseline.verdict == "better"
         how = f"is worse than {best.system}" if is_worse else f"is not compared with {best.system}"
-        baseline = f" The baseline, {found.baseline}, {how}."
-    return [f"No difference found between {_named(found, near)}: {rates}.{baseline}"]
+        baseline = f" The baseline, {test_set.baseline}, {how}."
+    return [f"No difference found between {_named(test_set, near)}: {rates}.{baseline}"]
 
 
-def _named(found: SetComparison, rows: Sequence[Row]) -> str:
+def _named(test_set: SetComparison, rows: Sequence[Row]) -> str:
     """Return the names of systems; that of the baseline is always among those that are listed."""
-    ordered = sorted(rows, key=lambda row: (row is not rows[0], row.system != found.baseline))
-    return shortlist(f"{row.system} (baseline)" if row.system == found.baseline else row.system for row in ordered)
+    ordered = sorted(rows, key=lambda row: (row is not rows[0], row.system != test_set.baseline))
+    return shortlist(f"{row.system} (baseline)" if row.system == test_set.baseline else row.system for row in ordered)
 
 
-def _too_few(found: SetComparison, best: Row) -> list[str]:
+def _too_few(test_set: SetComparison, best: Row) -> list[str]:
     """Return that nothing could be found, and what is needed, instead of verdicts that could not have been others."""
-    learned = {row.system for row in _learned(found)}
-    num = max((one.num_seeds for one in found.pairs if {one.system, one.other} <= learned), default=0)
+    learned = {row.system for row in _learned(test_set)}
+    num = max((one.num_seeds for one in test_set.pairs if {one.system, one.other} <= learned), default=0)
     what = "nothing can be found"
-    if found.power is not None and found.power.detectable <= 1:
-        what = f"only a difference of {detectable(found.power.detectable)} points or more can be found"
+    if test_set.power is not None and test_set.power.detectable <= 1:
+        what = f"only a difference of {detectable(test_set.power.detectable)} points or more can be found"
     needed = [f"At least {ENOUGH_SEEDS} seeds of each system are needed, better {BETTER_SEEDS}."]
     if num >= ENOUGH_SEEDS:
         needed = ["More seeds, or more speakers, are needed."]
-    (first, *_), names = _seeds_needed(found, best) or needed, _named(found, _learned(found))
-    rates = shortlist(f"{row.system} {_rate(row)}" for row in found.rows)
+    (first, *_), names = _seeds_needed(test_set, best) or needed, _named(test_set, _learned(test_set))
+    rates = shortlist(f"{row.system} {_rate(row)}" for row in test_set.rows)
     return [
         f"No difference found between {names}: with {count(num, 'seed')} in common, {what}. {first}",
-        f"Mean {found.rate_name}s: {rates}.",
+        f"Mean {test_set.rate_name}s: {rates}.",
     ]
 
 
-def _learned(found: SetComparison) -> list[Row]:
-    return [row for row in found.rows if row.reliability.num_learned]
+def _learned(test_set: SetComparison) -> list[Row]:
+    return [row for row in test_set.rows if row.reliability.num_learned]
 
 
-def _against_best(found: SetComparison, best: Row) -> list[str]:
+def _against_best(test_set: SetComparison, best: Row) -> list[str]:
     """Return how the best system compares with each other one, by verdict."""
     templates: dict[Verdict | None, str] = {
         "better": "On the seeds that both have, {} is worse than {}.",
@@ -237,21 +241,21 @@ def _against_best(found: SetComparison, best: Row) -> list[str]:
         "one seed: not compared": "{} has only one seed in common with {}: not compared.",
         None: "{} has no seed in common with {}: not compared.",
     }
-    others = {row.system: row.to_best and row.to_best.verdict for row in found.rows if row is not best}
+    others = {row.system: row.to_best and row.to_best.verdict for row in test_set.rows if row is not best}
     names = {verdict: [name for name, given in others.items() if given == verdict] for verdict in templates}
     return [
         text.format(best.system, shortlist(names[verdict])) for verdict, text in templates.items() if names[verdict]
     ]
 
 
-def _against_baseline(found: SetComparison, best: Row) -> list[str]:
-    if found.baseline == best.system:
+def _against_baseline(test_set: SetComparison, best: Row) -> list[str]:
+    if test_set.baseline == best.system:
         return ["The system with the lowest mean is the baseline."]
     difference = best.to_baseline
     if difference is None:
         return []
     size = f"{points(difference.mean)} points {interval(difference.low, difference.high, points)}"
-    (base,) = (row for row in found.rows if row.system == difference.other)
+    (base,) = (row for row in test_set.rows if row.system == difference.other)
     common = [wer for seed, wer in zip(base.seeds, base.wers, strict=True) if seed in best.seeds]
     if any(common):
         share = 100 * difference.mean / statistics.mean(common)
@@ -259,32 +263,34 @@ def _against_baseline(found: SetComparison, best: Row) -> list[str]:
     return [f"Compared with the baseline {difference.other}: {size}, {difference.verdict}."]
 
 
-def _omnibus(found: SetComparison, level: float) -> list[str]:
-    if found.omnibus is None:
+def _omnibus(test_set: SetComparison, level: float) -> list[str]:
+    if test_set.omnibus is None:
         return []
-    sure = found.omnibus.friedman_p <= 1 - level
-    friedman, f = p_equation(found.omnibus.friedman_p), p_equation(found.omnibus.f_p)
-    tested = found.omnibus.systems
+    sure = test_set.omnibus.friedman_p <= 1 - level
+    friedman, f = p_equation(test_set.omnibus.friedman_p), p_equation(test_set.omnibus.f_p)
+    tested = test_set.omnibus.systems
     which = "the systems"
-    if left_out := [row.system for row in found.rows if row.system not in tested]:
-        which = f"{len(tested)} systems with {found.omnibus.num_seeds} seeds in common, all but {shortlist(left_out)},"
+    if left_out := [row.system for row in test_set.rows if row.system not in tested]:
+        which = (
+            f"{len(tested)} systems with {test_set.omnibus.num_seeds} seeds in common, all but {shortlist(left_out)},"
+        )
     return [
         f"Over seeds, on this test set, {which} {'differ' if sure else 'are not shown to differ'} "
         f"(Friedman {friedman}; F, if their variances are equal, {f})."
     ]
 
 
-def _seeds_needed(found: SetComparison, best: Row) -> list[str]:
-    if found.power is None or found.power.nearest is None:
+def _seeds_needed(test_set: SetComparison, best: Row) -> list[str]:
+    if test_set.power is None or test_set.power.nearest is None:
         return []
-    (nearest,) = (row.to_best for row in found.rows if row.system == found.power.nearest)
+    (nearest,) = (row.to_best for row in test_set.rows if row.system == test_set.power.nearest)
     if nearest is None or abs(nearest.mean) < 1e-9:
         return []  # no number of seeds would find a difference of 0, up to the rounding of means
-    needed = found.power.seeds_needed
+    needed = test_set.power.seeds_needed
     seeds = "More than 100 seeds, or a larger test set," if needed is None else f"About {needed} seeds each"
     return [
-        f"{seeds} would be needed to distinguish {best.system} from {found.power.nearest}, if the true difference is "
-        "as large as the measured one."
+        f"{seeds} would be needed to distinguish {best.system} from {test_set.power.nearest}, if the true difference "
+        "is as large as the measured one."
     ]
 
 

@@ -71,7 +71,7 @@ def json_text(comparison: Comparison) -> str:
         {
             "folder": str(run.folder),
             "system": run.system,
-            "seed": run.seed,
+            "seed": run.seed if comparison.has_seeds else None,
             "lr": run.lr,
             "wer": {name: errors.wer for name, errors in run.sets.items()},
             "learned": {name: errors.has_learned for name, errors in run.sets.items()},

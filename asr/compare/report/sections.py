@@ -42,58 +42,58 @@ class SetSection:
 def set_sections(comparison: Comparison) -> list[SetSection]:
     """Return a section per test set."""
     sections = []
-    for found in comparison.sets:
-        speakers = "unknown speakers" if found.num_speakers is None else count(found.num_speakers, "speaker")
+    for test_set in comparison.sets:
+        speakers = "unknown speakers" if test_set.num_speakers is None else count(test_set.num_speakers, "speaker")
         tables = [
-            _wer_table(found, comparison.level),
-            reliability_table(found),
-            *_difference_tables(found, comparison.level),
-            _weights_table(comparison, found),
-            *(_part_table(column, parts, comparison.level) for column, parts in found.subsets.items()),
+            _wer_table(test_set, comparison.level),
+            reliability_table(test_set),
+            *_difference_tables(test_set, comparison.level),
+            _weights_table(comparison, test_set),
+            *(_part_table(column, parts, comparison.level) for column, parts in test_set.subsets.items()),
         ]
         sections.append(
             SetSection(
-                found.name,
-                f"{count(found.num_utterances, 'utterance')}, {speakers}",
-                headline(found, comparison.level),
+                test_set.name,
+                f"{count(test_set.num_utterances, 'utterance')}, {speakers}",
+                headline(test_set, comparison.level),
                 [table for table in tables if table.rows],
             )
         )
     return sections
 
 
-def _wer_table(found: SetComparison, level: float) -> Table:
-    best, others = best_of(found).system, dict[str, str]()
+def _wer_table(test_set: SetComparison, level: float) -> Table:
+    best, others = best_of(test_set).system, dict[str, str]()
     # the tables of differences repeat the verdicts
-    if len(found.rows) > 1:
+    if len(test_set.rows) > 1:
         others["lowest"] = best
-        if found.baseline not in (None, best):
-            others["baseline"] = str(found.baseline)
-    any_left_out = any(row.leaves_out_results for row in found.rows)
+        if test_set.baseline not in (None, best):
+            others["baseline"] = str(test_set.baseline)
+    any_left_out = any(row.leaves_out_results for row in test_set.rows)
     rows = []
-    for row in found.rows:
+    for row in test_set.rows:
         against = {"lowest": row.to_best, "baseline": row.to_baseline}
-        verdicts = [_verdict(found, against[role], role * (row.system == other)) for role, other in others.items()]
+        verdicts = [_verdict(test_set, against[role], role * (row.system == other)) for role, other in others.items()]
         around = Cell(interval(row.low, row.high), row.scope)
         of_all = [Cell(percent(row.wer_mean_of_all))] if any_left_out else []
-        used = Cell(used_runs(row) or (str(len(row.seeds)) if found.has_seeds else UNKNOWN))
+        used = Cell(used_runs(row) or (str(len(row.seeds)) if test_set.has_seeds else UNKNOWN))
         rows.append([Cell(row.system), *verdicts, mean_cell(row.wer_mean, row.wer_sd), *of_all, around, used])
     columns = [
         SYSTEM,
         # on a phone two verdicts and the rate fit beside the names
         *(Column(f"vs. {role}", is_text=True, in_terminal=False) for role in others),
-        Column(f"{found.rate_name} %"),
-        *([Column(f"{found.rate_name} % of all runs")] if any_left_out else []),
+        Column(f"{test_set.rate_name} %"),
+        *([Column(f"{test_set.rate_name} % of all runs")] if any_left_out else []),
         *(Column(f"{100 * level:g} % interval"), Column("seeds")),
     ]
-    notes = [f"Each interval is for its system alone; that of {best} {chosen}." for chosen in chosen_best(found)]
-    return Table(f"{found.unit.capitalize()} error rates", columns, rows, notes)
+    notes = [f"Each interval is for its system alone; that of {best} {chosen}." for chosen in chosen_best(test_set)]
+    return Table(f"{test_set.unit.capitalize()} error rates", columns, rows, notes)
 
 
-def reliability_table(found: SetComparison) -> Table:
+def reliability_table(test_set: SetComparison) -> Table:
     """Return how many runs learned; without rows if all did."""
-    means = {row.system: (row.wer_mean, row.wer_mean_of_all) for row in found.rows}
-    counts = {row.system: row.reliability for row in found.rows} | dict(found.gone)
+    means = {row.system: (row.wer_mean, row.wer_mean_of_all) for row in test_set.rows}
+    counts = {row.system: row.reliability for row in test_set.rows} | dict(test_set.gone)
     rows = [
         [
             Cell(name),
@@ -104,44 +104,44 @@ def reliability_table(found: SetComparison) -> Table:
         for name, one in counts.items()
     ]
     are_all = all(one.num_learned == one.num_runs for one in counts.values())
-    rate = found.rate_name
+    rate = test_set.rate_name
     columns = [SYSTEM, *map(Column, ("learned", "p (Holm)", f"{rate} % of those", f"{rate} % of all runs"))]
     note = (
-        f"{what_learned_means(found)} A run that failed has not learned, and has no {rate}. p: Fisher's exact test "
+        f"{what_learned_means(test_set)} A run that failed has not learned, and has no {rate}. p: Fisher's exact test "
         "against the system with the largest share of runs that learned, corrected for all pairs."
     )
     return Table("Runs that learned", columns, [] if are_all else rows, [note])
 
 
-def _verdict(found: SetComparison, difference: Difference | None, own: str = "") -> Cell:
+def _verdict(test_set: SetComparison, difference: Difference | None, own: str = "") -> Cell:
     if difference is None:
         return Cell(own or "no seed in common")
-    unsure = found.num_speakers is None and difference.verdict in ("better", "worse")
+    unsure = test_set.num_speakers is None and difference.verdict in ("better", "worse")
     return verdict_cell(difference.verdict, "speakers unknown" if unsure else "")
 
 
-def _difference_tables(found: SetComparison, level: float) -> list[Table]:
+def _difference_tables(test_set: SetComparison, level: float) -> list[Table]:
     """Return differences from the lowest, the baseline unless it is the same, and other significant ones."""
-    best = best_of(found).system
-    role = "lowest and baseline" if best == found.baseline else "lowest"
-    to_best = {row.system: row.to_best for row in found.rows}
-    tables = [_differences(f"Difference from {best} ({role})", found, level, to_best)]
-    if found.baseline not in (None, best):
-        to_baseline = {row.system: row.to_baseline for row in found.rows}
-        tables.append(_differences(f"Difference from {found.baseline} (baseline)", found, level, to_baseline))
-    significant, others = other_pairs(found.pairs, {best, found.baseline})
+    best = best_of(test_set).system
+    role = "lowest and baseline" if best == test_set.baseline else "lowest"
+    to_best = {row.system: row.to_best for row in test_set.rows}
+    tables = [_differences(f"Difference from {best} ({role})", test_set, level, to_best)]
+    if test_set.baseline not in (None, best):
+        to_baseline = {row.system: row.to_baseline for row in test_set.rows}
+        tables.append(_differences(f"Difference from {test_set.baseline} (baseline)", test_set, level, to_baseline))
+    significant, others = other_pairs(test_set.pairs, {best, test_set.baseline})
     between = {f"{one.system} minus {one.other}": one for one in significant}
     note = f"Pairs without the lowest and the baseline; {len(others)} more cannot be distinguished."
-    return [*tables, _differences("Other pairs that differ significantly", found, level, between, note)]
+    return [*tables, _differences("Other pairs that differ significantly", test_set, level, between, note)]
 
 
 def _differences(
-    title: str, found: SetComparison, level: float, differences: Mapping[str, Difference | None], note: str = ""
+    title: str, test_set: SetComparison, level: float, differences: Mapping[str, Difference | None], note: str = ""
 ) -> Table:
     with_matched = any(one is not None and one.matched_pairs_p is not None for one in differences.values())
     columns = (  # on a phone the first three fit beside the names
         *(SYSTEM, Column("verdict", is_text=True), Column(f"points [{100 * level:g} %]"), Column("p (adjusted)")),
-        *(Column(f"P(lower {found.rate_name})"), Column("seeds")),
+        *(Column(f"P(lower {test_set.rate_name})"), Column("seeds")),
         *([Column("p (matched pairs)")] if with_matched else []),
     )
     rows = []
@@ -149,35 +149,35 @@ def _differences(
         if one is not None:
             probability = one.probability_of_improvement
             cells = (
-                _verdict(found, one),
+                _verdict(test_set, one),
                 interval_cell(one.mean, one.low, one.high, points),
                 Cell(p_value(one.p_adjusted)),
                 Cell(UNKNOWN if probability is None else f"{probability:.2f}"),
-                Cell(str(one.num_seeds) if found.has_seeds else UNKNOWN),
+                Cell(str(one.num_seeds) if test_set.has_seeds else UNKNOWN),
                 *([Cell(p_value(one.matched_pairs_p))] if with_matched else []),
             )
             rows.append([Cell(system), *cells])
-    notes = [note] if note else [what_is_found(found.power)] if found.power and can_find(found) else []
+    notes = [note] if note else [what_is_found(test_set.power)] if test_set.power and can_find(test_set) else []
     return Table(title, columns, rows, notes)
 
 
-def _weights_table(comparison: Comparison, found: SetComparison) -> Table:
+def _weights_table(comparison: Comparison, test_set: SetComparison) -> Table:
     """Return the WERs of the seeds by kind of weights; without rows if there is only one kind."""
     wers: dict[str, dict[str, list[float]]] = defaultdict(dict)
-    for row in found.rows:
+    for row in test_set.rows:
         runs = [run.wers_by_weights for run in comparison.runs_of(row.system) if run.seed in row.seeds]
         for kind in runs[0]:
-            if all(found.name in run.get(kind, {}) for run in runs):
-                wers[kind][row.system] = [run[kind][found.name] for run in runs]
+            if all(test_set.name in run.get(kind, {}) for run in runs):
+                wers[kind][row.system] = [run[kind][test_set.name] for run in runs]
     rows = []
-    for row in found.rows if len(wers) > 1 else ():
+    for row in test_set.rows if len(wers) > 1 else ():
         given = [own.get(row.system, []) for own in wers.values()]
         cells = (
             mean_cell(statistics.mean(own) if own else None, statistics.stdev(own) if len(own) > 1 else None)
             for own in given
         )
         rows.append([Cell(row.system), *cells])
-    columns = [SYSTEM, *(Column(f"{kind} {found.rate_name} %") for kind in wers)]
+    columns = [SYSTEM, *(Column(f"{kind} {test_set.rate_name} %") for kind in wers)]
     note = (
         "Means over seeds ± sd. Best: the checkpoint that was best on dev. Last: the newest. Average: the mean of the "
         "weights over about the last third of training."
@@ -205,11 +205,11 @@ def _part_table(column: str, parts: Sequence[SetComparison], level: float) -> Ta
 
 def run_table(comparison: Comparison) -> Table:
     """Return every run with its folder, by system and seed."""
-    sets = [found.name for found in comparison.sets]
+    sets = [test_set.name for test_set in comparison.sets]
     rows = [
         [
             Cell(run.system),
-            Cell(str(run.seed)),
+            Cell(str(run.seed) if comparison.has_seeds else UNKNOWN),
             Cell(number(run.lr)),
             *(_run_cell(run, tested) for tested in sets),
             Cell(str(run.folder)),
@@ -222,13 +222,13 @@ def run_table(comparison: Comparison) -> Table:
 
 
 def _run_cell(run: Run, test_set: str) -> Cell:
-    found = run.sets.get(test_set)
-    return Cell(UNKNOWN) if found is None else Cell(percent(found.wer), "" if found.has_learned else "not learned")
+    errors = run.sets.get(test_set)
+    return Cell(UNKNOWN) if errors is None else Cell(percent(errors.wer), "" if errors.has_learned else "not learned")
 
 
 def what_verdicts_are_about(comparison: Comparison) -> str:
     """Return whether verdicts are about settings, or about the way in which they were tuned."""
-    if not all(found.has_seeds for found in comparison.sets):
+    if not comparison.has_seeds:
         return (
             "These are single runs: another training of the same system, with another seed, may have another error "
             "rate, and change the order of the systems."

@@ -104,33 +104,33 @@ def _progress_table(equal: EqualTime, level: float, rate_name: str) -> Table:
 
 
 def _contrast_columns(
-    found: TimesToTarget | EqualTime, name: str, level: float
+    times: TimesToTarget | EqualTime, name: str, level: float
 ) -> tuple[Sequence[Column], Sequence[Column]]:
     """Return the columns of a verdict and of its numbers; none if there is nothing to compare."""
-    if len(found.rows) == 1:
+    if len(times.rows) == 1:
         return (), ()
     # at equal time there are more numbers, and the verdict says whether p is small
-    p = Column("p (adjusted)", in_terminal=isinstance(found, TimesToTarget))
+    p = Column("p (adjusted)", in_terminal=isinstance(times, TimesToTarget))
     return [Column("verdict", is_text=True)], [Column(f"{name} [{100 * level:g} %]"), p]
 
 
 def _contrast_cells(
-    found: TimesToTarget | EqualTime, system: str, one: SeedContrast | None, shown: Callable[[float], str]
+    times: TimesToTarget | EqualTime, system: str, one: SeedContrast | None, shown: Callable[[float], str]
 ) -> tuple[Sequence[Cell], Sequence[Cell]]:
     """Return the cells of ``_contrast_columns``."""
-    if len(found.rows) == 1:
+    if len(times.rows) == 1:
         return (), ()
     if one is None:
-        return [Cell("reference" if system == found.reference else "not compared")], [Cell(UNKNOWN), Cell(UNKNOWN)]
+        return [Cell("reference" if system == times.reference else "not compared")], [Cell(UNKNOWN), Cell(UNKNOWN)]
     numbers = interval_cell(one.value, one.low, one.high, shown), Cell(p_value(one.p_adjusted))
     return [verdict_cell(one.verdict)], numbers
 
 
-def _about_contrasts(found: TimesToTarget | EqualTime, what: str, level: float) -> list[str]:
-    if len(found.rows) == 1:
+def _about_contrasts(times: TimesToTarget | EqualTime, what: str, level: float) -> list[str]:
+    if len(times.rows) == 1:
         return []
     return [
-        f"{what} {found.reference}. Intervals cover other seeds on the same development sets, and hold for all "
+        f"{what} {times.reference}. Intervals cover other seeds on the same development sets, and hold for all "
         f"tested pairs together with {100 * level:g} %.",
-        *other_pairs_sentence(found.pairs, {found.reference}, has_table=False),
+        *other_pairs_sentence(times.pairs, {times.reference}, has_table=False),
     ]

@@ -62,15 +62,15 @@ class Errors:
     note: str
 
 
-def errors_of(comparison: Comparison, found: SetComparison) -> Errors | None:
+def errors_of(comparison: Comparison, test_set: SetComparison) -> Errors | None:
     """Return the errors on a test set, of the first run of each system; None if texts are unknown."""
-    runs = [min(comparison.runs_of(row.system), key=lambda run: run.seed) for row in found.rows]
-    if any(found.name not in run.sets or run.sets[found.name].texts is None for run in runs):
+    runs = [min(comparison.runs_of(row.system), key=lambda run: run.seed) for row in test_set.rows]
+    if any(test_set.name not in run.sets or run.sets[test_set.name].texts is None for run in runs):
         return None
-    texts = {run.system: own for run in runs if (own := run.sets[found.name].texts)}
-    counts = np.array([run.sets[found.name].errors for run in runs])
+    texts = {run.system: own for run in runs if (own := run.sets[test_set.name].texts)}
+    counts = np.array([run.sets[test_set.name].errors for run in runs])
     places = _chosen(counts)
-    sets = runs[0].sets[found.name]
+    sets = runs[0].sets[test_set.name]
     examples = [
         Example(
             sets.ids[place],
@@ -81,9 +81,9 @@ def errors_of(comparison: Comparison, found: SetComparison) -> Errors | None:
         for place in places
     ]
     num_wrong = int((counts.sum(0) > 0).sum())
-    seeds = f", each with seed {runs[0].seed}" if found.has_seeds else ""
+    seeds = f", each with seed {runs[0].seed}" if test_set.has_seeds else ""
     note = f"Shown: {len(places)} of {count(num_wrong, 'utterance')} with errors of any system{seeds}."
-    return Errors([*texts], [_speaker_table(found, runs), _substitutions(texts)], examples, note)
+    return Errors([*texts], [_speaker_table(test_set, runs), _substitutions(texts)], examples, note)
 
 
 def _chosen(counts: np.ndarray) -> list[int]:
@@ -128,12 +128,12 @@ def aligned(texts: Mapping[str, Texts], place: int) -> list[tuple[str, list[Mark
     return lines
 
 
-def _speaker_table(found: SetComparison, runs: Sequence[Run]) -> Table:
+def _speaker_table(test_set: SetComparison, runs: Sequence[Run]) -> Table:
     """Return the rate of each speaker, most words first; without rows if speakers are unknown."""
     words: Counter[str] = Counter()
     errors: dict[str, Counter[str]] = {run.system: Counter() for run in runs}
     for run in runs:
-        own = run.sets[found.name]
+        own = run.sets[test_set.name]
         for speaker, num, wrong in zip(own.speakers, own.words, own.errors, strict=True):
             if speaker is not None:
                 words[speaker] += num if run is runs[0] else 0
@@ -146,11 +146,11 @@ def _speaker_table(found: SetComparison, runs: Sequence[Run]) -> Table:
         ]
         for speaker, num in words.most_common(MAX_SPEAKERS)
     ]
-    names = (f"{system} {found.rate_name} %" for system in errors)
-    columns = [Column("speaker", is_text=True), Column(f"{found.unit}s"), *map(Column, names)]
+    names = (f"{system} {test_set.rate_name} %" for system in errors)
+    columns = [Column("speaker", is_text=True), Column(f"{test_set.unit}s"), *map(Column, names)]
     more = len(words) - len(rows)
     return Table(
-        "By speaker", columns, rows, [f"{count(more, 'more speaker')} with fewer {found.unit}s."] if more else []
+        "By speaker", columns, rows, [f"{count(more, 'more speaker')} with fewer {test_set.unit}s."] if more else []
     )
 
 

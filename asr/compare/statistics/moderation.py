@@ -92,7 +92,7 @@ def moderated(estimates: Sequence[Estimate], pooled: PooledVariance) -> list[Est
         estimates: of the differences of pairs of systems that ``pooled`` knows; each may have seeds beyond those.
         pooled: of the seeds that all of them have in common.
     """
-    found = []
+    moderated_estimates = []
     for one in estimates:
         own = one.num_seeds - 1
         total = pooled.prior + own
@@ -101,8 +101,8 @@ def moderated(estimates: Sequence[Estimate], pooled: PooledVariance) -> list[Est
         variance = np.maximum(mixed, alone) / one.num_seeds
         excess = np.maximum(alone / np.maximum(pooled.value, SMALLEST), 1)
         freedom = own + pooled.prior / excess**2
-        found.append(replace(one, seed_variance=variance, seed_freedom=freedom))
-    return found
+        moderated_estimates.append(replace(one, seed_variance=variance, seed_freedom=freedom))
+    return moderated_estimates
 
 
 def _prior_freedom(squares: Array, freedom: int) -> Array:

@@ -60,8 +60,8 @@ class PairTests:
         # one seed says nothing about other seeds: no test
         several = [
             pair
-            for pair, found in self.estimates.items()
-            if (found.num_seeds > 1 or not has_seeds) and not self.unlearned & {*pair}
+            for pair, estimate in self.estimates.items()
+            if (estimate.num_seeds > 1 or not has_seeds) and not self.unlearned & {*pair}
         ]
         systems, seeds = largest_block({name: own for name, own in values.items() if name not in self.unlearned})
         self.block = {name: np.array([values[name][seed] for seed in seeds]) for name in systems}
@@ -77,7 +77,7 @@ class PairTests:
 
     def pairs(self) -> list[SeedContrast]:
         """Return all pairs that are compared, each once, the better system first; the largest difference first."""
-        pairs = (pair if found.mean <= 0 else pair[::-1] for pair, found in self.estimates.items())
+        pairs = (pair if estimate.mean <= 0 else pair[::-1] for pair, estimate in self.estimates.items())
         return sorted((one for pair in pairs if (one := self.contrast(*pair))), key=lambda one: one.value)
 
     def contrast(self, system: str, other: str) -> SeedContrast | None:
@@ -86,13 +86,13 @@ class PairTests:
         pair = (other, system) if reverse else (system, other)
         if pair not in self.estimates:
             return None
-        found, place = self.estimates[pair], self.tested.get(pair)
-        mean, half = float(found.mean), float(found.half_width(self.alpha))
+        estimate, place = self.estimates[pair], self.tested.get(pair)
+        mean, half = float(estimate.mean), float(estimate.half_width(self.alpha))
         low, high, adjusted = mean - half, mean + half, None
         verdict: Verdict = "one seed: not compared"
         if self.unlearned & {*pair}:
             verdict, low, high = "none learned: not compared", -np.inf, np.inf
-        elif place is None and (found.num_seeds > 1 or not self.has_seeds):
+        elif place is None and (estimate.num_seeds > 1 or not self.has_seeds):
             verdict, low, high = "not tested", -np.inf, np.inf
         if self.together is not None and place is not None:
             fields = self.together.low, self.together.high, self.together.adjusted
@@ -102,7 +102,7 @@ class PairTests:
         if reverse:
             # 0 - x, because -x would print the difference of equal systems as -0.00
             mean, low, high = 0 - mean, 0 - high, 0 - low
-        return SeedContrast(system, other, found.num_seeds, mean, low, high, adjusted, verdict)
+        return SeedContrast(system, other, estimate.num_seeds, mean, low, high, adjusted, verdict)
 
 
 class SeedDifferences(PairTests):
@@ -169,25 +169,25 @@ class SetDifferences(PairTests):
 
     def differences(self) -> list[Difference]:
         """Return ``pairs`` with what is known of their WERs."""
-        return [found for one in self.pairs() if (found := self.difference(one.system, one.other))]
+        return [difference for one in self.pairs() if (difference := self.difference(one.system, one.other))]
 
     def difference(self, system: str, other: str) -> Difference | None:
         """Return the difference of two systems; None if they have no seed in common."""
-        found = self.contrast(system, other)
-        if found is None:
+        contrast = self.contrast(system, other)
+        if contrast is None:
             return None
         place = self.tested.get((system, other), self.tested.get((other, system)))
         return Difference(
             system=system,
             other=other,
-            num_seeds=found.num_seeds,
-            mean=found.value,
-            low=found.low,
-            high=found.high,
-            probability_of_improvement=self._probability(system, other) if found.num_seeds > 1 else None,
+            num_seeds=contrast.num_seeds,
+            mean=contrast.value,
+            low=contrast.low,
+            high=contrast.high,
+            probability_of_improvement=self._probability(system, other) if contrast.num_seeds > 1 else None,
             p_value=None if self.together is None or place is None else float(self.together.p_values[place]),
-            p_adjusted=found.p_adjusted,
-            verdict=found.verdict,
+            p_adjusted=contrast.p_adjusted,
+            verdict=contrast.verdict,
         )
 
     def power(self, best: str) -> Power | None:

@@ -64,8 +64,8 @@ class Design:
         (estimated,) = moderated([alone], pooled_variance(wers))
         sd = np.sqrt(self.seed_variance / self.num_seeds + self.test_variance)
         needed = estimated.half_width(self.alpha) + sd * rng.normal(size=draws)
-        found = float(np.quantile(needed, FOUND, method="higher"))
-        return found if found <= 1 else np.inf
+        smallest = float(np.quantile(needed, FOUND, method="higher"))
+        return smallest if smallest <= 1 else np.inf
 
     def seeds_to_find(self, difference: float, more_than: int) -> int | None:
         """Return how many seeds, more than there are, find a true difference; None if more than 100."""

@@ -56,14 +56,16 @@ def times_to_target(
     if curves is None:
         return None
     budget = _common_end(curves, axis)
-    found: dict[str, dict[int, float]] = defaultdict(dict)
+    first_times: dict[str, dict[int, float]] = defaultdict(dict)
     for run, curve in curves:
-        found[run.system][run.seed] = curve.first_time(target)
+        first_times[run.system][run.seed] = curve.first_time(target)
     for system, seed in unfinished:
-        if system in found:
-            found[system].setdefault(seed, math.inf)
-    num_reached = {name: sum(time <= budget for time in times.values()) for name, times in found.items()}
-    logs = {name: {seed: math.log(min(time, budget)) for seed, time in times.items()} for name, times in found.items()}
+        if system in first_times:
+            first_times[system].setdefault(seed, math.inf)
+    num_reached = {name: sum(time <= budget for time in times.values()) for name, times in first_times.items()}
+    logs = {
+        name: {seed: math.log(min(time, budget)) for seed, time in times.items()} for name, times in first_times.items()
+    }
     never = [name for name, num in num_reached.items() if not num]
     # a tick of the axis: one update, or what one takes
     resolution = 1 / _common_end(curves, "updates")
@@ -140,15 +142,15 @@ def equal_time(
 
 def _has_learned(run: Run, curve: DevCurve) -> bool:
     """Return whether hypotheses of any test set depend on the audio; if no set tells, whether the WER fell."""
-    tested = [found.depends_on_audio for found in run.sets.values() if found.depends_on_audio is not None]
+    tested = [errors.depends_on_audio for errors in run.sets.values() if errors.depends_on_audio is not None]
     return any(tested) if tested else bool(curve.wers.min() < 1)
 
 
 def _curves(runs: Sequence[Run], axis: Axis, metric: str = DEV_WER) -> list[tuple[Run, DevCurve]] | None:
     """Return the runs that were validated, with their curves; None if there are none, or one lacks times."""
     validated = [run for run in runs if metric in run.curves]
-    found = [(run, curve) for run in validated if (curve := dev_curve(run, axis, metric)) is not None]
-    return found if found and len(found) == len(validated) else None
+    curves = [(run, curve) for run in validated if (curve := dev_curve(run, axis, metric)) is not None]
+    return curves if curves and len(curves) == len(validated) else None
 
 
 def _common_end(curves: Sequence[tuple[Run, DevCurve]], axis: Axis) -> float:
@@ -176,10 +178,10 @@ def _compared(
     return ranked, reference, SeedDifferences(values, level, resolution, unknown, only_with, unlearned)
 
 
-def _ratio(found: SeedContrast) -> SeedContrast:
+def _ratio(contrast: SeedContrast) -> SeedContrast:
     """Return a difference of logarithms as a ratio."""
-    value, low, high = (float(np.exp(end)) for end in (found.value, found.low, found.high))
-    return replace(found, value=value, low=low, high=high)
+    value, low, high = (float(np.exp(end)) for end in (contrast.value, contrast.low, contrast.high))
+    return replace(contrast, value=value, low=low, high=high)
 
 
 def _sd(values: Sequence[float]) -> float | None:

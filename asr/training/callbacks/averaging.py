@@ -40,8 +40,9 @@ class WeightAveraging(pl.Callback):
         """Start new averages, or restore those of the checkpoint."""
         # here, not in on_load_checkpoint: only now are the weights on their device
         assert isinstance(pl_module, TrainingModule)
-        # shared parameters under each of their names; buffers are not averaged
-        self.weights = dict(pl_module.recognizer.named_parameters(remove_duplicate=False))
+        # shared parameters under each of their names; buffers, and what checkpoints leave out, are not averaged
+        named, unsaved = pl_module.recognizer.named_parameters(remove_duplicate=False), pl_module.recognizer.unsaved
+        self.weights = {name: parameter for name, parameter in named if name not in unsaved}
         if self.restored is not None:
             device = next(iter(self.weights.values())).device
             self.averages, self.restored = RunningAverages.from_state(self.restored, device), None

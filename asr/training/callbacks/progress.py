@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from asr.console import LINE_EVERY_S, console
 from asr.models import devices
-from asr.nested import at
+from asr.plain_data import at
 from asr.training.module import TrainingModule
 from asr.training.processes import gather
 from asr.training.supports_found_inf import members_of

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from asr.evaluation.metrics_csv import read_metrics
-from asr.nested import at
+from asr.plain_data import at
 from asr.training.module import TrainingModule
 
 RATE = "train/lr"
@@ -40,10 +40,15 @@ def run_facts(
     sizes = [f"{name} {_length(of['hours'])}, {of['num_utterances']:,} utterances" for name, of in splits.items()]
     batch_s = at(config, "data", "batch", "max_duration_s")
     versions = {"Python": provenance["python"], **provenance["versions"]}
+    origin = getattr(parts.encoder, "origin", None)
+    pretrained = (
+        {"pretrained": f"{origin['model']} {origin['revision']}, licence {origin['license']}"} if origin else {}
+    )
     return {
         "recipe": recipe,
         "corpus": f"{config['data']['corpus']}: {'; '.join(sizes)}",
         "encoder": _part(parts.encoder),
+        **pretrained,
         "head": _part(parts.head),
         "parameters": f"{sum(p.numel() for p in parts.parameters()):,}",
         "optimizer": _choice(config["optimizer"]),

@@ -3,8 +3,8 @@
     python tests/compare/inputs/make_files.py FOLDER
 
 FOLDER has checkouts named icefall, wenet, speechbrain, whisper, open_asr_leaderboard and NeMo, of which the last may be
-only nemo/collections/asr/parts/utils/transcribe_utils.py. Needs kaldialign, meeteval, simplejson and torch. What each
-toolkit counts itself is in ``files/own_numbers.json``, by file: errors and words.
+only transcribe_utils.py and metrics/wer.py. Needs editdistance, kaldialign, meeteval, simplejson and torch. What each
+toolkit counts itself is in ``files/own_numbers.json``, by toolkit: errors and words.
 """
 
 from __future__ import annotations
@@ -79,10 +79,11 @@ def icefall(checkout: Path) -> tuple[int, int]:
     return inserted + deleted + substituted, words
 
 
-def nemo(checkout: Path) -> None:
-    def hypothesis(): ...
+def nemo(checkout: Path) -> tuple[int, int]:
+    import editdistance
 
-    source = checkout / "nemo" / "collections" / "asr" / "parts" / "utils" / "transcribe_utils.py"
+    folder = checkout / "nemo" / "collections" / "asr"
+    source = folder / "parts" / "utils" / "transcribe_utils.py"
     utils = types.SimpleNamespace(Hypothesis=type("Hypothesis", (), {}))
     own = functions(source, "write_transcription", rnnt_utils=utils, Path=Path, json=json, logging=logging)
     manifest = FILES / "manifest.json"
@@ -102,16 +103,48 @@ def nemo(checkout: Path) -> None:
         own.write_transcription(texts, config, "model")
         manifest.write_text((FILES / "nemo.json").read_text())
     manifest.unlink()
+    metric = functions(folder / "metrics" / "wer.py", "word_error_rate", editdistance=editdistance).word_error_rate
+    num_words = sum(len(row[2].split()) for row in SAID)
+    return round(num_words * metric([row[3] for row in SAID], [row[2] for row in SAID])), num_words
 
 
-def leaderboard(checkout: Path) -> None:
-    own = functions(checkout / "normalizer" / "eval_utils.py", "write_manifest", os=os, json=json)
+def leaderboard(checkout: Path) -> tuple[int, int]:
+    sys.path.insert(0, str(checkout))
+    import normalizer
+    from normalizer import eval_utils as own
+
+    # without its libraries of data sets
+    normalizer.data_utils = types.SimpleNamespace(normalizer=normalizer.EnglishTextNormalizer())
+    sys.modules["normalizer.data_utils"] = normalizer.data_utils
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         texts = [row[2] for row in SAID], [row[3] for row in SAID]
         path = own.write_manifest(
             *texts, "nvidia/canary", "hf-audio/esb", "ami", "test", audio_length=[2.5] * len(SAID)
         )
         (FILES / "leaderboard.jsonl").write_bytes(Path(path).read_bytes())
+        halves = [
+            (row[2], " ".join(words), row[0], place)
+            for row in SAID
+            for place, words in enumerate((row[3].split()[:2], row[3].split()[2:]))
+        ]
+        said, recognized, ids, places = zip(*reversed(halves), strict=True)
+        chunked = own.write_manifest(
+            said,
+            recognized,
+            "nvidia/canary",
+            "hf-audio/esb",
+            "ami",
+            "chunked",
+            audio_length=[1.25] * len(said),
+            extra_fields={"parent_id": ids, "chunk_index": places},
+        )
+        (FILES / "leaderboard_chunks.jsonl").write_bytes(Path(chunked).read_bytes())
+        with contextlib.redirect_stdout(io.StringIO()):
+            _, scores = own.score_results("results")
+    of_chunks, score = (scores[key] for key in sorted(scores))
+    assert of_chunks == score
+    errors = score["ins"] + score["del"] + score["sub"]
+    return errors, round(100 * errors / score["wer"])
 
 
 def wenet(checkout: Path) -> tuple[int, int]:
@@ -196,9 +229,9 @@ def main(folder: Path) -> None:
         "icefall": icefall(folder / "icefall"),
         "wenet": wenet(folder / "wenet"),
         "speechbrain": speechbrain(folder / "speechbrain"),
+        "nemo": nemo(folder / "NeMo"),
+        "leaderboard": leaderboard(folder / "open_asr_leaderboard"),
     }
-    nemo(folder / "NeMo")
-    leaderboard(folder / "open_asr_leaderboard")
     whisper(folder / "whisper")
     meeteval()
     kaldi_and_trn()

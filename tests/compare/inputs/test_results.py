@@ -16,6 +16,7 @@ import pytest
 from asr.compare.inputs.results import FORMATS, read_results, recognize
 from asr.compare.inputs.rows import Row
 from asr.compare.inputs.runs_of_rows import occurring, runs_of_rows
+from asr.evaluation.normalization import Normalization
 from tests.compare.inputs.make_files import FILES, SAID
 
 ROOT = Path(__file__).parents[3]
@@ -25,17 +26,20 @@ CASES = {
     "table.tsv": ("table", False, None),
     "recogs-test-greedy_search.txt": ("icefall", False, "icefall"),
     "recogs-test-timed.txt": ("icefall", False, "icefall"),
-    "leaderboard.jsonl": ("nemo", False, None),
+    "nemo.json": ("nemo", False, "nemo"),
+    "leaderboard.jsonl": ("nemo", False, "leaderboard"),
+    "leaderboard_chunks.jsonl": ("nemo", False, "leaderboard"),
     "wenet.txt": ("wenet", False, "wenet"),
     "wenet_v2.txt": ("wenet", False, "wenet"),
     "wer_speechbrain.txt": ("speechbrain", False, "speechbrain"),
     "hyp.trn": ("trn", False, "sclite"),
     "hyp.scp": ("kaldi", False, None),
     "whisper/*.json": ("whisper", True, None),
-    "meeteval.stm": ("meeteval", True, None),
-    "meeteval.ctm": ("meeteval", True, None),
-    "seglst.json": ("meeteval", True, None),
+    "meeteval.stm": ("meeteval", True, "meeteval"),
+    "meeteval.ctm": ("meeteval", True, "meeteval"),
+    "seglst.json": ("meeteval", True, "meeteval"),
 }
+NORMALIZE = {"leaderboard": "english"}  # the only one of these scorers that changes the texts
 
 
 def sclite() -> str | None:
@@ -47,6 +51,16 @@ def sclite_numbers() -> tuple[int, int]:
     report = subprocess.run([sclite(), *words], check=True, capture_output=True, text=True).stdout
     _, num, _, *errors = map(int, re.findall(r"\d+", re.search(r"\| *Sum *\|(.*)", report)[1]))
     return sum(errors[:3]), num
+
+
+def meeteval_numbers(name: str) -> tuple[int, int]:
+    meeteval = pytest.importorskip("meeteval")
+    # CTM has no speakers
+    recognized = meeteval.io.load(FILES / name).to_seglst().map(lambda segment: {"speaker": "", **segment})
+    ids = {segment["session_id"] for segment in recognized}
+    said = [{"session_id": id, "speaker": speaker, "words": text} for id, speaker, text, _ in SAID if id in ids]
+    found = meeteval.wer.combine_error_rates(meeteval.wer.orcwer(meeteval.io.SegLST(said), recognized))
+    return found.errors, found.length
 
 
 @pytest.fixture(autouse=True)
@@ -66,36 +80,42 @@ def test_a_file_agrees_with_jiwer_and_with_its_toolkit(name, table):
     if own == "sclite" and sclite() is None:
         pytest.skip("sclite is not installed: apt-get install sctk")
     rows, numbers = scored(name, table)
-    assert numbers == by_jiwer(rows)
+    assert numbers == by_jiwer(rows, NORMALIZE.get(own, "none"))
     expected = {row[0]: (row[2].split(), row[3].split()) for row in SAID}
     for row in rows:
         if format not in ("nemo", "meeteval"):
             assert (row.reference.split(), row.hypothesis.split()) == expected[row.id]
     if own is not None:
-        errors, words = sclite_numbers() if own == "sclite" else OWN[own]
+        theirs = {"sclite": sclite_numbers, "meeteval": lambda: meeteval_numbers(name)}
+        errors, words = theirs.get(own, lambda: OWN[own])()
         assert numbers == f"{errors} / {words}"
 
 
 def scored(name: str, table: Path) -> tuple[list[Row], str]:
     """Return the rows of a file, and its errors / words as werdict counts them."""
-    format, needs_references, _ = CASES[name]
+    format, needs_references, own = CASES[name]
     path = table if name == "table.tsv" else FILES / name
     references = FILES / "ref.scp" if needs_references else None
     if name in ("meeteval.stm", "seglst.json"):  # a speaker's words in a session
         references = table.with_name("ref.txt")
         references.write_text("".join(f"{row[0]}-{row[1]} {row[2]}\n" for row in SAID))
     rows = read_results(
-        path, pattern=str(FILES / "{system}" / "*.json") if "*" in name else None, references=references
+        path,
+        pattern=str(FILES / "{system}" / "*.json") if "*" in name else None,
+        references=references,
+        columns={"hypothesis": "pred_text_canary"} if name == "nemo.json" else None,
     )
     assert {recognize(one) for one in path.parent.glob(path.name)} == {format}
-    # CTM and the others have no line for what was not recognized
-    (run,) = runs_of_rows(rows, allow=["missing"] if format == "meeteval" else []).runs
+    # CTM and the others have no line for what was not recognized, and SpeechBrain for what was not scored
+    allow = ["missing"] if format in ("meeteval", "speechbrain") else []
+    (run,) = runs_of_rows(rows, normalize=NORMALIZE.get(own, "none"), allow=allow).runs
     (found,) = run.sets.values()
     return [row for row in rows if row.hypothesis is not None], f"{sum(found.errors)} / {sum(found.words)}"
 
 
-def by_jiwer(rows: list[Row]) -> str:
-    output = jiwer.process_words([row.reference for row in rows], [row.hypothesis for row in rows])
+def by_jiwer(rows: list[Row], normalize: str) -> str:
+    changed = Normalization(normalize).text
+    output = jiwer.process_words([changed(row.reference) for row in rows], [changed(row.hypothesis) for row in rows])
     errors = output.substitutions + output.deletions + output.insertions
     return f"{errors} / {output.hits + output.substitutions + output.deletions}"
 
@@ -106,7 +126,8 @@ def test_the_documentation_has_every_format_with_its_numbers(table):
     for name, (format, _, own) in CASES.items():
         rows, numbers = scored(name, table)
         theirs = "–" if own is None else f"{own}: {numbers}"  # the test of this file has compared them
-        lines.append(f"| `{name}` | `{format}` | {numbers} | {by_jiwer(rows)} | {theirs} |")
+        jiwers = by_jiwer(rows, NORMALIZE.get(own, "none"))
+        lines.append(f"| `{name}` | `{format}` | {numbers} | {jiwers} | {theirs} |")
     text = (ROOT / "docs" / "comparing.md").read_text(encoding="utf-8")
     shown = re.search(r"<!-- formats -->\n(.*?)<!-- end -->", text, re.DOTALL)[1]
     assert shown == "\n".join(lines) + "\n", "\n".join(lines)
@@ -122,6 +143,19 @@ def test_models_appended_to_one_manifest_are_systems_and_cut_recordings_have_the
     assert [row.hypothesis for row in rows] == [row[3] for row in SAID]
     with pytest.raises(ValueError, match="pred_text_x"):
         read_results(FILES / "nemo.json", columns={"hypothesis": "pred_text_x"})
+
+
+def test_a_chunk_that_is_missing_is_an_error(tmp_path):
+    lines = (FILES / "leaderboard_chunks.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "some.jsonl").write_text("".join(lines[:3] + lines[4:]))
+    with pytest.raises(ValueError, match="chunks of"):
+        read_results(tmp_path / "some.jsonl")
+
+
+def test_a_long_recording_is_recognized_too(tmp_path):
+    text = "one two three " * 5000
+    (tmp_path / "long.json").write_text(json.dumps({"text": text, "segments": [{"text": text}], "language": "en"}))
+    assert recognize(tmp_path / "long.json") == "whisper"
 
 
 def test_characters_of_icefall_are_words_and_count_as_characters():
@@ -191,6 +225,13 @@ def test_what_systems_do_not_share_is_an_error_unless_it_is_allowed(kind):
     assert any("1 utterance left out" in note and kind in note for note in found.notes)
 
 
+def test_a_system_without_a_whole_set_lacks_its_utterances():
+    rows = [*rows_of("a", SAME, set="one"), *rows_of("b", SAME, set="one"), *rows_of("a", SAME, set="two")]
+    with pytest.raises(ValueError, match=r"two: 3 utterances.*b lacks 3 of 3.*allow=\[missing\]"):
+        runs_of_rows(rows)
+    assert [[*run.sets] for run in runs_of_rows(rows, allow=["missing"]).runs] == [["one", "two"], ["one"]]
+
+
 def test_doubled_utterances_and_empty_references_are_errors_unless_they_are_allowed():
     rows = [*rows_of("a", SAME), *rows_of("a", {"u1": ("one two", "two")})]
     with pytest.raises(ValueError, match=r"u1.*allow=\[duplicates\]"):
@@ -233,13 +274,24 @@ def test_columns_may_have_other_names(tmp_path):
     assert (row.id, row.reference, row.hypothesis, row.system) == ("u1", "one", "two", "mine")
 
 
+@pytest.mark.parametrize("line", ["u1,one two,one, two", "u1,one two", 'u1,"one" two,one two', 'u1,one,"two'])
+def test_a_line_whose_columns_or_quotes_are_not_clear_is_refused(line, tmp_path):
+    (tmp_path / "mine.csv").write_text(f"id,reference,hypothesis\n{line}\n")
+    with pytest.raises(ValueError, match="line 2"):
+        read_results(tmp_path / "mine.csv")
+
+
 def test_parquet_is_a_table(tmp_path):
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
-    pandas.DataFrame([{"id": "u1", "reference": "one", "hypothesis": "two", "seed": 3.0}]).to_parquet(
-        tmp_path / "a.parquet"
-    )
-    (row,) = read_results(tmp_path / "a.parquet")
+    pandas.DataFrame(
+        [
+            {"id": "u1", "reference": "one", "hypothesis": "two", "seed": 3.0},
+            {"id": "u2", "reference": "two", "hypothesis": "two"},
+        ]
+    ).to_parquet(tmp_path / "a.parquet")
+    row, other = read_results(tmp_path / "a.parquet")
+    assert other.seed is None
     assert (row.reference, row.hypothesis, row.seed) == ("one", "two", 3)
 
 
@@ -252,8 +304,15 @@ def test_references_occur_in_a_training_text_as_whole_words(tmp_path):
 
 def test_a_part_of_a_toolkits_utterances_is_named():
     rows = read_results([FILES / "wenet.txt", FILES / "wer_speechbrain.txt"])
-    with pytest.raises(ValueError, match="lacks 1 of 6: zoë-zoë-2"):
+    with pytest.raises(ValueError, match=r"lacks 2 of 7: .*zoë-zoë-2"):
         runs_of_rows(rows)
+
+
+def test_what_no_system_of_speechbrains_has_is_missed():
+    rows = read_results(FILES / "wer_speechbrain.txt")
+    with pytest.raises(ValueError, match=r"lacks 1 of 6: .*allow=\[missing\]"):
+        runs_of_rows(rows)
+    assert len(runs_of_rows(rows, allow=["missing"]).runs[0].sets["test"].words) == 5
 
 
 def test_an_utterance_of_the_references_that_no_system_has_is_missed(tmp_path):

@@ -40,13 +40,14 @@ def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
     Raises:
         ValueError: MeetEval is not installed.
     """
-    try:
-        import meeteval.io
-    except ImportError as error:
-        raise ValueError(f"{path}: STM, CTM and SegLST need the package meeteval: pip install meeteval") from error
     with path.open(encoding="utf-8") as file:
         kind = _format("".join(line for line, _ in zip(file, range(20), strict=False)))
-    segments = meeteval.io.load(path, format=kind).to_seglst()
+    try:
+        import meeteval.io
+
+        segments = meeteval.io.load(path, format=kind).to_seglst()
+    except ImportError as error:
+        raise ValueError(f"{path} needs {error.name}: pip install meeteval simplejson") from error
     said = defaultdict(list)
     for segment in sorted(segments, key=lambda one: float(one.get("start_time", 0))):
         speaker = None if kind == "ctm" else str(segment["speaker"])

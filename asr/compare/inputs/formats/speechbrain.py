@@ -1,7 +1,7 @@
 """SpeechBrain's ``wer_*.txt``: ``ID, %WER …``, then reference, edits and hypothesis, their words joined by `` ; ``.
 
 Written by ``print_wer_summary`` and ``print_alignments`` in speechbrain/dataio/wer.py: a header, an example of the
-alignments, then every utterance that was scored. Others are absent.
+alignments, then every utterance that was scored. Of others the header has the number alone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from asr.compare.inputs.rows import Row
 
 SUFFIXES = (".txt",)
 UTTERANCE = re.compile(r"(.+), %WER [\d.]+ \[ (\d+) / (\d+), \d+ ins, \d+ del, \d+ sub \]")
+ABSENT = re.compile(r"Scored \d+ sentences, (\d+) not present in hyp\.")
 EMPTY = "<eps>"
 
 
@@ -23,14 +24,17 @@ def matches(head: str) -> bool:
 
 
 def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
-    """Yield the utterances of a file.
+    """Yield the utterances of a file, then those that were not scored, without their ids.
 
     Raises:
         ValueError: the words of an utterance are not as many as its line says.
     """
     lines = path.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, 1):
-        if found := UTTERANCE.fullmatch(line):
+        if absent := ABSENT.fullmatch(line):
+            for place in range(1, int(absent[1]) + 1):
+                yield Row(f"not scored in {path.name}: {place} of {absent[1]}", "")
+        elif found := UTTERANCE.fullmatch(line):
             reference, hypothesis = (_words(lines[place]) for place in (number, number + 2))
             if len(reference) != int(found[3]):
                 raise ValueError(

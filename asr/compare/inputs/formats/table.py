@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from asr.compare.inputs.rows import Row
 
@@ -45,10 +45,7 @@ def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
     if path.suffix == ".parquet":
         import pandas as pd
 
-        frame = pd.read_parquet(path)
-        yield from rows_of(
-            (dict(zip(frame.columns, row, strict=True)) for row in frame.itertuples(index=False)), columns, str(path)
-        )
+        yield from rows_of(lines_of(pd.read_parquet(path)), columns, str(path))
         return
     with path.open(encoding="utf-8-sig", newline="") as file:
         first = file.readline()
@@ -57,8 +54,26 @@ def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
         if first.startswith("{"):
             lines = (json.loads(line) for line in file if line.strip())
         else:
-            lines = csv.DictReader(file, delimiter="\t" if "\t" in first else ",")
+            lines = _csv_lines(file, "\t" if "\t" in first else ",", path)
         yield from rows_of(lines, columns, str(path))
+
+
+def lines_of(frame: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a pandas frame by column; None for each kind of missing value that pandas has."""
+    for row in frame.astype(object).where(frame.notna(), None).itertuples(index=False):
+        yield dict(zip(frame.columns, row, strict=True))
+
+
+def _csv_lines(file: TextIO, delimiter: str, path: Path) -> Iterator[dict[str, str]]:
+    rows = csv.reader(file, delimiter=delimiter, strict=True)
+    try:
+        names = next(rows)
+        for row in filter(None, rows):
+            if len(row) != len(names):  # as a comma in a text makes it that is not quoted
+                raise csv.Error(f"expected {len(names)} columns, found {len(row)}: {row}")
+            yield dict(zip(names, row, strict=True))
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {rows.line_num}: {error}") from None
 
 
 def rows_of(lines: Iterable[Mapping[str, Any]], columns: Mapping[str, str], place: str) -> Iterator[Row]:
@@ -76,7 +91,7 @@ def rows_of(lines: Iterable[Mapping[str, Any]], columns: Mapping[str, str], plac
     own = {*names.values()}
     places: Counter[object] = Counter()
     for number, line in enumerate(lines, 1):
-        given = {field: value for field, name in names.items() if not _is_missing(value := line.get(name))}
+        given = {field: line[name] for field, name in names.items() if name in line and not _is_missing(line[name])}
         if not ("hypothesis" in given or names["hypothesis"] in line) and not {"errors", "words"} <= given.keys():
             expected = f"{names['hypothesis']!r}, or {names['errors']!r} and {names['words']!r}"
             raise ValueError(f"{place}, row {number}: expected the columns {expected}; found {', '.join(line)}")
@@ -90,9 +105,7 @@ def rows_of(lines: Iterable[Mapping[str, Any]], columns: Mapping[str, str], plac
             texts.setdefault("hypothesis", "")  # an empty text, as CSV has it
             if names["reference"] in line:
                 texts.setdefault("reference", "")
-        others = {
-            name: sys.intern(str(value)) for name, value in line.items() if name not in own and not _is_missing(value)
-        }
+        others = {name: sys.intern(str(line[name])) for name in line.keys() - own if not _is_missing(line[name])}
         if "id" not in texts:  # then the place among those of the same run is its name
             run = (texts.get("system"), numbers.get("seed"), texts.get("set"))
             places[run] += 1

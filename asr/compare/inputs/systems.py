@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asr.nested import at, flatten, is_within
 from asr.options import decides
+from asr.plain_data import at, flatten, is_within
 
 BUDGET = "trainer.max_steps"
 OWN_CALLBACKS = "asr.training.callbacks."

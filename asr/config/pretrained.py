@@ -1,0 +1,55 @@
+"""``encoder=pretrained``: what a run records of the model, and the options that follow from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from omegaconf import DictConfig
+
+from asr.config.own_code import at_work
+from asr.data.preparation.corpus_facts import Choice
+from asr.errors import ConfigError
+from asr.plain_data import at, is_within
+
+PRETRAINED = "asr.models.encoders.pretrained.PretrainedEncoder"
+WAVEFORM = "asr.data.waveform.Waveform"
+FOLLOWING = ("features", "data.sampling_rate_hz")  # not from the corpus
+
+
+def is_pretrained_config(config: Mapping[str, Any]) -> bool:
+    """Return whether the encoder of a config is a pretrained one."""
+    return bool(at(config, "encoder", "_target_") == PRETRAINED)
+
+
+def pretrained_choices(config: DictConfig, overridden: Collection[str]) -> Iterator[Choice]:
+    """Record a pretrained encoder in a config, and yield the options that follow from it.
+
+    Args:
+        config: of a new run; its ``encoder.source`` is set.
+        overridden: keys that the command line names, which keep their values.
+
+    Raises:
+        ConfigError: there is no such model, or it cannot be fetched.
+    """
+    # transformers is an extra
+    from asr.models.pretrained.build import describe
+    from asr.models.pretrained.files import find_snapshot
+
+    encoder = config.encoder
+    if config.trainer.get("compile"):
+        raise ConfigError("trainer.compile=true: layers of transformers are not compiled here; leave it out")
+    with at_work("encoder.model", describe):
+        encoder.source = describe(str(encoder.model))
+        if config.init.path == encoder.model:  # a name of the hub is no path
+            config.init.path = str(find_snapshot(str(encoder.model)).folder)
+    options, inputs = json.loads(encoder.source.config), json.loads(encoder.source.inputs)
+    rate_hz = inputs.get("sampling_rate", 16_000)
+    reason = f"as {encoder.model} takes it, a {options['model_type']} with the licence {encoder.source.license}"
+    if config.features["_target_"] != WAVEFORM and "features" not in overridden:
+        yield Choice("features", "waveform", reason)
+    if config.data.sampling_rate_hz != rate_hz and "data.sampling_rate_hz" not in overridden:
+        yield Choice("data.sampling_rate_hz", rate_hz, reason)
+    if config.augment.features is not None and not any(is_within(key, ["augment"]) for key in overridden):
+        yield Choice("augment.features", None, "it would mask audio; encoder.masks masks encodings")

@@ -1,0 +1,149 @@
+"""Files of a pretrained model, from the Hugging Face hub or in a folder: they are data, and no code of theirs runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from asr.plain_data import LOADER, read_json
+from asr.safe_io import named_path
+
+CONFIG, INPUTS, VOCABULARY, CARD = "config.json", "preprocessor_config.json", "vocab.json", "README.md"
+SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
+READ = (CONFIG, INPUTS, VOCABULARY, "tokenizer_config.json", CARD, SAFE, "model-*.safetensors", f"{SAFE}.index.json")
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+# of a config: names of code, kernels that would be fetched, formats of weights, and texts for other tasks
+LEFT_OUT = re.compile(
+    r"_?attn_implementation.*|auto_map|quantization_config|.*dtype|id2label|label2id|.*suppress_tokens"
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files of a model.
+
+    Attributes:
+        name: on the hub, or the folder, as it was given.
+        folder: that holds them.
+        revision: commit of the hub; empty for a folder.
+    """
+
+    name: str
+    folder: Path
+    revision: str = ""
+
+    def options(self) -> dict[str, Any]:
+        """Return the model's config as plain data, without what would run code.
+
+        Raises:
+            ValueError: there is none, or it holds what is not plain.
+        """
+        found = read_json(self.folder / CONFIG)
+        if not isinstance(found, dict) or not isinstance(found.get("model_type"), str) or "${" in json.dumps(found):
+            raise ValueError(
+                f"{self.folder / CONFIG} does not describe a model: it needs a model_type, and plain values"
+            )
+        return without_code(found)
+
+    def inputs(self) -> dict[str, Any]:
+        """Return the options of the model's features; empty if there is no file of them."""
+        path = self.folder / INPUTS
+        found = read_json(path) if path.is_file() else {}
+        known = ("sampling_rate", "do_normalize", "feature_size")
+        return {key: found[key] for key in known if key in found}
+
+    def license(self) -> str:
+        """Return the licence that the model's card names, or that none is named."""
+        path = self.folder / CARD
+        parts = path.read_text(encoding="utf-8", errors="replace").split("---", 2) if path.is_file() else []
+        card = _plain_yaml(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
+        named = card.get("license") if isinstance(card, Mapping) else None
+        return named if isinstance(named, str) and HUB_NAME.fullmatch(named) else "not named"
+
+    def weight_files(self) -> list[Path]:
+        """Return the files of weights, safetensors before those of torch.
+
+        Raises:
+            ValueError: there are none.
+        """
+        for name in (SAFE, PICKLED):
+            index = self.folder / f"{name}.index.json"
+            names = sorted({*read_json(index)["weight_map"].values()}) if index.is_file() else [name]
+            files = [self.folder / Path(file).name for file in names]
+            if all(file.is_file() for file in files):
+                return files
+        raise ValueError(f"{self.folder} holds no weights: neither {SAFE} nor {PICKLED}, or not all of their parts")
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the weights; of several files, that of their digests."""
+        digests = []
+        for path in self.weight_files():
+            with path.open("rb") as file:
+                digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+        return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the tensors by the model's own names; a pickled file may hold tensors and plain data alone."""
+        from safetensors.torch import load_file
+
+        state: dict[str, Tensor] = {}
+        for path in self.weight_files():
+            is_safe = path.suffix == ".safetensors"
+            state |= load_file(path) if is_safe else torch.load(path, map_location="cpu", weights_only=True)
+        return state
+
+
+def find_snapshot(model: str, revision: str | None = None) -> Snapshot:
+    """Return the files of a model, downloaded now unless they are a folder's, or in the hub's cache.
+
+    Args:
+        model: a folder, or the name of a model of the Hugging Face hub.
+        revision: commit, branch or tag of the hub; None: the newest, or that of the cache if there is no network.
+
+    Raises:
+        ValueError: there is no such model, or it cannot be fetched.
+    """
+    if (folder := named_path(model)).is_dir():
+        return Snapshot(model, folder)
+    if not HUB_NAME.fullmatch(model):
+        raise ValueError(
+            f"there is no folder {model!r}, and names of the Hugging Face hub are like facebook/hubert-base"
+        )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        path = Path(snapshot_download(model, revision=revision, allow_patterns=list(READ)))
+        if not list(path.glob("*.safetensors")):
+            path = Path(snapshot_download(model, revision=revision, allow_patterns=[*READ, "pytorch_model*"]))
+    except RepositoryNotFoundError as error:
+        raise ValueError(
+            f"the Hugging Face hub has no model {model!r} that may be read without a login (hf auth login)"
+        ) from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise ValueError(
+            f"{model!r} is neither a folder nor in the cache of the Hugging Face hub, which cannot be reached; fetch "
+            f"it where there is a network, as by hf download {model}, and give the folder"
+        ) from error
+    return Snapshot(model, path, path.name)
+
+
+def without_code(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a model's config without those that name code, or are of no use here."""
+    return {key: value for key, value in options.items() if not LEFT_OUT.fullmatch(key)}
+
+
+def _plain_yaml(text: str) -> Any:
+    try:
+        return yaml.load(text, LOADER)
+    except yaml.YAMLError:
+        return None

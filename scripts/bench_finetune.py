@@ -1,0 +1,201 @@
+"""Compare an update of fine-tuning with one of Hugging Face's Trainer: time, CPU seconds and memory.
+
+    python scripts/bench_finetune.py [--repeats 5] [--updates 8] [--utterances 4] [--seconds 4] [--model FOLDER]
+
+Both train CTC on the same model and batches with AdamW in 32 bits on one thread, with frozen convolutions and clipped
+gradients, in turns, each time in a new process. Medians of all updates but the first two; memory is the peak of the
+process, and what training adds to it. Without --model, the model is a wav2vec2 with random weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+VOCAB, TOKENS_PER_S, RATE_HZ, LR, NUM_WARM_UPS = 32, 12, 16_000, 1e-4, 2
+SIDES = ("ours", "theirs")
+
+
+class Clock:
+    """Wall and CPU seconds of updates, and what training adds to memory."""
+
+    def __init__(self) -> None:
+        self.start_mb = peak_mb()
+        self.times: list[tuple[float, float]] = []
+
+    def tick(self) -> None:
+        """Note the end of an update."""
+        self.times.append((time.perf_counter(), time.process_time()))
+
+    def numbers(self) -> dict[str, float]:
+        """Return medians."""
+        steps = [[b - a for a, b in zip(*pair, strict=True)] for pair in itertools.pairwise(self.times[NUM_WARM_UPS:])]
+        wall, cpu = (statistics.median(column) for column in zip(*steps, strict=True))
+        return {"wall s": wall, "CPU s": cpu, "peak MB": peak_mb(), "added MB": peak_mb() - self.start_mb}
+
+
+def peak_mb() -> float:
+    """Return the peak memory of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def data(options: argparse.Namespace) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return audio (B, N) and tokens (B, U) of each update."""
+    torch.manual_seed(0)
+    audio = (options.utterances, options.seconds * RATE_HZ)
+    tokens = (options.utterances, options.seconds * TOKENS_PER_S)
+    return [(torch.randn(audio), torch.randint(2, VOCAB, tokens)) for _ in range(options.updates + NUM_WARM_UPS + 1)]
+
+
+def ours(options: argparse.Namespace) -> dict[str, float]:
+    """Train with the updates of asr-train."""
+    import lightning.pytorch as pl
+
+    import optim
+    from asr.data.loading.batch import Batch
+    from asr.decoding.ctc_greedy import CtcGreedy
+    from asr.features.global_norm import GlobalNorm
+    from asr.models.encoders.pretrained import PretrainedEncoder
+    from asr.models.heads.ctc import CtcHead
+    from asr.models.recognizer import Recognizer
+    from asr.text.character import CharacterTokenizer
+    from asr.training.module import TrainingModule
+
+    frame = RATE_HZ // 100
+    encoder = PretrainedEncoder(frame, options.model)
+    head: Any = CtcHead(encoder.d_model, VOCAB, dropout=0.1)
+    recognizer = Recognizer(encoder, head, GlobalNorm([0.0] * frame, [1.0] * frame))
+    tokenizer = CharacterTokenizer(["<blk>", "<unk>", *map(chr, range(97, 95 + VOCAB))])
+    make_optimizer = optim.grouped(partial(optim.AdamW, lr=LR))
+    make_schedule = partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=lambda _: 1.0)
+    updates = make_optimizer, make_schedule
+    module = TrainingModule(
+        recognizer, tokenizer, CtcGreedy(), *updates, dev_names=[], max_duration_s=1e9, extra_state={}
+    )
+    size, seconds, num_tokens = options.utterances, options.seconds, options.seconds * TOKENS_PER_S
+    names = tuple(map(str, range(size)))
+    batches = [
+        Batch(
+            audio.unflatten(1, (-1, frame)),
+            torch.full((size,), 100 * seconds),
+            tokens,
+            torch.full((size,), num_tokens),
+            names,
+            names,
+            (None,) * size,
+            float(size * seconds),
+            seed=place,
+        )
+        for place, (audio, tokens) in enumerate(data(options))
+    ]
+    clock = Clock()
+    callback = pl.Callback()
+    callback.on_train_batch_end = lambda *args: clock.tick()  # type: ignore[method-assign]
+    silent: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_steps=len(batches),
+        gradient_clip_val=1.0,
+        callbacks=[callback],
+        enable_model_summary=False,
+        **silent,
+    )
+    trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
+    return clock.numbers()
+
+
+def theirs(options: argparse.Namespace) -> dict[str, float]:
+    """Train with transformers.Trainer."""
+    from transformers import AutoModelForCTC, Trainer, TrainerCallback, TrainingArguments
+
+    fixed = {"vocab_size": VOCAB, "pad_token_id": 0, "layerdrop": 0.0, "mask_time_prob": 0.0}
+    model = AutoModelForCTC.from_pretrained(options.model, **fixed)
+    model.freeze_feature_encoder()
+    batches = data(options)
+    rows = [(audio[i], tokens[i]) for audio, tokens in batches for i in range(options.utterances)]
+
+    class OnStepEnd(TrainerCallback):
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            clock.tick()
+
+    def collate(examples: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        audio, labels = map(torch.stack, zip(*examples, strict=True))
+        return {"input_values": audio, "labels": labels}
+
+    arguments = TrainingArguments(
+        output_dir=options.scratch,
+        per_device_train_batch_size=options.utterances,
+        max_steps=len(batches),
+        learning_rate=LR,
+        max_grad_norm=1.0,
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+    )
+    clock = Clock()
+    Trainer(model, arguments, collate, rows, callbacks=[OnStepEnd()]).train()
+    return clock.numbers()
+
+
+def random_model(folder: str) -> None:
+    """Write a wav2vec2 with a quarter of the base model's width, and half of its layers."""
+    from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
+
+    size: dict[str, Any] = {
+        "hidden_size": 192,
+        "intermediate_size": 768,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 4,
+    }
+    Wav2Vec2Model(Wav2Vec2Config(**size, conv_dim=[128] * 7)).save_pretrained(folder)
+    Wav2Vec2FeatureExtractor().save_pretrained(folder)
+
+
+def main() -> None:
+    """Measure in turns, and print medians and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("repeats", 5), ("updates", 8), ("utterances", 4), ("seconds", 4)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    for name in ("model", "scratch", "side"):
+        parser.add_argument(f"--{name}")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.side:
+        print(json.dumps({"ours": ours, "theirs": theirs}[options.side](options)))
+        return
+    found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    with tempfile.TemporaryDirectory() as scratch:
+        if not options.model:
+            random_model(f"{scratch}/model")
+        command = [sys.executable, __file__, *sys.argv[1:], "--scratch", scratch]
+        command += ["--model", options.model or f"{scratch}/model"]
+        for repeat in range(options.repeats):
+            for side in SIDES if repeat % 2 else reversed(SIDES):
+                done = subprocess.run([*command, "--side", side], capture_output=True, text=True)
+                if done.returncode:
+                    sys.exit(done.stderr)
+                found[side].append(json.loads(done.stdout.splitlines()[-1]))
+    for name in found["ours"][0]:
+        pairs = [(a[name], b[name]) for a, b in zip(found["ours"], found["theirs"], strict=True)]
+        mine, others = (statistics.median(column) for column in zip(*pairs, strict=True))
+        ratios = sorted(a / b for a, b in pairs)
+        middle = statistics.median(ratios)
+        print(f"{name}: ours {mine:.3f}, theirs {others:.3f}, ratio {middle:.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Runs on a pretrained encoder: resumed, on two processes, decoded, and refused, as users meet them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.models.pretrained import LETTERS, save_ctc_model, save_model
+from tests.small_runs import SmallRun
+from tests.training.runs import same
+
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+DATA = (*(f"data.prepare.num_{split}" for split in ("train=24", "dev=4", "test=4")), "data.workers.num_workers=0")
+RUN = ("tokenizer=char", "logger=csv", "torch_threads=1", "trainer.max_steps=6", "trainer.val_check_interval=3")
+MODEL = (
+    *("encoder=pretrained", "encoder.model=model", "encoder.layers=weighted", "encoder.freeze_updates=2"),
+    *("encoder.train=adapters", "encoder.lora.dropout=0.1", "encoder.masks.time_share=0.3"),
+)
+WORDS = (*DATA, *RUN, *MODEL, "data.batch.max_duration_s=8")
+
+
+@pytest.fixture(scope="module")
+def run(small_run) -> SmallRun:
+    """A run that accumulates two micro-batches, with dropout and masks."""
+    save_model(small_run.folder / "model")
+    ended = small_run.run("train", *WORDS, "trainer.accumulate_grad_batches=2", "run_dir=adapted", timeout_s=900)
+    assert ended.code == 0, ended.printed
+    return SmallRun(small_run.programs, small_run.folder, small_run.folder / "adapted")
+
+
+def last(run_dir: Path) -> dict:
+    return torch.load(run_dir / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def test_a_run_that_stopped_is_resumed_bit_for_bit(run):
+    folder = run.folder / "stopped"
+    shutil.copytree(run.run_dir, folder, symlinks=True)
+    for name in ("update-000006.ckpt", "best.ckpt", "last.ckpt"):  # as if it had been killed after update 3
+        (folder / "checkpoints" / name).unlink()
+    ended = run.run("train", "resume=stopped", timeout_s=900)
+    assert ended.code == 0, ended.printed
+    assert "resuming from update 3" in ended.printed
+    first, second = last(run.run_dir), last(folder)
+    for part in ("state_dict", "averages", "optimizer_states"):
+        assert same(first[part], second[part]), part
+
+
+def test_two_processes_train_adapters_as_one_does(run):
+    ended = run.run("train", *WORDS, "trainer.devices=2", "run_dir=ranks", timeout_s=900)
+    assert ended.code == 0, ended.printed
+    alone, ranks = last(run.run_dir)["state_dict"], last(run.folder / "ranks")["state_dict"]
+    assert alone.keys() == ranks.keys()
+    for name, tensor in alone.items():
+        torch.testing.assert_close(ranks[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_a_checkpoint_holds_no_weights_of_the_base_and_no_update_before_it_may(run):
+    state = last(run.run_dir)
+    own = [name for name in state["state_dict"] if name.startswith("recognizer.encoder.")]
+    assert len(own) == 1 + 3 * 2 * 2  # weights of layers, and two matrices of two projections of three layers
+    assert all("lora" in name or name.endswith("layer_logits") for name in own)
+    assert state["averages"]["sum"].keys() == {name.removeprefix("recognizer.") for name in own} | {
+        "head.project.weight",
+        "head.project.bias",
+    }
+    steps = {int(float(entry["step"])) for entry in state["optimizer_states"][0]["state"].values() if "step" in entry}
+    assert steps <= {4, 6}  # without the first two, adapters have made four
+
+
+def test_a_checkpoint_decodes_as_its_run_did_and_never_with_another_base(run):
+    ended = run.run("evaluate", "run=adapted", "output_dir=again", "num_workers=0")
+    assert ended.code == 0, ended.printed
+    texts = [(run.folder / folder / "test.hyp.txt").read_text() for folder in ("again", "adapted/decode")]
+    assert texts[0] == texts[1]
+    model = run.folder / "model"
+    kept = shutil.copytree(model, run.folder / "kept")
+    try:
+        save_model(model, layer_norm_eps=1e-6, intermediate_size=20)
+        ended = run.run("evaluate", "run=adapted", "output_dir=other", "num_workers=0")
+        assert ended.code == 2
+        assert "SHA-256" in ended.printed
+    finally:
+        shutil.rmtree(model)
+        kept.rename(model)
+
+
+def test_batch_sizes_are_measured_with_all_that_is_trained_after_the_first_updates(run):
+    ended = run.run("train", *WORDS, "find_batch_size=true", timeout_s=900)
+    assert ended.code == 0, ended.printed
+    assert "data.batch.max_duration_s" in ended.printed
+
+
+def test_the_model_and_its_licence_are_in_the_record_of_the_run(run):
+    summary = json.loads((run.run_dir / "report" / "summary.json").read_text())
+    assert summary["pretrained"] == {
+        "model": "model",
+        "license": "not named",
+        "revision": "",
+        "sha256": last(run.run_dir)["werdict"]["config"]["encoder"]["source"]["sha256"],
+    }
+
+
+def test_a_ctc_model_of_transformers_is_continued_with_its_head_and_tokenizer(small_run):
+    model = save_ctc_model(small_run.folder / "ctc")
+    words = (*DATA, *RUN, "encoder=pretrained", "encoder.model=ctc", "init=ctc", "init.keep_tokenizer=true")
+    unmoved = ("optimizer.lr=1e-30", "trainer.max_steps=1", "trainer.val_check_interval=1", "data.text.case=upper")
+    texts = ("data.prepare.num_train=4",)
+    ended = small_run.run("train", *words, *unmoved, *texts, "run_dir=continued", timeout_s=900)
+    assert ended.code == 2  # digits have letters that it does not know
+    assert "tokenizer does not know" in ended.printed
+    kept = tuple(word for word in words if not word.startswith("init.keep"))
+    ended = small_run.run("train", *kept, *unmoved, *texts, "run_dir=continued", timeout_s=900)
+    assert ended.code == 0, ended.printed
+    state = last(small_run.folder / "continued")
+    head = state["state_dict"]["recognizer.head.project.weight"]
+    pieces = state["werdict"]["tokenizer"]["pieces"]
+    for number, letter in enumerate(LETTERS):
+        torch.testing.assert_close(head[pieces.index(letter)], model.lm_head.weight[5 + number].detach())
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("encoder.model=nobody/nothing",), "encoder.model"),
+        (("encoder.lora.target_modules=[unheard]",), "target_modules"),
+        (("features=log_mel",), "features=waveform"),
+        (("trainer.compile=true",), "trainer.compile"),
+        (("encoder.model=wavlm",), "no gradient"),
+        (("encoder.model=another", "init=adapted"), "init"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_data_are_prepared(run, words, named):
+    if not (run.folder / "wavlm").exists():
+        save_model(run.folder / "wavlm", "wavlm, group norm")
+        save_model(run.folder / "another", layer_norm_eps=1e-6, intermediate_size=20)
+    ended = run.run(
+        "train", *WORDS, *words, f"data.dir={run.folder}/none", "run_dir=refused", environment={"HF_HUB_OFFLINE": "1"}
+    )
+    assert ended.code == 2
+    assert named in ended.printed
+    assert not (run.folder / "none").exists()
+    assert not (run.folder / "refused").exists()
