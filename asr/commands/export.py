@@ -58,7 +58,7 @@ def run(options: DictConfig) -> None:
         elif options.format == "huggingface":
             line = write_huggingface(recognizer, pieces, folder)
             console.print_line(line)
-            page = pipeline_page(checkpoint.title, checkpoint.config["encoder"], line)
+            page = pipeline_page(checkpoint.title, features.sampling_rate_hz, checkpoint.config["encoder"], line)
         else:
             model_type = options.model_type or _model_type(checkpoint.config)
             export = export_of(recognizer, model_type, options.streaming)

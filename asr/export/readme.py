@@ -65,11 +65,15 @@ Fine-tuned by werdict from `{model}`, whose licence is: {license}.
 - {line}
 
 ```python
+import soundfile
 from transformers import pipeline
 
 recognize = pipeline("automatic-speech-recognition", model="FOLDER")
-print(recognize("FILE.wav")["text"])
+samples, rate_hz = soundfile.read("FILE.wav", dtype="float32")
+print(recognize({{"raw": samples, "sampling_rate": rate_hz}})["text"])
 ```
+
+Audio at another rate than {rate_hz} Hz needs the package torchaudio.
 """
 
 
@@ -130,9 +134,10 @@ def weights_page(described: Described, line: str) -> str:
     return WEIGHTS.format(run=described.run, line=line) + described.features(normalized)
 
 
-def pipeline_page(run: str, encoder: Mapping[str, Any], line: str) -> str:
+def pipeline_page(run: str, rate_hz: int, encoder: Mapping[str, Any], line: str) -> str:
     """Return the page of a folder for transformers, of the options of the encoder; ``line`` says what is in it."""
-    return PIPELINE.format(run=run, model=encoder["model"], license=encoder["source"]["license"], line=line)
+    named = {"model": encoder["model"], "license": encoder["source"]["license"]}
+    return PIPELINE.format(run=run, rate_hz=rate_hz, line=line, **named)
 
 
 def _sherpa(described: Described, export: Export, quantized: bool) -> str:
