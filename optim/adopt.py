@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -99,9 +98,9 @@ class EarlierMoment(Transform):
     ) -> None:
         super().__init__(name=name, betas=betas, eps=eps, clip_exponent=clip_exponent)
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return the averages m and v, both zero."""
-        return {"exp_avg": zeros(param), "exp_avg_sq": zeros(param)}
+        return {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the average of the divided updates, or zero at the first step."""

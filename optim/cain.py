@@ -102,9 +102,9 @@ class FadingRms(Transform):
     allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
     foreach = True
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero."""
-        return {"exp_avg_sq": zeros(param)}
+        return {"exp_avg_sq": zeros(param, group)}
 
     def kind(self, shape: torch.Size) -> Hashable:
         """Return whether a parameter has one element, which is treated in another way."""
@@ -135,7 +135,7 @@ class AxisSizes(Transform):
     allowed: ClassVar = {"rms_eps": "(0, 0.1)"}
     foreach = True
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return sizes of one."""
         if param.numel() <= 1:
             return {}
@@ -194,7 +194,7 @@ class TensorScale(Transform):
     allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)", "scale_speed": "(0, 1)", "reference_bugs": SWITCH}
     foreach = True
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero."""
         return {"scale_exp_avg_sq": zero_per_axes(param, ())} if param.numel() > 1 else {}
 
@@ -226,9 +226,9 @@ class ChangeMomentum(Transform):
     allowed: ClassVar = {"betas": BETAS}
     foreach = True
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return a change of zero."""
-        return {"delta": zeros(param)}
+        return {"delta": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the averaged change."""

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
-from optim.engine.chain import Chain
-from optim.engine.evaluation import refuse_step_while_evaluating
+from optim.engine.chain import Chain, refuse_step_while_evaluating
 from optim.engine.finite import all_finite
 
 

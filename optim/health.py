@@ -100,20 +100,25 @@ class Health:
         # everything stays on the device until `_read`, so that the step is waited for once
         groups, tensors = optimizer.param_groups, []
         noted = [pair for chain in self.chains for pair in chain.limited or ()]
-        limits = [[limit for owner, found in noted if owner is group for limit in found] for group in groups]
-        for group, before, found in zip(groups, self.before, limits, strict=True):
+        limits = [
+            [limit for owner, limits_of_group in noted if owner is group for limit in limits_of_group]
+            for group in groups
+        ]
+        for group, before, limits_of_group in zip(groups, self.before, limits, strict=True):
             tensors += [_norms(param, old) for param, old in zip(group["params"], before, strict=True)]
-            tensors += [torch.as_tensor(factor < 1).reshape(-1).expand(len(entries)) for factor, entries in found]
+            tensors += [
+                torch.as_tensor(factor < 1).reshape(-1).expand(len(entries)) for factor, entries in limits_of_group
+            ]
         self._forget()
         values = iter(_read(tensors))
         self.numbers = {}
         labels = [str(group.get("name", place)) for place, group in enumerate(groups)]
         if len(set(labels)) < len(labels):  # numbers, which two groups never share
             labels = [str(place) for place in range(len(groups))]
-        for label, group, found in zip(labels, groups, limits, strict=True):
+        for label, group, limits_of_group in zip(labels, groups, limits, strict=True):
             report = _report(group, [next(values) for _ in group["params"]])
             limited: dict[int, float] = {}
-            for _, entries in found:
+            for _, entries in limits_of_group:
                 for entry, flag in zip(entries, next(values), strict=True):
                     # limited twice is limited once
                     limited[id(entry)] = max(flag, limited.get(id(entry), 0.0))
@@ -148,7 +153,7 @@ def _report(group: Group, rows: Sequence[Sequence[float]]) -> dict[str, float]:
     root = math.sqrt(max(1, sum(param.numel() for param in group["params"])))
     update, param, grad = (math.hypot(*(row[i] for row in rows)) / root for i in range(3))
     ratios = [_ratio(row[0], row[1]) for row in rows]
-    found = {
+    report = {
         "update_ratio": _ratio(update, param),
         "effective_lr": _ratio(update, grad),
         "update_rms": update,
@@ -158,10 +163,10 @@ def _report(group: Group, rows: Sequence[Sequence[float]]) -> dict[str, float]:
     if ratios:
         # a NaN compares as neither larger nor smaller: look for it first
         place = max(range(len(ratios)), key=lambda i: (math.isnan(ratios[i]), ratios[i]))
-        found["largest_update_ratio"] = ratios[place]
+        report["largest_update_ratio"] = ratios[place]
         if "param_names" in group:
-            found[f"largest/{group['param_names'][place]}"] = ratios[place]
-    return found
+            report[f"largest/{group['param_names'][place]}"] = ratios[place]
+    return report
 
 
 def _ratio(change: float, size: float) -> float:

@@ -155,8 +155,7 @@ class StepInBackward(Optimizer):
                 loss = closure()
         # what the backward pass has not reached: gradients set by hand, and those that ScaledAdam counts as zero
         for param, (stepper, _, _) in self._owners.items():
-            gradient = stepper.gradient_of(param) if isinstance(stepper, Chain) else param.grad
-            if param not in self._stepped and gradient is not None:
+            if param not in self._stepped and (isinstance(stepper, Chain) or param.grad is not None):
                 self._step_one(param)
                 param.grad = None
         for member in self._members():
@@ -214,7 +213,7 @@ def _refuse_needs_of_all(chain: Chain) -> None:
             "others have been used; set it to False"
         )
     for transform in chain.transforms:
-        own = [transform.own(group) for group in chain.param_groups]
+        own = [transform.unprefixed(group) for group in chain.param_groups]
         if any(transform.needs_all_gradients(group) and not transform.idle(group) for group in own):
             options = ", ".join(transform.prefix + option for option in transform.options)
             raise ValueError(

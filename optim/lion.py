@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
@@ -73,9 +72,9 @@ class SignOfMomentum(Transform):
     def __init__(self, betas: tuple[float, float] = (0.9, 0.99), *, name: str = "") -> None:
         super().__init__(name=name, betas=betas)
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero."""
-        return {"exp_avg": zeros(param)}
+        return {"exp_avg": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the signs."""

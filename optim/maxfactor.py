@@ -133,10 +133,10 @@ class MaxFactoredRows(Transform):
     }
     foreach = True
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return zero statistics."""
         if param.dim() < 2:
-            return {"exp_avg_sq": zeros(param)}
+            return {"exp_avg_sq": zeros(param, group)}
         leading = tuple(range(-param.dim(), -2))
         return {"row": zero_per_axes(param, (*leading, -2)), "col": zero_per_axes(param, (*leading, -1))}
 

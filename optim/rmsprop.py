@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -87,9 +86,9 @@ class RootMeanSquare(Transform):
     def __init__(self, betas: tuple[float, float] = (0.9, 0.9), eps: float = 1e-8, *, name: str = "") -> None:
         super().__init__(name=name, betas=betas, eps=eps)
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero."""
-        return {"exp_avg_sq": zeros(param)}
+        return {"exp_avg_sq": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update over the root of its averaged square."""

@@ -173,10 +173,10 @@ class RubikChange(GroupTransform):
         """Return how many axes a parameter is seen with: 0, 1 or 2."""
         return num_axes(shape)
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return averages, and for more than one element the size and its gradient's momentum."""
         if num_axes(param.shape) < 2:
-            state: State = {"exp_avg": zeros(param), "exp_avg_sq": zeros(param)}
+            state: State = {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
         else:
             rows, cols = matrix_shape(param.shape)
             state = {
@@ -194,9 +194,12 @@ class RubikChange(GroupTransform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the change, and shrink or grow the parameter."""
         u = update.value()
-        if num_axes(batch.shape) < 2:
-            return self._of_size(u, self._adam(u, batch), batch.group["lr"], batch)
-        return self._of_size(u, self._steps(list(map(polar, self._inputs(u, batch))), batch), 1.0, batch)
+        if num_axes(batch.shape) == 2:
+            steps = self._steps([polar(x) for x in self._inputs(u, batch)], batch)
+            return Update(steps, self._learn_size(u, batch), free=True)
+        lr, direction = batch.group["lr"], self._adam(u, batch)
+        size = batch.group["scalar_scale"] if num_axes(batch.shape) == 0 else self._learn_size(u, batch)
+        return Update(direction, size * lr, free=True)
 
     def takes_all(self, group: Group) -> bool:
         """Return whether the matrices are divided over processes."""
@@ -208,9 +211,9 @@ class RubikChange(GroupTransform):
         taken = [place for place, batch in enumerate(batches) if num_axes(batch.shape) == 2]
         inputs = [x for place in taken for x in self._inputs(us[place], batches[place])]
         costs = [x.numel() * min(x.shape[-2:]) for x in inputs]
-        made = iter(divided(lambda x: [polar(x)], inputs, costs, [[x] for x in inputs]))
+        orthogonal = iter(divided(lambda x: [polar(x)], inputs, costs, [[x] for x in inputs]))
         return [
-            self._of_size(u, self._steps([*next(made)], batch), 1.0, batch)
+            Update(self._steps([*next(orthogonal)], batch), self._learn_size(u, batch), free=True)
             if num_axes(batch.shape) == 2
             else self(update, batch)
             for u, update, batch in zip(us, updates, batches, strict=True)
@@ -227,48 +230,56 @@ class RubikChange(GroupTransform):
         """Return momentum a step ahead as matrices (N, R, C) of norm 1, divided by the root of averaged squares."""
         ms = listed(batch.state["momentum_buffer"])
         us = _cast([x.reshape(m.shape) for x, m in zip(listed(u), ms, strict=True)], ms[0].dtype)
-        keep = 1 - self._beta1(batch)
-        _average_(ms, us, keep)
-        ahead = list(torch._foreach_mul(ms, 1.0))
-        _average_(ahead, us, keep)
-        xs = torch._foreach_div(ahead, self._roots(batch))
+        weight = 1 - self._beta1(batch)
+        _lerp_(ms, us, weight)
+        xs = _lerp(ms, us, weight)  # a step ahead
+        torch._foreach_div_(xs, unflattened(self._roots(batch), listed(batch.state["second_momentum_buffer"])))
         norms = [torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) for x in xs]
         # not foreach calls, which round a number to bfloat16 first (torch 2.13)
-        return list(torch._foreach_div(xs, unflattened(flattened(norms).mul_(SAFETY).add_(TINY), norms)))
+        torch._foreach_div_(xs, unflattened(flattened(norms).mul_(SAFETY).add_(TINY), norms))
+        return xs
 
     def _steps(self, matrices: list[Tensor], batch: ParamBatch) -> Tensor:
         """Return lr times the steps that orthogonal matrices (N, R, C) make, in the shape and dtype of parameters."""
         params, vs, dtype = listed(batch.param), listed(batch.state["second_momentum_buffer"]), matrices[0].dtype
         axes = [-1 if v.shape[-1] == 1 else -2 for v in vs]
-        pairs = zip(matrices, axes, strict=True)
-        squares = [torch.linalg.vector_norm(x, dim=axis, keepdim=True, dtype=vs[0].dtype) for x, axis in pairs]
-        torch._foreach_mul_(squares, squares)
+        if launches_cost(matrices[0].device) or dtype in HALF:
+            pairs = zip(matrices, axes, strict=True)
+            squares = [torch.linalg.vector_norm(x, dim=axis, keepdim=True, dtype=vs[0].dtype) for x, axis in pairs]
+            torch._foreach_mul_(squares, squares)
+        else:  # a norm along rows takes four times as long on a CPU (torch 2.13)
+            squares = [
+                torch.linalg.vecdot(x, x, dim=axis).view(v.shape).to(v.dtype)
+                for x, axis, v in zip(matrices, axes, vs, strict=True)
+            ]
         torch._foreach_div_(squares, [float(x.shape[axis]) for x, axis in zip(matrices, axes, strict=True)])
         beta2 = rounded(at_most((batch.step - 1) / batch.step, batch.group["beta2"]), dtype)
-        _average_(vs, squares, 1 - beta2)
+        _lerp_(vs, squares, 1 - beta2)
         # each operation of the reference rounds
         beta1, lr = self._beta1(batch), rounded(batch.group["lr"], dtype)
         root = rounded(rounded(1 - rounded(beta1 * beta1, dtype), dtype) ** -0.5, dtype)
         rate = rounded(lr * rounded(rounded(1 - beta1, dtype) * root, dtype), dtype)
-        steps = torch._foreach_mul(torch._foreach_div(matrices, self._roots(batch)), rate)
-        made = _cast([step.reshape(p.shape) for step, p in zip(steps, params, strict=True)], params[0].dtype)
-        return cast(Any, batch.param).like(made) if isinstance(batch.param, TensorList) else made[0]
+        roots = self._roots(batch)
+        if dtype in HALF:
+            torch._foreach_div_(matrices, unflattened(roots, vs))
+            torch._foreach_mul_(matrices, rate)
+        else:  # one pass over the elements
+            torch._foreach_mul_(matrices, unflattened(rate / roots, vs))
+        shaped = _cast([step.reshape(p.shape) for step, p in zip(matrices, params, strict=True)], params[0].dtype)
+        return cast(Any, batch.param).like(shaped) if isinstance(batch.param, TensorList) else shaped[0]
 
     def _beta1(self, batch: ParamBatch) -> Scalar:
         beta1 = at_most(1 - 1 / (10 + 0.2 * (batch.step - 1)), batch.group["beta1"])
         return rounded(beta1, batch.state["momentum_buffer"].dtype)
 
-    def _roots(self, batch: ParamBatch) -> list[Tensor]:
-        """Return √v + eps of matrices, in their dtype."""
+    def _roots(self, batch: ParamBatch) -> Tensor:
+        """Return √v + eps of all matrices as a vector, in their dtype."""
         vs, dtype = listed(batch.state["second_momentum_buffer"]), batch.state["momentum_buffer"].dtype
-        roots = flattened(vs).sqrt().add_(rounded(batch.group["eps"], dtype)).to(dtype)  # a few calls for all
-        return unflattened(roots, vs)
+        return flattened(vs).sqrt().add_(rounded(batch.group["eps"], dtype)).to(dtype)
 
-    def _of_size(self, u: Tensor, direction: Tensor, rate: Scalar, batch: ParamBatch) -> Update:
-        """Learn the size, change the parameter by it, and return the step in its units."""
+    def _learn_size(self, u: Tensor, batch: ParamBatch) -> Scalar:
+        """Learn the size s, shrink or grow the parameter with it, and return it."""
         group, lr = batch.group, batch.group["lr"]
-        if num_axes(batch.shape) == 0:
-            return Update(direction, rate * group["scalar_scale"], free=True)
         h = batch.dot(batch.param, u)
         # tensors also where numbers would be faster: p has to change by what is left of s after rounding
         before, a = (batch.per_parameter(batch.state[key]) for key in ("scale", "scale_grad_buffer"))
@@ -278,7 +289,7 @@ class RubikChange(GroupTransform):
         batch.param.mul_(size / before * (1 - 0.5 * lr * lr))
         assign(batch.state["scale_grad_buffer"], a)
         assign(batch.state["scale"], size)
-        return Update(direction, size * rate, free=True)
+        return size
 
 
 def num_axes(shape: torch.Size) -> int:
@@ -325,15 +336,24 @@ def _compute_dtype(param: Tensor, group: Group) -> torch.dtype:
 def _cast(xs: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
     if xs[0].dtype == dtype:
         return xs
-    found = [torch.empty_like(x, dtype=dtype) for x in xs]
-    torch._foreach_copy_(found, xs)  # one call for all
-    return found
+    result = [torch.empty_like(x, dtype=dtype) for x in xs]
+    torch._foreach_copy_(result, xs)  # one call for all
+    return result
 
 
-def _average_(xs: list[Tensor], ys: list[Tensor], weight: Scalar) -> None:
+def _lerp_(xs: list[Tensor], ys: list[Tensor], weight: Scalar) -> None:
     """Replace each x by x + weight · (y − x)."""
-    if isinstance(weight, Tensor):
+    if isinstance(weight, Tensor):  # foreach calls take numbers alone
         torch._foreach_mul_(xs, 1 - weight)
         torch._foreach_add_(xs, torch._foreach_mul(ys, weight))
     else:
         torch._foreach_lerp_(xs, ys, weight)
+
+
+def _lerp(xs: list[Tensor], ys: list[Tensor], weight: Scalar) -> list[Tensor]:
+    """Return x + weight · (y − x) of each x and y."""
+    if not isinstance(weight, Tensor):
+        return list(torch._foreach_lerp(xs, ys, weight))
+    result = list(torch._foreach_mul(xs, 1 - weight))
+    torch._foreach_add_(result, torch._foreach_mul(ys, weight))
+    return result

@@ -119,9 +119,16 @@ class ScaledAdam(Chain):
             params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
         )
 
-    def gradient_of(self, param: Tensor) -> Tensor:
-        """Return the gradient, or zeros: as in the reference, momentum and averages continue without one."""
-        return torch.zeros_like(param) if param.grad is None else param.grad
+    def update(self) -> None:
+        """Step by a gradient of zeros where there is none: as in the reference, momentum and averages continue."""
+        params = [param for group in self.param_groups for param in group["params"] if param.grad is None]
+        try:
+            for param in params:
+                param.grad = torch.zeros_like(param)
+            super().update()
+        finally:
+            for param in params:
+                param.grad = None
 
 
 class ScaledChange(Transform):
@@ -165,9 +172,9 @@ class ScaledChange(Transform):
                 f"{group['param_min_rms']!r}"
             )
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return averages, derivatives and a change of zero, and the parameter's size."""
-        state: State = {"exp_avg_sq": zeros(param), "delta": zeros(param)}
+        state: State = {"exp_avg_sq": zeros(param, group), "delta": zeros(param, group)}
         if param.numel() <= 1:
             return state
         # measured now and not at the first step: clipping weights the first gradients by it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -122,9 +122,9 @@ class ScaleByRms(FusedTransform):
     def __init__(self, betas: tuple[float, float], eps: float) -> None:
         super().__init__(betas=betas, eps=eps)
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero."""
-        return {"exp_avg_sq": zeros(param)}
+        return {"exp_avg_sq": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the quotient."""

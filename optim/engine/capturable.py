@@ -80,20 +80,20 @@ class Undo:
     def __call__(self, found_inf: Tensor) -> None:
         """Put everything back if the flag is not zero."""
         for before, piece in zip(self.before, self._pieces(), strict=True):
-            bad = found_inf.reshape(()).to(before.device) > 0
-            now = flattened(piece)
-            torch.where(bad, before, now, out=now)
-            torch._foreach_copy_(piece, unflattened(now, piece))
+            skips = found_inf.reshape(()).to(before.device) > 0
+            after = flattened(piece)
+            torch.where(skips, before, after, out=after)
+            torch._foreach_copy_(piece, unflattened(after, piece))
 
     def _pieces(self) -> list[list[Tensor]]:
         """Return what may change, by dtype and device, in lists of at most ``PIECE_NUMEL`` elements or one tensor."""
-        found: dict[tuple[torch.dtype, torch.device], list[list[Tensor]]] = defaultdict(list)
+        pieces_of: dict[tuple[torch.dtype, torch.device], list[list[Tensor]]] = defaultdict(list)
         room: dict[tuple[torch.dtype, torch.device], int] = defaultdict(int)
         for x in (*self.params, *(holder[key] for holder, key in self.places)):
             kind = x.dtype, x.device
-            if not found[kind] or room[kind] < x.numel():
-                found[kind].append([])
+            if not pieces_of[kind] or room[kind] < x.numel():
+                pieces_of[kind].append([])
                 room[kind] = PIECE_NUMEL
-            found[kind][-1].append(x)
+            pieces_of[kind][-1].append(x)
             room[kind] -= x.numel()
-        return [piece for pieces in found.values() for piece in pieces]
+        return [piece for pieces in pieces_of.values() for piece in pieces]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from optim.engine import evaluation, saved_state
+from optim.engine import saved_state
 from optim.engine.capturable import Undo, keep_counts_on_device, share_counts
 from optim.engine.finite import all_finite
 from optim.engine.fsdp import local_entry
@@ -23,8 +23,7 @@ from optim.engine.group_step import GroupStep
 from optim.engine.options import SWITCH, check_options, plain
 from optim.engine.param_batch import DRAW_KEY, HALF, Group, Limits, ParamEntry, State, state_dtype
 from optim.engine.random import key_of
-from optim.engine.stacking import Residents
-from optim.engine.storage import is_narrow, narrowed
+from optim.engine.stacking import StateStacks
 from optim.engine.transform import (
     Transform,
     merged_options,
@@ -126,21 +125,21 @@ class Chain(Optimizer):
         self.transforms, self.skip_nonfinite, self.capturable = tuple(transforms), skip_nonfinite, capturable
         # while `Health` measures: every group, and what clipping transforms noted about its parameters
         self.limited: list[tuple[Group, Limits]] | None = None
-        self._residents, self._counts = Residents(), dict[int, Tensor]()
+        self._stacks, self._counts = StateStacks(), dict[int, Tensor]()
         super().__init__(params, {"lr": lr, **merged_options(self.transforms), "maximize": maximize})
 
     def __getstate__(self) -> dict[str, Any]:
         # torch's Optimizer.__getstate__ returns defaults, state and groups only
-        own = {
+        attributes = {
             "transforms": self.transforms,
             "skip_nonfinite": self.skip_nonfinite,
             "capturable": self.capturable,
             "limited": None,
             # made anew from the statistics, which are copied
-            "_residents": Residents(),
+            "_stacks": StateStacks(),
             "_counts": {},
         }
-        return {**super().__getstate__(), **own}
+        return {**super().__getstate__(), **attributes}
 
     @property
     def skipped_steps(self) -> int:
@@ -163,7 +162,7 @@ class Chain(Optimizer):
             RuntimeError: the parameters are at the evaluation point; nothing was changed.
             RuntimeError: the dtype of parameters has changed since their first step.
         """
-        evaluation.refuse_step_while_evaluating(self)
+        refuse_step_while_evaluating(self)
         if self.found_inf is not None and not self.capturable:
             raise ValueError("found_inf is decided on the device, where counts of steps are with capturable=True alone")
         loss = None
@@ -180,7 +179,7 @@ class Chain(Optimizer):
         try:
             (self.update if self._runner is None or self.limited is not None else self._runner)()
         except (KeyError, RuntimeError) as error:
-            saved_state.explain_cast(self, self._fresh_by_name, error)
+            saved_state.explain_cast(self, self._fresh_state, error)
             raise
         return loss
 
@@ -189,20 +188,20 @@ class Chain(Optimizer):
         # all entries exist before the first parameter moves: a norm over all gradients needs them together
         groups = [(group, list(self._entries(place, group))) for place, group in enumerate(self.param_groups)]
         undo: Undo | None = None
-        made: int | Tensor = 1
+        increment: int | Tensor = 1
         if self.found_inf is not None:
             devices = {entry.param.device for _, entries in groups for entry in entries}
             if devices <= {self.found_inf.device} and all(
                 self._group_step(group).skips_by_kernel(entries) for group, entries in groups
             ):
-                made = 1 - self.found_inf.reshape(())
+                increment = 1 - self.found_inf.reshape(())
             else:
                 undo = Undo(groups)
         for transform in self.transforms:
             transform.before_step(groups)
         for group, entries in groups:
-            self._step_group(group, entries, made)
-        self.count("steps", made)
+            self._step_group(group, entries, increment)
+        self.count("steps", increment)
         if undo is not None:
             undo(self.found_inf)  # type: ignore[arg-type]
 
@@ -235,12 +234,16 @@ class Chain(Optimizer):
     @property
     def has_evaluation_point(self) -> bool:
         """Return whether the model should be evaluated between `eval` and `train`."""
-        return evaluation.has_evaluation_point(self.transforms)
+        return self.transforms[-1].has_evaluation_point
 
     @property
     def is_evaluating(self) -> bool:
         """Return whether the parameters are at the evaluation point."""
-        return any(evaluation.is_evaluating(group) for group in self.param_groups)
+        return self.has_evaluation_point and bool(self._averaging.is_evaluating(self))
+
+    @property
+    def _averaging(self) -> Any:
+        return self.transforms[-1]
 
     @torch.no_grad()
     def eval(self) -> None:
@@ -248,79 +251,70 @@ class Chain(Optimizer):
 
         `state_dict` then holds the values for training: saved with the model, it continues exactly after `train`.
         """
-        evaluation.go_to_evaluation_point(self, self.transforms)
+        if self.has_evaluation_point:
+            self._averaging.eval(self)
 
     @torch.no_grad()
     def train(self) -> None:
         """Put back the values for training, bit for bit."""
-        evaluation.go_to_training_point(self)
+        if self.has_evaluation_point:
+            self._averaging.train(self)
 
-    def count(self, what: str, more: int | Tensor = 1) -> None:
-        """Add one, or 0 or 1 on the device, to a count of all groups."""
+    def count(self, counter: str, increment: int | Tensor = 1) -> None:
+        """Add to a counter of all groups: 1, or 0 or 1 on the device."""
         for group in self.param_groups:
-            group["shared_state"][what] += more
-
-    def gradient_of(self, param: Tensor) -> Tensor | None:
-        """Return the gradient that a parameter steps with; None leaves the parameter untouched."""
-        return param.grad
-
-    def stacking_key(self, name: str, param: Tensor, group: Group) -> Hashable:
-        """Return what decides, beside shape, dtype and step, how a parameter is treated; unequal keys never stack."""
-        return None
+            group["shared_state"][counter] += increment
 
     def _entries(self, place: int, group: Group) -> Iterator[ParamEntry]:
         """Yield the parameters of a group that take part in this step."""
         names = group.get("param_names")
         for i, param in enumerate(group["params"]):
-            grad = self.gradient_of(param)
+            grad = param.grad
             if grad is None or param.numel() == 0:  # the mean of no elements is NaN
                 continue
-            state, key = self.state[param], self.stacking_key(names[i] if names else "", param, group)
+            state, name = self.state[param], names[i] if names else ""
             if param.dtype in HALF and state and "rounding_error" not in state:
                 state["rounding_error"] = torch.zeros_like(param)  # the model was cast after a step
             if not state:
-                state.update(self._fresh_state(param, group, key))
+                state.update(self._fresh_state(name, param, group))
                 if DRAW_KEY in state:  # in the state, so that later names and places change no draw
                     state[DRAW_KEY] = key_of(saved_state.name_of(group, i, place))
-            entry = ParamEntry(param, grad, state, key)
+            entry = ParamEntry(param, grad, state, name)
             # nearly all are plain, and that is asked faster
             yield entry if type(param) is Parameter else local_entry(entry)
 
     def _group_step(self, group: Group, limits: Limits | None = None) -> GroupStep:
-        return GroupStep(self.transforms, group, self._residents, self.state, limits, self.found_inf)
+        return GroupStep(self.transforms, group, self._stacks, self.state, limits, self.found_inf)
 
-    def _step_group(self, group: Group, entries: list[ParamEntry], made: int | Tensor = 1) -> None:
-        self._count_steps(entries, made)
+    def _step_group(self, group: Group, entries: list[ParamEntry], increment: int | Tensor = 1) -> None:
+        self._count_steps(entries, increment)
         limits: Limits | None = None
         if self.limited is not None:
             limits = []
             self.limited.append((group, limits))
+        self._move(group, entries, limits)
+
+    def _move(self, group: Group, entries: list[ParamEntry], limits: Limits | None) -> None:
         self._group_step(group, limits)(entries)
 
-    def _count_steps(self, entries: list[ParamEntry], made: int | Tensor) -> None:
+    def _count_steps(self, entries: list[ParamEntry], increment: int | Tensor) -> None:
         if self.capturable:
             for count in share_counts(entries, self.state, self._counts):
-                count.add_(made)
+                count.add_(increment)
         else:
             for entry in entries:
                 entry.state["step"] += 1
 
-    def _fresh_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def _fresh_state(self, name: str, param: Tensor, group: Group) -> State:
         # a Python number: torch keeps a tensor, but reading it for a bias correction would wait for the device
         step = torch.zeros((), dtype=state_dtype(param), device=param.device) if self.capturable else 0
         state: State = {"step": step}
-        state |= merged_state(self.transforms, param, group, stacking_key)
-        if is_narrow(group) or any(transform.draws for transform in self.transforms):
+        state |= merged_state(self.transforms, param, group)
+        if any(transform.draws(transform.unprefixed(group)) for transform in self.transforms):
             state[DRAW_KEY] = 0
-        if is_narrow(group):
-            exact = {transform.prefix + key for transform in self.transforms for key in transform.exact_state}
-            state = narrowed(state, param, exact)
         if param.dtype in HALF:
             state["rounding_error"] = torch.zeros_like(param, memory_format=torch.preserve_format)
         return state
-
-    def _fresh_by_name(self, name: str, param: Tensor, group: Group) -> State:
-        return self._fresh_state(param, group, self.stacking_key(name, param, group))
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; a refused group leaves the optimizer as it was.
@@ -340,7 +334,7 @@ class Chain(Optimizer):
             # one parameter on the meta device finds two statistics of one name without allocating memory
             for param, name in zip(group["params"][:1], group.get("param_names", [""]), strict=False):
                 if not is_lazy(param):  # it has a shape only after the first forward pass
-                    self._fresh_by_name(name, param.to("meta"), group)
+                    self._fresh_state(name, param.to("meta"), group)
         except ValueError:
             # torch has appended the group already
             self.param_groups.pop()
@@ -348,8 +342,6 @@ class Chain(Optimizer):
         # counts are the optimizer's, so a later group starts with those of the first
         counts = self.param_groups[0].get("shared_state", {"steps": 0, "skipped_steps": 0})
         shared = {key: counts[key] for key in ("steps", "skipped_steps")}
-        if self.has_evaluation_point:
-            shared[evaluation.EVALUATING] = counts.get(evaluation.EVALUATING, False)
         shared |= merged_shared_state(self.transforms, group)
         # in the group and not in an attribute: torch's state_dict then saves it
         group["shared_state"] = shared
@@ -376,9 +368,8 @@ class Chain(Optimizer):
         meta["shared_state"] = {"steps": torch.empty((), device="meta"), **merged_shared_state(self.transforms, meta)}
         kinds: dict[object, ParamEntry] = {}
         for name, param in zip(group.get("param_names", [""] * len(meta["params"])), meta["params"], strict=True):
-            key = self.stacking_key(name, param, group)
-            state = self._fresh_state(param, group, key)
-            kinds[param.shape, param.dtype, key] = ParamEntry(param, torch.empty_like(param), state, key)
+            state = self._fresh_state(name, param, group)
+            kinds[param.shape, param.dtype] = ParamEntry(param, torch.empty_like(param), state, name)
         entries = [entry for entry in kinds.values() if entry.param.numel() > 0]
         try:
             with torch.no_grad():
@@ -420,13 +411,13 @@ class Chain(Optimizer):
             given = saved_state.align(self, given)
             for saved_group, group in zip(given["param_groups"], self.param_groups, strict=False):
                 self._check_group(saved_state.without_marks(self, saved_state.loaded_group(group, saved_group)))
-            saved_state.check(self, given, self._fresh_by_name)
+            saved_state.check(self, given, self._fresh_state)
             saved.append(given)
             return given
 
         def restore(_: Optimizer) -> None:
             """Put back dtypes."""
-            saved_state.restore(self, saved[0], self._fresh_by_name)
+            saved_state.restore(self, saved[0], self._fresh_state)
             for group in self.param_groups if self.capturable else ():
                 keep_counts_on_device(group)
 
@@ -441,3 +432,19 @@ class Chain(Optimizer):
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+def refuse_step_while_evaluating(optimizer: Any) -> None:
+    """Refuse to step from another point than that of the gradients.
+
+    Args:
+        optimizer: with ``is_evaluating``.
+
+    Raises:
+        RuntimeError: parameters are at the evaluation point.
+    """
+    if optimizer.is_evaluating:
+        raise RuntimeError(
+            f"{type(optimizer).__name__} cannot step while its parameters are at the evaluation point; call train() on "
+            "it after each eval()"
+        )

@@ -51,7 +51,7 @@ def check_sharded(owner: str, transforms: Sequence[Transform], group: Group) -> 
     Raises:
         ValueError: a parameter is sharded, and a transform is not `shardable`.
     """
-    active = [transform for transform in transforms if not transform.idle(transform.own(group))]
+    active = [transform for transform in transforms if not transform.idle(transform.unprefixed(group))]
     needy = [type(transform).__name__ for transform in active if not transform.shardable]
     names = group.get("param_names", [f"parameter {i}" for i in range(len(group["params"]))])
     for name, param in zip(names, group["params"], strict=True) if needy else ():

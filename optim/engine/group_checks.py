@@ -33,7 +33,7 @@ def check_group(optimizer: Optimizer, transforms: Sequence[Transform], group: Gr
     # transforms check some options themselves
     group.update({key: plain(group[key]) for key in optimizer.defaults if key in group})
     for transform in transforms:
-        transform.check(transform.own(group))
+        transform.check(transform.unprefixed(group))
     check_sharded(owner, transforms, group)
     for param in group["params"]:
         if not param.is_floating_point():

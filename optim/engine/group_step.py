@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optim.engine.param_batch import ForeachBatch, Group, Limits, ParamBatch, ParamEntry, State, Update
-from optim.engine.stacking import Residents, batches
-from optim.engine.storage import is_narrow
+from optim.engine.param_batch import ForeachBatch, Group, Limits, ParamBatch, ParamEntry, State, Update, is_narrow
+from optim.engine.stacking import StateStacks, batches
 from optim.engine.transform import FusedTransform, GroupTransform, SkipUpdate, Transform, applied
 
 Pair = tuple[Update, ParamBatch]
@@ -23,7 +22,7 @@ class GroupStep:
     Args:
         transforms: of the optimizer.
         group: hyper-parameters.
-        residents: the optimizer's stacks.
+        state_stacks: the optimizer's stacks.
         states: the optimizer's state.
         limited: while `Health` measures, takes what clipping transforms note.
         found_inf: a flag on the device, see `skips_by_kernel`.
@@ -33,14 +32,14 @@ class GroupStep:
         self,
         transforms: Sequence[Transform],
         group: Group,
-        residents: Residents,
+        state_stacks: StateStacks,
         states: MutableMapping[Tensor, State],
         limited: Limits | None = None,
         found_inf: Tensor | None = None,
     ) -> None:
         self.transforms, self.group, self.limited, self.found_inf = transforms, group, limited, found_inf
-        self.residents, self.states = residents, states
-        self.active = [transform for transform in transforms if not transform.idle(transform.own(group))]
+        self.state_stacks, self.states = state_stacks, states
+        self.active = [transform for transform in transforms if not transform.idle(transform.unprefixed(group))]
         self.kernel = next(
             (i for i, x in enumerate(self.active) if isinstance(x, FusedTransform) and x.fuses(self.active[i + 1 :])),
             len(self.active),
@@ -49,12 +48,12 @@ class GroupStep:
     def skips_by_kernel(self, entries: list[ParamEntry]) -> bool:
         """Return whether one call makes the whole step, and itself changes nothing if ``found_inf`` is not zero."""
         kernel = self.active[0] if self.kernel == 0 and self.active else None
-        return isinstance(kernel, FusedTransform) and kernel.takes_found_inf(kernel.own(self.group), entries)
+        return isinstance(kernel, FusedTransform) and kernel.takes_found_inf(kernel.unprefixed(self.group), entries)
 
     def __call__(self, entries: list[ParamEntry]) -> None:
         """Make the step; counts of steps include it already."""
         for place, transform in enumerate(self.active):
-            if isinstance(transform, GroupTransform) and transform.takes_all(transform.own(self.group)):
+            if isinstance(transform, GroupTransform) and transform.takes_all(transform.unprefixed(self.group)):
                 return self._together(entries, transform, place)
         ahead = self.active[: self.kernel]
         # a kernel moves all at the end, but for those that need wide copies of their statistics
@@ -83,14 +82,14 @@ class GroupStep:
 
     def _together(self, entries: list[ParamEntry], joint: GroupTransform, place: int) -> None:
         """Make the step with a transform that takes all updates at once, which are all in memory then."""
-        found = list(self._batches(entries, join=False))
-        changed = [(_applied(self.active[:place], Update(batch.grad), batch), batch) for batch in found]
+        all_batches = list(self._batches(entries, join=False))
+        changed = [(_applied(self.active[:place], Update(batch.grad), batch), batch) for batch in all_batches]
         waiting = [(update, batch) for update, batch in changed if update is not None]
         updates = joint.of_group([update for update, _ in waiting], [joint.view(batch) for _, batch in waiting])
         for update, (_, batch) in zip(updates, waiting, strict=True):
             for pair in self._changed(self.active[place + 1 : self.kernel], update, batch):
                 self._subtract(*pair)
-        for batch in found:
+        for batch in all_batches:
             batch.store(batch)
 
     def _batches(self, entries: list[ParamEntry], *, join: bool) -> Iterator[ParamBatch]:
@@ -99,13 +98,13 @@ class GroupStep:
         fused = isinstance(first, FusedTransform) and first.one_call
         # shards differ between processes, which must reduce in one order
         alone = any(entry.shard for entry in entries) or not all(transform.stacks for transform in self.active)
-        how = {"stack": not (fused or alone), "join": join and not alone}
+        choices = {"stack": not (fused or alone), "join": join and not alone}
 
         def kind_of(shape: torch.Size) -> Hashable:
             """Return what tells shapes apart that cannot be in one batch."""
             return tuple(transform.kind(shape) for transform in self.transforms)
 
-        for batch in batches(self.group, entries, self.residents, self.states, kind_of, **how):
+        for batch in batches(self.group, entries, self.state_stacks, self.states, kind_of, **choices):
             batch.limited, batch.found_inf = self.limited, self.found_inf
             yield batch
 
@@ -121,15 +120,17 @@ class GroupStep:
             count = next((i for i, transform in enumerate(rest) if transform.foreach != rest[0].foreach), len(rest))
             run, rest = rest[:count], rest[count:]
             if run[0].foreach:
-                found = [_applied(run, update, batch)]
+                results = [_applied(run, update, batch)]
             else:
-                found = [_applied(run, one, part) for one, part in zip(batch.each(update), batch.parts, strict=True)]
-            kept = [one for one in found if one is not None]
-            if len(kept) < len(found):
+                results = [
+                    _applied(run, each, part) for each, part in zip(batch.each(update), batch.parts, strict=True)
+                ]
+            kept = [result for result in results if result is not None]
+            if len(kept) < len(results):
                 # those that are not skipped go on by themselves
-                for one, part in zip(found, batch.parts, strict=False):
-                    if one is not None:
-                        yield from self._changed(rest, one, part)
+                for result, part in zip(results, batch.parts, strict=False):
+                    if result is not None:
+                        yield from self._changed(rest, result, part)
                 return
             update = kept[0] if run[0].foreach else batch.join(kept)
         yield update, batch
@@ -151,12 +152,12 @@ class GroupStep:
 
 def _alike(pairs: Sequence[Pair]) -> Iterable[list[Pair]]:
     """Return updates and their batches in lists that one call of a kernel can take."""
-    found: dict[Any, list[Pair]] = defaultdict(list)
+    pairs_of: dict[Any, list[Pair]] = defaultdict(list)
     for update, batch in pairs:
         # a call has one count of steps; equal counts on a device are one tensor, and comparing values would wait
         step = id(batch.step) if isinstance(batch.step, Tensor) else batch.step
-        found[step, batch.param.dtype, batch.param.device].append((update, batch))
-    return found.values()
+        pairs_of[step, batch.param.dtype, batch.param.device].append((update, batch))
+    return pairs_of.values()
 
 
 def _applied(transforms: Sequence[Transform], update: Update, batch: ParamBatch) -> Update | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, cast
@@ -32,10 +32,16 @@ def state_dtype(param: Tensor) -> torch.dtype:
     return torch.float32 if param.dtype in HALF else param.dtype
 
 
-def zeros(param: Tensor) -> Tensor:
-    """Return a statistic of zeros, with the shape and memory layout of the parameter."""
+def is_narrow(group: Group) -> bool:
+    """Return whether a group stores statistics in bfloat16, see `optim.engine.storage.StateStorage`."""
+    return group.get("storage_dtype") == "bfloat16"
+
+
+def zeros(param: Tensor, group: Group) -> Tensor:
+    """Return a statistic of zeros, with the shape and memory layout of the parameter, in the group's storage dtype."""
+    dtype = torch.bfloat16 if is_narrow(group) else state_dtype(param)
     # fused kernels walk through memory: a channels_last parameter needs statistics that are channels_last too
-    return torch.zeros_like(param, dtype=state_dtype(param), memory_format=torch.preserve_format)
+    return torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
 
 
 def zero_per_axes(param: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -94,7 +100,7 @@ class Shard(NamedTuple):
 
 
 class ParamEntry(NamedTuple):
-    """A parameter that takes part in this step, with gradient, state and `Chain.stacking_key`.
+    """A parameter that takes part in this step, with gradient, state and name, empty if the optimizer knows none.
 
     If the parameter is sharded, all tensors are the parts that this process holds.
     """
@@ -102,7 +108,7 @@ class ParamEntry(NamedTuple):
     param: Tensor
     grad: Tensor
     state: State
-    stacking_key: Hashable
+    name: str = ""
     shard: Shard | None = None
 
 
@@ -182,7 +188,6 @@ class ParamBatch:
             0-dimensional tensor, on which no `if` can be decided.
         shape: of one parameter, all shards together.
         stacked: whether the first axis is N.
-        stacking_key: what `Chain.stacking_key` returned for these parameters.
         entries: where the parameters and statistics are stored.
         limited: while `Health` measures, what `note_limit` was told about the parameters of this group.
         found_inf: a flag on the device, for a kernel that then changes nothing if it is not zero.
@@ -209,7 +214,6 @@ class ParamBatch:
     step: Any
     shape: torch.Size
     stacked: bool = False
-    stacking_key: Hashable = None
     entries: Sequence[ParamEntry] = ()
     limited: Limits | None = None
     found_inf: Tensor | None = None
@@ -298,7 +302,7 @@ class ForeachBatch(ParamBatch):
     Its tensors are `TensorList`. One number per parameter is a vector for all, in the order of ``entries``.
 
     Args:
-        stacks: the members of each; all of one dtype, device, step, stacking key and names of statistics, and all with
+        stacks: the members of each; all of one dtype, device, step and names of statistics, and all with
             one element or all with more.
         params: of each stack, (N, *shape), or (*shape) if it has one member.
         grads: likewise.
@@ -324,7 +328,6 @@ class ForeachBatch(ParamBatch):
             group=group,
             step=first.state["step"],
             shape=first.param.shape,
-            stacking_key=first.stacking_key,
             entries=entries,
         )
 
@@ -334,9 +337,9 @@ class ForeachBatch(ParamBatch):
         names = [key for key in batches[0].state if key not in LOOP_STATE]
         state = {key: [batch.state[key] for batch in batches] for key in names}
         params, grads = [batch.param for batch in batches], [batch.grad for batch in batches]
-        found = cls([batch.entries for batch in batches], params, grads, state, batches[0].group)
-        found.step, found.found_inf = batches[0].step, batches[0].found_inf
-        return found
+        joined = cls([batch.entries for batch in batches], params, grads, state, batches[0].group)
+        joined.step, joined.found_inf = batches[0].step, batches[0].found_inf
+        return joined
 
     def joined(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return one tensor per stack as a `TensorList`, which has a Tensor's methods."""
@@ -355,7 +358,6 @@ class ForeachBatch(ParamBatch):
                 self.step,
                 stack[0].param.shape,
                 len(stack) > 1,
-                self.stacking_key,
                 stack,
                 self.limited,
                 self.found_inf,
@@ -394,10 +396,10 @@ class ForeachBatch(ParamBatch):
             numbers = [1.0] * len(numbers)
         if not any(isinstance(scale, Tensor) for scale in scales):
             return Update(direction, numbers[0], free, rows)
-        one = torch.ones(1, dtype=self.param.dtype, device=self.param.device)
-        found = [self._numbers(scale if isinstance(scale, Tensor) else one) for scale in scales]
+        unit = torch.ones(1, dtype=self.param.dtype, device=self.param.device)
+        vectors = [self._numbers(scale if isinstance(scale, Tensor) else unit) for scale in scales]
         counts = (len(stack) for stack in self.stacks)
-        scale = torch.cat([x.expand(count) for x, count in zip(found, counts, strict=True)])
+        scale = torch.cat([x.expand(count) for x, count in zip(vectors, counts, strict=True)])
         return Update(direction, scale, free, rows)
 
     def per_parameter(self, x: Tensor) -> Tensor:
@@ -438,8 +440,8 @@ class ForeachBatch(ParamBatch):
 
     def _per_part(self, reduce: Any, *xs: Tensor) -> Tensor:
         columns = zip(*(cast(TensorList, x).tensors for x in xs), strict=True)
-        found = [reduce(part, *row) for part, row in zip(self.parts, columns, strict=True)]
-        return torch.cat([self._numbers(x) for x in found])
+        numbers = [reduce(part, *row) for part, row in zip(self.parts, columns, strict=True)]
+        return torch.cat([self._numbers(x) for x in numbers])
 
     def _numbers(self, x: Scalar) -> Tensor:
         x = x if isinstance(x, Tensor) else torch.tensor(x, dtype=self.param.dtype)  # a parameter alone, on a CPU

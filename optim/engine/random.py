@@ -108,9 +108,9 @@ def _on_device(keys: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=1 << 10)
-def _digest(*what: object) -> int:
+def _digest(*values: object) -> int:
     """Return 64 bits that depend on the values alone; Python's hash of a string differs from process to process."""
-    return int.from_bytes(blake2b(repr(what).encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(blake2b(repr(values).encode(), digest_size=8).digest(), "little")
 
 
 def _signed_halves(key: int) -> tuple[int, int]:

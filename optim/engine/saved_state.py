@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from optim.engine.evaluation import EVALUATING, TRAINING_POINT
 from optim.engine.options import check_names
 from optim.engine.param_batch import Group, State
 
@@ -142,11 +141,8 @@ def _saved_states(
     for (name, param, group), (place, saved_group) in zip(named_parameters(optimizer), places, strict=False):
         if place in given["state"]:
             # on the meta device: a full set of fresh statistics would need the memory of a second optimizer
-            outline = param.to("meta")
-            expected = fresh(name, outline, loaded_group(group, saved_group))
-            if saved_group["shared_state"].get(EVALUATING):
-                expected[TRAINING_POINT] = outline
-            yield name, param, expected, given["state"][place]
+            loaded = {**loaded_group(group, saved_group), "shared_state": saved_group["shared_state"]}
+            yield name, param, fresh(name, param.to("meta"), loaded), given["state"][place]
 
 
 def explain_cast(optimizer: Optimizer, fresh: Fresh, error: Exception) -> None:

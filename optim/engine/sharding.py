@@ -41,10 +41,10 @@ def divided(
         function(x) if owner == rank else [torch.empty_like(y, memory_format=torch.contiguous_format) for y in empty]
         for x, owner, empty in zip(inputs, owners, like, strict=True)
     ]
-    flat = [y for found in results for y in found]
-    _exchange(flat, [owner for owner, found in zip(owners, results, strict=True) for _ in found])
+    flat = [y for outputs in results for y in outputs]
+    _exchange(flat, [owner for owner, outputs in zip(owners, results, strict=True) for _ in outputs])
     exchanged = iter(flat)
-    return [[next(exchanged) for _ in found] for found in results]
+    return [[next(exchanged) for _ in outputs] for outputs in results]
 
 
 def assign(costs: Sequence[float], num_ranks: int) -> list[int]:
@@ -71,11 +71,11 @@ def _exchange(results: list[Tensor], owners: Sequence[int]) -> None:
     messages = sorted(kinds.items(), key=lambda item: (item[0][0], item[1]))
     flats = [torch.cat([results[place].reshape(-1) for place in places]) for _, places in messages]
     # broadcasts and not all_gather: ranks may have different numbers of elements, and none pads
-    works = [
+    broadcasts = [
         dist.broadcast(flat, src=owner, async_op=True) for flat, ((owner, *_), _) in zip(flats, messages, strict=True)
     ]
-    for work, flat, (_, places) in zip(works, flats, messages, strict=True):
-        work.wait()
+    for broadcast, flat, (_, places) in zip(broadcasts, flats, messages, strict=True):
+        broadcast.wait()
         pieces = flat.split([results[place].numel() for place in places])
         for place, piece in zip(places, pieces, strict=True):
             results[place] = piece.view(results[place].shape)

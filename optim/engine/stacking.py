@@ -31,7 +31,7 @@ def launches_cost(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-class Resident(NamedTuple):
+class StateStack(NamedTuple):
     """The statistics of a stack.
 
     Attributes:
@@ -45,7 +45,7 @@ class Resident(NamedTuple):
     views: list[Tensor]
 
 
-class Residents(dict[Tensor, Resident]):
+class StateStacks(dict[Tensor, StateStack]):
     """The stacks of an optimizer, by their members.
 
     ``optimizer.state`` stays the place of all statistics, which users may replace or clear: a stack counts only as long
@@ -64,16 +64,16 @@ class Residents(dict[Tensor, Resident]):
         known = self.get(entries[0].param)
         if known and len(held) == len(known.views) and all(map(is_, held, known.views)):
             return known.state
-        self._divide(entries, states)
+        self._detach_others(entries, states)
         state = {name: torch.stack([entry.state[name] for entry in entries]) for name in names}
         views = [view for name in names for view in state[name].unbind()]
         for place, view in enumerate(views):
             entries[place % len(entries)].state[names[place // len(entries)]] = view
-        new = Resident([entry.param for entry in entries], state, views)
+        new = StateStack([entry.param for entry in entries], state, views)
         self.update(dict.fromkeys(new.params, new))
         return state
 
-    def _divide(self, entries: Iterable[ParamEntry], states: MutableMapping[Tensor, State]) -> None:
+    def _detach_others(self, entries: Iterable[ParamEntry], states: MutableMapping[Tensor, State]) -> None:
         """Give those who stay behind tensors of their own: views would keep the memory of the former stack."""
         leaving = {entry.param for entry in entries}
         for old in {id(old): old for param in leaving if (old := self.get(param))}.values():
@@ -125,7 +125,7 @@ class Scratch:
 def batches(
     group: Group,
     entries: Sequence[ParamEntry],
-    residents: Residents,
+    state_stacks: StateStacks,
     states: MutableMapping[Tensor, State],
     kind_of: Callable[[torch.Size], Hashable],
     *,
@@ -137,7 +137,7 @@ def batches(
     Args:
         group: hyper-parameters.
         entries: whose counts of steps include this one.
-        residents: the optimizer's stacks.
+        state_stacks: the optimizer's stacks.
         states: the optimizer's state.
         kind_of: what tells shapes apart that cannot be in one `ForeachBatch`; see `Transform.kind`.
         stack: whether parameters of equal shape are one batch.
@@ -150,10 +150,10 @@ def batches(
         device = kind[0][0].param.device
         # float32 copies of all statistics at once would take the memory that bfloat16 saves
         if join and not widen and (launches_cost(device) or not stack):
-            yield _together(group, kind, residents, states)
+            yield _foreach_batch(group, kind, state_stacks, states)
         else:
             for members in kind:
-                yield _one(group, members, residents, states, widen=widen)
+                yield _batch_of_stack(group, members, state_stacks, states, widen=widen)
 
 
 def _kinds(
@@ -168,7 +168,7 @@ def _kinds(
         # a batch has one count of steps: bias corrections are Python numbers; equal counts on a device are one tensor
         step = id(count) if isinstance(count, Tensor) else count
         shape = param.shape if stack else None
-        shapes[shape, param.dtype, param.device, step, entry.stacking_key, entry.shard is None].append(entry)
+        shapes[shape, param.dtype, param.device, step, entry.shard is None].append(entry)
     kinds: dict[Any, list[list[ParamEntry]]] = defaultdict(list)
     for (shape, *like), members in shapes.items():
         first = members[0]
@@ -187,8 +187,8 @@ def _kinds(
     return [sorted(kind, key=lambda members: (len(members) > 1, places[id(members[0])])) for kind in kinds.values()]
 
 
-def _together(
-    group: Group, stacks: list[list[ParamEntry]], residents: Residents, states: MutableMapping[Tensor, State]
+def _foreach_batch(
+    group: Group, stacks: list[list[ParamEntry]], state_stacks: StateStacks, states: MutableMapping[Tensor, State]
 ) -> ParamBatch:
     """Return stacks of a kind as one batch."""
     half = stacks[0][0].param.dtype in HALF
@@ -198,33 +198,43 @@ def _together(
     scratch = Scratch(moved, maximize=group["maximize"]) if moved else None
     places = iter(zip(scratch.params, scratch.grads, strict=True)) if scratch else iter(())
     pairs = [
-        next(places) if len(members) > 1 or half else _own(members[0], maximize=group["maximize"]) for members in stacks
+        next(places) if len(members) > 1 or half else _param_and_grad(members[0], maximize=group["maximize"])
+        for members in stacks
     ]
-    found = [members[0].state if len(members) == 1 else residents.state_of(members, states) for members in stacks]
-    names = [name for name in found[0] if name not in LOOP_STATE]
-    state = {name: [each[name] for each in found] for name in names}
+    stack_states = [
+        members[0].state if len(members) == 1 else state_stacks.state_of(members, states) for members in stacks
+    ]
+    names = [name for name in stack_states[0] if name not in LOOP_STATE]
+    state = {name: [each[name] for each in stack_states] for name in names}
     batch = ForeachBatch(stacks, [param for param, _ in pairs], [grad for _, grad in pairs], state, group)
     if scratch:
         batch.store = scratch.write_back
     return batch
 
 
-def _one(
-    group: Group, members: list[ParamEntry], residents: Residents, states: MutableMapping[Tensor, State], *, widen: bool
+def _batch_of_stack(
+    group: Group,
+    members: list[ParamEntry],
+    state_stacks: StateStacks,
+    states: MutableMapping[Tensor, State],
+    *,
+    widen: bool,
 ) -> ParamBatch:
     """Return one stack, or one parameter."""
     first, stacked = members[0], len(members) > 1
-    step, key = first.state["step"], first.stacking_key
+    step = first.state["step"]
     shape, groups = first.shard or (first.param.shape, ())
     if not (stacked or widen or first.param.dtype in HALF):
-        param, grad = _own(first, maximize=group["maximize"])
-        return ParamBatch(param, grad, first.state, group, step, shape, False, key, members, shard_groups=groups)
+        param, grad = _param_and_grad(first, maximize=group["maximize"])
+        return ParamBatch(param, grad, first.state, group, step, shape, False, members, shard_groups=groups)
     scratch = Scratch([members], maximize=group["maximize"]) if stacked or first.param.dtype in HALF else None
-    param, grad = (scratch.params[0], scratch.grads[0]) if scratch else _own(first, maximize=group["maximize"])
-    stored = residents.state_of(members, states) if stacked else first.state
+    param, grad = (
+        (scratch.params[0], scratch.grads[0]) if scratch else _param_and_grad(first, maximize=group["maximize"])
+    )
+    stored = state_stacks.state_of(members, states) if stacked else first.state
     state = {name: x for name, x in stored.items() if name not in LOOP_STATE}
     state = widened(state, param) if widen else state
-    batch = ParamBatch(param, grad, state, group, step, shape, stacked, key, members, shard_groups=groups)
+    batch = ParamBatch(param, grad, state, group, step, shape, stacked, members, shard_groups=groups)
 
     # not a closure over the batch: such a circle would keep the memory until Python looks for circles
     def store(batch: ParamBatch) -> None:
@@ -238,7 +248,7 @@ def _one(
     return batch
 
 
-def _own(entry: ParamEntry, *, maximize: bool) -> tuple[Tensor, Tensor]:
+def _param_and_grad(entry: ParamEntry, *, maximize: bool) -> tuple[Tensor, Tensor]:
     """Return a parameter itself, and its gradient in its dtype."""
     param, grad = entry.param, entry.grad
     # `to` would return the same tensor, but a call costs more than this comparison

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from optim.engine.options import WHOLE
-from optim.engine.param_batch import DRAW_KEY, Group, ParamBatch, State, Update
+from optim.engine.param_batch import DRAW_KEY, Group, ParamBatch, State, Update, is_narrow
 from optim.engine.random import Draw
 from optim.engine.transform import Transform
 
@@ -17,11 +17,11 @@ STORAGE_DTYPES = ("float32", "bfloat16")
 
 
 class StateStorage(Transform):
-    """Says how the engine stores statistics that have the parameter's shape; leaves the update alone.
+    """Says how averages of the parameter's shape are stored; leaves the update alone.
 
     With bfloat16 they are widened before a step and rounded after it: to one of the two neighbors in bfloat16, with
     probabilities that make the expectation right, so that changes below half a spacing add up instead of being lost.
-    Other statistics keep their dtype.
+    Statistics that `optim.engine.param_batch.zeros` does not make keep their dtype.
 
     Args:
         storage_dtype: "float32", or "bfloat16" for half of the bytes; float64 parameters then have float64 arithmetic.
@@ -40,23 +40,13 @@ class StateStorage(Transform):
         """Return True: the engine does the work."""
         return True
 
+    def draws(self, group: Group) -> bool:
+        """Return whether there is anything to round."""
+        return is_narrow(group)
+
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update."""
         return update
-
-
-def is_narrow(group: Group) -> bool:
-    """Return whether a group asks for statistics in bfloat16."""
-    return group.get("storage_dtype") == "bfloat16"
-
-
-def narrowed(state: State, param: Tensor, exact: Collection[str]) -> State:
-    """Return fresh statistics with those of the parameter's shape in bfloat16, but for ``exact`` ones."""
-
-    def narrow(key: str, x: Any) -> bool:
-        return isinstance(x, Tensor) and x.shape == param.shape and key not in exact
-
-    return {key: x.to(torch.bfloat16) if narrow(key, x) else x for key, x in state.items()}
 
 
 def widened(state: Mapping[str, Tensor], like: Tensor) -> State:

@@ -62,10 +62,6 @@ class Transform(ABC):
     """What each option may be, as in `optim.engine.options.check_options`."""
     acts_after_step: ClassVar[bool] = False
     """Whether `after_step` does anything."""
-    exact_state: ClassVar[tuple[str, ...]] = ()
-    """Statistics that ``storage_dtype`` leaves wide: parameters of another kind, which rounding would move."""
-    draws: ClassVar[bool] = False
-    """Whether it draws random numbers, by the ``draw_key`` in a parameter's state."""
     stacks: bool = True
     """Whether it takes stacks; one that does not makes its whole chain take each parameter alone."""
     foreach: bool = False
@@ -75,7 +71,8 @@ class Transform(ABC):
     """Whether it may get a part of a parameter (FSDP2): it treats each element alone, or reduces by `ParamBatch.norm`
     and the like, in the same order on all processes."""
     has_evaluation_point: ClassVar[bool] = False
-    """Whether a model should be evaluated at `evaluation_point`, and not where its gradients are taken."""
+    """Whether a model should be evaluated elsewhere than where its gradients are taken; then this is the last transform
+    of its chain, whose ``eval``, ``train`` and ``is_evaluating`` call this transform's, as `ScheduleFree` has them."""
 
     def __init__(self, *, name: str = "", **options: Any) -> None:
         # lr is the engine's: a transform may only say what it may be
@@ -96,7 +93,7 @@ class Transform(ABC):
             SkipUpdate: the parameters do not move in this step.
         """
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return the statistics of a parameter before its first step: tensors by name.
 
         Also called with a tensor on the meta device, to get names, shapes and dtypes.
@@ -121,9 +118,9 @@ class Transform(ABC):
     def after_step(self, batch: ParamBatch) -> None:  # noqa: B027
         """Look at the parameters after they have moved; may change ``batch.param`` in place."""
 
-    def evaluation_point(self, param: Tensor, state: State, group: Group) -> Tensor:
-        """Return where to evaluate a parameter that is trained at ``param``; must not modify it."""
-        return param
+    def draws(self, group: Group) -> bool:
+        """Return whether it draws random numbers, by the ``draw_key`` in a parameter's state."""
+        return False
 
     def idle(self, group: Group) -> bool:
         """Return whether the options of a group switch this transform off; it is then not called."""
@@ -132,7 +129,7 @@ class Transform(ABC):
     def check(self, group: Group) -> None:  # noqa: B027
         """Refuse combinations of options; each option alone has been checked against ``allowed``."""
 
-    def own(self, names: Mapping[str, Any]) -> Any:
+    def unprefixed(self, names: Mapping[str, Any]) -> Any:
         """Return a group or a state with this transform's names without their prefix."""
         if not self.prefix:
             return names  # no copy: a transform may change the mapping itself
@@ -145,7 +142,7 @@ class Transform(ABC):
             return batch
         # a shallow copy is enough: tensors are changed in place, and no transform replaces one
         view = copy.copy(batch)
-        view.state, view.group = self.own(batch.state), self.own(batch.group)
+        view.state, view.group = self.unprefixed(batch.state), self.unprefixed(batch.group)
         if isinstance(view, ForeachBatch):
             view.__dict__.pop("parts", None)  # with the other names
         return view
@@ -238,7 +235,7 @@ def merged_options(transforms: Sequence[Transform]) -> dict[str, Any]:
     return options
 
 
-def merged_state(transforms: Sequence[Transform], param: Tensor, group: Group, stacking_key: Hashable) -> State:
+def merged_state(transforms: Sequence[Transform], param: Tensor, group: Group) -> State:
     """Return the statistics of all transforms of a chain before a parameter's first step.
 
     Raises:
@@ -246,7 +243,7 @@ def merged_state(transforms: Sequence[Transform], param: Tensor, group: Group, s
     """
     state: State = {}
     for transform in transforms:
-        for key, value in transform.new_state(param, transform.own(group), stacking_key).items():
+        for key, value in transform.new_state(param, transform.unprefixed(group)).items():
             if transform.prefix + key in state:
                 raise ValueError(
                     f"two transforms keep a statistic called {key!r}; give one of them a name, as in "
@@ -261,7 +258,7 @@ def merged_shared_state(transforms: Sequence[Transform], group: Group) -> State:
     return {
         transform.prefix + key: value
         for transform in transforms
-        for key, value in transform.new_shared_state(transform.own(group)).items()
+        for key, value in transform.new_shared_state(transform.unprefixed(group)).items()
     }
 
 

@@ -35,8 +35,8 @@ def covariance_of(axis: int, batch: ParamBatch) -> Tensor:
     return covariance
 
 
-def _key(what: str, axis: int, batch: ParamBatch) -> str:
-    return f"{what}_{axis + len(batch.shape)}"
+def _key(statistic: str, axis: int, batch: ParamBatch) -> str:
+    return f"{statistic}_{axis + len(batch.shape)}"
 
 
 def _is_full(matrix: Tensor, batch: ParamBatch) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import ClassVar, cast
 
 import torch
@@ -67,11 +66,11 @@ class LearnedAxes(Transform):
     }
     foreach = True
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return averages of zero, and unit matrices."""
-        state: State = {"exp_avg": zeros(param)}
+        state: State = {"exp_avg": zeros(param, group)}
         if param.numel() <= SMALL:
-            return {**state, "exp_avg_sq": zeros(param)}
+            return {**state, "exp_avg_sq": zeros(param, group)}
         for axis, size in enumerate(param.shape):
             if size in (1, param.numel()):
                 continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, ClassVar
 
 import torch
@@ -58,7 +57,7 @@ class LogSize(Transform):
         if not group["betas"][0] <= group["betas"][1]:
             raise ValueError(f"betas must rise, 0 < beta1 <= beta2 < 1, given {group['betas']!r}")
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return the parameter's size, and derivatives of zero."""
         if param.numel() <= 1:
             return {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -89,7 +88,7 @@ class NormalizeNeurons(Transform):
     def __init__(self, betas: tuple[float, float] = (0.95, 0.95), eps: float = 1e-10, *, name: str = "") -> None:
         super().__init__(name=name, betas=betas, eps=eps)
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero per row."""
         if param.dim() < 2:
             return {}

@@ -123,9 +123,9 @@ class Orthogonalize(GroupTransform):
         matrices = [as_matrices(updates[place].value(), batches[place]) for place in taken]
         costs = [x.numel() * min(x.shape[-2:]) for x in matrices]
         like = [[x] for x in matrices]
-        found = iter(divided(lambda x: [orthogonal(x, batches[0].group)], matrices, costs, like))
+        results = iter(divided(lambda x: [orthogonal(x, batches[0].group)], matrices, costs, like))
         return [
-            self.resized(next(found)[0], batch) if self.takes(batch) else self(update, batch)
+            self.resized(next(results)[0], batch) if self.takes(batch) else self(update, batch)
             for update, batch in zip(updates, batches, strict=True)
         ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -93,7 +93,6 @@ class KronPreconditioner(GroupTransform):
     """
 
     foreach = True
-    draws = True
     allowed: ClassVar = {
         "beta": "[0, 1)",
         "preconditioner_update_probability": "(0, 1]" + OR_NONE,
@@ -123,9 +122,13 @@ class KronPreconditioner(GroupTransform):
                 "leave one of them out"
             )
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def draws(self, group: Group) -> bool:
+        """Return True: the probes are random."""
+        return True
+
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero, and multiples of the identity."""
-        state: State = {"exp_avg": zeros(param)} if group["exp_avg_input"] else {}
+        state: State = {"exp_avg": zeros(param, group)} if group["exp_avg_input"] else {}
         dtype = torch.bfloat16 if group["q_dtype"] == "bfloat16" else state_dtype(param)
         for block, shape in enumerate(_dims(param.shape, group).block_shapes()):
             for axis, (size, triangular) in enumerate(_axes(shape, group)):
@@ -148,8 +151,8 @@ class KronPreconditioner(GroupTransform):
         if isinstance(batch, ForeachBatch):
             fit(step.fits)
         else:
-            for one in step.fits:  # memory that one has left is still in the cache
-                one.compute()
+            for work in step.fits:  # memory that one fit has left is still in the cache
+                work.compute()
         return _finish_step(step, batch)
 
     def takes_all(self, group: Group) -> bool:
@@ -159,11 +162,11 @@ class KronPreconditioner(GroupTransform):
     def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
         """Return all preconditioned averages; the factors of each block are fitted by one process."""
         steps = [_begin_step(update, batch) for update, batch in zip(updates, batches, strict=True)]
-        fits = [one for step in steps for one in step.fits]
-        costs = [one.gradient.numel() * sum(factor.q.shape[-1] for factor in one.factors) for one in fits]
-        found = divided(Fit.compute, fits, costs, [[factor.q for factor in one.factors] for one in fits])
-        for one, fitted in zip(fits, found, strict=True):
-            for factor, q in zip(one.factors, fitted, strict=True):
+        fits = [each for step in steps for each in step.fits]
+        costs = [each.gradient.numel() * sum(factor.q.shape[-1] for factor in each.factors) for each in fits]
+        results = divided(Fit.compute, fits, costs, [[factor.q for factor in each.factors] for each in fits])
+        for each, fitted in zip(fits, results, strict=True):
+            for factor, q in zip(each.factors, fitted, strict=True):
                 factor.q.copy_(q)
         return [_finish_step(step, batch) for step, batch in zip(steps, batches, strict=True)]
 
@@ -235,27 +238,27 @@ def _tensors(x: Tensor) -> list[Tensor]:
 
 def _blocks(x: Tensor, batch: ParamBatch) -> list[Tensor]:
     """Return the blocks of all tensors with the parameters' shapes, each with at least one axis."""
-    found: list[Tensor] = []
+    blocks: list[Tensor] = []
     for part, tensor in zip(_parts(batch), _tensors(x), strict=True):
         dims = _dims(part.shape, batch.group)
         merged = dims.merge(tensor, stacked=part.stacked)
-        found += dims.split(merged if dims.shape else merged.unsqueeze(-1))
-    return found
+        blocks += dims.split(merged if dims.shape else merged.unsqueeze(-1))
+    return blocks
 
 
-def _stored(what: str, batch: ParamBatch) -> list[list[Factor]]:
+def _stored(statistic: str, batch: ParamBatch) -> list[list[Factor]]:
     """Return the factors, or products, of every block of all parameters, as they are stored."""
-    found = []
+    stored = []
     for part in _parts(batch):
         for block, shape in enumerate(_dims(part.shape, batch.group).block_shapes()):
             axes = _axes(shape, batch.group)
-            found.append(
+            stored.append(
                 [
-                    Factor(axis - len(axes), part.state[f"{what}_{block}_{axis}"], triangular)
+                    Factor(axis - len(axes), part.state[f"{statistic}_{block}_{axis}"], triangular)
                     for axis, (_, triangular) in enumerate(axes)
                 ]
             )
-    return found
+    return stored
 
 
 def _factors(batch: ParamBatch) -> list[list[Factor]]:

@@ -24,14 +24,14 @@ def probes(seed: int, batch: ParamBatch, dtype: torch.dtype) -> Tensor:
     first, second = draw.keys[owners].unbind(-1)
     draw.keys = torch.stack((first ^ starts, second), -1)
     chunks = draw.normal(2 * CHUNK).to(dtype).view(-1, 2, CHUNK)
-    found, place = [], 0
+    parts, place = [], 0
     for part in batch.parts:
         num, members, numel = nums[place], len(part.entries), part.numel
         pairs = chunks[: num * members].view(members, num, 2, CHUNK).movedim(2, 1).flatten(2)
         # as `Draw.normal` orders them: the first of every pair, then the second
-        found.append(pairs[..., : (numel + 1) // 2].flatten(1)[:, :numel].reshape(part.param.shape))
+        parts.append(pairs[..., : (numel + 1) // 2].flatten(1)[:, :numel].reshape(part.param.shape))
         chunks, place = chunks[num * members :], place + members
-    return batch.joined(found)
+    return batch.joined(parts)
 
 
 @lru_cache(maxsize=64)

@@ -161,16 +161,16 @@ def pack_all(qs: Sequence[Tensor], lines: Sequence[Tensor]) -> None:
 
 def unpacked_all(lines: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
     """Return `unpacked` of each line."""
-    found = list(lines)
+    matrices = list(lines)
     for places in of_equal_size(lines):
         if len(places) == 1:
-            found[places[0]] = unpacked(lines[places[0]], sizes[places[0]])
+            matrices[places[0]] = unpacked(lines[places[0]], sizes[places[0]])
             continue
         stored = [lines[i].view(-1, lines[i].shape[-1]) for i in places]
         whole = unpacked(torch.cat(stored), sizes[places[0]])
         for i, q in zip(places, whole.split([len(line) for line in stored]), strict=True):
-            found[i] = q.view(*lines[i].shape[:-1], *q.shape[1:])
-    return found
+            matrices[i] = q.view(*lines[i].shape[:-1], *q.shape[1:])
+    return matrices
 
 
 def pack(q: Tensor, line: Tensor) -> None:

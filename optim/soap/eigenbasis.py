@@ -51,21 +51,21 @@ class Block(NamedTuple):
             first: whether there is no basis yet, and the covariances know one gradient.
         """
         numel = math.prod(self.grad.shape[self.grad.dim() - len(self.bases) :])
-        found = []
+        turns = []
         for axis, covariance, basis in self._matrices():
             mirror(covariance)
-            found.append(Turn(covariance, basis, numel // self.grad.shape[axis] if first else None))
-        return found
+            turns.append(Turn(covariance, basis, numel // self.grad.shape[axis] if first else None))
+        return turns
 
-    def turn(self, found: Sequence[Sequence[Tensor]], *, first: bool) -> None:
-        """Set the bases to those that were found, and turn the averages with them.
+    def turn(self, results: Sequence[Sequence[Tensor]], *, first: bool) -> None:
+        """Set the bases to the new ones, and turn the averages with them.
 
         Args:
-            found: the results of all `turns`.
+            results: the results of all `turns`.
             first: as there.
         """
         average = self.exp_avg if first else rotated(self.exp_avg, self.bases, back=True)
-        for (axis, _, basis), (new, *orders) in zip(self._matrices(), found, strict=True):
+        for (axis, _, basis), (new, *orders) in zip(self._matrices(), results, strict=True):
             basis.copy_(new)
             for order in orders:
                 self.exp_avg_sq.copy_(reordered(self.exp_avg_sq, order, axis))
@@ -105,14 +105,14 @@ class Turn(NamedTuple):
 
 def computed(turns: Sequence[Turn]) -> list[list[Tensor]]:
     """Return the results of all turns; on an accelerator, bases of one size are improved together."""
-    found: list[list[Tensor]] = [[] for _ in turns]
+    results: list[list[Tensor]] = [[] for _ in turns]
     together: dict[object, list[int]] = defaultdict(list)
     for place, turn in enumerate(turns):
         alone = turn.rank is not None or not stacking.launches_cost(turn.basis.device)
         together[place if alone else turn.basis.shape[-1:]].append(place)
     for places in together.values():
         if len(places) == 1:
-            found[places[0]] = turns[places[0]].compute()
+            results[places[0]] = turns[places[0]].compute()
             continue
         bases = [turns[i].basis.view(-1, *turns[i].basis.shape[-2:]) for i in places]
         covariances = [turns[i].covariance.view_as(basis) for i, basis in zip(places, bases, strict=True)]
@@ -122,8 +122,8 @@ def computed(turns: Sequence[Turn]) -> list[list[Tensor]]:
         whole = (torch.cat(x) for x in zip(*improved, strict=True))
         parts = zip(*(x.split([len(basis) for basis in bases]) for x in whole), strict=True)
         for i, (basis, order) in zip(places, parts, strict=True):
-            found[i] = [basis.view_as(turns[i].basis), order.view(turns[i].basis.shape[:-1])]
-    return found
+            results[i] = [basis.view_as(turns[i].basis), order.view(turns[i].basis.shape[:-1])]
+    return results
 
 
 def rotated(x: Tensor, bases: Sequence[Tensor | None], *, back: bool = False) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import ClassVar, NamedTuple, cast
 
@@ -90,16 +90,16 @@ class RotatedAdam(GroupTransform):
                 f"precond_scheduler={group['precond_scheduler']!r} does nothing without use_precond_schedule=True"
             )
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return averages of zero, and matrices that the first step fills."""
         plan, dtype = _plan_of(param.shape, group), state_dtype(param)
         if plan is None:
-            return {"exp_avg": zeros(param), "exp_avg_sq": zeros(param)}
-        state = {key: plan.dims.merge(zeros(param)) for key in ("exp_avg", "exp_avg_sq")}
+            return {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
+        state = {key: plan.dims.merge(zeros(param, group)) for key in ("exp_avg", "exp_avg_sq")}
         for axes, shape in zip(plan.axes, plan.dims.block_shapes(), strict=True):
             for axis, size in zip(axes, shape, strict=True):
-                for what in ("gg", "q") if axis else ():
-                    state[f"{what}_{axis}"] = param.new_zeros(size, size, dtype=dtype)
+                for matrix in ("gg", "q") if axis else ():
+                    state[f"{matrix}_{axis}"] = param.new_zeros(size, size, dtype=dtype)
         return state
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
@@ -108,9 +108,9 @@ class RotatedAdam(GroupTransform):
         first = batch.step == 1
         for blocks in _together(turning, batch):
             turns = [block.turns(first=first) for block in blocks]
-            found = iter(computed([turn for of_block in turns for turn in of_block]))
+            results = iter(computed([turn for of_block in turns for turn in of_block]))
             for block, of_block in zip(blocks, turns, strict=True):
-                block.turn([next(found) for _ in of_block], first=first)
+                block.turn([next(results) for _ in of_block], first=first)
         return direction
 
     def takes_all(self, group: Group) -> bool:
@@ -126,9 +126,9 @@ class RotatedAdam(GroupTransform):
         turns = [block.turns(first=first) for block, first in turning]
         work = [turn for of_block in turns for turn in of_block]
         costs = [turn.basis.numel() * turn.basis.shape[-1] for turn in work]
-        found = iter(divided(Turn.compute, work, costs, [turn.like() for turn in work]))
+        results = iter(divided(Turn.compute, work, costs, [turn.like() for turn in work]))
         for (block, first), of_block in zip(turning, turns, strict=True):
-            block.turn([next(found) for _ in of_block], first=first)
+            block.turn([next(results) for _ in of_block], first=first)
         return [direction for direction, _ in moved]
 
     def _rotated_update(self, update: Update, batch: ParamBatch) -> tuple[Update, list[Block]]:
@@ -213,10 +213,10 @@ def _directions(blocks: list[Block], clock: ParamBatch) -> list[Tensor]:
 def _joined(directions: list[Tensor], batch: ParamBatch) -> Tensor:
     """Return the directions of all blocks in the parameters' shapes."""
     rest = iter(directions)
-    found = [
+    joined = [
         plan.dims.join([next(rest) for _ in plan.axes]).reshape(part.param.shape) for part, plan, _ in _parts(batch)
     ]
-    return batch.joined(found) if isinstance(batch, ForeachBatch) else found[0]
+    return batch.joined(joined) if isinstance(batch, ForeachBatch) else joined[0]
 
 
 def _refreshes(t: int, group: Group) -> bool:

@@ -80,12 +80,20 @@ def _some(names: Sequence[str]) -> str:
 
 def plan_of(name: str, shape: Sequence[int], group: Group) -> FactorPlan | None:
     """Return what a group's rules mean for a parameter; None if the heuristic cannot decide."""
-    rule, scaled = HEURISTIC if group["factored"] else None, group["multiply_by_parameter_scale"]
-    if group["factor_map"] is not None:
-        rule = _value(group["factor_map"], name)
+    options = ("factored", "factor_map", "multiply_by_parameter_scale", "min_dim_size_to_factor")
+    return _plan_of(name, tuple(shape), *(group[option] for option in options))
+
+
+@lru_cache(maxsize=1 << 14)  # each step asks, and a search of all regular expressions takes longer than the step
+def _plan_of(
+    name: str, shape: tuple[int, ...], factored: bool, factor_map: Any, scale_map: Any, min_dim_size: int
+) -> FactorPlan | None:
+    rule = HEURISTIC if factored else None
+    if factor_map is not None:
+        rule = _value(factor_map, name)
     if rule == HEURISTIC and len(shape) > 2:
         return None
-    return make_plan(name, shape, rule, group["min_dim_size_to_factor"], _value(scaled, name))
+    return make_plan(name, shape, rule, min_dim_size, _value(scale_map, name))
 
 
 def _value(given: Any, name: str) -> Any:

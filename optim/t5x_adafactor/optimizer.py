@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,14 +12,14 @@ from torch import Tensor
 
 from optim.engine.chain import Chain
 from optim.engine.options import did_you_mean
-from optim.engine.param_batch import Group, State
+from optim.engine.param_batch import Group, Limits, ParamEntry, State
 from optim.t5x_adafactor.factor_rules import HParamMap, rule_of_logical_axes, standard_logical_factor_rules
 from optim.t5x_adafactor.group_rules import check_rules, parse_rules, plan_of
 from optim.t5x_adafactor.transforms import MomentsByPlan, SkipNan
 from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
 from optim.transforms.clipping.by_rms import ClipByRms
 from optim.transforms.factored.parameter_scale import ParameterScale
-from optim.transforms.factored.plan import FactorPlan
+from optim.transforms.factored.plan import FACTOR_PLAN, FactorPlan
 from optim.transforms.learning_rate import LearningRate
 from optim.transforms.momentum import Momentum
 from optim.transforms.weight_decay import AbsoluteDecay
@@ -130,7 +131,6 @@ class T5XAdafactor(Chain):
         skip_nonfinite: bool = False,
         capturable: bool = False,
     ) -> None:
-        self.plans: dict[tuple[int, str, torch.Size], FactorPlan] = {}
         weight = (decay_rate, epsilon1, step_offset, initial_step, per_param_step)
         rules = (factored, min_dim_size_to_factor, factor_map, logical_factor_rules)
         transforms = [
@@ -147,30 +147,6 @@ class T5XAdafactor(Chain):
         super().__init__(
             params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        # plans are found by the identity of groups, which a copy does not share
-        return {**super().__getstate__(), "plans": {}}
-
-    def stacking_key(self, name: str, param: Tensor, group: Group) -> Hashable:
-        """Return the parameter's plan, so that only parameters with equal plans stack.
-
-        Raises:
-            ValueError: it waits for `set_param_axes`.
-        """
-        # asked for in every step: without this table each would search all regular expressions again
-        key = (id(group), name, param.shape)
-        plan = self.plans.get(key)
-        if plan is None:
-            plan = plan_of(name, param.shape, group)
-            if plan is None:
-                check_rules(group)  # of a lazy parameter, which has its shape now
-                raise ValueError(
-                    f"{name} has more than two axes, and logical_factor_rules wait for their names; call "
-                    "set_param_axes before the first step"
-                )
-            self.plans[key] = plan
-        return plan
 
     def set_param_axes(self, axes: Mapping[str, Sequence[str]]) -> None:
         """Make rules from the names of axes; they replace ``factor_map``.
@@ -208,20 +184,30 @@ class T5XAdafactor(Chain):
         for param in params:
             self.state.pop(param, None)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` returned, with its rules; see `Chain.load_state_dict`."""
-        super().load_state_dict(state_dict)
-        self.plans.clear()  # the loaded groups bring their rules along
-
     def _check_group(self, group: Group) -> None:
-        self.plans.clear()  # a new group may have the identity, which is an address, of one that is gone
         parse_rules(group)
         super()._check_group(group)
         check_rules(group)  # last, since it reads options that must have been checked
 
-    def _fresh_by_name(self, name: str, param: Tensor, group: Group) -> State:
-        # the engine tries the state of every new group; parameters that wait for `set_param_axes` have none yet
-        return {} if plan_of(name, param.shape, group) is None else super()._fresh_by_name(name, param, group)
+    def _fresh_state(self, name: str, param: Tensor, group: Group) -> State:
+        plan = plan_of(name, param.shape, group)
+        if plan is not None:
+            return super()._fresh_state(name, param, {**group, FACTOR_PLAN: plan})
+        if param.is_meta:
+            return {}  # the engine tries the state of every new group; this parameter waits for `set_param_axes`
+        check_rules(group)  # of a lazy parameter, which has its shape now
+        raise ValueError(
+            f"{name} has more than two axes, and logical_factor_rules wait for their names; call set_param_axes before "
+            "the first step"
+        )
+
+    def _move(self, group: Group, entries: list[ParamEntry], limits: Limits | None) -> None:
+        # only parameters with equal plans stack
+        by_plan: dict[FactorPlan | None, list[ParamEntry]] = defaultdict(list)
+        for entry in entries:
+            by_plan[plan_of(entry.name, entry.param.shape, group)].append(entry)
+        for plan, members in by_plan.items():
+            super()._move({**group, FACTOR_PLAN: plan}, members, limits)
 
 
 def _rules_of_axes(group: Group, axes: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, Any], ...]:

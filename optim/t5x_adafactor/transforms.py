@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +12,7 @@ from optim.engine.options import SWITCH, WHOLE
 from optim.engine.param_batch import Group, ParamBatch, State, Update, at_least
 from optim.engine.transform import Transform
 from optim.transforms.factored.moments import moment_state, over_moment
-from optim.transforms.factored.plan import FactorPlan
+from optim.transforms.factored.plan import FACTOR_PLAN
 
 
 class MomentsByPlan(Transform):
@@ -70,23 +70,18 @@ class MomentsByPlan(Transform):
         options = {"epsilon1": epsilon1, "per_param_step": per_param_step, "logical_factor_rules": logical_factor_rules}
         super().__init__(name=name, **weight, **plan, **options)
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return averages of zero."""
-        plan = _planned(stacking_key)
-        return moment_state(param, plan.rows, plan.cols)
+        plan = group[FACTOR_PLAN]
+        return moment_state(param, group, plan.rows, plan.cols)
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update over the root of its averaged square."""
-        plan, group = _planned(batch.stacking_key), batch.group
+        group, plan = batch.group, batch.group[FACTOR_PLAN]
         # T5X counts for the whole optimizer: a parameter whose gradients begin late starts with w < 1
         step = batch.step if group["per_param_step"] else group["initial_step"] + group["shared_state"]["steps"] + 1
         weight = at_least(1.0 * step - group["step_offset"], 1.0) ** -group["decay_rate"]
         return over_moment(update.value(), batch.state, plan.rows, plan.cols, weight, group["epsilon1"])
-
-
-def _planned(stacking_key: Hashable) -> FactorPlan:
-    assert isinstance(stacking_key, FactorPlan), "this transform needs an optimizer that makes plans: T5XAdafactor"
-    return stacking_key
 
 
 class SkipNan(Transform):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -55,9 +55,9 @@ class Adam(FusedTransform):
     def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, *, name: str = "") -> None:
         super().__init__(name=name, betas=betas, eps=eps)
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return the averages m and v, both zero."""
-        return {"exp_avg": zeros(param), "exp_avg_sq": zeros(param)}
+        return {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the averaged update over the root of its averaged square."""

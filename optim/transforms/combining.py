@@ -58,11 +58,11 @@ class Sequential(Transform):
         """Check the options of all transforms."""
         for transform in self.transforms:
             check_options(group, {transform.prefix + key: domain for key, domain in transform.allowed.items()})
-            transform.check(transform.own(group))
+            transform.check(transform.unprefixed(group))
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return the statistics of all transforms."""
-        return merged_state(self.transforms, param, group, stacking_key)
+        return merged_state(self.transforms, param, group)
 
     def new_shared_state(self, group: Group) -> State:
         """Return the statistics of a group that all transforms keep."""
@@ -77,9 +77,17 @@ class Sequential(Transform):
         for transform in self.transforms:
             transform.before_step(groups)
 
+    def needs_all_gradients(self, group: Group) -> bool:
+        """Return whether any active transform does."""
+        return any(transform.needs_all_gradients(transform.unprefixed(group)) for transform in self._active(group))
+
+    def draws(self, group: Group) -> bool:
+        """Return whether any transform does."""
+        return any(transform.draws(transform.unprefixed(group)) for transform in self.transforms)
+
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
         """Return what leaves the last transform."""
-        return applied(self._active(batch), update, batch)
+        return applied(self._active(batch.group), update, batch)
 
     def after_step(self, batch: ParamBatch) -> None:
         """Let every transform look at the parameters after they have moved."""
@@ -87,8 +95,8 @@ class Sequential(Transform):
             if transform.acts_after_step:
                 transform.after_step(transform.view(batch))
 
-    def _active(self, batch: ParamBatch) -> list[Transform]:
-        return [transform for transform in self.transforms if not transform.idle(transform.own(batch.group))]
+    def _active(self, group: Group) -> list[Transform]:
+        return [transform for transform in self.transforms if not transform.idle(transform.unprefixed(group))]
 
 
 def _renamed(transform: Transform, name: str) -> Transform:
@@ -136,4 +144,4 @@ class Branches(Sequential):
         """Return the combined update."""
         # not free: the next branch needs it as it is
         shared = update._replace(free=False)
-        return self.combine([applied([branch], shared, batch).value() for branch in self._active(batch)], batch)
+        return self.combine([applied([branch], shared, batch).value() for branch in self._active(batch.group)], batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, overload
 
 import torch
@@ -44,9 +44,9 @@ class FunctionTransform(Transform):
             raise TypeError(f"{owner} needs a value of {', '.join(missing)}, as in {owner}({missing[0]}=...)")
         super().__init__(name=name, **values)
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return the declared statistics; copies of an update or a gradient are made at the first step."""
-        return {key: _start(start, param) for key, start in self.state.items()}
+        return {key: _start(start, param, group) for key, start in self.state.items()}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
         """Return what the function makes of the update."""
@@ -65,12 +65,12 @@ class FunctionTransform(Transform):
                     kept.copy_(new)
 
 
-def _start(start: Start, param: Tensor) -> Tensor:
+def _start(start: Start, param: Tensor, group: Group) -> Tensor:
     if callable(start):
         return start(param)
     if start == "param":
         return torch.empty_like(param, dtype=state_dtype(param)).copy_(param.detach())
-    return zeros(param)
+    return zeros(param, group)
 
 
 Decorator = Callable[[Function], type[FunctionTransform]]

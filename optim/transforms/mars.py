@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -47,9 +46,9 @@ class MarsCorrection(Transform):
         if beta1 is None or beta1 == 1:
             raise ValueError(f"mars=True multiplies by β₁/(1 − β₁): {name} must be a number below 1, given {beta1}")
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return a gradient of zero if there is something to correct."""
-        return {"previous_grad": zeros(param)} if group["mars"] else {}
+        return {"previous_grad": zeros(param, group)} if group["mars"] else {}
 
     def idle(self, group: Group) -> bool:
         """Return whether gradients stay as they are."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from optim.engine.options import FLOAT_DTYPE, OR_NONE, SWITCH
-from optim.engine.param_batch import Group, ParamBatch, State, Update, state_dtype, zeros
+from optim.engine.param_batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import Transform
 
 
@@ -41,14 +40,12 @@ class Momentum(Transform):
     ) -> None:
         super().__init__(name=name, beta1=beta1, dtype_momentum=dtype_momentum)
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero, or nothing without beta1."""
         if group["beta1"] is None:
             return {}
-        name = group["dtype_momentum"]
-        dtype = state_dtype(param) if name is None else getattr(torch, name)
-        # the layout of the parameter, so that lerp_ walks both in memory order
-        return {"exp_avg": torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)}
+        average, dtype = zeros(param, group), group["dtype_momentum"]
+        return {"exp_avg": average if dtype is None else average.to(getattr(torch, dtype))}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
         """Return the average."""
@@ -88,9 +85,9 @@ class HeavyBallMomentum(Transform):
     def __init__(self, betas: tuple[float, float] = (0.9, 0.99), **options: Any) -> None:
         super().__init__(betas=betas, **options)
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return a sum of zero."""
-        return {"momentum_buffer": zeros(param)}
+        return {"momentum_buffer": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
         """Return the sum."""

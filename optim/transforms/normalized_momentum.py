@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import ClassVar
 
 from torch import Tensor
@@ -38,9 +37,9 @@ class NormalizedMomentum(Transform):
     def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-15, *, name: str = "") -> None:
         super().__init__(name=name, betas=betas, eps=eps)
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return the averages m and v, both zero."""
-        return {"exp_avg": zeros(param), "exp_avg_sq": zeros(param)}
+        return {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the average of the divided updates."""

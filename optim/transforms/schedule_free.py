@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from optim.engine.options import WHOLE
-from optim.engine.param_batch import Group, ParamBatch, Scalar, State, Update, state_dtype, zero_per_axes
+from optim.engine.param_batch import HALF, Group, ParamBatch, Scalar, State, Update, state_dtype, zero_per_axes
 from optim.engine.transform import Transform
 from optim.transforms.learning_rate import learning_rate
+
+EVALUATING = "evaluating"
+"""Whether the parameters of a group hold x; in the group's shared state."""
+TRAINING_POINT = "training_point"
+"""The statistic that keeps y while a parameter holds x."""
 
 
 class ScheduleFree(Transform):
@@ -64,7 +69,6 @@ class ScheduleFree(Transform):
     }
     has_evaluation_point: ClassVar = True
     foreach = True
-    exact_state: ClassVar = ("z",)
 
     def __init__(
         self,
@@ -83,10 +87,17 @@ class ScheduleFree(Transform):
         """Return β."""
         return float(group["beta"])
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return a z that equals the parameter, and no weights yet."""
+        # not in the storage dtype: z is a parameter of another kind, which rounding would move
         z = param.detach().to(state_dtype(param), copy=True, memory_format=torch.preserve_format)
-        return {"z": z, "lr_max": zero_per_axes(param, ()), "weight_sum": zero_per_axes(param, ())}
+        state: State = {"z": z, "lr_max": zero_per_axes(param, ()), "weight_sum": zero_per_axes(param, ())}
+        # a state that was saved between `eval` and `train`
+        return {**state, TRAINING_POINT: torch.empty_like(param)} if self._has_moved(group) else state
+
+    def new_shared_state(self, group: Group) -> State:
+        """Return that parameters hold y."""
+        return {EVALUATING: False}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Move z, let y follow the average, and return the rest of y's update."""
@@ -102,17 +113,43 @@ class ScheduleFree(Transform):
         """Count this step's weight, and return c."""
         group, lr_max, weight_sum = batch.group, batch.state["lr_max"], batch.state["weight_sum"]
         raised = lr_max.clamp(min=learning_rate(batch))
-        before, now = batch.read(lr_max), batch.read(raised)
+        former, newest = batch.read(lr_max), batch.read(raised)
         # sums in units of the newest weight: γ² of a small γ would underflow
-        if isinstance(now, Tensor):
-            growth: Scalar = torch.where(now > 0, before / now, 1.0)
+        if isinstance(newest, Tensor):
+            growth: Scalar = torch.where(newest > 0, former / newest, 1.0)
         else:
-            growth = before / now if now > 0 else 1.0
+            growth = former / newest if newest > 0 else 1.0
         growth = growth ** group["weight_lr_power"] * ((batch.step - 1) / batch.step) ** group["r"]
         # only now: what `read` returns may be a view
         lr_max.copy_(raised)
         return 1 / batch.read(weight_sum.mul_(growth).add_(1))
 
-    def evaluation_point(self, param: Tensor, state: State, group: Group) -> Tensor:
-        """Return x = y + (1 − 1/β) (z − y)."""
-        return param.lerp(state["z"], 1 - 1 / self.beta(group))
+    def eval(self, optimizer: Optimizer) -> None:
+        """Put x = y + (1 − 1/β) (z − y) into every parameter that has stepped, and keep y."""
+        for group in optimizer.param_groups:
+            if self._has_moved(group):
+                continue
+            for param in group["params"]:
+                if state := optimizer.state.get(param):
+                    # what rounding took off a half-precision parameter belongs to its value
+                    y = param.float() + state["rounding_error"] if param.dtype in HALF else param
+                    x = y.lerp(state[self.prefix + "z"], 1 - 1 / self.beta(self.unprefixed(group)))
+                    # a copy: computing it back from x would round
+                    state[self.prefix + TRAINING_POINT] = param.detach().clone()
+                    param.copy_(x)
+            group["shared_state"][self.prefix + EVALUATING] = True
+
+    def train(self, optimizer: Optimizer) -> None:
+        """Put back the y that `eval` has kept."""
+        for group in optimizer.param_groups:
+            for param in group["params"] if self._has_moved(group) else ():
+                if self.prefix + TRAINING_POINT in optimizer.state.get(param, {}):
+                    param.copy_(optimizer.state[param].pop(self.prefix + TRAINING_POINT))
+            group["shared_state"][self.prefix + EVALUATING] = False
+
+    def is_evaluating(self, optimizer: Optimizer) -> bool:
+        """Return whether any parameters hold x."""
+        return any(map(self._has_moved, optimizer.param_groups))
+
+    def _has_moved(self, group: Group) -> bool:
+        return bool(group.get("shared_state", {}).get(self.prefix + EVALUATING, False))

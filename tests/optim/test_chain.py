@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 from torch import nn
 
-from optim import Chain, Transform, Update, chain
+from optim import Transform, Update, chain
 from optim.transforms.adam import Adam
 from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
 from optim.transforms.clipping.by_rms import ClipByRms
@@ -195,21 +193,19 @@ def test_a_group_without_gradients_is_left_alone(rule):
     assert all_moved(params[:3], before[:3])
 
 
-def test_a_subclass_learns_the_names_of_parameters():
-    asked = []
+def test_a_transform_sees_the_names_of_parameters_before_a_step():
+    seen = []
 
-    class Asking(Chain):
-        def stacking_key(self, name, param, group):
-            asked.append(name)
-            return name
+    class Seeing(Same):
+        def before_step(self, groups):
+            seen.extend(entry.name for _, entries in groups for entry in entries)
 
-    params = make_parameters()
-    run(Asking(named(params), [LearningRate()], lr=0.1), params, range(1))
-    # the first one is asked for when its group is added
-    assert asked == ["layer.0", *(name for name, _ in named(params))]
-    asked.clear()
-    run(partial(Asking, transforms=[LearningRate()], lr=0.1)(params), params, range(1))
-    assert set(asked) == {""}
+    make, params = chain(Seeing(), LearningRate(), lr=0.1), make_parameters()
+    run(make(named(params)), params, range(1))
+    assert seen == [name for name, _ in named(params)]
+    seen.clear()
+    run(make(params), params, range(1))
+    assert set(seen) == {""}
 
 
 def test_a_group_added_later_has_the_counts_of_the_first():

@@ -145,7 +145,7 @@ def test_a_chain_can_be_composed_in_a_config():
     assert (optimizer.param_groups[0]["beta1"], optimizer.param_groups[0]["lr"]) == (0.9, 0.1)
 
 
-def test_the_sweep_knows_rates_of_every_optimizer():
+def test_the_sweep_compares_optimizers_that_exist():
     sweep = OmegaConf.load(CONFIGS / "sweep" / "optimizers.yaml").sweep.optimizers
     # torch's AdamW makes the same updates as ours
-    assert set(sweep) == {file.stem for file in FILES["optimizer"]} - {"torch_adamw"}
+    assert set(sweep) <= {file.stem for file in FILES["optimizer"]} - {"torch_adamw"}

@@ -11,6 +11,8 @@ from torch import nn
 
 import optim
 from optim import StepInBackward, step_in_backward
+from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
+from optim.transforms.momentum import Momentum
 from tests.optim.training import make_gradient, make_parameters, named, same, values
 
 SGD = partial(torch.optim.SGD, lr=0.02, momentum=0.9)
@@ -182,6 +184,15 @@ CLIPPED = partial(optim.ScaledAdam, clipping_scale=2.0)
 def test_what_needs_all_gradients_is_refused(factory, message):
     with pytest.raises(ValueError, match=message):
         step_in_backward(Model(), factory)
+
+
+def test_transforms_within_another_are_refused_only_if_they_need_all_gradients():
+    def within(*transforms):
+        return step_in_backward(Model(), optim.chain(optim.Sequential(*transforms), lr=0.1))
+
+    within(Momentum(0.9), ClipByGlobalNorm(None))
+    with pytest.raises(ValueError, match="global_norm_clip_threshold"):
+        within(Momentum(0.9), ClipByGlobalNorm(1.0))
 
 
 def test_copies_and_later_groups_are_refused():

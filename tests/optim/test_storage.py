@@ -20,7 +20,7 @@ BFLOAT16 = {"storage_dtype": "bfloat16"}
 
 def rounded_at(step, value):
     param = nn.Parameter(torch.zeros_like(value))
-    entry = ParamEntry(param, value, {DRAW_KEY: key_of("weight")}, None)
+    entry = ParamEntry(param, value, {DRAW_KEY: key_of("weight")})
     return rounded(value, "m", ParamBatch(param, value, {}, {"seed": 0}, step, param.shape, entries=[entry]))
 
 
@@ -47,8 +47,8 @@ def test_state_of_the_parameters_shape_takes_half_of_the_bytes(row):
         param = nn.Parameter(torch.randn(300, 200))
         optimizer = row.factory([param], **options)
         run(optimizer, [param], range(2))
-        exact = {key for transform in optimizer.transforms for key in transform.exact_state}
-        state = [x for key, x in optimizer.state[param].items() if isinstance(x, torch.Tensor) and key not in exact]
+        # z of Schedule-Free is a parameter, which rounding would move
+        state = [x for key, x in optimizer.state[param].items() if isinstance(x, torch.Tensor) and key != "z"]
         assert all(x.dtype == torch.bfloat16 for x in state if options and x.shape == param.shape)
         return sum(x.nbytes for x in state if x.shape == param.shape)
 

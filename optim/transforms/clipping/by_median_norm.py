@@ -79,7 +79,7 @@ class ClipByMedianNorm(Transform):
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
         """Find the factor of every group."""
         for group, entries in groups:
-            own = self.own(group)
+            own = self.unprefixed(group)
             if own["clipping_scale"] is not None and entries:
                 shared = group["shared_state"]
                 mine = {key.removeprefix(self.prefix): x for key, x in shared.items() if key.startswith(self.prefix)}

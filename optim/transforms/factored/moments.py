@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import ClassVar
 
 import torch
@@ -14,10 +13,10 @@ from optim.engine.transform import Transform
 from optim.transforms.factored.plan import Axes
 
 
-def moment_state(param: Tensor, rows: Axes, cols: Axes) -> State:
+def moment_state(param: Tensor, group: Group, rows: Axes, cols: Axes) -> State:
     """Return averages of zero: ``row`` has size 1 on the column axes, ``col`` on the row axes; or ``exp_avg_sq``."""
     if not rows and not cols:
-        return {"exp_avg_sq": zeros(param)}
+        return {"exp_avg_sq": zeros(param, group)}
     axes = range(-param.dim(), 0)
     return {
         "row": zero_per_axes(param, tuple(axis for axis in axes if axis not in cols)),
@@ -90,9 +89,9 @@ class FactoredMoments(Transform):
     def __init__(self, decay_rate: float = -0.8, eps: tuple[float, float] = (1e-30, 1e-3), *, name: str = "") -> None:
         super().__init__(name=name, decay_rate=decay_rate, eps=eps)
 
-    def new_state(self, param: Tensor, group: Group, stacking_key: Hashable) -> State:
+    def new_state(self, param: Tensor, group: Group) -> State:
         """Return averages of zero."""
-        return moment_state(param, *_last_two(param.dim()))
+        return moment_state(param, group, *_last_two(param.dim()))
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update over the root of its averaged square."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from optim.engine.options import OR_NONE
 from optim.engine.param_batch import ParamBatch, Update, at_least, at_most
 from optim.engine.transform import Transform
-from optim.transforms.factored.plan import FactorPlan, slice_rms, times_slices
+from optim.transforms.factored.plan import FACTOR_PLAN, slice_rms, times_slices
 
 
 class ParameterScale(Transform):
@@ -42,9 +42,9 @@ class ParameterScale(Transform):
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update times the parameter's size."""
-        plan, group = batch.stacking_key, batch.group
+        group, plan = batch.group, batch.group.get(FACTOR_PLAN)
         # a plan has answered the regular expressions for this parameter; without one the option is the answer
-        if not (plan.scaled if isinstance(plan, FactorPlan) else group["multiply_by_parameter_scale"]):
+        if not (plan.scaled if plan else group["multiply_by_parameter_scale"]):
             return update
         # the floor lets parameters that start at zero move at all
         size = at_least(slice_rms(batch.param, batch), group["epsilon2"])

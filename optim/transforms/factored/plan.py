@@ -9,6 +9,8 @@ from torch import Tensor
 from optim.engine.param_batch import ParamBatch, Scalar, Update
 
 Axes = tuple[int, ...]
+FACTOR_PLAN = "factor_plan"
+"""Key of the plan in the options that transforms see, if the optimizer makes plans."""
 
 
 class FactorPlan(NamedTuple):
@@ -30,8 +32,8 @@ class FactorPlan(NamedTuple):
 
 def slice_axes(batch: ParamBatch) -> Axes | None:
     """Return the axes that each slice extends over; None if the whole parameter is one slice."""
-    plan = batch.stacking_key
-    return plan.averaged if isinstance(plan, FactorPlan) else None
+    plan: FactorPlan | None = batch.group.get(FACTOR_PLAN)
+    return plan.averaged if plan else None
 
 
 def slice_rms(x: Update | Tensor, batch: ParamBatch) -> Scalar:
