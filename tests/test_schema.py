@@ -12,7 +12,8 @@ from asr.config.schema import CHOOSABLE, COMMANDS, check_options
 from asr.errors import ConfigError
 from asr.options import decides, fields, has_effect, options_of
 
-OPTIONAL = {*CHOOSABLE, "trainer.strategy", "callbacks.averaging"}
+# of some choices of their groups
+OPTIONAL = {*CHOOSABLE, "trainer.strategy", "callbacks.averaging", "encoder.gradient_checkpointing"}
 
 
 @pytest.mark.parametrize("command", NAMES)
