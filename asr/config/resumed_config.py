@@ -6,6 +6,7 @@ line: its composed config is read as plain values, and only what the user gives 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -66,7 +67,7 @@ def store_resumed(folder: Path, primary: Path, words: Sequence[str]) -> None:
     if override_value(words, "resume_logger") is not True:
         _refuse_destinations(saved, given, primary.parent / "logger")
     scalars = {key: value for key, value in own.items() if key not in ("defaults", "hydra")}
-    node = scalars | completed(saved) | {key: own.get(key) for key in scalars if decides(key) == "this_start"}
+    node = completed(saved) | {key: own.get(key) for key in scalars if decides(key) == "this_start"}
     _follow(node, saved, given)
     defaults = ["_self_", *({group: None} for group in groups if group != "recipe"), *overriding]
     ConfigStore.instance().store(CONFIG_NAME, {"defaults": defaults, "hydra": own["hydra"], **node})
@@ -74,9 +75,13 @@ def store_resumed(folder: Path, primary: Path, words: Sequence[str]) -> None:
 
 def completed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config of a run with the options that were added since, at their defaults."""
-    usual = read_yaml(CONFIGS / "train.yaml")
-    usual |= {group: read_yaml(CONFIGS / group / "default.yaml") for group in ("data", "sweep")}
-    return _completed(config, usual, Train)
+    return _completed(config, _defaults(), Train)
+
+
+@functools.cache
+def _defaults() -> Mapping[str, Any]:
+    groups = {group: read_yaml(CONFIGS / group / "default.yaml") for group in ("data", "sweep")}
+    return {**read_yaml(CONFIGS / "train.yaml"), **groups}
 
 
 def _completed(given: Any, usual: Mapping[str, Any], options: Any) -> dict[str, Any]:

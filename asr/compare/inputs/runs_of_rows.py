@@ -191,7 +191,7 @@ class _Checks:
                 raise ValueError(
                     f"{self.name}: {_named(key)} has no references of {shortlist(without)}: give references=FILE"
                 )
-            if any(own[id].hypothesis is None and not own[id].words and own[id].words is None for id in ids):
+            if any(own[id].hypothesis is None and own[id].words is None for id in ids):
                 raise ValueError(f"{self.name}: {_named(key)} has neither texts nor numbers of words")
 
     def _leave_out(self, kind: Allowed, ids: Collection[str], what: str) -> None:
