@@ -1,10 +1,11 @@
 """Compare an update of fine-tuning with one of Hugging Face's Trainer: time, CPU seconds and memory.
 
-    python scripts/bench_finetune.py [--repeats 5] [--updates 8] [--utterances 4] [--seconds 4] [--model FOLDER]
+    python scripts/bench_finetune.py [--repeats 5] [--updates 8] [--utterances 4] [--seconds 4] [--model FOLDER|base]
 
-Both train CTC on the same model and batches with AdamW in 32 bits on one thread, with frozen convolutions and clipped
-gradients, in turns, each time in a new process. Medians of all updates but the first two; memory is the peak of the
-process, and what training adds to it. Without --model, the model is a wav2vec2 with random weights.
+Both train CTC on the same model and batches with AdamW, with frozen convolutions and clipped gradients, in turns, each
+time in a new process: on one thread in 32 bits, or with --gpu in bf16. Medians of all updates but the first two; memory
+is the peak of the process, or of its tensors on the GPU, and what training adds to it. Without --model, the model is a
+small wav2vec2 with random weights; ``base`` has the size of wav2vec2-base.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Clock:
 
     def tick(self) -> None:
         """Note the end of an update."""
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         self.times.append((time.perf_counter(), time.process_time()))
 
     def numbers(self) -> dict[str, float]:
@@ -48,6 +51,8 @@ class Clock:
 
 def peak_mb() -> float:
     """Return the peak memory of this process."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated() / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -105,7 +110,8 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     callback.on_train_batch_end = lambda *args: clock.tick()  # type: ignore[method-assign]
     silent: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
     trainer = pl.Trainer(
-        accelerator="cpu",
+        accelerator="gpu" if options.gpu else "cpu",
+        precision="bf16-mixed" if options.gpu else "32-true",
         max_steps=len(batches),
         gradient_clip_val=1.0,
         callbacks=[callback],
@@ -140,7 +146,8 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
         max_steps=len(batches),
         learning_rate=LR,
         max_grad_norm=1.0,
-        use_cpu=True,
+        use_cpu=not options.gpu,
+        bf16=options.gpu,
         report_to=[],
         save_strategy="no",
         logging_strategy="no",
@@ -151,17 +158,18 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
     return clock.numbers()
 
 
-def random_model(folder: str) -> None:
-    """Write a wav2vec2 with a quarter of the base model's width, and half of its layers."""
+def random_model(folder: str, is_base: bool) -> None:
+    """Write a wav2vec2 of the base model's size, or of a quarter of its width and half of its layers."""
     from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
 
-    size: dict[str, Any] = {
+    small: dict[str, Any] = {
         "hidden_size": 192,
         "intermediate_size": 768,
         "num_hidden_layers": 6,
         "num_attention_heads": 4,
+        "conv_dim": [128] * 7,
     }
-    Wav2Vec2Model(Wav2Vec2Config(**size, conv_dim=[128] * 7)).save_pretrained(folder)
+    Wav2Vec2Model(Wav2Vec2Config(**({} if is_base else small))).save_pretrained(folder)
     Wav2Vec2FeatureExtractor().save_pretrained(folder)
 
 
@@ -172,6 +180,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     for name in ("model", "scratch", "side"):
         parser.add_argument(f"--{name}")
+    parser.add_argument("--gpu", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.side:
@@ -179,10 +188,11 @@ def main() -> None:
         return
     found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory() as scratch:
-        if not options.model:
-            random_model(f"{scratch}/model")
-        command = [sys.executable, __file__, *sys.argv[1:], "--scratch", scratch]
-        command += ["--model", options.model or f"{scratch}/model"]
+        model = options.model
+        if model in (None, "base"):
+            random_model(f"{scratch}/model", is_base=model == "base")
+            model = f"{scratch}/model"
+        command = [sys.executable, __file__, *sys.argv[1:], "--scratch", scratch, "--model", model]
         for repeat in range(options.repeats):
             for side in SIDES if repeat % 2 else reversed(SIDES):
                 done = subprocess.run([*command, "--side", side], capture_output=True, text=True)
