@@ -211,10 +211,11 @@ class TrainingModule(pl.LightningModule):
         self.numbers |= {name: torch.as_tensor(number) for name, number in numbers.items()}
         self.trainer.callback_metrics.update(self.numbers)
 
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
         """Update, or skip the whole step: with zero gradients an optimizer would still move, and count the step."""
         with suppress(SkippedUpdate):  # raised in the closure that Lightning (2.6) passes to optimizer.step()
-            super().optimizer_step(*args, **kwargs)
+            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+        optimizer.zero_grad()  # Lightning frees gradients after the next forward pass, which could use their memory
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Scale summed gradients to nats per token, and skip an update that is not finite or empty.

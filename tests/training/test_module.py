@@ -50,6 +50,14 @@ def test_accumulating_parts_of_a_batch_is_the_whole_batch(clip):
     assert seen_parts[-1]["train/utterances"] == 5
 
 
+def test_gradients_take_no_memory_in_the_next_forward_pass():
+    module, num = tiny_module(), list[int]()
+    encoder = module.recognizer.encoder
+    encoder.register_forward_pre_hook(lambda *_: num.append(sum(p.grad is not None for p in encoder.parameters())))
+    trained([batch_of(60, seed=seed) for seed in range(4)], module, accumulate=2)
+    assert num[0] == num[2] == 0 < num[1] == num[3]
+
+
 def test_the_loss_is_per_token_and_impossible_transcripts_do_not_count():
     possible = batch_of(60, 52)
     # three equal tokens need five frames; eleven input frames leave two
