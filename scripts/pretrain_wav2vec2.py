@@ -1,9 +1,10 @@
-"""Pretrain a small wav2vec2 by CTC on synthetic strings of digits, for tests of fine-tuning without a download.
+"""Pretrain a small wav2vec2 by CTC on synthetic speech, for tests of fine-tuning without a download.
 
-    python scripts/pretrain_wav2vec2.py FOLDER [--updates 600]
+    python scripts/pretrain_wav2vec2.py FOLDER [--corpus digits|phrases] [--updates 600]
 
-Writes what `Wav2Vec2ForCTC.from_pretrained` and `transformers.pipeline` read. About 8 CPU minutes; needs the extras
-tts and pretrained. All but the audio and the optimizer is of Transformers, so that the folder is as others make it.
+Writes what `Wav2Vec2ForCTC.from_pretrained` and `transformers.pipeline` read. About 8 CPU minutes for 600 updates;
+needs the extras tts and pretrained. All but the audio and the optimizer is of Transformers, so that the folder is as
+others make it.
 Half of the audio has the band of a telephone, as corpora of 8 kHz have.
 """
 
@@ -27,9 +28,14 @@ from transformers import Wav2Vec2Config, Wav2Vec2CTCTokenizer, Wav2Vec2FeatureEx
 import optim
 from asr.data.resampling import at_rate
 from asr.recipes.digits.prepare import prepare_digits
+from asr.recipes.phrases.prepare import prepare_phrases
 
 RATE_HZ = 16_000
-SIZES: dict[str, Any] = {"num_train": 1000, "num_dev": 60, "num_test": 1}  # utterances; 35 minutes for training
+NUM_DEV: dict[str, Any] = {"num_dev": 60, "num_test": 1}
+CORPORA: dict[str, Any] = {
+    "digits": partial(prepare_digits, num_train=1000, **NUM_DEV),  # 35 minutes for training
+    "phrases": partial(prepare_phrases, num_train=3000, **NUM_DEV),
+}
 BATCH_S = 12.0
 LR = 3e-3
 TOKENS = ["<pad>", "<unk>", "|", "'", *"abcdefghijklmnopqrstuvwxyz"]
@@ -78,11 +84,11 @@ def batches(utterances: list[tuple[np.ndarray, str]]) -> list[list[tuple[np.ndar
 
 
 class Corpus:
-    """Synthetic strings of digits as batches of audio and labels."""
+    """Synthetic speech as batches of audio and labels."""
 
-    def __init__(self, audio: Path, extractor: Wav2Vec2FeatureExtractor, tokenizer: Wav2Vec2CTCTokenizer) -> None:
+    def __init__(self, prepare: Any, extractor: Wav2Vec2FeatureExtractor, tokenizer: Wav2Vec2CTCTokenizer) -> None:
         self.extractor, self.tokenizer = extractor, tokenizer
-        splits = prepare_digits(audio.absolute(), **SIZES).splits
+        splits = prepare().splits
         self.train, self.dev = (
             batches(read(CutSet.from_manifests(splits[name].recordings, splits[name].supervisions)))
             for name in ("train", "dev")
@@ -138,7 +144,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--updates", type=int, default=600, help="0: random weights")
-    parser.add_argument("--audio", type=Path, default=Path("data/digits"), help="folder of the synthetic speech")
+    parser.add_argument("--corpus", choices=CORPORA, default="digits")
+    parser.add_argument("--audio", type=Path, default=Path("data"), help="folder of the synthetic speech")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     (options.folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(TOKENS)}))
@@ -147,7 +154,8 @@ def main() -> None:
     torch.manual_seed(1)
     model = new_model()
     if options.updates:
-        train(model, Corpus(options.audio, extractor, tokenizer), options.updates)
+        prepare = partial(CORPORA[options.corpus], options.audio.absolute() / options.corpus)
+        train(model, Corpus(prepare, extractor, tokenizer), options.updates)
     model.save_pretrained(options.folder)
     extractor.save_pretrained(options.folder)
     tokenizer.save_pretrained(options.folder)

@@ -124,6 +124,42 @@ def test_a_ctc_model_of_transformers_is_continued_with_its_head_and_tokenizer(sm
         torch.testing.assert_close(head[pieces.index(letter)], model.lm_head.weight[5 + number].detach())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "format_name"),
+    [
+        ("wav2vec2, group norm", "huggingface"),
+        ("hubert, layer norm", "huggingface"),
+        ("wavlm, layer norm", "huggingface"),
+        ("data2vec", "huggingface"),
+        ("w2v-bert", "safetensors"),
+        ("whisper", "safetensors"),
+    ],
+)
+def test_each_family_trains_resumes_decodes_and_exports(small_run, name, format_name):
+    run_dir = name.partition(",")[0]
+    save_model(small_run.folder / f"{run_dir}-model", name)
+    model = ("encoder=pretrained", f"encoder.model={run_dir}-model", "encoder.masks.time_share=0.3")
+    words = (*DATA, *RUN, *model, "trainer.max_steps=4", "trainer.val_check_interval=2", f"run_dir={run_dir}")
+    whole = small_run.run("train", *words, timeout_s=900)
+    assert whole.code == 0, whole.printed
+    folder = small_run.folder / run_dir
+    state, texts = last(folder)["state_dict"], (folder / "decode" / "test.hyp.txt").read_text()
+    newest = (folder / "checkpoints" / "last.ckpt").resolve()
+    for checkpoint in [path for path in (folder / "checkpoints").iterdir() if path.resolve() == newest]:
+        checkpoint.unlink()
+    resumed = small_run.run("train", f"resume={run_dir}", timeout_s=900)
+    assert resumed.code == 0, resumed.printed
+    assert same(state, last(folder)["state_dict"])
+    decoded = small_run.run("evaluate", f"run={run_dir}", f"output_dir={run_dir}-again", "num_workers=0")
+    assert decoded.code == 0, decoded.printed
+    assert (small_run.folder / f"{run_dir}-again" / "test.hyp.txt").read_text() == texts
+    output = f"{run_dir}-exported"
+    exported = small_run.run("export", f"run={run_dir}", f"output={output}", f"format={format_name}")
+    assert exported.code == 0, exported.printed
+    assert (small_run.folder / output / "model.safetensors").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [
