@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asr.benchmark.entries import Entry
 from asr.benchmark.rules import BASELINE, LEVEL, TASKS, VERSION
 from asr.benchmark.verdicts import COMPARISON, Verdicts, benchmark_verdicts, comparison_text, status
 from asr.compare.plots.drawing import Plot
@@ -103,7 +102,7 @@ def _table(verdicts: Verdicts, costs: Mapping[str, Any]) -> Table:
                 Cell(("" if time.num_reached == time.num_runs else "≥ ") + number(time.mean)),
                 *_ratio(time.contrast),
                 Cell(ratio(cost["ratio"]) if cost else "–"),
-                Cell(number(_state(entries[row.system]))),
+                Cell(number(entries[row.system].runs[0].cost.state_bytes_per_parameter)),
                 Cell(status(entries[row.system])),
             ]
         )
@@ -129,10 +128,6 @@ def _ratio(one: Any) -> Sequence[Cell]:
     if one is None:
         return Cell("–"), Cell("–")
     return interval_cell(one.value, one.low, one.high, ratio), verdict_cell(one.verdict)
-
-
-def _state(entry: Entry) -> float | None:
-    return next((run.cost.state_bytes_per_parameter for run in entry.runs), None)
 
 
 def markdown(

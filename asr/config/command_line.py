@@ -119,11 +119,9 @@ def expand_home(word: str) -> str:
     Raises:
         ValueError: there is no such user.
     """
-    return word if word.startswith("-") else HOME.sub(lambda found: _home(found[0]), word)
-
-
-def _home(found: str) -> str:
-    return str(named_path(found)) if found.startswith("~") else found
+    if word.startswith("-"):
+        return word
+    return HOME.sub(lambda match: str(named_path(match[0])) if match[0].startswith("~") else match[0], word)
 
 
 def quote_non_ascii(word: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, get_args
@@ -21,6 +22,7 @@ from asr.evaluation.wer import Unit, Utterance, words_of
 Allowed = Literal["missing", "duplicates", "references", "empty"]
 DEFAULT_SET = "test"
 RunKey = tuple[str, int | None]
+Tables = Mapping[str, Mapping[RunKey, Mapping[str, Row]]]  # by test set, run and id
 
 
 def runs_of_rows(
@@ -49,28 +51,9 @@ def runs_of_rows(
     """
     if unknown := set(allow) - {*get_args(Allowed)}:
         raise ValueError(f"allow: {min(unknown)!r} is unknown; allowed: {', '.join(get_args(Allowed))}")
-    changed, spelled = Normalization(normalize), dict[str, str]()
-
-    def normalized(text: str) -> str:
-        if normalize == "none":
-            return text
-        if text not in spelled:
-            spelled[text] = changed.text(text)
-        return spelled[text]
-
-    tables: dict[str, dict[RunKey, dict[str, Row]]] = defaultdict(lambda: defaultdict(dict))
-    doubled: dict[str, set[str]] = defaultdict(set)
-    expected: dict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        if row.hypothesis is None and row.errors is None:  # only its reference is known
-            expected[row.set or DEFAULT_SET].add(row.id)
-            continue
-        table = tables[row.set or DEFAULT_SET][row.system or "system", row.seed]
-        if row.id in table:
-            doubled[row.set or DEFAULT_SET].add(row.id)
-        table[row.id] = row
-    if not tables:
-        raise ValueError("there are no results")
+    changed = Normalization(normalize)
+    normalized: Callable[[str], str] = str if normalize == "none" else cache(changed.text)
+    tables, doubled, expected = _by_run(rows)
     keys = {key for found in tables.values() for key in found}
     has_seeds = all(seed is not None for _, seed in keys)
     if not has_seeds and any(seed is not None for _, seed in keys):
@@ -113,6 +96,28 @@ def runs_of_rows(
         for system, seed in sorted(keys, key=lambda key: (key[0], key[1] or 0))
     ]
     return Inputs(runs, notes=notes, has_seeds=has_seeds, labels=labels)
+
+
+def _by_run(rows: Iterable[Row]) -> tuple[Tables, Mapping[str, set[str]], Mapping[str, set[str]]]:
+    """Return for each test set the rows of each run by id, ids that occur twice in a run, and ids of references alone.
+
+    Raises:
+        ValueError: there are no results.
+    """
+    tables: dict[str, dict[RunKey, dict[str, Row]]] = defaultdict(lambda: defaultdict(dict))
+    doubled: dict[str, set[str]] = defaultdict(set)
+    expected: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        if row.hypothesis is None and row.errors is None:  # only its reference is known
+            expected[row.set or DEFAULT_SET].add(row.id)
+            continue
+        table = tables[row.set or DEFAULT_SET][row.system or "system", row.seed]
+        if row.id in table:
+            doubled[row.set or DEFAULT_SET].add(row.id)
+        table[row.id] = row
+    if not tables:
+        raise ValueError("there are no results")
+    return tables, doubled, expected
 
 
 class _Checks:
@@ -284,7 +289,7 @@ def occurring(texts: Iterable[str], path: Path, normalized: Callable[[str], str]
     return found
 
 
-def _complain_if_ids_are_guessed(tables: Mapping[str, Mapping[RunKey, Mapping[str, Row]]]) -> None:
+def _complain_if_ids_are_guessed(tables: Tables) -> None:
     """Refuse counts of utterances that only their place in a table names: nothing would show another order."""
     for name, runs in tables.items():
         own = [next(iter(rows.values())) for rows in runs.values()]
@@ -294,7 +299,7 @@ def _complain_if_ids_are_guessed(tables: Mapping[str, Mapping[RunKey, Mapping[st
             )
 
 
-def _how_scored(tables: Mapping[str, Mapping[RunKey, Mapping[str, Row]]], changed: Normalization, unit: Unit) -> str:
+def _how_scored(tables: Tables, changed: Normalization, unit: Unit) -> str:
     with_texts = {
         row.hypothesis is not None
         for runs in tables.values()
