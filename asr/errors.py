@@ -95,8 +95,8 @@ def too_many_open_files(error: BaseException) -> bool:
         if isinstance(error, OSError):
             raise error
         os.close(os.open(os.devnull, os.O_RDONLY))
-    except OSError as found:
-        return found.errno in TOO_MANY_FILES
+    except OSError as raised:
+        return raised.errno in TOO_MANY_FILES
     return False
 
 

@@ -91,8 +91,10 @@ def claim_run_folder(given: object, key: str = "run_dir") -> Path:
 
 def update_files(folder: Path) -> dict[int, Path]:
     """Return the checkpoints of a folder by update, newest first; they may be damaged."""
-    found = {int(match[1]): path for path in folder.glob("update-*") if (match := UPDATE_FILE.fullmatch(path.name))}
-    return dict(sorted(found.items(), reverse=True))
+    checkpoints = {
+        int(match[1]): path for path in folder.glob("update-*") if (match := UPDATE_FILE.fullmatch(path.name))
+    }
+    return dict(sorted(checkpoints.items(), reverse=True))
 
 
 def newest_update(folder: Path) -> int | None:
@@ -136,9 +138,9 @@ def quoted(value: str) -> str:
     return "'" + re.sub(r"(\\*)('|$)", _escape, value) + "'"
 
 
-def _escape(found: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     # a backslash is special only in front of a quote
-    return 2 * found[1] + (f"\\{found[2]}" if found[2] else "")
+    return 2 * match[1] + (f"\\{match[2]}" if match[2] else "")
 
 
 def resume_command(run_dir: Path | str) -> str:

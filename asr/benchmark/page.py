@@ -33,8 +33,10 @@ def write_pages(root: Path, pages: Path) -> list[Path]:
     costs = json.loads((root / COSTS).read_text(encoding="utf-8")) if (root / COSTS).exists() else {}
     written, sections = [], []
     pages.mkdir(parents=True, exist_ok=True)
-    found = sorted(benchmark_verdicts(root), key=lambda one: (TASKS.index(one.folder.parent.name), one.folder.name))
-    for verdicts in found:
+    all_verdicts = sorted(
+        benchmark_verdicts(root), key=lambda one: (TASKS.index(one.folder.parent.name), one.folder.name)
+    )
+    for verdicts in all_verdicts:
         write_whole(verdicts.folder / COMPARISON, comparison_text(verdicts))
         task, ruleset = verdicts.folder.parent.name, verdicts.folder.name
         plot = plot_differences(verdicts.errors, line_styles(verdicts.comparison.systems, BASELINE), LEVEL)
@@ -52,12 +54,12 @@ def write_pages(root: Path, pages: Path) -> list[Path]:
             }
         )
     texts = [(root / name).read_text(encoding="utf-8") for name in TEXTS if (root / name).exists()]
-    summary = [_first(verdicts) for verdicts in found]
+    summary = [_first(verdicts) for verdicts in all_verdicts]
     shared: dict[str, Any] = {"sections": sections, "summary": summary, "version": VERSION, "level": LEVEL}
     index, page = pages / "index.md", pages / "benchmark.html"
     write_whole(index, markdown(texts=texts, **shared))
     write_whole(page, render("benchmark.html.jinja", __package__, styles={}, **shared))
-    return [*written, index, page, *(verdicts.folder / COMPARISON for verdicts in found)]
+    return [*written, index, page, *(verdicts.folder / COMPARISON for verdicts in all_verdicts)]
 
 
 def _first(verdicts: Verdicts) -> str:

@@ -342,12 +342,12 @@ class Comparison:
     @property
     def has_seeds(self) -> bool:
         """False for single runs."""
-        return all(found.has_seeds for found in self.sets)
+        return all(one.has_seeds for one in self.sets)
 
     @property
     def systems(self) -> list[str]:
         """Names of all systems: by rank on the first test set, then those that it lacks."""
-        ranked = [row.system for found in self.sets for row in found.rows]
+        ranked = [row.system for one in self.sets for row in one.rows]
         return list(dict.fromkeys([*ranked, *(run.system for run in self.runs)]))
 
     def runs_of(self, system: str) -> list[Run]:

@@ -110,7 +110,7 @@ def expand_short_forms(word: str) -> str:
     for key, option in (("init", "path"), (r"data\.storage", "kind")):
         word = re.sub(rf"^(\+{{0,2}}{key})=(?!\s*\{{)", rf"\1.{option}=", word)
     # braces are mappings in Hydra's grammar
-    return re.sub(r"^(pattern|references)=([^'\"].*)$", lambda found: f"{found[1]}={quoted(found[2])}", word)
+    return re.sub(r"^(pattern|references)=([^'\"].*)$", lambda match: f"{match[1]}={quoted(match[2])}", word)
 
 
 def expand_home(word: str) -> str:
@@ -132,8 +132,8 @@ def quote_non_ascii(word: str) -> str:
     return word if "{" in word or word.startswith("-") else TO_QUOTE.sub(_in_quotes, word)
 
 
-def _in_quotes(found: re.Match[str]) -> str:
-    value = found[0]
+def _in_quotes(match: re.Match[str]) -> str:
+    value = match[0]
     foreign = any(not char.isascii() and not char.isspace() and char.isprintable() for char in value)
     return f"'{value}'" if foreign and not QUOTED.fullmatch(value) else value
 

@@ -235,9 +235,9 @@ def _refuse_unknown_peers(trainer: Trainer) -> None:
     """Refuse to be one of several processes that the trainer does not know of, and to start some on other machines."""
     alone = trainer.world_size == 1 or not is_started_as_rank(trainer)
     if alone and is_one_of_several():
-        found = " ".join(f"{name}={os.environ[name]}" for name in (*RANK_VARIABLES, NUM_RANKS) if name in os.environ)
+        ranks = " ".join(f"{name}={os.environ[name]}" for name in (*RANK_VARIABLES, NUM_RANKS) if name in os.environ)
         raise ConfigError(
-            f"{found}: by these variables this is one of several processes, but the trainer does not know of others; "
+            f"{ranks}: by these variables this is one of several processes, but the trainer does not know of others; "
             "unset them, or start all processes with torchrun or srun, as docs/clusters.md shows"
         )
     if trainer.world_size > trainer.num_devices and not is_started_as_rank(trainer):

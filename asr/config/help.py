@@ -70,14 +70,14 @@ def options(file: Path, parent: str = "", command: str = "train") -> Iterator[tu
     helps = {key: option.help for key, _, option in options_of(COMMANDS[command])}
     path: list[str] = []
     for line in file.read_text(encoding="utf-8").splitlines():
-        if found := OPTION.fullmatch(line):
-            path[len(found["indent"]) // 2 :] = [found["key"]]
-            if path[0] not in NOT_SHOWN and found["value"]:
+        if match := OPTION.fullmatch(line):
+            path[len(match["indent"]) // 2 :] = [match["key"]]
+            if path[0] not in NOT_SHOWN and match["value"]:
                 value = re.sub(
-                    r"\$\{oc\.select:[^,]*,(.*)\}", r"\1", found["value"]
+                    r"\$\{oc\.select:[^,]*,(.*)\}", r"\1", match["value"]
                 )  # what is taken if no recipe knows better
                 key = f"{parent}{'.'.join(path)}"
-                yield f"{key}={value}", helps.get(key) or found["comment"] or ""
+                yield f"{key}={value}", helps.get(key) or match["comment"] or ""
 
 
 def shown_options(config_name: str, configs: Path) -> list[tuple[str, str]]:

@@ -30,10 +30,10 @@ def locate(name: object, key: str) -> Any:
         raise ConfigError(f"{key}._target_ must be the name of a class, given {name!r}")
     module, _, attribute = name.rpartition(".")
     try:
-        found = importlib.import_module(module)
-        if hasattr(found, attribute):
-            return getattr(found, attribute)
-        problem = f"the module {module} has no such name.{did_you_mean(attribute, vars(found))}"
+        imported = importlib.import_module(module)
+        if hasattr(imported, attribute):
+            return getattr(imported, attribute)
+        problem = f"the module {module} has no such name.{did_you_mean(attribute, vars(imported))}"
     except (ModuleNotFoundError, ValueError) as error:
         if isinstance(error, ModuleNotFoundError) and not is_within(module, [str(error.name)]):
             raise  # of an import in that module

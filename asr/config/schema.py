@@ -364,7 +364,7 @@ def _check_value(given: Any, kind: Any, key: str) -> None:
         raise ConfigError(f"{key}{_place(first)}: {'; or '.join(dict.fromkeys(why))}; given {given!r}") from None
 
 
-def _place(found: Any) -> str:
+def _place(error: Any) -> str:
     """Return where in a list an error is, with a dot before it; empty if it is not in one."""
-    index = next((number for number, name in enumerate(found["loc"]) if isinstance(name, int)), None)
-    return "" if index is None else f".{'.'.join(map(str, found['loc'][index:]))}"
+    index = next((number for number, name in enumerate(error["loc"]) if isinstance(name, int)), None)
+    return "" if index is None else f".{'.'.join(map(str, error['loc'][index:]))}"

@@ -39,12 +39,12 @@ def write_huggingface(recognizer: Recognizer, pieces: Sequence[str], folder: Pat
     from transformers import AutoModelForCTC, Wav2Vec2FeatureExtractor
 
     encoder, head = _checked(recognizer, pieces)
-    found = encoder.model.config.to_dict() | {"vocab_size": len(pieces), "pad_token_id": 0}
-    model = AutoModelForCTC.from_config(type(encoder.model.config).from_dict(found))
+    config = encoder.model.config.to_dict() | {"vocab_size": len(pieces), "pad_token_id": 0}
+    model = AutoModelForCTC.from_config(type(encoder.model.config).from_dict(config))
     model.base_model.load_state_dict(encoder.merged_weights())
     model.lm_head.load_state_dict(head.project.state_dict())
     model.save_pretrained(folder)
-    layer_norm = found.get("feat_extract_norm") == "layer"  # others were trained without a mask
+    layer_norm = config.get("feat_extract_norm") == "layer"  # others were trained without a mask
     options = {"sampling_rate": encoder.frame * FRAMES_HZ, "do_normalize": encoder.normalizes}
     extractor = Wav2Vec2FeatureExtractor(**options, return_attention_mask=layer_norm)
     extractor.save_pretrained(folder)

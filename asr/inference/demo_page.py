@@ -71,10 +71,10 @@ def transcribe(transcriber: Transcriber, path: str | None) -> tuple[str, list[li
 
     if path is None:
         return "", [], None
-    found, unreadable = transcriber([Path(path)], "a recording")
+    transcripts, unreadable = transcriber([Path(path)], "a recording")
     if unreadable:
         raise gr.Error(unreadable[0][1])
-    transcript = replace(found[0], path=Path(Path(path).name))
+    transcript = replace(transcripts[0], path=Path(Path(path).name))
     words = [word_row(word) for segment in transcript.segments for word in segment.words]
     folder = Path(tempfile.mkdtemp(dir=Path(path).parent))  # which Gradio empties
     files = [folder / f"transcript.{ending}" for ending in DOWNLOADS]
@@ -101,9 +101,9 @@ def listen(
     rate_hz, samples = packet
     recognizer, lines = said or (start(rate_hz), [])
     samples = samples if samples.ndim == 1 else samples[:, 0]
-    found = recognizer.accept(samples.astype(np.float32) / np.float32(2**15))
-    text = [*lines, found.text] if found.text else lines
-    return "\n".join(text), (recognizer, text if found.is_final else lines)
+    partial = recognizer.accept(samples.astype(np.float32) / np.float32(2**15))
+    text = [*lines, partial.text] if partial.text else lines
+    return "\n".join(text), (recognizer, text if partial.is_final else lines)
 
 
 def finish(said: Said | None) -> tuple[str, None]:

@@ -76,8 +76,8 @@ class JobRecord:
 
 def records(sweep_dir: Path) -> list[JobRecord]:
     """Return what is known of all jobs of a sweep, in the order of their overrides."""
-    found = [JobRecord(**read_json(path)) for path in (sweep_dir / RECORDS).glob("*.json")]
-    return sorted(found, key=lambda record: (record.overrides, record.name))
+    jobs = [JobRecord(**read_json(path)) for path in (sweep_dir / RECORDS).glob("*.json")]
+    return sorted(jobs, key=lambda record: (record.overrides, record.name))
 
 
 def check_sweep_name(name: object, key: str = "sweep.name") -> None:

@@ -83,7 +83,7 @@ def _files(results: str | Path | Sequence[str | Path] | None, pattern: str | Non
         if pattern is None:
             raise ValueError("name the files of results: results=FILES, or pattern='exp/{system}/{set}.txt'")
         results = re.sub(r"\{\w+\}", "*", pattern)
-    found: list[Path] = []
+    files: list[Path] = []
     for given in [results] if isinstance(results, str | Path) else results:
         name = str(Path(given).expanduser())
         paths = (
@@ -92,9 +92,9 @@ def _files(results: str | Path | Sequence[str | Path] | None, pattern: str | Non
         paths = [path for path in paths if path.is_file()]
         if not paths:
             raise ValueError(f"results: {name!r} is not a file and matches none")
-        found += paths
-    used_beside = {path.with_name(BESIDE[path.name]) for path in found if path.name in BESIDE}
-    return [path for path in dict.fromkeys(found) if path not in used_beside]
+        files += paths
+    used_beside = {path.with_name(BESIDE[path.name]) for path in files if path.name in BESIDE}
+    return [path for path in dict.fromkeys(files) if path not in used_beside]
 
 
 def _named_by(pattern: str, path: Path) -> dict[str, str]:
@@ -109,15 +109,15 @@ def _named_by(pattern: str, path: Path) -> dict[str, str]:
             seen.add(name)
         else:
             expression += "[^/]*" if part == "*" else ".*" if part.startswith("*") else re.escape(part)
-    found = re.fullmatch(expression, str(path))
-    if found is None:
+    match = re.fullmatch(expression, str(path))
+    if match is None:
         raise ValueError(f"pattern: {pattern!r} does not match {str(path)!r}")
     shortest = re.fullmatch(expression.replace("+)", "+?)"), str(path))
     assert shortest is not None
-    if found.groupdict() != shortest.groupdict():
-        readings = " or ".join(str(one.groupdict()) for one in (shortest, found))
+    if match.groupdict() != shortest.groupdict():
+        readings = " or ".join(str(one.groupdict()) for one in (shortest, match))
         raise ValueError(f"pattern: {str(path)!r} can be read as {readings}; make the pattern say more")
-    return found.groupdict()
+    return match.groupdict()
 
 
 def _systems_of(files: Sequence[Path]) -> list[str | None]:

@@ -30,14 +30,14 @@ def find_run_folders(patterns: Iterable[str]) -> tuple[list[Path], list[str]]:
     Raises:
         ConfigError: a pattern matches nothing, or there is no run.
     """
-    found: list[Path] = []
+    matched: list[Path] = []
     for pattern in patterns:
         matching = [Path(pattern)] if Path(pattern).exists() else [Path(path) for path in glob.glob(pattern)]
         if not matching:
             raise ConfigError(f"runs: {pattern!r} is not a run folder and matches none")
-        found += matching
-    folders = with_configs(found, f"runs: {', '.join(patterns)}: no run folder among them")
-    return folders, [path.name for path in found if path.resolve() not in folders]
+        matched += matching
+    folders = with_configs(matched, f"runs: {', '.join(patterns)}: no run folder among them")
+    return folders, [path.name for path in matched if path.resolve() not in folders]
 
 
 def with_configs(folders: Iterable[Path], complaint: str) -> list[Path]:

@@ -61,14 +61,14 @@ def list_runs(folders: Iterable[Path], default_recipe: str) -> tuple[list[Listed
         folders: that are searched.
         default_recipe: of runs whose overrides name none.
     """
-    found, problems = [], []
+    runs, problems = [], []
     for path in dict.fromkeys(path for folder in folders for path in run_folders(folder)):
         try:
-            found.append(read_run(path))
+            runs.append(read_run(path))
         except (ValueError, OSError) as error:
             problems.append(f"{path} is left out: {error}")
-    systems = name_systems(found)[0]
-    return [_row(one, system, default_recipe) for one, system in zip(found, systems, strict=True)], problems
+    systems = name_systems(runs)[0]
+    return [_row(one, system, default_recipe) for one, system in zip(runs, systems, strict=True)], problems
 
 
 def run_folders(folder: Path) -> Iterator[Path]:

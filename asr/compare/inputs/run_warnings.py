@@ -20,15 +20,15 @@ def warnings(runs: Sequence[RunFiles]) -> list[str]:
         # systems may have tokenizers of their own
         folders[run.summary["data"].partition("/")[0]].append(run.folder)
     if len(folders) > 1:
-        parts = "; ".join(f"{data}: {shortlist(found)}" for data, found in folders.items())
+        parts = "; ".join(f"{data}: {shortlist(affected)}" for data, affected in folders.items())
         messages.append(
             f"the runs were trained on different data; they are compared on the test sets that they share ({parts})"
         )
     unreadable = {run.folder: run.summary["training"].get("num_unreadable") for run in runs}
-    if found := [f"{folder}: {number}" for folder, number in unreadable.items() if number]:
+    if affected := [f"{folder}: {number}" for folder, number in unreadable.items() if number]:
         messages.append(
             "utterances could not be read in training or validation, and were left out; other runs may have used them "
-            f"({shortlist(found)})"
+            f"({shortlist(affected)})"
         )
     changes = {run.folder: changed for run in runs if (changed := _changes(run))}
     return messages + [

@@ -54,24 +54,24 @@ def runs_of_rows(
     changed = Normalization(normalize)
     normalized: Callable[[str], str] = str if normalize == "none" else cache(changed.text)
     tables, doubled, expected = _by_run(rows)
-    keys = {key for found in tables.values() for key in found}
+    keys = {key for runs_of_set in tables.values() for key in runs_of_set}
     has_seeds = all(seed is not None for _, seed in keys)
     if not has_seeds and any(seed is not None for _, seed in keys):
         without = sorted({system for system, seed in keys if seed is None})
         raise ValueError(f"some results name their seed, others do not ({shortlist(without)}): name all, or none")
     notes, sets, labels = list[str](), dict[str, dict[RunKey, SetErrors]](), dict[str, dict[str, tuple[str, ...]]]()
-    for name, found in sorted(tables.items()):
-        if (absent := keys - found.keys()) and "missing" not in allow:
-            num = len(set().union(*found.values()))
+    for name, runs_of_set in sorted(tables.items()):
+        if (absent := keys - runs_of_set.keys()) and "missing" not in allow:
+            num = len(set().union(*runs_of_set.values()))
             who = "; ".join(f"{_named(key)} lacks {num} of {num}" for key in sorted(absent, key=_named))
             raise ValueError(
                 f"{name}: {count(num, 'utterance')}: {who}. Correct the files, or give allow=[missing] to compare "
                 "this set without them"
             )
-        kept = _Checks(name, found, doubled[name], expected[name], allow, normalized, notes).kept()
-        sets[name] = {key: _errors(kept, own, normalized, unit) for key, own in found.items()}
-        first = next(iter(found.values()))
-        labels[name] = {column: _labels(column, found, kept) for column in by}
+        kept = _Checks(name, runs_of_set, doubled[name], expected[name], allow, normalized, notes).kept()
+        sets[name] = {key: _errors(kept, own, normalized, unit) for key, own in runs_of_set.items()}
+        first = next(iter(runs_of_set.values()))
+        labels[name] = {column: _labels(column, runs_of_set, kept) for column in by}
         if training_texts is not None:
             texts = [normalized(first[id].reference or "") for id in kept]
             known = occurring(texts, training_texts, normalized, unit)
@@ -277,7 +277,7 @@ def occurring(texts: Iterable[str], path: Path, normalized: Callable[[str], str]
         if words:
             starts[tuple(words[:4])].append((words, text))
     lengths = sorted({len(start) for start in starts})
-    found: set[str] = set()
+    in_training: set[str] = set()
     with path.open(encoding="utf-8") as file:
         for line in file:
             words = words_of(normalized(line), unit)
@@ -285,8 +285,8 @@ def occurring(texts: Iterable[str], path: Path, normalized: Callable[[str], str]
                 for length in lengths:
                     for own, text in starts.get(tuple(words[place : place + length]), ()):
                         if words[place : place + len(own)] == own:
-                            found.add(text)
-    return found
+                            in_training.add(text)
+    return in_training
 
 
 def _complain_if_ids_are_guessed(tables: Tables) -> None:

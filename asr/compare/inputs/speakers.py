@@ -51,8 +51,8 @@ def speakers_by_pattern(pattern: str) -> SpeakerOf:
     compiled = re.compile(pattern)
 
     def speaker_of(utterance: str) -> str:
-        found = compiled.search(utterance)
-        speaker = found and (found[1] if compiled.groups else found[0])
+        match = compiled.search(utterance)
+        speaker = match and (match[1] if compiled.groups else match[0])
         if not speaker:
             raise ValueError(f"speaker_pattern={pattern!r} finds no speaker in the utterance {utterance!r}")
         return speaker

@@ -60,12 +60,12 @@ def concerns_system(key: str, run: RunFiles) -> bool:
 
 def _overrides(run: RunFiles) -> dict[str, str]:
     """Return the last override of each key that concerns the system, the optimizer first."""
-    found = {}
+    different = {}
     for word in run.overrides:
         key, _, value = word.lstrip("+~").partition("=")
         if concerns_system(key, run):
-            found[key] = value
-    return dict(sorted(found.items(), key=lambda item: (item[0] != "optimizer", item[0])))
+            different[key] = value
+    return dict(sorted(different.items(), key=lambda item: (item[0] != "optimizer", item[0])))
 
 
 def _name(overrides: Mapping[str, str], shared: set[tuple[str, str]], config: Mapping[str, Any]) -> str:

@@ -35,10 +35,10 @@ def read_tuning(folder: Path) -> list[Tuning]:
     return [
         Tuning(
             name,
-            tuple((one["settings"][LR], math.inf if one["wer"] is None else one["wer"]) for one in found["trials"]),
-            found["chosen"][LR],
-            found["at_edge"],
+            tuple((one["settings"][LR], math.inf if one["wer"] is None else one["wer"]) for one in tuned["trials"]),
+            tuned["chosen"][LR],
+            tuned["at_edge"],
         )
         for study in (read_json(path) if path.exists() else [])
-        for name, found in study.items()
+        for name, tuned in study.items()
     ]

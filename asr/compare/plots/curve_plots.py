@@ -32,8 +32,8 @@ def curve_plots(comparison: Comparison, styles: Mapping[str, LineStyle]) -> tupl
         logged = {
             name: [run.curves[metric] for run in comparison.runs_of(name) if metric in run.curves] for name in styles
         }
-        found = {name: seed_curves(curves, axis, smoothed=metric == LOSS) for name, curves in logged.items()}
-        curves = {name: curve for name, curve in found.items() if curve is not None}
+        smoothed_curves = {name: seed_curves(curves, axis, smoothed=metric == LOSS) for name, curves in logged.items()}
+        curves = {name: curve for name, curve in smoothed_curves.items() if curve is not None}
         title = f"{titles[metric]} against {against}"
         if curves:
             label = "nats per token" if metric == LOSS else f"{comparison.rate_name} (%)"

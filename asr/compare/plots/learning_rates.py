@@ -52,13 +52,13 @@ def families(comparison: Comparison, rows: Sequence[Row]) -> dict[str, list[tupl
     A family is named as its systems without their rates: ``eve`` for ``eve lr=0.01``. A system whose runs have no rate,
     or different ones, is left out.
     """
-    found: dict[str, list[tuple[float, Row]]] = defaultdict(list)
+    families: dict[str, list[tuple[float, Row]]] = defaultdict(list)
     for row in rows:
         rate, *others = {run.lr for run in comparison.runs_of(row.system)}
         if rate is not None and rate > 0 and not others:
             family = " ".join(word for word in row.system.split() if not word.startswith("lr="))
-            found[family].append((rate, row))
-    several = {family: members for family, members in found.items() if len({rate for rate, _ in members}) > 1}
+            families[family].append((rate, row))
+    several = {family: members for family, members in families.items() if len({rate for rate, _ in members}) > 1}
     return {family: sorted(members, key=lambda member: member[0]) for family, members in several.items()}
 
 

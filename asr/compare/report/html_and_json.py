@@ -25,8 +25,8 @@ def write_report_files(comparison: Comparison, folder: Path) -> list[Path]:
     Raises:
         ValueError: the name of a test set cannot be part of a file name.
     """
-    for found in comparison.sets:
-        check_set_name(found.name)
+    for test_set in comparison.sets:
+        check_set_name(test_set.name)
     plots = draw_plots(comparison)
     (folder / "plots").mkdir(parents=True, exist_ok=True)
     report, files = folder / "report.html", []
@@ -51,7 +51,7 @@ def page(comparison: Comparison, plots: Plots | None = None) -> str:
         about=what_verdicts_are_about(comparison),
         plots=plots,
         styles=plots.styles,
-        errors_by_set={found.name: errors_of(comparison, found) for found in comparison.sets},
+        errors_by_set={test_set.name: errors_of(comparison, test_set) for test_set in comparison.sets},
         costs=cost_tables(comparison),
         runs=run_table(comparison),
         explanations=explanations(comparison.level, comparison.rate_name),
@@ -87,7 +87,7 @@ def json_text(comparison: Comparison) -> str:
         "target": comparison.target and asdict(comparison.target),
         "times_to_target": [asdict(times) for times in comparison.times],
         "equal_time": comparison.equal_time and asdict(comparison.equal_time),
-        "sets": [asdict(found) for found in comparison.sets],
+        "sets": [asdict(test_set) for test_set in comparison.sets],
         "runs": runs,
         "problems": comparison.problems,
         "notes": comparison.notes,

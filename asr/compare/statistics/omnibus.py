@@ -70,7 +70,7 @@ def _chances(by_seed: tuple[tuple[float, ...], ...]) -> list[tuple[Array, Array]
     """
     num_systems = len(by_seed[0])
     draws = max(LEAST_DRAWS, DRAWN_WERS // (num_systems * len(by_seed)))
-    rng, found = np.random.default_rng(0), []
+    rng, chunks = np.random.default_rng(0), []
     for num_noisy in sorted({0, 1, num_systems // 4, num_systems // 2}):
         sds = np.where(np.arange(num_systems) < num_noisy, NOISY, 1)
         sums = np.zeros((draws, num_systems))
@@ -81,5 +81,5 @@ def _chances(by_seed: tuple[tuple[float, ...], ...]) -> list[tuple[Array, Array]
         values, counts = np.unique(spreads, return_counts=True)
         # the comparison itself is one more draw; beyond all others it is the only one
         tail = np.append(1 + counts[::-1].cumsum()[::-1], 1) / (1 + draws)
-        found.append((values, tail))
-    return found
+        chunks.append((values, tail))
+    return chunks

@@ -243,8 +243,8 @@ class _Reader:
         elif saved := saved_datasets(folder):
             _refuse_several(part, saved)
             for place, name in saved:
-                found = read_saved(place, name, self.columns, self.may_lack_columns, self.audio_dir)
-                self._rows(found, Part(folder, part.split), folder.absolute())
+                table_rows = read_saved(place, name, self.columns, self.may_lack_columns, self.audio_dir)
+                self._rows(table_rows, Part(folder, part.split), folder.absolute())
         elif tables := table_parts(folder):
             _refuse_several(part, tables)
             if ignored := sorted(set(folder.glob("*.[tc]sv")) - {table.path for table in tables}):

@@ -287,8 +287,8 @@ class PretrainedEncoder(nn.Module):
 
 
 def _first(output: Any) -> Tensor:
-    found: Tensor = output[0] if isinstance(output, tuple) else output
-    return found
+    state: Tensor = output[0] if isinstance(output, tuple) else output
+    return state
 
 
 def by_length(function: Callable[[Tensor], Tensor], x: Tensor, counts: Sequence[int]) -> Tensor:

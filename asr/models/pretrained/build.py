@@ -87,10 +87,10 @@ def build_model(
                 f"{snapshot.folder} holds other weights than the run was trained with: their SHA-256 is {digest}, and "
                 f"was {source['sha256']}; give the model as it was"
             )
-        built, found = model_class.from_pretrained(
+        built, loading = model_class.from_pretrained(
             None, config=config, state_dict=snapshot.weights(), attn_implementation=attention, output_loading_info=True
         )
-        lacking = [*found["missing_keys"], *(mismatch[0] for mismatch in found["mismatched_keys"])]
+        lacking = [*loading["missing_keys"], *(mismatch[0] for mismatch in loading["mismatched_keys"])]
     if config.is_encoder_decoder:
         built, lacking = built.get_encoder(), [name for name in lacking if name.startswith("encoder.")]
     if others := sorted({*lacking} - {"masked_spec_embed"}):

@@ -47,19 +47,19 @@ class Snapshot:
         Raises:
             ValueError: there is none, or it holds what is not plain.
         """
-        found = read_json(self.folder / CONFIG)
-        if not isinstance(found, dict) or not isinstance(found.get("model_type"), str) or "${" in json.dumps(found):
+        config = read_json(self.folder / CONFIG)
+        if not isinstance(config, dict) or not isinstance(config.get("model_type"), str) or "${" in json.dumps(config):
             raise ValueError(
                 f"{self.folder / CONFIG} does not describe a model: it needs a model_type, and plain values"
             )
-        return without_code(found)
+        return without_code(config)
 
     def inputs(self) -> dict[str, Any]:
         """Return the options of the model's features; empty if there is no file of them."""
         path = self.folder / INPUTS
-        found = read_json(path) if path.is_file() else {}
+        options = read_json(path) if path.is_file() else {}
         known = ("sampling_rate", "do_normalize", "feature_size")
-        return {key: found[key] for key in known if key in found}
+        return {key: options[key] for key in known if key in options}
 
     def license(self) -> str:
         """Return the licence that the model's card names, or that none is named."""

@@ -19,8 +19,8 @@ LINE = re.compile(r"(.*?):\t(ref|hyp|timestamp_ref|timestamp_hyp)=(.*)")
 
 def matches(head: str) -> bool:
     """Return whether the first lines of a file are of this format."""
-    found = LINE.match(head)
-    return found is not None and found[2] == "ref"
+    match = LINE.match(head)
+    return match is not None and match[2] == "ref"
 
 
 def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
@@ -32,18 +32,18 @@ def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
     texts: dict[str, str] = {}
     id, place = "", 0
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        found = LINE.fullmatch(line)
+        match = LINE.fullmatch(line)
         # a doubled utterance has a second reference
-        if found is None or (found[2] not in ("ref", "timestamp_ref", "timestamp_hyp") and found[1] != id):
+        if match is None or (match[2] not in ("ref", "timestamp_ref", "timestamp_hyp") and match[1] != id):
             raise ValueError(
                 f"{path}, line {number}: expected ID:<tab>ref=… or the hyp=… of {id!r}, given {line[:200]!r}"
             )
-        if found[2] == "ref":
+        if match[2] == "ref":
             if texts:
                 raise ValueError(f"{path}, line {place}: the utterance {id!r} has no hyp=…")
-            id, texts, place = found[1], {"ref": _text(found[3])}, number
-        elif found[2] == "hyp":
-            yield Row(id, texts["ref"], _text(found[3]))
+            id, texts, place = match[1], {"ref": _text(match[3])}, number
+        elif match[2] == "hyp":
+            yield Row(id, texts["ref"], _text(match[3]))
             texts = {}
     if texts:
         raise ValueError(f"{path}, line {place}: the utterance {id!r} has no hyp=…")

@@ -34,13 +34,13 @@ def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
         if absent := ABSENT.fullmatch(line):
             for place in range(1, int(absent[1]) + 1):
                 yield Row(f"not scored in {path.name}: {place} of {absent[1]}", "")
-        elif found := UTTERANCE.fullmatch(line):
+        elif match := UTTERANCE.fullmatch(line):
             reference, hypothesis = (_words(lines[place]) for place in (number, number + 2))
-            if len(reference) != int(found[3]):
+            if len(reference) != int(match[3]):
                 raise ValueError(
-                    f"{path}, line {number}: expected {found[3]} words, found {len(reference)}: {reference}"
+                    f"{path}, line {number}: expected {match[3]} words, found {len(reference)}: {reference}"
                 )
-            yield Row(found[1], " ".join(reference), " ".join(hypothesis))
+            yield Row(match[1], " ".join(reference), " ".join(hypothesis))
 
 
 def _words(line: str) -> list[str]:

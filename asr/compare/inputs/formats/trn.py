@@ -36,15 +36,15 @@ def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip() or line.startswith(";;"):
             continue
-        found = LINE.fullmatch(line)
-        if found is None:
+        match = LINE.fullmatch(line)
+        if match is None:
             raise ValueError(f"{path}, line {number}: expected words, then (ID); given {line[:200]!r}")
-        if option := OPTIONAL.search(found[1]):
+        if option := OPTIONAL.search(match[1]):
             raise ValueError(
                 f"{path}, line {number}: {option[0]!r} marks alternatives, or words that may be left out, which only "
-                f"sclite scores; write one text of {found[2]!r}, or compare its counts in a table"
+                f"sclite scores; write one text of {match[2]!r}, or compare its counts in a table"
             )
-        yield Row(found[2], hypothesis=" ".join(found[1].split()), speaker=_speaker(found[2]))
+        yield Row(match[2], hypothesis=" ".join(match[1].split()), speaker=_speaker(match[2]))
 
 
 def _speaker(id: str) -> str | None:
