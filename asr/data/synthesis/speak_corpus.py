@@ -41,7 +41,10 @@ def check_request(recipe: str, source: str | None, sizes: Mapping[str, int], num
         ValueError: a source is given, a number is below 1, or eSpeak NG is not installed.
     """
     if source is not None:
-        raise ValueError(f"data.source: recipe {recipe} makes its own audio and reads no source, given {source!r}")
+        raise ValueError(
+            f"data.source: recipe {recipe} makes its own audio and reads no source, given {source!r}; for recordings of "
+            "yours give recipe=custom/transformer_ctc"
+        )
     for split, size in sizes.items():
         if size < 1:
             raise ValueError(f"data.prepare.num_{split} must be at least 1, given {size}")
