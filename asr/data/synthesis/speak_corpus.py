@@ -42,8 +42,8 @@ def check_request(recipe: str, source: str | None, sizes: Mapping[str, int], num
     """
     if source is not None:
         raise ValueError(
-            f"data.source: recipe {recipe} makes its own audio and reads no source, given {source!r}; for recordings of "
-            "yours give recipe=custom/transformer_ctc"
+            f"data.source: recipe {recipe} makes its own audio and reads no source, given {source!r}; for your own "
+            "recordings give recipe=custom/transformer_ctc"
         )
     for split, size in sizes.items():
         if size < 1:
