@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from asr.benchmark.rules import SPEAKERS_IN_TRAINING, fixed_part, free_part
+from asr.benchmark.rules import fixed_part, free_part
 from asr.compare.inputs.run_files import read_run
 from asr.compare.inputs.run_folders import read_runs
 from asr.compare.inputs.runs import Cost, Curve, Run, SetErrors
@@ -49,8 +49,6 @@ class Entry:
     def runs(self) -> list[Run]:
         """The finished runs, as a comparison takes them."""
         ids, speakers, words = zip(*read_utterances(task_dir(self.folder, self.about) / UTTERANCES), strict=True)
-        if self.about["task"] in SPEAKERS_IN_TRAINING:
-            speakers = (None,) * len(ids)
         shared = {"ids": ids, "speakers": speakers, "words": tuple(map(int, words))}
         return [self._run(line, shared) for line in self.lines if "errors" in line]
 
