@@ -108,6 +108,7 @@ def _explain_choice(error: MissingConfigException, wanted: str, command: str) ->
     if group == "hydra/launcher" and choice in PLUGINS:
         return f"{group}: the plugin for {choice} is not installed: pip install 'werdict[{PLUGINS[choice]}]'"
     known = error.options or [*choices(config_folder(command), group)]
+    known = [name for name in known if name.startswith(f"{choice}/")] or known  # recipes of this corpus
     return f"{group}={choice}: there is no such {group}.{did_you_mean(choice, known)} Allowed: {', '.join(known)}."
 
 

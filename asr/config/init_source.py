@@ -175,6 +175,8 @@ def _place(config: Mapping[str, Any], existing_run_dir: Path | None) -> str | No
 def start_from(source: Source, module: TrainingModule, config: Mapping[str, Any], run_dir: Path) -> str:
     """Take over the weights of a model; return what was taken, which ``init.tsv`` in the run's folder lists."""
     own, tokenizer = module.recognizer.state_dict(), module.tokenizer
+    if source.file.name == CONFIG:  # the model of transformers is the encoder itself
+        own = {name: weight for name, weight in own.items() if name.startswith("head.")}
     axes = {}
     theirs = [] if source.tokenizer is None else source.tokenizer.pieces
     if theirs != tokenizer.pieces:

@@ -117,6 +117,7 @@ def test_a_ctc_model_of_transformers_is_continued_with_its_head_and_tokenizer(sm
     kept = tuple(word for word in words if not word.startswith("init.keep"))
     ended = small_run.run("train", *kept, *unmoved, *texts, "run_dir=continued", timeout_s=900)
     assert ended.code == 0, ended.printed
+    assert "0 of 2 tensors taken, 2 new, with 7 of 18 tokens" in ended.printed  # the others are the encoder's own
     state = last(small_run.folder / "continued")
     head = state["state_dict"]["recognizer.head.project.weight"]
     pieces = state["werdict"]["tokenizer"]["pieces"]
