@@ -1,6 +1,6 @@
 """Features of a cut: computed while training, or computed before and read from disk.
 
-T frames, F mel bins.
+N samples, T frames, F mel bins.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def read_features(features: Features, cut: Cut) -> np.ndarray:
 
 
 def refuse_infinite(numbers: np.ndarray) -> None:
-    """Refuse features, or audio, that cannot be trained on.
+    """Refuse features (T, F), or samples (N,), that cannot be trained on.
 
     Raises:
         ValueError: one is NaN or infinite.

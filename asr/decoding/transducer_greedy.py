@@ -39,7 +39,10 @@ class TransducerGreedy:
         self.max_symbols = max_symbols
 
     def __call__(self, head: Transduces, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
-        """Return the path of each utterance; see ``Decoder``. Its score is the log-probability of all labels."""
+        """Return the path of each utterance, of encodings (B, T, D) and valid lengths (B,); see ``Decoder``.
+
+        Its score is the log-probability of all labels.
+        """
         # the last frames are joined together with others too; what follows the end counts as blank below
         frames, size = F.pad(head.project(encodings), (0, 0, 0, NUM_AHEAD)), len(encodings)
         context = torch.full((size, head.context_size), -1, device=encodings.device)

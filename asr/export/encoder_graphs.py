@@ -2,7 +2,7 @@
 
 Inputs, outputs and metadata are those of sherpa-onnx's ``zipformer2``.
 
-B batch, T frames, F mel bins, D width.
+B batch, T frames, F mel bins, D width, C frames at 50 Hz of a chunk, P frames that are kept.
 """
 
 from __future__ import annotations
@@ -139,7 +139,11 @@ class ChunkEncoder(nn.Module):
         return list(self.to_sherpa(self.chunks.initial_state(batch_size)))
 
     def to_sherpa(self, state: StreamingState) -> Iterator[Tensor]:
-        """Yield the states of a chunk in the order and layout of sherpa-onnx."""
+        """Yield the states of a chunk in the order and layout of sherpa-onnx.
+
+        Of each layer keys (P, B, D), what the non-linear attention sees (1, B, P, D), values (P, B, D) twice, frames of
+        both convolutions (B, D, P); then the front end's (B, 128, 3, F'), and the numbers (B,) of frames so far.
+        """
         for layer in state.layers:
             for place, to_sherpa, _, _ in LAYER_STATES.values():
                 yield to_sherpa(layer[place])

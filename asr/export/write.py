@@ -86,7 +86,7 @@ def write_onnx_files(export: Export, norm: GlobalNorm, folder: Path, quantize: b
 
 
 def write_safetensors(weights: Mapping[str, Tensor], path: Path) -> str:
-    """Write weights by their names, with the statistics of features among them, and return a line about the file.
+    """Write weights of any shape by their names, with the statistics of features; return a line about the file.
 
     Raises:
         OSError: the file cannot be written; names it.

@@ -32,7 +32,7 @@ class StreamListener:
         self.first_word_s: float | None = None
 
     def listen(self, packets: Iterator[NDArray[np.float32]]) -> None:
-        """Recognize all packets, and end with the text of the last and the times."""
+        """Recognize all packets, samples (N,) each, and end with the text of the last and the times."""
         try:
             for samples in packets:
                 self._hear(samples)

@@ -54,7 +54,7 @@ class NGrams:
         return 1 + sum(self.counts[:-1])
 
     def children(self, nodes: Ints, words: Ints) -> Ints:
-        """Return the nodes of n-grams and one word more, 0 where there are none."""
+        """Return the nodes (…) after nodes (…) and one word (…) more, 0 where there are no such n-grams."""
         keys = nodes * len(self.words) + words
         places = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)
         return np.where(self.keys[places] == keys, places + 1, ROOT)

@@ -35,7 +35,9 @@ def depthwise_conv1d(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) 
 
 
 class _DepthwiseConv1d(Function):
-    """For a CPU: images with channels last, of height 1 for the output, of width 1 for the gradient of the kernel.
+    """`depthwise_conv1d` on a CPU: x (B, T, D), weight (D, 1, W), bias (D,).
+
+    Convolves images with channels last, of height 1 for the output, of width 1 for the gradient of the kernel.
 
     On 8 × 500 × 192, kernel 31, one thread: 0.7 ms forward and 2.5 backward, where ``F.conv1d`` takes 16 and 19.
     """

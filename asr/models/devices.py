@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 def on_accelerator(x: Tensor) -> bool:
-    """Return whether x is not on a CPU: then few large kernels are fast, and the host must not wait for results."""
+    """Return whether x (…) is not on a CPU: then few large kernels are fast, and the host must not wait for results."""
     return x.device.type != "cpu"
 
 
 def to_host(x: Tensor) -> Any:
-    """Return the numbers of a tensor, in nested lists; the host waits until the device of x has computed them."""
+    """Return the numbers of x (…), in nested lists unless x is a scalar; the host waits until they are computed."""
     return x.tolist()
 
 

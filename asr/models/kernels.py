@@ -36,7 +36,7 @@ def block_of(x: Tensor | None, block: slice) -> Tensor | None:
 
 
 def autocast_dtype(x: Tensor) -> torch.dtype:
-    """Return the type in which a matrix product of x is computed: that of x, or of autocast, which leaves 64 bits."""
+    """Return the type in which a matrix product of x (…) is computed: its own, or autocast's, which leaves 64 bits."""
     device = x.device.type
     is_cast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device) and x.dtype != torch.float64
     return torch.get_autocast_dtype(device) if is_cast else x.dtype

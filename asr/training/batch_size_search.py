@@ -275,7 +275,7 @@ def search_batch_size(
         module: the model and its losses; a copy is trained.
         dataset: cuts → batch, with the longest cuts that augmentation can make.
         sampler: gives the largest micro-batches of the training data.
-        text_lengths: tokens of each cut of the sampler.
+        text_lengths: (N,) frames that CTC needs for the text of each of the sampler's N cuts.
         make_trainer: see `TrainerFactory`.
         reserved: bytes that a run will need in addition to what is measured here.
         num_processes: processes on this machine that share its memory.

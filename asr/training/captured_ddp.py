@@ -45,7 +45,7 @@ class CapturedDDPStrategy(DDPStrategy):
         self.buffers = list(self.model.buffers())
 
     def post_backward(self, closure_loss: Tensor) -> None:
-        """Do at the end of an update what DistributedDataParallel does.
+        """Do at the end of an update what DistributedDataParallel does; the loss () is only passed on.
 
         Raises:
             RuntimeError: a parameter has no gradient, which other ranks might have.

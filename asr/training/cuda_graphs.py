@@ -83,6 +83,8 @@ class Pass:
 
 
 class _Replay(Function):
+    """Encodings (B, T', D) of a replayed pass, from an anchor () that has autograd call the backward pass."""
+
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, encoder: CapturedForward, of_shape: Pass) -> tuple[Tensor, ...]:
         ctx.encoder, ctx.of_shape = encoder, of_shape

@@ -41,7 +41,7 @@ class TensorMatch:
 def match_tensors(
     model_state: Mapping[str, Tensor], given: Mapping[str, Tensor], of_vocabulary: Collection[str]
 ) -> list[TensorMatch]:
-    """Compare the tensors of both models.
+    """Compare the names and shapes of the tensors of both models.
 
     Args:
         model_state: weights of the new model, whose values are not read.
@@ -69,7 +69,7 @@ def match_tensors(
 
 
 def take(model: nn.Module, given: Mapping[str, Tensor], decided: Iterable[TensorMatch]) -> None:
-    """Copy the tensors of a source that were decided to be taken into a model."""
+    """Copy the tensors of a source that were decided to be taken into a model, which has them in the same shapes."""
     model.load_state_dict({match.name: given[match.name] for match in decided if match.outcome == TAKEN}, strict=False)
 
 
@@ -80,7 +80,7 @@ def take_tokens(
 
     Args:
         model: the new one.
-        given: weights of the source.
+        given: weights of the source; those of other shapes, beyond the axis of tokens, are left out.
         axes: of tensors by name, along which there is a number or a row for each token.
         pieces: tokens of the new model, in the order of their ids.
         theirs: tokens of the source.

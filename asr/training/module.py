@@ -204,7 +204,7 @@ class TrainingModule(pl.LightningModule):
             connector.log_metrics(self.numbers)
 
     def log_update(self, numbers: Mapping[str, Tensor | float]) -> None:
-        """Give numbers of an update to callbacks, and, at its end, to loggers if this update is logged.
+        """Give scalars of an update to callbacks, and, at its end, to loggers if this update is logged.
 
         Reading a number that is on a GPU waits for the GPU. Lightning's ``log`` would take ten milliseconds for ten.
         """

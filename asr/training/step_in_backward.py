@@ -42,7 +42,7 @@ class GradientsInBackward:
         """Decide about the update whose backward pass follows: a loss that is not finite leaves it out.
 
         Args:
-            loss: (), summed over the utterances.
+            loss: () in nats, summed over the utterances.
             num_tokens: (), target tokens of the update.
         """
         # waits for the device, as the sums over ranks do after a usual backward pass
@@ -50,7 +50,7 @@ class GradientsInBackward:
         self.scale = 1 / max(1, tokens) if math.isfinite(loss_value) else None
 
     def __call__(self, gradient: Tensor) -> bool:
-        """Scale a gradient to nats per token; return whether its parameter may step."""
+        """Scale a gradient (…) to nats per token; return whether its parameter may step."""
         if self.scale is None:
             return False
         self.norms.append(torch.linalg.vector_norm(gradient))

@@ -36,7 +36,7 @@ class UpdateSums(NamedTuple):
     parts: Any = ZERO
 
     def plus(self, **terms: Tensor | float) -> UpdateSums:
-        """Return the sums with one term more for each name; waits for no device."""
+        """Return the sums with one term more, () or of ``parts`` (P,), for each name; waits for no device."""
         # no item(): reading a sum of a GPU would wait for the whole backward pass
         return self._replace(**{name: getattr(self, name) + term for name, term in terms.items()})
 

@@ -60,7 +60,7 @@ def seed_curves(curves: Sequence[Curve], axis: Axis, *, smoothed: bool = False) 
 
 
 def running_mean(values: Array) -> Array:
-    """Average each value with its neighbors on both sides, 1/50 of all values together; fewer near the ends."""
+    """Average each of N values (N,) with its neighbors on both sides, N/50 values together; fewer near the ends."""
     index = np.arange(len(values))
     half = np.minimum(len(values) // (2 * SMOOTHED_SHARE), np.minimum(index, len(values) - 1 - index))
     sums = np.concatenate([[0.0], np.cumsum(values)])

@@ -63,9 +63,10 @@ class Estimate:
     widest: float = 1.0
 
     def half_width(self, alpha: float | Array) -> Array:
-        """Return half the width of the interval that misses the true mean with a probability of at most ``alpha``.
+        """Return half the width (R) of the interval that misses the true mean with a probability of at most ``alpha``.
 
-        Infinite if it would be above ``widest``: a few unequal units say nothing of a mean.
+        ``alpha`` is one number, or (R). The width is infinite if it would be above ``widest``: a few unequal units say
+        nothing of a mean.
         """
         tail = np.asarray(alpha) / 2
         squares = special.stdtrit(self.effective_units - 1, tail) ** 2 * self.test_variance

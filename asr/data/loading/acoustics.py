@@ -373,7 +373,7 @@ def _samples_of(recording: Recording, rate_hz: int, rng: np.random.Generator, si
 
 
 def part_of(samples: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Return a part of given size from any place of samples; fewer of them begin again after their end."""
+    """Return a part (``size``,) from any place of samples (N,); fewer of them begin again after their end."""
     if len(samples) >= size:
         start = int(rng.integers(len(samples) - size + 1))
         return samples[start : start + size]

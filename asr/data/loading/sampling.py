@@ -1,4 +1,7 @@
-"""Groups cuts of similar durations into micro-batches, in an order that depends on seed and epoch alone."""
+"""Groups cuts of similar durations into micro-batches, in an order that depends on seed and epoch alone.
+
+N cuts of the training set, M cuts of a micro-batch.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ class BucketingConfig:
         return self.num_buckets or (NUM_BUCKETS if num_cuts < LARGE else NUM_BUCKETS_LARGE)
 
     def costs(self, durations: np.ndarray) -> np.ndarray:
-        """Return the seconds that cuts of these durations count."""
+        """Return the seconds that cuts of these durations in seconds count; any shape."""
         return durations + (durations**2 / self.quadratic_duration_s if self.quadratic_duration_s else 0)
 
 
@@ -152,13 +155,13 @@ class DurationBucketSampler:
         return len(self.plan(epoch)) // micro_batches_per_update
 
     def largest_per_bucket(self, text_lengths: np.ndarray, epoch: int = 0) -> list[np.ndarray]:
-        """Return the micro-batch of each duration bucket with the most counted seconds.
+        """Return the numbers (M,) of the cuts of each duration bucket's micro-batch with the most counted seconds.
 
         Its longest cut comes first, and then the one with the longest text in its bucket, in the place of another: the
         memory of a transducer grows with the product of both.
 
         Args:
-            text_lengths: of all cuts.
+            text_lengths: (N,) of all cuts, in tokens or frames.
             epoch: whose micro-batches these are.
         """
         bucket_of = np.searchsorted(self.duration_bins, self.durations, side="right")
@@ -188,7 +191,7 @@ class DurationBucketSampler:
 
 
 def duration_bins(durations: np.ndarray, num_buckets: int) -> list[float]:
-    """Return the durations in seconds between buckets of about the same total duration; may be empty."""
+    """Return the durations in seconds that divide ``durations`` (N,) into buckets of about equal sums; may be empty."""
     ordered = np.sort(durations)
     share = np.cumsum(ordered) / ordered.sum()
     at = np.searchsorted(share, np.arange(1, num_buckets) / num_buckets)

@@ -65,7 +65,7 @@ class NumpyShardReader(FeaturesReader):
 
 
 def write_array(folder: Path, key: str, array: np.ndarray | bytes) -> dict[str, str]:
-    """Write an array, or the content of its file, to ``<first letters>/<key>.npy`` below a folder.
+    """Write an array of any shape, or the content of its file, to ``<first letters>/<key>.npy`` below a folder.
 
     Returns:
         The fields by which features name it.
@@ -88,12 +88,12 @@ class InMemory(FeaturesWriter):
     storage_path = ""
 
     def write(self, key: str, value: np.ndarray) -> bytes:
-        """Return the content of a numpy file."""
+        """Return an array of any shape as the content of a numpy file."""
         return npy_bytes(value)
 
 
 def npy_bytes(array: np.ndarray) -> bytes:
-    """Return the content of a numpy file, without pickles."""
+    """Return an array of any shape as the content of a numpy file, without pickles."""
     content = io.BytesIO()
     np.save(content, array, allow_pickle=False)
     return content.getvalue()

@@ -50,7 +50,7 @@ class AudioField:
         return samples
 
     def encode(self, cut: Cut, samples: np.ndarray) -> tuple[bytes, str, tuple[int, int]]:
-        """Return the content of a file of samples, the ending of its name, and its rate in Hz and number of samples.
+        """Return the content of a file of samples (N,), the ending of its name, and its rate in Hz and N.
 
         Raises:
             ValueError: the format does not have that rate.

@@ -60,7 +60,7 @@ class ConformerLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
-        """Apply the layer to x (B, T, D); mask (B, 1, 1, T) is true where a frame is valid."""
+        """Apply the layer to x (B, T, D); mask (B, 1, 1, T), true where valid, and positions as in `SelfAttention`."""
         valid = mask[:, 0, 0, :, None]
         x = x + 0.5 * self.dropout(self.first_feedforward(self.first_norm(x)))
         x = x + self.dropout(self.attention(self.attention_norm(x), mask, positions))

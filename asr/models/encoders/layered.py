@@ -39,7 +39,7 @@ class RotaryPositions(nn.Module):
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate queries or keys (…, T, K) by the angles of their frames."""
+    """Rotate queries or keys (…, T, K) by the angles of their frames, whose cosines and sines are (T, K/2)."""
     # in 16 bits the rounding would depend on the position
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(x.dtype)
@@ -96,7 +96,7 @@ class LayeredEncoder(nn.Module):
         return self.layers
 
     def output_frames(self, num_frames: Tensor) -> Tensor:
-        """Return the number of encodings of utterances of ``num_frames`` frames."""
+        """Return the numbers of encodings (B,) of utterances of ``num_frames`` (B,) frames."""
         return self.subsampling.output_frames(num_frames)
 
     def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,12 +118,12 @@ class LayeredEncoder(nn.Module):
         """Encode features, and return what an encoder that ends with each of some layers would return.
 
         Args:
-            features: as in `forward`.
-            num_frames: as in `forward`.
+            features: (B, T, F), as in `forward`.
+            num_frames: (B,), as in `forward`.
             numbers: of inner layers, from 1 to ``num_layers - 1``.
 
         Returns:
-            Encodings (B, T', D) of each of those layers, in ascending order, then of the last; and their lengths.
+            Encodings (B, T', D) of each of those layers, in ascending order, then of the last; and their lengths (B,).
         """
         x, lengths = self.subsampling(features, num_frames)
         frames = torch.arange(x.shape[1], device=x.device)

@@ -160,7 +160,7 @@ class PretrainedEncoder(nn.Module):
         return {name: tensor for name, tensor in state.items() if ".lora_" not in name}
 
     def output_frames(self, num_frames: Tensor) -> Tensor:
-        """Return the number of encodings of utterances of ``num_frames`` frames of 10 ms."""
+        """Return the numbers of encodings (B,) of utterances of ``num_frames`` (B,) frames of 10 ms."""
         if self.family == WHISPER:
             return (num_frames + 1) // 2
         num_samples = num_frames * self.frame
@@ -188,9 +188,12 @@ class PretrainedEncoder(nn.Module):
         """Encode audio, and return what inner layers return too, before a norm that may follow the last.
 
         Args:
-            features: as in `forward`.
-            num_frames: as in `forward`.
+            features: (B, T, F), as in `forward`.
+            num_frames: (B,), as in `forward`.
             numbers: of inner layers, from 1 to ``num_layers - 1``.
+
+        Returns:
+            Encodings (B, T', D) of each of those layers, in ascending order, then of the last; and their lengths (B,).
         """
         if self.trained == "head":
             self.model.eval()  # what is not trained needs no dropout

@@ -102,7 +102,7 @@ class CtcHead(nn.Module):
         num_tokens: Tensor,
         intermediate: Sequence[Tensor] = (),
     ) -> Losses:
-        """Return the loss of each utterance, see ``Head.loss``."""
+        """Return losses (B,) in nats of encodings (``num_views`` · B, T, D) and tokens (B, U), see ``Head.loss``."""
         feasible = has_alignment(num_frames[: len(tokens)], tokens, num_tokens)
         total, parts = self.layer_loss(encodings, num_frames, tokens, num_tokens)
         if intermediate:
@@ -114,6 +114,6 @@ class CtcHead(nn.Module):
     def layer_loss(
         self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss (B,) of each utterance from the encodings of one layer, and its parts."""
+        """Return the loss (B,) of each utterance from the encodings (B, T, D) of one layer, and its parts."""
         losses = ctc_losses(self.frame_log_probs(encodings), num_frames, tokens, num_tokens)
         return losses, {"ctc": losses}

@@ -122,7 +122,7 @@ class CtcAttentionHead(nn.Module):
         num_tokens: Tensor,
         intermediate: Sequence[Tensor] = (),
     ) -> Losses:
-        """Return the loss of each utterance, see ``Head.loss``."""
+        """Return losses (B,) in nats of encodings (B, T, D) and tokens (B, U), see ``Head.loss``."""
         ctc = self.ctc.loss(encodings, num_frames, tokens, num_tokens)
         attention = self._cross_entropy(encodings, num_frames, tokens, num_tokens, self.label_smoothing)
         total = self.ctc_weight * ctc.total + (1 - self.ctc_weight) * attention

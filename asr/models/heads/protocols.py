@@ -26,7 +26,7 @@ class Losses(NamedTuple):
 
     @classmethod
     def where(cls, feasible: Tensor, total: Tensor, parts: Mapping[str, Tensor]) -> Losses:
-        """Return losses that are 0, without gradient, of utterances that are not feasible."""
+        """Return losses (B,) that are 0, without gradient, of utterances that are not ``feasible`` (B,)."""
         return cls(
             total.where(feasible, 0.0), {name: part.where(feasible, 0.0) for name, part in parts.items()}, feasible
         )

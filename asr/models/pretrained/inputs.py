@@ -57,7 +57,7 @@ class StackedFbank(nn.Module):
 
     @staticmethod
     def output_frames(num_samples: Tensor) -> Tensor:
-        """Return the number of pairs of frames."""
+        """Return the number of pairs of frames in ``num_samples`` samples; any integer shape."""
         return ((num_samples - 400).div(HOP, rounding_mode="floor") + 1).clamp(min=0) // 2
 
     def forward(self, samples: Tensor, num_samples: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ def encoder_weights(
 
 
 def part_of(model_state: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
-    """Return the state of a part of a recognizer, by the names within the part."""
+    """Return the state of a part of a recognizer, tensors of any shape, by the names within the part."""
     return {
         name.removeprefix(f"{part}."): tensor for name, tensor in model_state.items() if name.startswith(f"{part}.")
     }

@@ -45,7 +45,7 @@ def _by_distance_traced(pos_query: Tensor, pos: Tensor) -> Tensor:
 
 
 class _ByDistance(Function):
-    """`by_distance` of scores with as many sources as targets, both ways in operations that a compiler fuses."""
+    """`by_distance` of scores (…, T, 2T − 1) → (…, T, T), both ways in operations that a compiler fuses."""
 
     @staticmethod
     def forward(ctx: Any, by_place: Tensor) -> Tensor:
@@ -119,6 +119,8 @@ def attend(weights: AttentionWeights, values: Tensor) -> Tensor:
 
 
 class _Attend(Function):
+    """`attend`: values (B, H or 1, S, V), handle (``MAX_USES``,), weights (B, H, T, S) → (B, H or 1, T, V)."""
+
     @staticmethod
     def forward(ctx: Any, values: Tensor, handle: Tensor, weights: Tensor, uses: list[Use | None]) -> Tensor:
         ctx.save_for_backward(values, weights)
@@ -138,6 +140,8 @@ class _Attend(Function):
 
 
 class _Weights(Function):
+    """`attention_weights`, with the shapes there → weights (B, H, T, S), handle (``MAX_USES``,)."""
+
     @staticmethod
     def forward(
         ctx: Any,

@@ -91,6 +91,8 @@ def _exact(x: Tensor) -> Tensor:
 
 
 class _Balanced(Function):
+    """x (…, D) unchanged; its gradient is `balanced` with bounds (4,)."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, bounds: Tensor) -> Tensor:
         ctx.save_for_backward(x, bounds)

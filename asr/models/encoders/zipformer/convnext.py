@@ -1,6 +1,7 @@
 """The ConvNeXt layer of the Zipformer's front end, and its two kernels.
 
-B batch, T frames, F frequencies, C channels, N places of all images, D width, H hidden width, E width of the output.
+B batch, T frames, F frequencies, C channels, N places of all images, D width, H hidden width, E width of the output,
+W kernel width.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class DepthwiseConv2d(nn.Conv2d):
         """Convolve x (B, T, F, C), with zeros around it; without ``pad_time`` only at the ends of the frequencies.
 
         Returns:
-            (B, T, F, C) convolved, and x itself for the residual branch: the gradients of both add up in place.
+            (B, T, F, C) convolved, of T − ``kernel_size`` + 1 frames without ``pad_time``, and x itself for the
+            residual branch: the gradients of both add up in place.
         """
         around = self.kernel_size[0] // 2
         padding = (around if pad_time else 0, around)
@@ -100,7 +102,7 @@ class DepthwiseConv2d(nn.Conv2d):
 
 
 class _DepthwiseConv2d(Function):
-    """A convolution of images (B, C, T, F), and the images themselves."""
+    """A convolution of images (B, C, T, F) with weight (C, 1, W, W) and bias (C,), and the images themselves."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, padding: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -131,7 +133,7 @@ def mlp(
     Args:
         x: (N, D); ``hidden`` maps D to H, ``output`` H to E.
         mask: (N, 1) factors, or None.
-        bounds: in which a balancer keeps the hidden layer; None: it does not work in this pass.
+        bounds: (4,) in which a balancer keeps the hidden layer; None: it does not work in this pass.
 
     Returns:
         (N, E).
@@ -142,6 +144,8 @@ def mlp(
 
 
 class _Mlp(Function):
+    """`mlp`: x (N, D), weights and biases (H, D), (H,), (E, H), (E,), mask (N, 1), swoosh, bounds (4,) → (N, E)."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, *rest: Any) -> Tensor:
         *parameters, mask, swoosh, bounds = rest

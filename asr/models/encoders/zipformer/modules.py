@@ -1,6 +1,6 @@
 """Feed-forward and convolution modules, bypass, and changes of the frame rate.
 
-B batch, T frames, D width.
+B batch, T frames, D width, H hidden width, E ends of chunks.
 """
 
 from __future__ import annotations
@@ -167,6 +167,8 @@ def gated(x: Tensor, gate: Tensor, activation: Callable[[Tensor], Tensor], zero:
 
 
 class _Gated(Function):
+    """`gated`: x and gate (B, …, D), and ``zero``, which broadcasts to them."""
+
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, gate: Tensor, activation: Callable[[Tensor], Tensor], zero: Tensor | None
@@ -187,6 +189,8 @@ class _Gated(Function):
 
 
 class _Mixture(Function):
+    """before + (after − before) ⊙ scale of before and after (B, T, D), scale (D,) or (B, 1, D)."""
+
     @staticmethod
     def forward(ctx: Any, before: Tensor, after: Tensor, scale: Tensor) -> Tensor:
         # autograd would keep both; of their difference 16 bits suffice, for only the gradient of the scale needs it

@@ -182,6 +182,8 @@ def draw() -> float:
 
 
 class _LimitParamValue(Function):
+    """`limit_param_value`: parameter (…), limits (2,)."""
+
     @staticmethod
     def forward(ctx: Any, parameter: Tensor, limits: Tensor) -> Tensor:
         ctx.save_for_backward(parameter, limits)
@@ -197,7 +199,7 @@ class _LimitParamValue(Function):
 
 
 def limit_param_value(parameter: Tensor, limits: Tensor | None) -> Tensor:
-    """Return a parameter unchanged; elements outside of the limits (2,) get gradients that lead back inside."""
+    """Return a parameter (…) unchanged; elements outside of the limits (2,) get gradients that lead back inside."""
     if limits is None:
         return parameter
     limited: Tensor = _LimitParamValue.apply(parameter, limits)
@@ -205,6 +207,8 @@ def limit_param_value(parameter: Tensor, limits: Tensor | None) -> Tensor:
 
 
 class _ScaleGrad(Function):
+    """`scale_grad` of x (…)."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
         ctx.scale = scale
@@ -228,7 +232,7 @@ def _norm_factor(x: Tensor, bias: Tensor, log_scale: Tensor) -> tuple[Tensor, Te
 
 
 class _BiasNorm(Function):
-    """y = x · r, with r of `_norm_factor`."""
+    """y = x · r for x (…, D), bias (D,), log_scale (), with r of `_norm_factor`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, log_scale: Tensor) -> Tensor:

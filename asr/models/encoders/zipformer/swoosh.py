@@ -52,7 +52,7 @@ class Swoosh:
         return F.softplus(x - self.shift, threshold=LINEAR_FROM).sub_(x, alpha=SLOPE).sub_(self.offset)
 
     def value_and_slope(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the activation and its derivative, without a graph: log(1 + e^t) is −log σ(−t)."""
+        """Return the activation of x (…) and its derivative (…), without a graph: log(1 + e^t) is −log σ(−t)."""
         shifted = x - self.shift
         # σ must be a normal number, or its logarithm is wrong: it is at 78 in 32 bits, and at 8 in float16; beyond
         # that, the activation is t
@@ -67,6 +67,8 @@ SWOOSH_R = Swoosh(shift=1.0, offset=0.313261687)
 
 
 class _Activation(Function):
+    """A swoosh of x (…), 0 where ``zero``, which broadcasts to x, is true."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, swoosh: Swoosh, zero: Tensor | None) -> Tensor:
         # x is kept by whoever made it; plain autograd would keep x − shift beside it
@@ -89,6 +91,8 @@ class _Activation(Function):
 
 
 class _ActivationDropoutLinear(Function):
+    """x (B, T, D), weight (E, D), bias (E,) and mask (B, 1, D) → (B, T, E)."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor | None, swoosh: Swoosh) -> Tensor:
         ctx.save_for_backward(x, weight, mask)

@@ -29,7 +29,7 @@ def centered_groups(x: Tensor, num_groups: int) -> Tensor:
 
 
 def whitening_metric(covariance: Tensor) -> Tensor:
-    """Return mean(λ²) / mean(λ)² over the eigenvalues λ of covariances (G, D/G, D/G): 1 if all are equal."""
+    """Return mean(λ²) / mean(λ)² over the eigenvalues λ of covariances (G, D/G, D/G), a scalar: 1 if all are equal."""
     num_channels = covariance.shape[0] * covariance.shape[1]
     # without eigenvalues: the trace is their sum, and the squared Frobenius norm is the sum of their squares
     mean = covariance.diagonal(dim1=1, dim2=2).sum() / num_channels
@@ -37,9 +37,10 @@ def whitening_metric(covariance: Tensor) -> Tensor:
 
 
 def gradient_matrix(covariance: Tensor) -> Tensor:
-    """Return the matrix that maps centered groups (G, N, D/G) to the gradient of the metric of centeredᵀ·centered.
+    """Return the matrices that map centered groups (G, N, D/G) to the gradient of the metric of centeredᵀ·centered.
 
-    With S the covariance, M the metric and m the mean eigenvalue, the gradient by S is (2/D) (S − M m I) / m².
+    With S the covariances (G, D/G, D/G), M the metric and m the mean eigenvalue, the gradient by S, of its shape, is
+    (2/D) (S − M m I) / m².
     """
     num_channels = covariance.shape[0] * covariance.shape[1]
     mean = covariance.diagonal(dim1=1, dim2=2).sum() / num_channels
@@ -50,6 +51,8 @@ def gradient_matrix(covariance: Tensor) -> Tensor:
 
 
 class _Whitened(Function):
+    """x (…, D) unchanged, with the gradient of `Whiten`; limit (), and applies () bool."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, module: Whiten, limit: Tensor, applies: Tensor) -> Tensor:
         ctx.save_for_backward(x, limit, applies)

@@ -143,7 +143,7 @@ class TransducerHead(nn.Module):
         num_tokens: Tensor,
         intermediate: Sequence[Tensor] = (),
     ) -> Losses:
-        """Return the loss of each utterance, see ``Head.loss``."""
+        """Return losses (B,) in nats of encodings (B, T, D) and tokens (B, U), see ``Head.loss``."""
         feasible = num_frames > 0
         num_frames = num_frames.clamp(min=1)  # a lattice without frames has no end; its loss is not used
         if self.prune_range is None:
@@ -169,7 +169,7 @@ class TransducerHead(nn.Module):
             return self.rnnt_loss(logits.float(), *counts, blank=BLANK_ID, reduction="none")
 
     def path_scores(self, encodings: Tensor, tokens: Tensor, num_tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities of blanks and tokens at all places, see ``ScoresPaths``."""
+        """Return log-probabilities (B, T, U + 1) of blanks and tokens at all places, see ``ScoresPaths``."""
         encodings, predictions, labels = self._inputs(encodings, tokens)
         with torch.autocast(encodings.device.type, enabled=False):
             all_places = torch.arange(labels.shape[1], device=labels.device).expand(*encodings.shape[:2], -1)
@@ -220,7 +220,7 @@ class TransducerHead(nn.Module):
         return self.joiner.decoder_proj(self.predictor(context)).squeeze(1)
 
     def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
-        """Return log-probabilities (…, V) in float32."""
+        """Return log-probabilities (…, V) in float32 of both parts (…, J), see ``Transduces``."""
         return F.log_softmax(self.joiner.output_linear((frames + predictions).tanh()).float(), dim=-1)
 
 

@@ -56,7 +56,7 @@ class JointScores(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_blank: Tensor, of_label: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of frames, places, weight and bias from those (B, T, S) of blanks and labels."""
+        """Return the gradients of frames, places, weight and bias from those (B, T, R) of blanks and labels."""
         frames, places, weight, bias, kept, labels, norm = ctx.saved_tensors
         of_frames, of_places = torch.empty_like(frames), torch.zeros_like(places)
         of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias)

@@ -40,7 +40,7 @@ def simple_scores(acoustic: Tensor, language: Tensor, labels: Tensor, lm_scale: 
 
 
 def band_starts(passing: Tensor, num_frames: Tensor, num_tokens: Tensor, num_kept: int) -> Tensor:
-    """Return the first of the R places that are kept in each frame: those that paths pass most probably.
+    """Return the first (B, T) of the R places that are kept in each frame: those that paths pass most probably.
 
     It starts at 0, ends at the last R places, never falls, and rises by at most R - 1 from frame to frame, so that a
     path may always continue.

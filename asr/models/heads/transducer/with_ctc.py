@@ -79,7 +79,10 @@ class TransducerCtcHead(TransducerHead):
         num_tokens: Tensor,
         intermediate: Sequence[Tensor] = (),
     ) -> Losses:
-        """Return the loss of each utterance, see ``Head.loss``; the transducer's is the mean over views."""
+        """Return losses (B,) in nats of encodings (``num_views`` · B, T, D) and tokens (B, U), see ``Head.loss``.
+
+        The transducer's is the mean over views.
+        """
         ctc = self.ctc.loss(encodings, num_frames, tokens, num_tokens)
         views = tokens.repeat(self.num_views, 1), num_tokens.repeat(self.num_views)
         total, parts, feasible = super().loss(encodings, num_frames, *views)
