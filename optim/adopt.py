@@ -99,7 +99,7 @@ class EarlierMoment(Transform):
         super().__init__(name=name, betas=betas, eps=eps, clip_exponent=clip_exponent)
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return the averages m and v, both zero."""
+        """Return the averages m and v, both zero and in the parameter's shape."""
         return {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:

@@ -103,7 +103,7 @@ class FadingRms(Transform):
     foreach = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return an average of zero."""
+        """Return an average of zero in the parameter's shape."""
         return {"exp_avg_sq": zeros(param, group)}
 
     def kind(self, shape: torch.Size) -> Hashable:
@@ -136,7 +136,7 @@ class AxisSizes(Transform):
     foreach = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return sizes of one."""
+        """Return sizes of one, (1, …, n, …, 1) for each axis of size n; none for a single element."""
         if param.numel() <= 1:
             return {}
         shapes = [[size if i == axis else 1 for i in range(param.dim())] for axis, size in enumerate(param.shape)]
@@ -195,7 +195,7 @@ class TensorScale(Transform):
     foreach = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return an average of zero."""
+        """Return an average of zero, (1, …); none for a single element."""
         return {"scale_exp_avg_sq": zero_per_axes(param, ())} if param.numel() > 1 else {}
 
     def kind(self, shape: torch.Size) -> Hashable:
@@ -227,7 +227,7 @@ class ChangeMomentum(Transform):
     foreach = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return a change of zero."""
+        """Return a change of zero in the parameter's shape."""
         return {"delta": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:

@@ -73,7 +73,7 @@ class SignOfMomentum(Transform):
         super().__init__(name=name, betas=betas)
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return an average of zero."""
+        """Return an average of zero in the parameter's shape."""
         return {"exp_avg": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:

@@ -134,7 +134,7 @@ class MaxFactoredRows(Transform):
     foreach = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return zero statistics."""
+        """Return statistics of zero: R (…, m, 1) and C (…, 1, n) of matrices, v in the shape of other parameters."""
         if param.dim() < 2:
             return {"exp_avg_sq": zeros(param, group)}
         leading = tuple(range(-param.dim(), -2))

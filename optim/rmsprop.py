@@ -87,7 +87,7 @@ class RootMeanSquare(Transform):
         super().__init__(name=name, betas=betas, eps=eps)
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return an average of zero."""
+        """Return an average of zero in the parameter's shape."""
         return {"exp_avg_sq": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:

@@ -174,7 +174,9 @@ class RubikChange(GroupTransform):
         return num_axes(shape)
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return averages, and for more than one element the size and its gradient's momentum."""
+        """Return averages in the parameter's shape, or of a matrix as (R, C) and (R, 1) or (1, C); for more than one
+        element also the size and its gradient's momentum, (1, …).
+        """
         if num_axes(param.shape) < 2:
             state: State = {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
         else:

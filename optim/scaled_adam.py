@@ -173,7 +173,7 @@ class ScaledChange(Transform):
             )
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return averages, derivatives and a change of zero, and the parameter's size."""
+        """Return v and δ of zero, (*shape); for more than one element also r, and S and z of zero, (1, …)."""
         state: State = {"exp_avg_sq": zeros(param, group), "delta": zeros(param, group)}
         if param.numel() <= 1:
             return state

@@ -26,7 +26,7 @@ def keep_counts_on_device(group: Group) -> None:
 def share_counts(
     entries: Sequence[ParamEntry], states: Mapping[Tensor, State], known: MutableMapping[int, Tensor]
 ) -> Collection[Tensor]:
-    """Let parameters with equal counts of steps share one tensor, so that they can step as one, and return them all.
+    """Let parameters with equal counts of steps share one 0-dimensional tensor, to step as one; return all counts.
 
     Args:
         entries: the parameters of this step.

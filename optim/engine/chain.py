@@ -39,7 +39,7 @@ def chain(*transforms: Transform, lr: float | Tensor, maximize: bool = False) ->
 
     Args:
         transforms: applied in this order; what leaves the last one is subtracted from the parameters.
-        lr: default learning rate.
+        lr: default learning rate; a tensor of one element is allowed.
         maximize: ascend instead of descend.
 
     Returns:
@@ -261,7 +261,7 @@ class Chain(Optimizer):
             self._averaging.train(self)
 
     def count(self, counter: str, increment: int | Tensor = 1) -> None:
-        """Add to a counter of all groups: 1, or 0 or 1 on the device."""
+        """Add to a counter of all groups: 1, or 0 or 1 as a 0-dimensional tensor on the device."""
         for group in self.param_groups:
             group["shared_state"][counter] += increment
 

@@ -13,7 +13,7 @@ from optim.engine.fsdp import local
 
 
 def all_finite(gradients: Sequence[Tensor]) -> bool:
-    """Return whether no element is NaN or infinite on any process.
+    """Return whether no element of gradients of any shape is NaN or infinite on any process.
 
     Waits for the device once. If torch.distributed is initialized, every process must call this.
     """

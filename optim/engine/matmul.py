@@ -21,7 +21,7 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
 
 
 def addmm(base: Tensor, left: Tensor, right: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
-    """Return β base + α left @ right for matrices, or stacks of them."""
+    """Return β base + α left @ right for matrices (R, C), or stacks (N, R, C) of them."""
     if _suits_onednn(left, right):
         product = matmul(left, right)
         return (product if alpha == 1 else product.mul_(alpha)).add_(base, alpha=beta)

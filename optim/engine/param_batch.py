@@ -28,7 +28,7 @@ LOOP_STATE = ("step", "rounding_error", DRAW_KEY)
 
 
 def state_dtype(param: Tensor) -> torch.dtype:
-    """Return the dtype of statistics and arithmetic: float32 for half-precision parameters, else their own."""
+    """Return the dtype of statistics and arithmetic: float32 for half precision, else the parameter's, of any shape."""
     return torch.float32 if param.dtype in HALF else param.dtype
 
 
@@ -45,7 +45,7 @@ def zeros(param: Tensor, group: Group) -> Tensor:
 
 
 def zero_per_axes(param: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Return a statistic of zeros that keeps only the given axes; the others have size 1."""
+    """Return a statistic of zeros in the parameter's shape, but with size 1 on all axes except the given ones."""
     # size 1, not squeezed: the statistic then broadcasts against the parameter without a reshape in every step
     kept = {axis % param.dim() for axis in axes}
     shape = [size if axis in kept else 1 for axis, size in enumerate(param.shape)]
@@ -78,12 +78,12 @@ def at_most(x: Scalar, ceiling: Any) -> Scalar:
 
 
 def choose(condition: bool | Tensor, x: Any, y: Any) -> Any:
-    """Return x if a condition holds, else y; on the device if the condition is there."""
+    """Return x if a condition holds, else y; on the device if the condition is a tensor, whose shape may broadcast."""
     return torch.where(condition, x, y) if isinstance(condition, Tensor) else x if condition else y
 
 
 def assign(target: Tensor, value: Scalar) -> None:
-    """Put a number per parameter into a statistic, in place."""
+    """Put a number per parameter into a statistic, (1, …) or (N, 1, …), in place."""
     # fill_ takes one number, and a stack has N of them
     if isinstance(value, Tensor):
         target.copy_(value)
@@ -122,7 +122,7 @@ class Update(NamedTuple):
     The factors are kept apart because a number per parameter, or per row, then costs no pass over the elements.
 
     Attributes:
-        direction: must not be modified unless ``free``, because it may be the gradient or a statistic.
+        direction: (*shape) or (N, *shape); must not be modified unless ``free``: it may be the gradient or a statistic.
         scale: one number per parameter.
         free: whether nothing else uses the memory of the direction, so that the next transform may overwrite it.
         rows: broadcasts against the direction, such as one number per row.
@@ -157,7 +157,7 @@ class Update(NamedTuple):
         return direction if self._has_unit_scale() else direction.mul_(self.scale)
 
     def subtract_from(self, target: Tensor) -> Tensor:
-        """Subtract the update in place, in one pass over the elements, and return the target."""
+        """Subtract the update in place, in one pass over the elements, from a target of its shape that is returned."""
         scale = self.scale
         if not isinstance(scale, Tensor):
             if self.rows is None:
@@ -242,14 +242,14 @@ class ParamBatch:
         return function(self.shape)
 
     def norm(self, x: Tensor) -> Scalar:
-        """Return the Euclidean norm of every parameter's part of x."""
+        """Return the Euclidean norm of every parameter's part of x: a number for (*), (N, 1, …) for (N, *)."""
         if self.stacked:
             return self.per_parameter(torch.linalg.vector_norm(x.reshape(len(x), -1), dim=-1))
         norm = torch.linalg.vector_norm(x)
         return self.read(self._reduced(norm.square()).sqrt() if self.shard_groups else norm)
 
     def rms(self, x: Tensor) -> Scalar:
-        """Return √(mean of x²) of every parameter's part of x."""
+        """Return √(mean of x²) of every parameter's part of x: a number for (*shape), (N, 1, …) for (N, *shape)."""
         return self.norm(x) / max(1, self.numel) ** 0.5
 
     def rms_of(self, update: Update) -> Scalar:
@@ -259,26 +259,26 @@ class ParamBatch:
         return self.rms(direction) * (scale.abs() if isinstance(scale, Tensor) else abs(scale))
 
     def mean(self, x: Tensor) -> Scalar:
-        """Return the mean of every parameter's part of x."""
+        """Return the mean of every parameter's part of x: a number for (*shape), (N, 1, …) for (N, *shape)."""
         if self.shard_groups:
             return self.read(self._reduced(x.sum()) / max(1, self.numel))
         return self.read(x.reshape(len(x), -1).mean(-1) if self.stacked else x.mean())
 
     def maximum(self, x: Tensor) -> Scalar:
-        """Return the largest element of every parameter's part of x."""
+        """Return the largest element of every parameter's part of x: a number for (*), (N, 1, …) for (N, *)."""
         if self.shard_groups:
             largest = x.amax() if x.numel() else x.new_full((), -torch.inf)
             return self.read(self._reduced(largest, largest=True))
         return self.read(x.reshape(len(x), -1).amax(-1) if self.stacked else x.amax())
 
     def minimum(self, x: Tensor) -> Scalar:
-        """Return the smallest element of every parameter's part of x."""
+        """Return the smallest element of every parameter's part of x: a number for (*), (N, 1, …) for (N, *)."""
         if self.shard_groups:
             return -self.maximum(-x)
         return self.read(x.reshape(len(x), -1).amin(-1) if self.stacked else x.amin())
 
     def dot(self, x: Tensor, y: Tensor) -> Scalar:
-        """Return the inner product of every parameter's parts of x and y."""
+        """Return the inner product of every parameter's parts of x and y: a number for (*), (N, 1, …) for (N, *)."""
         if self.stacked:
             return self.read(torch.linalg.vecdot(x.reshape(len(x), -1), y.reshape(len(y), -1)))
         # torch.dot sums without a temporary of x * y, but takes vectors only
@@ -342,7 +342,7 @@ class ForeachBatch(ParamBatch):
         return joined
 
     def joined(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return one tensor per stack as a `TensorList`, which has a Tensor's methods."""
+        """Return one tensor per stack, (*) or (N, *), as a `TensorList`, which has a Tensor's methods."""
         return cast(Tensor, TensorList(tensors, self.counts))
 
     @cached_property
@@ -411,7 +411,7 @@ class ForeachBatch(ParamBatch):
         return self.per_parameter(x) if isinstance(x, TensorList) or x.dim() else x
 
     def norm(self, x: Tensor) -> Scalar:
-        """Return the Euclidean norm of every parameter's part of x."""
+        """Return a vector of the Euclidean norm of every parameter's part of x, (*) or (N, *) each."""
         return torch.stack(torch._foreach_norm(cast(TensorList, x).per_member()))
 
     def of_shape(self, function: Callable[[torch.Size], float]) -> Any:
@@ -419,23 +419,23 @@ class ForeachBatch(ParamBatch):
         return [function(stack[0].param.shape) for stack in self.stacks]
 
     def rms(self, x: Tensor) -> Scalar:
-        """Return √(mean of x²) of every parameter's part of x."""
+        """Return a vector of √(mean of x²) of every parameter's part of x, (*) or (N, *) each."""
         return self.norm(x) / self.numel**0.5
 
     def mean(self, x: Tensor) -> Scalar:
-        """Return the mean of every parameter's part of x."""
+        """Return a vector of the mean of every parameter's part of x, (*) or (N, *) each."""
         return self._per_part(lambda part, y: part.mean(y), x)
 
     def maximum(self, x: Tensor) -> Scalar:
-        """Return the largest element of every parameter's part of x."""
+        """Return a vector of the largest element of every parameter's part of x, (*) or (N, *) each."""
         return self._per_part(lambda part, y: part.maximum(y), x)
 
     def minimum(self, x: Tensor) -> Scalar:
-        """Return the smallest element of every parameter's part of x."""
+        """Return a vector of the smallest element of every parameter's part of x, (*) or (N, *) each."""
         return self._per_part(lambda part, y: part.minimum(y), x)
 
     def dot(self, x: Tensor, y: Tensor) -> Scalar:
-        """Return the inner product of every parameter's parts of x and y."""
+        """Return a vector of the inner product of every parameter's parts of x and y, (*) or (N, *) each."""
         return self._per_part(lambda part, z: z.flatten(1).sum(-1) if part.stacked else z.sum(), x * y)
 
     def _per_part(self, reduce: Any, *xs: Tensor) -> Tensor:

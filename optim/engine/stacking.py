@@ -53,7 +53,7 @@ class StateStacks(dict[Tensor, StateStack]):
     """
 
     def state_of(self, entries: Sequence[ParamEntry], states: MutableMapping[Tensor, State]) -> State:
-        """Return the statistics of a stack of these parameters; what they hold now is copied into a new one if need be.
+        """Return the statistics (N, *) of N stacked parameters; what they hold now is copied to a new stack if needed.
 
         Args:
             entries: the members.

@@ -50,14 +50,14 @@ class StateStorage(Transform):
 
 
 def widened(state: Mapping[str, Tensor], like: Tensor) -> State:
-    """Return statistics with those in bfloat16 copied to the dtype of a tensor."""
+    """Return statistics of any shape, with those in bfloat16 copied to the dtype of a tensor."""
     return {
         key: x.to(like.dtype) if isinstance(x, Tensor) and x.dtype == torch.bfloat16 else x for key, x in state.items()
     }
 
 
 def rounded(value: Tensor, name: str, batch: ParamBatch) -> Tensor:
-    """Return a statistic of a batch in bfloat16, rounded stochastically."""
+    """Return a statistic of a batch, (*) or (N, *), in bfloat16, rounded stochastically."""
     keys = [entry.state[DRAW_KEY] for entry in batch.entries]
     draw = Draw(batch.group["seed"], batch.step, f"round {name}", keys, value.device)
     flat = value.float().reshape(len(keys), -1)

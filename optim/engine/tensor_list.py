@@ -97,7 +97,7 @@ class TensorList:
         return self.tensors[0].dtype
 
     def like(self, tensors: Sequence[Tensor]) -> TensorList:
-        """Return other tensors of the same parameters."""
+        """Return other tensors of the same parameters, each (*) or (N, *)."""
         return TensorList(tensors, self.counts)
 
     def per_member(self) -> list[Tensor]:

@@ -94,7 +94,7 @@ class Transform(ABC):
         """
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return the statistics of a parameter before its first step: tensors by name.
+        """Return the statistics of a parameter before its first step: tensors of any shape by name.
 
         Also called with a tensor on the meta device, to get names, shapes and dtypes.
         """
@@ -236,7 +236,7 @@ def merged_options(transforms: Sequence[Transform]) -> dict[str, Any]:
 
 
 def merged_state(transforms: Sequence[Transform], param: Tensor, group: Group) -> State:
-    """Return the statistics of all transforms of a chain before a parameter's first step.
+    """Return the statistics of all transforms of a chain before a parameter's first step: tensors of any shape by name.
 
     Raises:
         ValueError: two transforms keep one of the same name.

@@ -44,7 +44,7 @@ def _is_full(matrix: Tensor, batch: ParamBatch) -> bool:
 
 
 def transformed(x: Tensor, axes: list[int], batch: ParamBatch, but: int | None = None) -> Tensor:
-    """Return x multiplied by the matrices of all axes but one."""
+    """Return x, (*shape) or (N, *shape), multiplied by the matrices of all axes but one."""
     for axis in axes:
         if axis != but:
             x = multiplied(x, matrix_of(axis, batch), axis, batch.stacked)
@@ -52,7 +52,7 @@ def transformed(x: Tensor, axes: list[int], batch: ParamBatch, but: int | None =
 
 
 def learn(grad: Tensor, axes: list[int], batch: ParamBatch, due: bool | Tensor = True) -> None:
-    """Update the covariances with a gradient, and improve the matrices by it, if it is due."""
+    """Update the covariances with a gradient, (*shape) or (N, *shape), and improve the matrices by it, if it is due."""
     for axis in axes:
         _cover(grad, axis, batch, due)
     first = not isinstance(batch.step, Tensor) and batch.step == 1
@@ -67,7 +67,7 @@ def learn(grad: Tensor, axes: list[int], batch: ParamBatch, due: bool | Tensor =
 
 
 def precise(batch: ParamBatch, grad: Tensor) -> ParamBatch:
-    """Return the batch with this gradient, in float64 if that costs nothing."""
+    """Return the batch with this gradient, (*shape) or (N, *shape), in float64 if that costs nothing."""
     if batch.numel >= FLOAT64_BELOW_NUMEL or grad.device.type == "mps":  # which has no float64
         return replace(batch, grad=grad)
     state = {key: value.double() for key, value in batch.state.items() if isinstance(value, Tensor)}
@@ -95,7 +95,7 @@ def _cover(grad: Tensor, axis: int, batch: ParamBatch, due: bool | Tensor) -> No
 
 
 def meta_gradient(grad: Tensor, direction: Tensor, axes: list[int], batch: ParamBatch) -> Tensor | None:
-    """Return h, the derivative of J by d; None if it is known that there is none.
+    """Return h, the derivative of J by d, (*shape) or (N, *shape) like g and d; None if it is known that there is none.
 
     If that cannot be read without waiting for the device, h holds NaN instead.
     """

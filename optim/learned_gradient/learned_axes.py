@@ -67,7 +67,7 @@ class LearnedAxes(Transform):
     foreach = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return averages of zero, and unit matrices."""
+        """Return averages of zero (*shape), unit matrices and covariances of zero (n, n), or their diagonals (n)."""
         state: State = {"exp_avg": zeros(param, group)}
         if param.numel() <= SMALL:
             return {**state, "exp_avg_sq": zeros(param, group)}

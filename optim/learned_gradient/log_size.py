@@ -58,7 +58,7 @@ class LogSize(Transform):
             raise ValueError(f"betas must rise, 0 < beta1 <= beta2 < 1, given {group['betas']!r}")
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return the parameter's size, and derivatives of zero."""
+        """Return the parameter's size (1, …), derivatives (4) and averages (1, …) of zero; none for one element."""
         if param.numel() <= 1:
             return {}
         rms = torch.linalg.vector_norm(param.detach(), dtype=state_dtype(param)) / param.numel() ** 0.5

@@ -44,7 +44,7 @@ def multiplied(x: Tensor, matrix: Tensor, axis: int, stacked: bool) -> Tensor:
 
 
 def along(vector: Tensor, x: Tensor, axis: int, stacked: bool) -> Tensor:
-    """Shape a vector (n) so that it broadcasts along an axis of x."""
+    """Shape a vector (n), or (N, n) of a stack, so that it broadcasts along an axis of x."""
     shape = [1] * x.dim()
     shape[axis] = x.shape[axis]
     if stacked:

@@ -89,7 +89,7 @@ class NormalizeNeurons(Transform):
         super().__init__(name=name, betas=betas, eps=eps)
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return an average of zero per row."""
+        """Return an average of zero per row, (R, 1, …), or (…, R, 1) of stacked matrices; none below two axes."""
         if param.dim() < 2:
             return {}
         # all but the columns: the rows, and the axes that count matrices

@@ -109,7 +109,7 @@ class Orthogonalize(GroupTransform):
         return len(batch.shape) >= 2
 
     def resized(self, matrices: Tensor, batch: ParamBatch) -> Update:
-        """Return the update that orthogonal matrices make, in the parameter's shape and of the length asked for."""
+        """Return the update that orthogonal matrices (…, R, C) make, in the parameters' shape, as long as asked for."""
         size = SIZES[batch.group["adjust_lr_fn"]](*matrices.shape[-2:])
         return Update(matrices.reshape(batch.param.shape), size, free=True)
 
@@ -143,7 +143,7 @@ def matrix_axes(num_axes: int, group: Group) -> tuple[int, ...]:
 
 
 def orthogonal(x: Tensor, group: Group) -> Tensor:
-    """Return orthogonal matrices close to x, in its shape and dtype and contiguous, by the options of a group."""
+    """Return orthogonal matrices close to x (…, R, C), in its shape and dtype and contiguous, by a group's options."""
     # contiguous, as what another process sends: the order of a later sum follows the layout, and so do its last bits
     method = group["orthogonalization"]
     if method not in ITERATIVE:

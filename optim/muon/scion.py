@@ -100,7 +100,7 @@ class NormBall(Orthogonalize):
         return super().takes(batch) and batch.group["norm"] in ("auto", "spectral")
 
     def resized(self, matrices: Tensor, batch: ParamBatch) -> Update:
-        """Return the update that orthogonal matrices make."""
+        """Return the update that orthogonal matrices (…, R, C) make, in the parameters' shape."""
         return super().resized(matrices, batch).times(batch.group["scale"])
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:

@@ -127,7 +127,7 @@ class KronPreconditioner(GroupTransform):
         return True
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return an average of zero, and multiples of the identity."""
+        """Return m of zero, (*shape), and multiples of the identity: (n, n), a line (n (n + 1)/2) or a diagonal (n)."""
         state: State = {"exp_avg": zeros(param, group)} if group["exp_avg_input"] else {}
         dtype = torch.bfloat16 if group["q_dtype"] == "bfloat16" else state_dtype(param)
         for block, shape in enumerate(_dims(param.shape, group).block_shapes()):

@@ -50,7 +50,7 @@ def triangular_axes(
 
 
 def unfolded(x: Tensor, axis: int, num_axes: int) -> Tensor:
-    """Return x as (…, n, m), n along an axis counted from the end."""
+    """Return x, (…, *shape), as (…, n, m), n along an axis counted from the end."""
     if num_axes == 1:
         return x.unsqueeze(-1)
     if num_axes == 2:
@@ -59,7 +59,7 @@ def unfolded(x: Tensor, axis: int, num_axes: int) -> Tensor:
 
 
 def along(x: Tensor, factor: Factor, num_axes: int, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Return x with ``change(Q_k, X)`` in place of X."""
+    """Return x, (…, *shape), with ``change(Q_k, X)``, (…, n, m), in place of X."""
     changed = change(factor.q, unfolded(x, factor.axis, num_axes))
     if num_axes == 1:
         return changed.squeeze(-1)
@@ -70,13 +70,13 @@ def along(x: Tensor, factor: Factor, num_axes: int, change: Callable[[Tensor, Te
 
 
 def scaled(x: Tensor, factor: Factor, num_axes: int, by: Tensor) -> Tensor:
-    """Return x times a vector (…, n) along the axis of a factor."""
+    """Return x, (…, *shape), times a vector (…, n) along the axis of a factor."""
     lead, size = by.shape[:-1], by.shape[-1]
     return x * by.reshape(*lead, *[1] * (num_axes + factor.axis), size, *[1] * (-1 - factor.axis))
 
 
 def applied(x: Tensor, factors: Sequence[Factor]) -> Tensor:
-    """Return x ×₁ Q₁ ×₂ Q₂ …."""
+    """Return x ×₁ Q₁ ×₂ Q₂ …, (…, *shape) like x."""
     # the last axis first: the result of a matrix then has rows that are contiguous
     for factor in reversed(factors):
         x = along(x, factor, len(factors), times) if factor.triangular else scaled(x, factor, len(factors), factor.q)
@@ -84,7 +84,7 @@ def applied(x: Tensor, factors: Sequence[Factor]) -> Tensor:
 
 
 def applied_transposed(x: Tensor, factors: Sequence[Factor]) -> Tensor:
-    """Return x ×₁ Q₁ᵀ ×₂ Q₂ᵀ …."""
+    """Return x ×₁ Q₁ᵀ ×₂ Q₂ᵀ …, (…, *shape) like x."""
     for factor in reversed(factors):
         x = (
             along(x, factor, len(factors), transposed_times)
@@ -95,7 +95,7 @@ def applied_transposed(x: Tensor, factors: Sequence[Factor]) -> Tensor:
 
 
 def applied_products(x: Tensor, products: Sequence[Factor]) -> Tensor:
-    """Return x ×₁ (Q₁ᵀ Q₁) ×₂ …, given these products in place of the Q_k."""
+    """Return x ×₁ (Q₁ᵀ Q₁) ×₂ …, (…, *shape) like x, given these products in place of the Q_k."""
     for factor in reversed(products):
         x = (
             along(x, factor, len(products), torch.matmul)
@@ -106,7 +106,7 @@ def applied_products(x: Tensor, products: Sequence[Factor]) -> Tensor:
 
 
 def solved_transposed(x: Tensor, factors: Sequence[Factor]) -> Tensor:
-    """Return x ×₁ Q₁⁻ᵀ ×₂ Q₂⁻ᵀ …."""
+    """Return x ×₁ Q₁⁻ᵀ ×₂ Q₂⁻ᵀ …, (…, *shape) like x."""
     for factor in reversed(factors):
         if factor.triangular:
             x = along(x, factor, len(factors), transposed_solve)

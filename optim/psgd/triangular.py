@@ -28,7 +28,7 @@ def blocks(n: int, max_blocks: int = MAX_BLOCKS) -> list[slice]:
 
 
 def times(q: Tensor, x: Tensor) -> Tensor:
-    """Return Q X."""
+    """Return Q X, (…, n, m)."""
     if stacking.launches_cost(x.device):
         return q @ x
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -38,7 +38,7 @@ def times(q: Tensor, x: Tensor) -> Tensor:
 
 
 def transposed_times(q: Tensor, x: Tensor) -> Tensor:
-    """Return Qᵀ X."""
+    """Return Qᵀ X, (…, n, m)."""
     if stacking.launches_cost(x.device):
         return q.mT @ x
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -48,7 +48,7 @@ def transposed_times(q: Tensor, x: Tensor) -> Tensor:
 
 
 def transposed_solve(q: Tensor, x: Tensor) -> Tensor:
-    """Return Q⁻ᵀ X."""
+    """Return Q⁻ᵀ X, (…, n, m)."""
     if stacking.launches_cost(x.device):
         return torch.linalg.solve_triangular(q.mT, x, upper=False)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -92,7 +92,7 @@ class Grams(NamedTuple):
 
 
 def grams(x: Tensor, y: Tensor) -> Grams:
-    """Return all that a fit needs of X Xᵀ and Y Yᵀ, block by block, while a block is in the cache."""
+    """Return all that a fit needs of X Xᵀ and Y Yᵀ, (…, n, n), block by block, while a block is in the cache."""
     n = x.shape[-2]
     difference, total = x.new_empty(*x.shape[:-1], n), x.new_empty(*x.shape[:-1], n)
     diagonal = torch.linalg.vector_norm(x, dim=-1).square_() + torch.linalg.vector_norm(y, dim=-1).square_()
@@ -148,7 +148,7 @@ def of_equal_size(tensors: Sequence[Tensor]) -> list[list[int]]:
 
 
 def pack_all(qs: Sequence[Tensor], lines: Sequence[Tensor]) -> None:
-    """`pack` each matrix into its line."""
+    """`pack` each matrix (…, n, n) into its line (…, n (n + 1)/2); n may differ."""
     for places in of_equal_size(qs):
         if len(places) == 1:
             pack(qs[places[0]], lines[places[0]])
@@ -160,7 +160,7 @@ def pack_all(qs: Sequence[Tensor], lines: Sequence[Tensor]) -> None:
 
 
 def unpacked_all(lines: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-    """Return `unpacked` of each line."""
+    """Return each line (…, n (n + 1)/2) `unpacked` to (…, n, n), with its n of ``sizes``."""
     matrices = list(lines)
     for places in of_equal_size(lines):
         if len(places) == 1:
@@ -194,7 +194,7 @@ def pack(q: Tensor, line: Tensor) -> None:
 
 
 def unpacked(line: Tensor, n: int) -> Tensor:
-    """Return the upper triangular matrix (…, n, n) of a line."""
+    """Return the upper triangular matrix (…, n, n) of a line (…, n (n + 1)/2)."""
     q = line.new_zeros(*line.shape[:-1], n, n)
     half, corner, rectangle = _parts(line, n)
     q[..., :half, half:] = corner

@@ -61,7 +61,7 @@ class Block(NamedTuple):
         """Set the bases to the new ones, and turn the averages with them.
 
         Args:
-            results: the results of all `turns`.
+            results: of each of the `turns` the new basis, (…, d, d), and unless ``first`` an order, (…, d).
             first: as there.
         """
         average = self.exp_avg if first else rotated(self.exp_avg, self.bases, back=True)
@@ -127,7 +127,7 @@ def computed(turns: Sequence[Turn]) -> list[list[Tensor]]:
 
 
 def rotated(x: Tensor, bases: Sequence[Tensor | None], *, back: bool = False) -> Tensor:
-    """Return x in the bases of all its axes, or back from them."""
+    """Return x, (d₁, …, dₖ) or (N, d₁, …, dₖ), in the bases of all its axes, or back from them."""
     first = x.dim() - len(bases)
     for basis in bases:
         # the first axis becomes the last: after all of them they are in order again, and no product copies x
@@ -140,7 +140,7 @@ def rotated(x: Tensor, bases: Sequence[Tensor | None], *, back: bool = False) ->
 
 
 def cover(covariance: Tensor, x: Tensor, axis: int, decay: float) -> None:
-    """C ← decay C + (1 − decay) X Xᵀ, where the rows of X are the slices of x along an axis counted from the end."""
+    """C ← decay C + (1 − decay) X Xᵀ, (…, d, d); rows of X are the slices of x along an axis counted from the end."""
     first = covariance.dim() - 2
     rows = x.movedim(axis, first).reshape(*covariance.shape[:-1], -1)
     if stacking.launches_cost(x.device):
@@ -159,14 +159,14 @@ def cover(covariance: Tensor, x: Tensor, axis: int, decay: float) -> None:
 
 
 def mirror(covariance: Tensor) -> None:
-    """Fill the part of C that `cover` leaves out, or left out before parameters were stacked in another way."""
+    """Fill the part of C (…, d, d) that `cover` leaves out, or left out before parameters were stacked differently."""
     for start in range(STRIP, covariance.shape[-1], STRIP):
         stop = start + STRIP
         covariance[..., :start, start:stop].copy_(covariance[..., start:stop, :start].mT)
 
 
 def first_basis(covariance: Tensor, rank: int) -> Tensor:
-    """Return the eigenvectors of C, the largest eigenvalue's first.
+    """Return the eigenvectors of C as rows, (…, d, d), the largest eigenvalue's first.
 
     Args:
         covariance: of a single gradient.
@@ -183,7 +183,7 @@ def first_basis(covariance: Tensor, rank: int) -> Tensor:
 
 
 def next_basis(covariance: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the basis after one power iteration, and which of the old vectors each of the new ones comes from.
+    """Return the basis (…, d, d) after one power iteration, and which old vector each new one comes from, (…, d).
 
     The signs of its vectors differ between devices; no step depends on them.
     """

@@ -91,7 +91,7 @@ class RotatedAdam(GroupTransform):
             )
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return averages of zero, and matrices that the first step fills."""
+        """Return averages of zero, merged or for plain Adam (*shape), and matrices (d, d) that the first step fills."""
         plan, dtype = _plan_of(param.shape, group), state_dtype(param)
         if plan is None:
             return {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}

@@ -71,7 +71,7 @@ class MomentsByPlan(Transform):
         super().__init__(name=name, **weight, **plan, **options)
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return averages of zero."""
+        """Return averages of zero (*shape): ``exp_avg_sq``, or ``row`` with size 1 on columns and ``col`` on rows."""
         plan = group[FACTOR_PLAN]
         return moment_state(param, group, plan.rows, plan.cols)
 

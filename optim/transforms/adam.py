@@ -56,7 +56,7 @@ class Adam(FusedTransform):
         super().__init__(name=name, betas=betas, eps=eps)
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return the averages m and v, both zero."""
+        """Return the averages m and v, both zero and in the parameter's shape."""
         return {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:

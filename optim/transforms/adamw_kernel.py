@@ -34,7 +34,7 @@ def same_layout(a: Tensor, b: Tensor) -> bool:
 
 
 def listed(x: Tensor) -> list[Tensor]:
-    """Return the tensors of a `TensorList`, or the one tensor, as torch's kernels take them."""
+    """Return the tensors of a `TensorList`, or the one tensor, of any shape, as torch's kernels take them."""
     return x.tensors if isinstance(x, TensorList) else [x]
 
 
@@ -56,12 +56,12 @@ def step_by_rms(
         target ← (1 − lr · decay) target − lr · u/(√(v/(1 − β₂^count)) + eps)                  + instead of − to ascend
 
     Args:
-        target: changed in place; it has the layout of u and v.
+        target: any shape; changed in place. u and v have its shape and layout.
         u: the update, which is not modified.
         v: averaged squares, changed in place.
         count: of the averaged squares; None for no correction.
         beta2: decay of the average.
-        lr: length of the step.
+        lr: length of the step; a tensor of one element is allowed.
         decay: see above.
         eps: added to the root.
         ascend: add the step instead of subtracting it.

@@ -57,7 +57,7 @@ def correction_count(batch: ParamBatch) -> float | None:
 
 
 def average_squares(v: Tensor, u: Tensor, beta2: Scalar) -> Tensor:
-    """Return v ← β₂ v + (1 − β₂) u², changed in place."""
+    """Return v ← β₂ v + (1 − β₂) u², changed in place; u has its shape."""
     if isinstance(beta2, Tensor):
         # `value` must be a Python number, which would be read from the device
         return v.lerp_(u * u, 1 - beta2)

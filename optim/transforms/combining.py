@@ -61,7 +61,7 @@ class Sequential(Transform):
             transform.check(transform.unprefixed(group))
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return the statistics of all transforms."""
+        """Return the statistics of all transforms: tensors of any shape by name."""
         return merged_state(self.transforms, param, group)
 
     def new_shared_state(self, group: Group) -> State:
@@ -111,7 +111,7 @@ def _renamed(transform: Transform, name: str) -> Transform:
 
 
 def summed(updates: Sequence[Tensor], batch: ParamBatch) -> Tensor:
-    """Return the sum of the updates."""
+    """Return the sum of the updates, which all have the parameters' shape."""
     return reduce(torch.add, updates)
 
 

@@ -45,7 +45,7 @@ class FunctionTransform(Transform):
         super().__init__(name=name, **values)
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return the declared statistics; copies of an update or a gradient are made at the first step."""
+        """Return the statistics, (*shape) unless made by a function; the first step copies update or gradient."""
         return {key: _start(start, param, group) for key, start in self.state.items()}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:

@@ -47,7 +47,7 @@ class MarsCorrection(Transform):
             raise ValueError(f"mars=True multiplies by β₁/(1 − β₁): {name} must be a number below 1, given {beta1}")
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return a gradient of zero if there is something to correct."""
+        """Return a gradient of zero in the parameter's shape if there is something to correct."""
         return {"previous_grad": zeros(param, group)} if group["mars"] else {}
 
     def idle(self, group: Group) -> bool:
@@ -64,7 +64,7 @@ class MarsCorrection(Transform):
 
 
 def corrected_gradient(gradient: Tensor, previous: Tensor, group: Group, step: int) -> Tensor:
-    """Return c of `MarsCorrection` at a step; the gradient itself at the first."""
+    """Return c of `MarsCorrection` at a step, in the shape of both gradients; the gradient itself at the first."""
     _, beta1 = _beta1(group)
     # one pass over memory: g + a (g − previous) = lerp(g, previous, −a)
     return gradient if step == 1 else gradient.lerp(previous, -group["mars_gamma"] * beta1 / (1 - beta1))

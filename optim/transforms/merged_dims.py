@@ -29,12 +29,12 @@ class MergedDims(NamedTuple):
         return x.reshape(*x.shape[:1], *self.shape) if stacked else x.reshape(self.shape)
 
     def split(self, x: Tensor) -> list[Tensor]:
-        """Return the blocks of a merged tensor, or of a stack of them, as views."""
+        """Return the blocks of a merged tensor, (d₁, …, dₖ) or (N, d₁, …, dₖ), as views."""
         places: list[tuple[Any, ...]] = [(..., *block) for block in self.blocks]
         return [x[place] for place in places] if len(places) > 1 else [x]
 
     def join(self, blocks: Sequence[Tensor]) -> Tensor:
-        """Return the merged tensor, or stack of them, that has these blocks; a copy if there are several."""
+        """Return the merged tensor, (d₁, …, dₖ) or (N, d₁, …, dₖ), of these blocks; a copy if there are several."""
         if len(blocks) == 1:
             return blocks[0]
         lead = blocks[0].shape[: blocks[0].dim() - len(self.shape)]

@@ -41,7 +41,7 @@ class Momentum(Transform):
         super().__init__(name=name, beta1=beta1, dtype_momentum=dtype_momentum)
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return an average of zero, or nothing without beta1."""
+        """Return an average of zero in the parameter's shape, or nothing without beta1."""
         if group["beta1"] is None:
             return {}
         average, dtype = zeros(param, group), group["dtype_momentum"]
@@ -86,7 +86,7 @@ class HeavyBallMomentum(Transform):
         super().__init__(betas=betas, **options)
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return a sum of zero."""
+        """Return a sum of zero in the parameter's shape."""
         return {"momentum_buffer": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:

@@ -88,7 +88,7 @@ class ScheduleFree(Transform):
         return float(group["beta"])
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return a z that equals the parameter, and no weights yet."""
+        """Return a z that equals the parameter, in its shape, and γ_max and a sum of weights of zero, (1, …)."""
         # not in the storage dtype: z is a parameter of another kind, which rounding would move
         z = param.detach().to(state_dtype(param), copy=True, memory_format=torch.preserve_format)
         state: State = {"z": z, "lr_max": zero_per_axes(param, ()), "weight_sum": zero_per_axes(param, ())}

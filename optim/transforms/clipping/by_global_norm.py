@@ -59,7 +59,7 @@ class ClipByGlobalNorm(Transform):
 
 
 def keep_factor(shared: State, key: str, factor: float | Tensor) -> None:
-    """Store a factor of a group: a tensor in the memory of the former one, where the graph of a step reads it."""
+    """Store a factor of a group: a 0-dimensional tensor in the memory of the former one, which a step's graph reads."""
     if isinstance(factor, Tensor) and isinstance(shared[key], Tensor):
         shared[key].copy_(factor)
     else:
@@ -67,7 +67,7 @@ def keep_factor(shared: State, key: str, factor: float | Tensor) -> None:
 
 
 def limited_by(factor: Tensor, update: Update, batch: ParamBatch) -> Update:
-    """Return the update times a factor of the whole group, and note it as a limit."""
+    """Return the update times a 0-dimensional factor of the whole group, and note it as a limit."""
     # parameters may be on other devices than the norm
     own = batch.read(factor.to(batch.param.device, batch.param.dtype))
     batch.note_limit(own)
@@ -84,6 +84,6 @@ def gradient_norms(entries: Sequence[ParamEntry]) -> Sequence[Tensor]:
 
 
 def total_norm(norms: Sequence[Tensor]) -> Tensor:
-    """Return the Euclidean norm of all tensors together, of which the norms of each are given."""
+    """Return the Euclidean norm of all tensors together, given that of each; all norms are 0-dimensional."""
     widest = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32
     return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device, widest) for norm in norms]))

@@ -14,7 +14,7 @@ from optim.transforms.factored.plan import Axes
 
 
 def moment_state(param: Tensor, group: Group, rows: Axes, cols: Axes) -> State:
-    """Return averages of zero: ``row`` has size 1 on the column axes, ``col`` on the row axes; or ``exp_avg_sq``."""
+    """Return averages of zero (*shape): ``exp_avg_sq``, or ``row`` with size 1 on column axes, ``col`` on row axes."""
     if not rows and not cols:
         return {"exp_avg_sq": zeros(param, group)}
     axes = range(-param.dim(), 0)
@@ -90,7 +90,7 @@ class FactoredMoments(Transform):
         super().__init__(name=name, decay_rate=decay_rate, eps=eps)
 
     def new_state(self, param: Tensor, group: Group) -> State:
-        """Return averages of zero."""
+        """Return averages of zero: ``row`` (…, R, 1) and ``col`` (…, 1, C), or ``exp_avg_sq`` (*shape)."""
         return moment_state(param, group, *_last_two(param.dim()))
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:

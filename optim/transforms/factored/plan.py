@@ -37,7 +37,7 @@ def slice_axes(batch: ParamBatch) -> Axes | None:
 
 
 def slice_rms(x: Update | Tensor, batch: ParamBatch) -> Scalar:
-    """Return the RMS of every slice of x, which broadcasts against it; of the whole x without a plan."""
+    """Return the RMS of every slice of x, in its shape but 1 on the averaged axes; of the whole x without a plan."""
     axes = slice_axes(batch)
     if axes is None:
         return batch.rms_of(x) if isinstance(x, Update) else batch.rms(x)
