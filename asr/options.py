@@ -38,7 +38,7 @@ Place = Name | int  # a folder may be called 2024, which Hydra reads as a number
 Source = (
     Name | Annotated[list[Name], Field(min_length=1)] | Annotated[dict[str, Name | list[Name]], Field(min_length=1)]
 )
-Columns = dict[Literal["audio", "text", "speaker", "start", "end", "duration", "split", "id"], Name]
+Columns = dict[Literal["audio", "text", "speaker", "start", "end", "duration", "language", "split", "id"], Name]
 CorpusName = Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]  # names a folder below data.dir
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch takes

@@ -3,6 +3,11 @@
 import pytest
 
 from asr.config.instantiate import check_values, instantiate
+from asr.data.features import LogMel
+from asr.data.loading.acoustics import AddBabble, AddNoise, Reverberate, Telephone, Volume
+from asr.data.loading.loader import Workers
+from asr.data.loading.perturb import SpeedPerturb
+from asr.data.loading.sampling import BucketingConfig
 from asr.decoding.attention_rescoring import AttentionRescoring
 from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.transducer_beam import TransducerBeam
@@ -16,6 +21,13 @@ from asr.models.heads.ctc import CtcHead
 from asr.models.heads.ctc_attention import CtcAttentionHead
 from asr.models.heads.transducer.head import TransducerHead
 from asr.models.heads.transducer.with_ctc import TransducerCtcHead
+from asr.recipes.aishell.prepare import prepare_aishell
+from asr.recipes.commonvoice.prepare import prepare_commonvoice
+from asr.recipes.custom.prepare import prepare_custom
+from asr.recipes.digits.prepare import prepare_digits
+from asr.recipes.fsdd.prepare import prepare_fsdd
+from asr.recipes.librispeech.prepare import prepare_librispeech
+from asr.recipes.phrases.prepare import prepare_phrases
 from asr.tracking.wandb_comparison import log_comparison
 from asr.training.callbacks.averaging import WeightAveraging
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
@@ -33,7 +45,25 @@ ZIPFORMER = {
     **{"downsampling_factor": [0], "pos_dim": 47, "query_head_dim": 0, "subsampling_channels": [8, 16]},
     **{"dropout": 0.4, "ref_duration_s": 0.0, "chunk_size": [], "left_context_frames": [-2]},
 }
+EFFECT, NO_JOBS = {"probability": 1.5}, {"num_jobs": 0}
+NO_SIZE = {"num_train": 0, "num_dev": 0, "num_test": 0}
 REFUSED = {
+    LogMel: {"num_mels": 0, "sampling_rate_hz": 0, "frame_shift_ms": 25.1},
+    SpeedPerturb: {"factors": [0.999]},
+    Reverberate: EFFECT,
+    AddNoise: EFFECT,
+    AddBabble: EFFECT,
+    Telephone: EFFECT,
+    Volume: EFFECT,
+    Workers: {"num_workers": -1, "prefetch": 0},
+    BucketingConfig: {"max_duration_s": 0, "num_buckets": 0, "quadratic_duration_s": 0},
+    prepare_digits: {**NO_SIZE, **NO_JOBS},
+    prepare_phrases: {**NO_SIZE, **NO_JOBS},
+    prepare_fsdd: {**NO_SIZE, "max_digits": 1, "held_out_speaker": "bob"},
+    prepare_aishell: NO_JOBS,
+    prepare_commonvoice: NO_JOBS,
+    prepare_custom: NO_JOBS,
+    prepare_librispeech: NO_JOBS,
     TransformerEncoder: LAYERED,
     ConformerEncoder: {**LAYERED, "kernel_width": 0},
     ZipformerEncoder: ZIPFORMER,

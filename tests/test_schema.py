@@ -1,5 +1,7 @@
 """Every key of every command is an option with a type, and what an option decides is found by its key."""
 
+from typing import get_args
+
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
@@ -9,8 +11,9 @@ from asr.commands.__main__ import COMMANDS as NAMES
 from asr.config.help import config_file, config_folder
 from asr.config.resumed_config import changes
 from asr.config.schema import CHOOSABLE, COMMANDS, check_options
+from asr.data.manifests.columns import ALIASES
 from asr.errors import ConfigError
-from asr.options import decides, fields, has_effect, options_of
+from asr.options import Columns, decides, fields, has_effect, options_of
 
 # of some choices of their groups
 OPTIONAL = {*CHOOSABLE, "trainer.strategy", "callbacks.averaging", "encoder.gradient_checkpointing"}
@@ -37,6 +40,20 @@ def test_a_key_that_only_a_command_has_beside_a_choice_is_known():
     OmegaConf.update(config, "data.corpsu", "x", force_add=True)
     with pytest.raises(ConfigError, match=r"data\.corpsu"):
         check_options("convert", config)
+
+
+@pytest.mark.parametrize("name", ["my set", "a/b", ".a", "a" * 101, -1])
+def test_a_name_that_no_file_of_results_can_have_is_refused(name):
+    with initialize_config_dir(str(config_folder("evaluate")), version_base="1.3"):
+        config = compose("evaluate", overrides=["run=x", "name=test-2"])
+    check_options("evaluate", config)
+    config.name = name
+    with pytest.raises(ConfigError, match=r"^name: "):
+        check_options("evaluate", config)
+
+
+def test_every_column_that_is_read_can_be_named():
+    assert {*get_args(get_args(Columns)[0])} == ALIASES.keys()
 
 
 def test_an_option_decides_what_it_says_or_what_those_around_it_say_or_else_the_updates():

@@ -13,7 +13,7 @@ from asr.commands.evaluation_sets import check_name, evaluation_sets, results_fo
 from asr.config.restore import Restored, prepared_data, restore
 from asr.console import PlainConsole
 from asr.data.manifests.corpus import files_of
-from asr.decoding.scorers.fusion import LoadsScorers
+from asr.decoding.scorers.fusion import ShallowFusion
 from asr.errors import ConfigError, RunFailed
 from asr.evaluation.normalization import Normalization
 from asr.inference.evaluate import evaluate_sets
@@ -63,7 +63,7 @@ def _tuning_sets(options: DictConfig, restored: Restored) -> dict[str, Any]:
         return {}
     if options.tune is not True and not os.path.exists(named_path(options.tune)):
         raise ConfigError(f"tune must be true, false, or a manifest that exists, given {options.tune!r}")
-    if not isinstance(restored.decoder, LoadsScorers) or not restored.decoder.tunable:
+    if not isinstance(restored.decoder, ShallowFusion) or not restored.decoder.tunable:
         raise ConfigError(
             f"tune={options.tune}: {type(restored.decoder).__name__} has no weights to choose; give it a language "
             "model, as in decoder=ctc_beam decoder.lm=FILE, or leave tune out"

@@ -19,9 +19,8 @@ from asr.data.resampling import at_rate
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.errors import ConfigError, raise_if_out_of_resources
-from asr.export.graph import Export
 from asr.export.huggingface import write_huggingface
-from asr.export.kinds import export_of
+from asr.export.kinds import Export, export_of
 from asr.export.readme import Described, pipeline_page, readme, weights_page
 from asr.export.write import check_packages, write_onnx_files, write_safetensors, write_test_wav, write_torchscript
 from asr.models.heads.protocols import Transduces

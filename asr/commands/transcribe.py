@@ -54,7 +54,7 @@ def _to_folder(options: DictConfig, files: Mapping[Path, Path], formats: Sequenc
     """Write the transcripts that are not in ``output_dir`` yet, a group of recordings after the other."""
     folder = usable_folder(options.output_dir, "output_dir")
     transcripts = TranscriptFolder(folder, files, formats)
-    with lock_output_dir(folder):
+    with lock_output_dir(folder, is_new=not folder.exists()):
         transcripts.made_by(maker_of(options))
         missing, blocked = transcripts.missing()
         num_before, num_read = len(files) - len(missing) - len(blocked), 0

@@ -19,8 +19,8 @@ from asr.config.command_line import override_key
 from asr.config.data import data_for_run, source_corpus
 from asr.config.dry_run import dry_run
 from asr.config.help import CONFIGS
-from asr.config.init_choices import RATES, fine_tuning, source_checkpoint, source_rates
-from asr.config.init_source import Source
+from asr.config.init_choices import RATES, fine_tuning, source_rates
+from asr.config.init_source import ICEFALL, Source, load_source
 from asr.config.mixtures import complete_sources, mixing_of
 from asr.config.own_code import check_restored, trust_own
 from asr.config.pretrained import FOLLOWING, is_pretrained_config, pretrained_choices
@@ -30,7 +30,7 @@ from asr.config.resumed_config import Change, changes, recorded_data, run_folder
 from asr.config.trainer import captures_encoder
 from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
-from asr.data.preparation.corpus_facts import Advice, Budget, Choice, CorpusFacts
+from asr.data.preparation.corpus_facts import Budget, Choice, CorpusFacts
 from asr.data.preparation.prepared import PreparedData
 from asr.errors import ConfigError
 from asr.plain_data import is_within
@@ -160,7 +160,8 @@ def resolve(config: DictConfig, check: Callable[[Mapping[str, Any]], Checked]) -
     settle_classes(config)
     if is_pretrained_config(plain(config)):
         apply_choices(config, pretrained_choices(config, overridden))
-    source = source_checkpoint(config.init.path)
+    path = config.init.path
+    source = None if path is None or path.endswith(ICEFALL) else load_source(path)
     apply_choices(config, source_rates(plain(config), source, overridden))
     checked = check(plain(config))
     chosen = choices_by_corpus(plain(config), overridden) if config.data.by_corpus else []
@@ -204,8 +205,8 @@ def choices_by_corpus(config: Mapping[str, Any], overridden: Collection[str]) ->
         kept.append("encoder.subsampling_factor")  # it follows from characters as tokens
     choices = list(choose(CorpusFacts.of(source_corpus(config)), own))
     for advice in choices:
-        if isinstance(advice, Advice):
-            console.print_line(f"note: {advice.text}")
+        if isinstance(advice, str):
+            console.print_line(f"note: {advice}")
     return [choice for choice in choices if isinstance(choice, Choice) and not is_within(choice.key, kept)]
 
 

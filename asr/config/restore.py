@@ -29,8 +29,9 @@ from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.fingerprint import describe_file
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.decoding.hypothesis import Decoder
-from asr.decoding.scorers.fusion import FILE_OPTIONS, LoadsScorers
-from asr.errors import ConfigError, shortened
+from asr.decoding.scorers.fusion import FILE_OPTIONS, ShallowFusion
+from asr.errors import ConfigError
+from asr.evaluation.formatting import shortlist
 from asr.evaluation.wer import Unit
 from asr.inference.batches import default_device
 from asr.inference.streaming import StreamingRecognizer
@@ -66,7 +67,7 @@ class Restored:
     @property
     def notes(self) -> list[str]:
         """What the decoder has read, or lacks, to be shown with results."""
-        read = self.decoder.notes if isinstance(self.decoder, LoadsScorers) else []
+        read = self.decoder.notes if isinstance(self.decoder, ShallowFusion) else []
         return [*read, *([self.lacking] if self.lacking else [])]
 
     def prepared(self) -> PreparedData:
@@ -98,7 +99,7 @@ def prepared_data(checkpoint: LoadedCheckpoint, instead: str) -> PreparedData:
     places = data_folder(checkpoint.config) / str(known.get("fingerprint")), Path(str(known.get("folder")))
     folder = next((place for place in places if os.path.isfile(place / INDEX)), None)
     if folder is None:
-        raise ConfigError(f"the data of this run is no longer at {shortened(places[1])}; {instead}")
+        raise ConfigError(f"the data of this run is no longer at {shortlist([places[1]])}; {instead}")
     try:
         prepared = PreparedData.load(folder)
         prepared.check_shards()
@@ -179,8 +180,10 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
         options: of the command.
         with_lm: decode with the language model in the run's folder, unless a decoder is given.
     """
-    torch.set_num_threads(num_threads(options.torch_threads, options.num_workers))
-    batch, workers = BucketingConfig(options.batch_duration_s), Workers(options.num_workers)
+    # commands without these options read in this process, as many parts of a recording at a time as two minutes hold
+    batch = BucketingConfig(options.get("batch_duration_s", 120.0))
+    workers = Workers(options.get("num_workers", 0))
+    torch.set_num_threads(num_threads(options.torch_threads, workers.count))
     given = options.get("decoder")
     decoder = None if given is None else part({"decoder": dict(given)}, "decoder")
     checkpoint = load_checkpoint(checkpoint_file(str(options.run)))
@@ -204,7 +207,7 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
             own = saved_search(run_dir, recognizer.head) if run_dir else None
             chosen = own or chosen
             lacking = LACKING if order and own is None else ""
-    if isinstance(chosen, LoadsScorers):
+    if isinstance(chosen, ShallowFusion):
         try:
             chosen.load_scorers(tokenizer, text)
         except ValueError as error:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from asr.errors import ConfigError, did_you_mean
 from asr.options import (
@@ -20,6 +20,7 @@ from asr.options import (
     Place,
     Positive,
     Seed,
+    Text,
     Train,
     Weights,
     fields,
@@ -30,7 +31,7 @@ CHOOSABLE = ("decoder", "logger")  # groups of which a config may choose nothing
 MAX_NAME_BYTES = 100  # of a set, whose files have longer names; file systems allow 255
 
 Places = Place | Annotated[list[Place], Field(min_length=1)]
-FileName = Annotated[str, Field(pattern=r"^[^/.][^/]*$", max_length=MAX_NAME_BYTES)] | int
+FileName = Annotated[Text, Field(pattern=r"^\w[\w.+-]*$", max_length=MAX_NAME_BYTES)]
 Format = Literal["tsv", "txt", "json", "ctm", "srt", "vtt"]
 AlignFormat = Literal["ctm", "json", "textgrid"]
 Trust = Annotated[
@@ -59,7 +60,7 @@ class Reading(OfRun):
     """Audio is read in batches."""
 
     batch_duration_s: Annotated[Positive, Option("seconds of audio in a batch")]
-    num_workers: Annotated[int, Option("processes that read audio; 0: this one")]
+    num_workers: Annotated[NonNegativeInt, Option("processes that read audio; 0: this one")]
     torch_threads: Annotated[PositiveInt | None, Option("null: cores minus loader workers")]
 
 
@@ -74,10 +75,10 @@ class Sets(TypedDict):
 
 
 class Scoring(TypedDict):
-    """``scoring`` of ``asr-evaluate``."""
+    """``scoring``."""
 
     normalize: Annotated[
-        Any,
+        Literal["none", "basic", "english"],
         Option("texts before they are scored: none; basic: lower case, no punctuation; english: Whisper's rules"),
     ]
 
@@ -203,15 +204,6 @@ class Convert(TypedDict):
     decoder: Group
 
 
-class Normalized(TypedDict):
-    """``scoring`` of ``asr-compare``."""
-
-    normalize: Annotated[
-        Literal["none", "basic", "english"],
-        Option("of texts of results: none, basic (case, punctuation), english (Whisper's rules)"),
-    ]
-
-
 class Compare(TypedDict):
     """``asr-compare``."""
 
@@ -240,7 +232,7 @@ class Compare(TypedDict):
         Option("of missing, duplicates, references (that differ), empty: what is no error, but left out and counted"),
     ]
     unit: Annotated[Literal["word", "character"], Option("what is counted in texts of results: word or character")]
-    scoring: Normalized
+    scoring: Scoring
     by: Annotated[
         list[Name],
         Option("columns of the results, for example [accent]: each part of a test set is compared by itself too"),

@@ -5,18 +5,21 @@ N samples, T frames, F mel bins.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 from lhotse import Fbank, FbankConfig
 from lhotse.cut import Cut
 from lhotse.utils import fastcopy
+from pydantic import Field, PositiveInt
 
 from asr.data.manifests.audio_checks import cause as cause
 from asr.data.manifests.audio_checks import reading
 from asr.data.manifests.feature_storage import InMemory
 from asr.data.resampling import at_rate
 from asr.features.log_mel import LogMelOptions
+
+FrameShiftMs = Annotated[float, Field(gt=0, le=25)]  # a window has 25
 
 
 class Features(Protocol):
@@ -72,19 +75,14 @@ class LogMel:
 
     def __init__(
         self,
-        num_mels: int = 80,
-        sampling_rate_hz: int = 16_000,
-        frame_shift_ms: float = 10.0,
+        num_mels: PositiveInt = 80,
+        sampling_rate_hz: PositiveInt = 16_000,
+        frame_shift_ms: FrameShiftMs = 10.0,
         precomputed: bool = False,
         on_device: bool = False,
     ) -> None:
         if precomputed and on_device:
             raise ValueError("precomputed features are read from disk; choose precomputed=true or on_device=true")
-        if min(num_mels, sampling_rate_hz) < 1 or not 0 < frame_shift_ms <= 25:
-            raise ValueError(
-                "num_mels and sampling_rate_hz must be positive, and frame_shift_ms at most 25, a window; given "
-                f"{num_mels}, {sampling_rate_hz} and {frame_shift_ms}"
-            )
         self.num_features, self.sampling_rate_hz, self.precomputed = num_mels, sampling_rate_hz, precomputed
         self.on_device, self.frame_shift_s = on_device, frame_shift_ms / 1000
         self.options = LogMelOptions(num_mels, sampling_rate_hz, self.frame_shift_s)

@@ -37,18 +37,8 @@ def one_thread() -> Iterator[None]:
 
 
 def num_processes(asked: int | None) -> int:
-    """Return how many processes prepare data: as asked for, or one for each core that this process may use.
-
-    Raises:
-        ValueError: ``asked`` is no number of processes.
-    """
-    if asked is None:
-        return len(os.sched_getaffinity(0))
-    if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
-        raise ValueError(
-            f"data.num_jobs must be a whole number of at least 1, or null for the number of cores, given {asked!r}"
-        )
-    return asked
+    """Return how many processes prepare data: as asked for, or one for each core that this process may use."""
+    return len(os.sched_getaffinity(0)) if asked is None else asked
 
 
 def run_jobs(work: Callable[[Task], Result], tasks: Iterable[Task], num_jobs: int) -> Iterator[Result]:

@@ -29,15 +29,10 @@ class FeatureStream:
     """
 
     def __init__(self, features: LogMel, rate_hz: int) -> None:
-        self.extractor, self.num_features, self.rate_hz = (
-            features.extractor,
-            features.num_features,
-            features.sampling_rate_hz,
-        )
-        self.shift = math.floor(features.frame_shift_s * self.rate_hz)
-        window = math.floor(self.extractor.config.frame_length * self.rate_hz)
-        before = (window - self.shift) // 2  # samples that a frame sees before its own
-        self.after = window - before
+        self.extractor, self.options, self.rate_hz = features.extractor, features.options, features.sampling_rate_hz
+        self.shift = self.options.shift
+        before = (self.options.window - self.shift) // 2  # samples that a frame sees before its own
+        self.after = self.options.window - before
         self.num_context = -(-max(before, 0) // self.shift)  # frames
         self.resampler = None if rate_hz == self.rate_hz else _ResampledStream(rate_hz, self.rate_hz)
         self.kept, self.num_done = np.zeros(0, dtype=np.float32), 0  # samples, of which the first belong to frames done
@@ -65,14 +60,13 @@ class FeatureStream:
         """Return the features (T, F) that waited for the end."""
         if self.resampler is not None:
             self.kept = np.concatenate((self.kept, self.resampler.finish()))
-        # as lhotse counts the frames of a whole recording
-        return self._new((len(self.kept) + self.shift // 2) // self.shift)
+        return self._new(self.options.num_frames(len(self.kept)))
 
     def _new(self, num_frames: int) -> Samples:
         """Return features of the kept samples up to a frame, without those that were returned before."""
         num_new = num_frames - self.num_done
         if num_new <= 0 or len(self.kept) < self.shift:
-            return np.zeros((0, self.num_features), dtype=np.float32)
+            return np.zeros((0, self.options.num_mels), dtype=np.float32)
         matrix: Samples = self.extractor.extract(self.kept, self.rate_hz)[self.num_done : num_frames]
         dropped = max(0, num_frames - self.num_context)
         self.kept, self.num_done = self.kept[dropped * self.shift :], num_frames - dropped

@@ -44,7 +44,12 @@ class CtcGreedy:
 
 
 class CtcStream:
-    """The tokens that ``CtcGreedy`` finds in the whole."""
+    """Continues with each piece of an utterance, and finds the tokens that ``CtcGreedy`` finds in the whole.
+
+    Attributes:
+        tokens: found so far.
+        num_silent: frames since the last token.
+    """
 
     def __init__(self, head: FrameScores) -> None:
         self.head, self.last = head, BLANK_ID

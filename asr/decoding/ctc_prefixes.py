@@ -106,7 +106,9 @@ class Prefixes(NamedTuple):
         known = is_parent.float() @ repeats.float() > 0
         return stayed, grown.masked_fill(known, NEVER)
 
-    def chosen(self, stayed: Prefixes, grown: Tensor, added: Tensor, tokens: Tensor, step: int) -> Choice:
+    def chosen(
+        self, stayed: Prefixes, grown: Tensor, added: Tensor, tokens: Tensor, step: int
+    ) -> tuple[Prefixes, Tensor, Tensor]:
         """Return the best of the prefixes after a frame.
 
         Args:
@@ -115,6 +117,10 @@ class Prefixes(NamedTuple):
             added: (B, K, C) by scorers, to those that have grown.
             tokens: (B, C).
             step: number of the frame.
+
+        Returns:
+            The prefixes, best first; which prefixes before the frame they come from, (B, K) int64; and the token that
+            was added to these, (B, K) int64, blank if none was.
         """
         (beam_size, num_tokens), flat = grown.shape[1:], grown.flatten(1)
         scores = torch.cat((stayed.log_probs() + stayed.added, flat + added.flatten(1)), dim=1)
@@ -139,21 +145,7 @@ class Prefixes(NamedTuple):
             record=torch.where(is_longer | (same.record == NEW_RECORD), number, same.record),
             parent_record=torch.where(is_longer, self.record.gather(1, slots), same.parent_record),
         )
-        return Choice(prefixes, slots, appended)
-
-
-class Choice(NamedTuple):
-    """The best prefixes after a frame.
-
-    Attributes:
-        prefixes: best first.
-        slots: (B, K) int64, which prefixes before the frame they come from.
-        appended: (B, K) int64 token that was added to that; blank if none was.
-    """
-
-    prefixes: Prefixes
-    slots: Tensor
-    appended: Tensor
+        return prefixes, slots, appended
 
 
 def hashed(before: Tensor, tokens: Tensor) -> Tensor:

@@ -46,18 +46,3 @@ class Decoder(Protocol):
             encodings: (B, T, D).
             num_frames: (B,) int64 valid frames.
         """
-
-
-class TokenStream(Protocol):
-    """A greedy search that continues with each piece of an utterance, and finds the tokens of the search in the whole.
-
-    Attributes:
-        tokens: found so far.
-        num_silent: frames since the last token.
-    """
-
-    tokens: list[int]
-    num_silent: int
-
-    def accept(self, encodings: Tensor) -> None:
-        """Search in encodings (1, T, D)."""

@@ -80,7 +80,7 @@ class TransducerGreedy:
 
 
 class TransducerStream:
-    """The tokens that ``TransducerGreedy`` with the same ``max_symbols`` finds in the whole."""
+    """The tokens that ``TransducerGreedy`` with the same ``max_symbols`` finds in the whole; see ``CtcStream``."""
 
     def __init__(self, head: Transduces, max_symbols: int) -> None:
         self.head, self.max_symbols = head, max_symbols

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,33 +38,6 @@ class Graph:
     axes: Mapping[str, Mapping[int, str]]
     metadata: Mapping[str, object] = field(default_factory=dict)
     quantized: bool = True
-
-
-class Export(Protocol):
-    """A kind of export.
-
-    Attributes:
-        graphs: one for each of its files.
-        streams: whether they take chunks.
-    """
-
-    graphs: Sequence[Graph]
-    streams: bool
-
-    def log_probs(self, call: Call, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the graphs make of features.
-
-        Args:
-            call: runs a graph.
-            features: (B, T, F).
-            num_frames: (B,) int64 valid frames.
-
-        Returns:
-            Log-probabilities (B, T', V) and their valid lengths (B,).
-        """
-
-    def expected(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities (B, T', V) of the recognizer itself, and their lengths (B,)."""
 
 
 def traced(graph: Graph) -> Any:

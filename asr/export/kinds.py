@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from asr.export.encoder_graphs import ChunkEncoder, WholeEncoder
-from asr.export.graph import Call, Export, Graph
+from asr.export.graph import Call, Graph
 from asr.models.heads.protocols import FrameScores, Transduces
 from asr.models.recognizer import Recognizer
 from asr.text.vocabulary import BLANK_ID
@@ -48,14 +48,28 @@ def _encoder(
 
 
 class CtcExport:
-    """Features → log-probabilities of tokens in each frame, as of ``zipformer_ctc`` and ``zipformer2_ctc``."""
+    """Features → log-probabilities of tokens in each frame, as of ``zipformer_ctc`` and ``zipformer2_ctc``.
+
+    Attributes:
+        graphs: one for each of its files.
+        streams: whether they take chunks.
+    """
 
     def __init__(self, encoder: WholeEncoder | ChunkEncoder, head: FrameScores) -> None:
         self.encoder, self.head, self.streams = encoder, head, encoder.streams
         self.graphs: Sequence[Graph] = [encoder.graph("model", "log_probs", "CTC")]
 
     def log_probs(self, call: Call, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities (B, T', V) and their lengths (B,), see ``Export``."""
+        """Return what the graphs make of features.
+
+        Args:
+            call: runs a graph.
+            features: (B, T, F).
+            num_frames: (B,) int64 valid frames.
+
+        Returns:
+            Log-probabilities (B, T', V) and their valid lengths (B,).
+        """
         return self.encoder.scores(call, "model", features, num_frames)
 
     def expected(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,7 +81,7 @@ class CtcExport:
 class TransducerExport:
     """Features → the joiner's part of each frame; a predictor and a joiner, as of ``transducer``.
 
-    sherpa-onnx calls the predictor decoder.
+    sherpa-onnx calls the predictor decoder. Attributes and methods are those of `CtcExport`.
     """
 
     def __init__(self, encoder: WholeEncoder | ChunkEncoder, head: Transduces) -> None:
@@ -120,6 +134,9 @@ class TransducerExport:
 
     def _turns(self, frames: Tensor) -> Tensor:
         return torch.arange(frames.shape[0] * frames.shape[1]) % len(self.contexts)
+
+
+Export = CtcExport | TransducerExport
 
 
 class _Part(nn.Module):

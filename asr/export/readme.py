@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asr.export.graph import Export
+from asr.export.kinds import Export
 
 SHERPA = """\
 ## Decode

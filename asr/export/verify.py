@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from asr.errors import RunFailed
-from asr.export.graph import Call, Export
+from asr.export.graph import Call
+from asr.export.kinds import Export
 from asr.features.global_norm import GlobalNorm
 
 SIZES = ((1, 3), (1, 7), (2, 9), (1, 16), (3, 64), (2, 157), (1, 333), (3, 1000))  # utterances, frames of the longest

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asr.errors import RunFailed
-from asr.export.graph import Export, Graph, torchscript_call, traced
+from asr.export.graph import Graph, torchscript_call, traced
+from asr.export.kinds import Export
 from asr.export.verify import check_close, check_equal
 from asr.features.global_norm import GlobalNorm
 from asr.safe_io import write_new

@@ -13,7 +13,7 @@ from asr.data.in_memory import Samples, mono_samples
 from asr.data.parallel import one_thread
 from asr.data.streams import FeatureStream
 from asr.decoding.ctc_greedy import CtcStream
-from asr.decoding.hypothesis import Decoder, TokenStream
+from asr.decoding.hypothesis import Decoder
 from asr.decoding.transducer_greedy import TransducerGreedy, TransducerStream
 from asr.models import devices
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
@@ -125,7 +125,7 @@ class StreamingRecognizer:
         self.waiting = self.waiting[self.encoder.shift_features :]
 
 
-def _search(recognizer: Recognizer, decoder: Decoder | None) -> TokenStream:
+def _search(recognizer: Recognizer, decoder: Decoder | None) -> CtcStream | TransducerStream:
     head = recognizer.head
     if isinstance(head, Transduces):
         greedy = decoder if isinstance(decoder, TransducerGreedy) else TransducerGreedy()

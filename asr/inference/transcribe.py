@@ -37,7 +37,7 @@ class Transcriber:
         """Return the transcripts of files that can be read, in order, and (path, reason) for the others."""
         with tempfile.TemporaryDirectory() as folder:
             read, unreadable = audio_files(files, self.max_segment_s, self.each_channel, Path(folder))
-            places = {cut.id: (file.path, cut) for file in read for cut in file.cuts}
+            places = {cut.id: (path, cut) for path, of_file in read for cut in of_file}
             cuts = [cut for _, cut in places.values()]
             parts = self.recognizer, self.decoder, self.data_module
             decoded = decode_all(*parts, cuts, name) if cuts else Processed[Utterance]()
@@ -48,5 +48,5 @@ class Transcriber:
                 segments[path].append(Segment.of(result, cut.channel + 1, cut.start, round(cut.end, 3)))
         # a recording is read whole or not at all
         failed = {str(places[cut_id][0]): reason for cut_id, reason in decoded.unread}
-        done = [Transcript.of(file.path, segments[file.path]) for file in read if str(file.path) not in failed]
+        done = [Transcript.of(path, segments[path]) for path, _ in read if str(path) not in failed]
         return done, [*unreadable, *failed.items()]

@@ -16,7 +16,7 @@ from asr.console import PlainConsole
 from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
 from asr.decoding.hypothesis import Decoder
-from asr.decoding.scorers.fusion import LoadsScorers
+from asr.decoding.scorers.fusion import ShallowFusion
 from asr.errors import RunFailed
 from asr.evaluation.formatting import percent
 from asr.evaluation.wer import Score, Unit, Utterance, score
@@ -56,7 +56,7 @@ def tune(
         RunFailed: a worker that reads data was lost, or no utterance could be read.
         ValueError: the sets have no words.
     """
-    assert isinstance(decoder, LoadsScorers)
+    assert isinstance(decoder, ShallowFusion)
     tried = decoder.tunable
     grid = [dict(zip(tried, values, strict=True)) for values in itertools.product(*tried.values())]
     decoded: list[list[Utterance]] = [[] for _ in grid]

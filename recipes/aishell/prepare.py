@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pydantic import PositiveInt
+
 from asr.data.manifests.corpus import Corpus, Manifests
-from asr.data.manifests.recordings import manifests_of
+from asr.data.manifests.rows import manifests_of_split
 from asr.data.manifests.source_files import reads
 
 from .sources import SPLITS, find_corpus, read_corpus, source_files
@@ -15,7 +17,7 @@ NUM_UTTERANCES = {"train": 120_098, "dev": 14_326, "test": 7176}
 
 
 @reads(source_files)
-def prepare_aishell(output_dir: Path, *, source: str | None = None, num_jobs: int | None = 1) -> Corpus:
+def prepare_aishell(output_dir: Path, *, source: str | None = None, num_jobs: PositiveInt | None = 1) -> Corpus:
     """Return the official split, transcripts without spaces.
 
     Args:
@@ -26,14 +28,14 @@ def prepare_aishell(output_dir: Path, *, source: str | None = None, num_jobs: in
     Raises:
         ValueError: the source does not hold AISHELL-1, or lacks a split.
     """
-    clips, dropped, num_silent = read_corpus(find_corpus(source, output_dir))
-    if missing := [split for split in SPLITS if not clips[split]]:
+    rows, dropped, num_silent = read_corpus(find_corpus(source, output_dir))
+    if missing := [split for split in SPLITS if not rows[split]]:
         raise ValueError(f"{source}: there is no transcribed audio of {' and '.join(missing)} below wav")
     splits: dict[str, Manifests] = {}
     for split in SPLITS:
-        splits[split], unusable = manifests_of(split, clips[split], "zh", num_jobs)
+        splits[split], unusable = manifests_of_split(split, rows[split], num_jobs)
         dropped += unusable
-    sizes = {split: len(of_split) for split, of_split in clips.items()}
+    sizes = {split: len(of_split) for split, of_split in rows.items()}
     return Corpus(splits, dropped, tuple(_notes(sizes, num_silent)))
 
 

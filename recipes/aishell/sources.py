@@ -10,7 +10,7 @@ from pathlib import Path
 
 from asr.data.manifests.archives import fetched, unpacked
 from asr.data.manifests.corpus import Dropped
-from asr.data.manifests.recordings import Clip
+from asr.data.manifests.rows import Row
 from asr.data.manifests.source_files import read_lines, visible_files
 from asr.safe_io import named_path
 
@@ -85,12 +85,12 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
-def read_corpus(corpus: Places) -> tuple[dict[str, list[Clip]], list[Dropped], int]:
+def read_corpus(corpus: Places) -> tuple[dict[str, list[Row]], list[Dropped], int]:
     """Return the transcribed utterances of each split, audio without transcripts, and the number of the reverse."""
     lines = (line.split() for line in read_lines(corpus.transcript) if not line.isspace())
     # without the spaces between words, letters in capitals of normal width
     texts = {name: "".join(words).translate(FULL_WIDTH).upper() for name, *words in lines}
-    splits: dict[str, list[Clip]] = defaultdict(list)
+    splits: dict[str, list[Row]] = defaultdict(list)
     dropped: list[Dropped] = []
     recorded = set()
     for split in SPLITS:
@@ -98,7 +98,8 @@ def read_corpus(corpus: Places) -> tuple[dict[str, list[Clip]], list[Dropped], i
         for path in sorted(wavs, key=lambda path: path.stem):
             recorded.add(path.stem)
             if path.stem in texts:
-                splits[split].append(Clip(path.stem, path, texts[path.stem], path.parent.name))
+                said = path.stem, path, texts[path.stem], str(path), path.parent.name
+                splits[split].append(Row(*said, id=path.stem, language="zh"))
             else:
                 dropped.append(Dropped(split, path.stem, f"no transcript: {corpus.transcript.name} has no line for it"))
     return splits, dropped, len(texts.keys() - recorded)

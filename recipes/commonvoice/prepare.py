@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pydantic import PositiveInt
+
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
-from asr.data.manifests.recordings import Clip, manifests_of
+from asr.data.manifests.rows import manifests_of_split
 from asr.data.manifests.source_files import reads
 
-from .sources import HELD_OUT, HOME, TRAINABLE, Row, find_language, read_table, source_files
+from .sources import HELD_OUT, HOME, TRAINABLE, VotedRow, find_language, read_table, source_files
 
 
 @reads(source_files)
@@ -20,7 +22,7 @@ def prepare_commonvoice(
     source: str | None = None,
     language: str | None = None,
     train: Sequence[str] = ("train",),
-    num_jobs: int | None = 1,
+    num_jobs: PositiveInt | None = 1,
 ) -> Corpus:
     """Return the official dev and test sets, and a training set that shares neither clips nor speakers with them.
 
@@ -45,7 +47,7 @@ def prepare_commonvoice(
             f"data.prepare.train must be a list of some of {', '.join(TRAINABLE)}, each once, given {list(train)}"
         )
     folder = find_language(source, language, output_dir)
-    rows: dict[str, list[Row]] = {}
+    rows: dict[str, list[VotedRow]] = {}
     dropped: list[Dropped] = []
     for split in HELD_OUT:
         rows[split], unusable = read_table(folder, split, split)
@@ -55,32 +57,31 @@ def prepare_commonvoice(
     )
     splits: dict[str, Manifests] = {}
     for split, of_split in rows.items():
-        clips = [Clip(row.clip, row.audio, row.sentence, row.speaker) for row in of_split]
-        splits[split], unread = manifests_of(split, clips, folder.name, num_jobs)
+        splits[split], unread = manifests_of_split(split, of_split, num_jobs)
         unusable += unread
     return Corpus(splits, [*dropped, *unusable], tuple(_notes(folder, train, left_out)))
 
 
 def _training_rows(
-    folder: Path, tables: Sequence[str], held_out: Sequence[Row]
-) -> tuple[list[Row], Mapping[tuple[str, str], int], list[Dropped]]:
+    folder: Path, tables: Sequence[str], held_out: Sequence[VotedRow]
+) -> tuple[list[VotedRow], Mapping[tuple[str, str], int], list[Dropped]]:
     """Return the rows to train on, how many others of each table are left out and why, and unusable lines."""
-    clips, speakers = {row.clip for row in held_out}, {row.speaker for row in held_out} - {None}
-    kept: dict[str, Row] = {}
+    clips, speakers = {row.stem for row in held_out}, {row.speaker for row in held_out} - {None}
+    kept: dict[str, VotedRow] = {}
     left_out: Counter[tuple[str, str]] = Counter()
     dropped = []
     for table in tables:
         rows, unusable = read_table(folder, table, "train")
         dropped += unusable
         for row in rows:
-            if row.clip in clips:
+            if row.stem in clips:
                 left_out[table, "clips of dev or test"] += 1
             elif row.speaker in speakers:
                 left_out[table, "other clips by speakers of dev or test"] += 1
             elif table == "other" and row.margin < 0:
                 left_out[table, "clips with more votes against than for"] += 1
             else:
-                kept.setdefault(row.clip, row)
+                kept.setdefault(row.stem, row)
     return list(kept.values()), left_out, dropped
 
 

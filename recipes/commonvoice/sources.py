@@ -9,6 +9,7 @@ from pathlib import Path
 
 from asr.data.manifests.archives import unpacked
 from asr.data.manifests.corpus import Dropped
+from asr.data.manifests.rows import Row
 from asr.data.manifests.source_files import read_lines
 from asr.safe_io import named_path
 
@@ -21,22 +22,14 @@ VOTES = ("up_votes", "down_votes")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One line of a table.
+class VotedRow(Row):
+    """One line of a table; its id is the name of its file, without the ending.
 
     Attributes:
-        clip: name of its file, without the ending.
-        audio: the file.
-        sentence: as written.
-        speaker: its ``client_id``; None if that is empty.
         margin: votes for it, less those against it.
     """
 
-    clip: str
-    audio: Path
-    sentence: str
-    speaker: str | None
-    margin: int
+    margin: int = 0
 
 
 def find_language(source: str, language: str | None, work: Path) -> Path:
@@ -76,7 +69,7 @@ def source_files(folder: Path) -> Iterator[Path]:
             yield from (place / f"{name}.tsv" for name in (*TRAINABLE, *HELD_OUT))
 
 
-def read_table(folder: Path, name: str, split: str) -> tuple[list[Row], list[Dropped]]:
+def read_table(folder: Path, name: str, split: str) -> tuple[list[VotedRow], list[Dropped]]:
     """Return the rows of a table, each clip once, and lines that cannot be used.
 
     There is no quoting: sentences hold unbalanced quotation marks.
@@ -94,7 +87,7 @@ def read_table(folder: Path, name: str, split: str) -> tuple[list[Row], list[Dro
     columns = next(lines, "").rstrip("\r\n").split("\t")
     if missing := [column for column in COLUMNS if column not in columns]:
         raise ValueError(f"{path}: the header lacks {', '.join(missing)}; needed are {', '.join(COLUMNS)}")
-    rows: dict[str, Row] = {}
+    rows: dict[str, VotedRow] = {}
     dropped = []
     for number, line in enumerate(lines, start=2):
         fields = line.rstrip("\r\n").split("\t")
@@ -102,19 +95,20 @@ def read_table(folder: Path, name: str, split: str) -> tuple[list[Row], list[Dro
             reason = f"malformed line: {len(fields)} fields, the header of {path.name} has {len(columns)}"
             dropped.append(Dropped(split, f"{path.name}, line {number}", reason))
             continue
-        row = _row(folder, dict(zip(columns, fields, strict=True)))
-        if row.clip in rows:
-            dropped.append(Dropped(split, row.clip, f"duplicated clip: line {number} of {path.name} names it again"))
+        row = _row(folder, dict(zip(columns, fields, strict=True)), f"{path.name}, line {number}")
+        if row.stem in rows:
+            dropped.append(Dropped(split, row.stem, f"duplicated clip: line {number} of {path.name} names it again"))
         else:
-            rows[row.clip] = row
+            rows[row.stem] = row
     return list(rows.values()), dropped
 
 
-def _row(folder: Path, fields: dict[str, str]) -> Row:
+def _row(folder: Path, fields: dict[str, str], where: str) -> VotedRow:
     name = Path(fields["path"].strip()).name
     # the first releases leave the ending out
     file = Path(name if Path(name).suffix else f"{name}.mp3")
     up, down = (int(votes) if (votes := fields.get(column, "")).isdecimal() else 0 for column in VOTES)
     # a few speakers have most of a million rows
     speaker = sys.intern(fields["client_id"].strip()) or None
-    return Row(file.stem, folder / CLIPS / file, fields["sentence"], speaker, up - down)
+    said = file.stem, folder / CLIPS / file, fields["sentence"], where, speaker
+    return VotedRow(*said, id=file.stem, language=folder.name, margin=up - down)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from asr.data.preparation.corpus_facts import Advice, Budget, Choice, CorpusFacts
+from asr.data.preparation.corpus_facts import Budget, Choice, CorpusFacts
 
 NARROW_HZ = 8000  # of telephones
 SMALL_HOURS = 1.0  # up to here the recipe's own budget is enough
@@ -19,7 +19,7 @@ FEW_HOURS = 0.5
 FEW_SPEAKERS = 5
 
 
-def choose_custom(facts: CorpusFacts, budget: Budget) -> Iterator[Choice | Advice]:
+def choose_custom(facts: CorpusFacts, budget: Budget) -> Iterator[Choice | str]:
     """Yield choices and advice for a corpus, from the budget that the recipe has for a small one."""
     if facts.rate_hz is not None and facts.rate_hz <= NARROW_HZ:
         yield Choice("data.sampling_rate_hz", NARROW_HZ, "no audio has more")
@@ -34,13 +34,13 @@ def choose_custom(facts: CorpusFacts, budget: Budget) -> Iterator[Choice | Advic
         yield Choice("encoder.subsampling_factor", 2, reason)
     yield from _budget(facts.hours, budget)
     if facts.hours < FEW_HOURS:
-        yield Advice(
+        yield (
             f"{60 * facts.hours:.2g} minutes of training audio are few: most words occur rarely or never. More "
             "recordings help most; then init=RUN, a run on other speech"
         )
     if 0 < facts.num_speakers < FEW_SPEAKERS:
         speakers = "one speaker" if facts.num_speakers == 1 else f"{facts.num_speakers} speakers"
-        yield Advice(
+        yield (
             f"training has {speakers}: other voices will be understood far worse. Recordings of more voices help most; "
             "then init=RUN, a run on other speech"
         )

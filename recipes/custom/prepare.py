@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from pydantic import PositiveInt
+
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source
 from asr.data.manifests.import_manifests import UNSPLIT, ImportedManifests, import_manifests, manifest_files
 from asr.data.manifests.layouts import SourceOption
@@ -26,7 +28,7 @@ def prepare_custom(
     dev_fraction: float = 0.1,
     test_fraction: float = 0.1,
     seed: int = 20261121,
-    num_jobs: int | None = 1,
+    num_jobs: PositiveInt | None = 1,
 ) -> Corpus:
     """Return the manifests of a source, with train, dev and test.
 

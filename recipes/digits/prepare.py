@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from pydantic import PositiveInt
 
 from asr.data.manifests.corpus import Corpus
 from asr.data.seeding import seed_for
@@ -19,11 +20,11 @@ def prepare_digits(
     output_dir: Path,
     *,
     source: str | None = None,
-    num_train: int = 4000,
-    num_dev: int = 200,
-    num_test: int = 500,
+    num_train: PositiveInt = 4000,
+    num_dev: PositiveInt = 200,
+    num_test: PositiveInt = 500,
     seed: int = 20261121,
-    num_jobs: int | None = None,
+    num_jobs: PositiveInt | None = None,
 ) -> Corpus:
     """Synthesize the corpus and return its manifests; an utterance depends on (seed, split, index) alone.
 
@@ -37,10 +38,10 @@ def prepare_digits(
         num_jobs: parallel processes, None for one on each core; does not change the audio.
 
     Raises:
-        ValueError: an argument is out of range, or eSpeak NG is not installed.
+        ValueError: a source is given, or eSpeak NG is not installed.
     """
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}
-    num_jobs = check_request("digits", source, sizes, num_jobs)
+    num_jobs = check_request("digits", source, num_jobs)
     return speak_corpus(draw, sizes, output_dir / "audio", seed=seed, num_jobs=num_jobs)
 
 

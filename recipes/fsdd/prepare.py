@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import soundfile
 from lhotse import Recording, SupervisionSegment
 from lhotse.supervision import AlignmentItem
 from numpy.typing import NDArray
+from pydantic import Field, PositiveInt
 
 from asr.console import track
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
@@ -19,9 +20,10 @@ from asr.data.manifests.source_files import reads
 from asr.data.preparation.fingerprint import fingerprint
 from asr.data.seeding import seed_for
 
-from .sources import DIGITS, NUM_RECORDINGS, SAMPLING_RATE_HZ, SPEAKERS, Digit, find_digits, source_files
+from .sources import DIGITS, NUM_RECORDINGS, SAMPLING_RATE_HZ, Digit, Speaker, find_digits, source_files
 
 MIN_DIGITS = 2
+MaxDigits = Annotated[int, Field(ge=MIN_DIGITS, le=20)]
 GAP_S = (0.05, 0.25)
 NOISE_DBFS = -60.0
 
@@ -32,11 +34,11 @@ def prepare_fsdd(
     *,
     source: str | None = None,
     connected: bool = True,
-    held_out_speaker: str | None = None,
-    num_train: int = 3000,
-    num_dev: int = 150,
-    num_test: int = 300,
-    max_digits: int = 7,
+    held_out_speaker: Speaker | None = None,
+    num_train: PositiveInt = 3000,
+    num_dev: PositiveInt = 150,
+    num_test: PositiveInt = 300,
+    max_digits: MaxDigits = 7,
     seed: int = 20261121,
 ) -> Corpus:
     """Return digit strings (or isolated digits) of the official split, or with one speaker held out.
@@ -53,10 +55,9 @@ def prepare_fsdd(
         seed: of strings, gaps and noise.
 
     Raises:
-        ValueError: an option is out of range, or ``source`` does not hold the dataset.
+        ValueError: ``source`` does not hold the dataset.
     """
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}
-    _check(sizes, max_digits, held_out_speaker)
     digits = find_digits(source, output_dir)
     pools, dropped = _readable(_pools(digits, held_out_speaker))
     audio = output_dir / "audio"
@@ -81,18 +82,6 @@ def _notes(digits: Sequence[Digit], connected: bool, held_out_speaker: str | Non
         yield "the test speakers are those of the training set: error rates say nothing about other speakers"
     if len(digits) != NUM_RECORDINGS:
         yield f"{len(digits)} recordings instead of the dataset's {NUM_RECORDINGS}: not comparable with others' results"
-
-
-def _check(sizes: dict[str, int], max_digits: int, held_out_speaker: str | None) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"data.prepare.num_{name} must be at least 1, given {size}")
-    if not MIN_DIGITS <= max_digits <= 20:
-        raise ValueError(f"data.prepare.max_digits must be in [{MIN_DIGITS}, 20], given {max_digits}")
-    if held_out_speaker is not None and held_out_speaker not in SPEAKERS:
-        raise ValueError(
-            f"data.prepare.held_out_speaker: there is no {held_out_speaker!r}; the speakers are {', '.join(SPEAKERS)}"
-        )
 
 
 def _pools(digits: Sequence[Digit], held_out_speaker: str | None) -> dict[str, list[Digit]]:

@@ -6,6 +6,7 @@ import csv
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import soundfile
@@ -18,7 +19,7 @@ from asr.safe_io import named_path
 # the tag with all six speakers; the branch may grow
 URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-SPEAKERS = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")
+Speaker = Literal["george", "jackson", "lucas", "nicolas", "theo", "yweweler"]
 SAMPLING_RATE_HZ = 8000
 NUM_RECORDINGS = 3000
 WAV_NAME = re.compile(r"(\d)_(\w+)_(\d+)\.wav")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pydantic import PositiveInt
+
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
-from asr.data.manifests.recordings import Clip, manifests_of
+from asr.data.manifests.rows import Row, manifests_of_split
 from asr.data.manifests.source_files import reads
 
 from .sources import PARTS, fetch_parts, find_parts, read_part, source_files
@@ -23,7 +25,7 @@ DEV_SETS, TEST_SETS = ("dev-clean", "dev-other"), ("test-clean", "test-other")
 
 @reads(source_files)
 def prepare_librispeech(
-    output_dir: Path, *, source: str | None = None, subsets: str | int = "960", num_jobs: int | None = 1
+    output_dir: Path, *, source: str | None = None, subsets: str | int = "960", num_jobs: PositiveInt | None = 1
 ) -> Corpus:
     """Return the official splits: one training set, and each development and test set by itself.
 
@@ -46,16 +48,14 @@ def prepare_librispeech(
         folders = find_parts(source, [*train, *dev, *TEST_SETS], output_dir)
     _refuse_incomplete(source, name, folders)
     read = {part: read_part("train" if part in train else part, folder) for part, folder in folders.items()}
-    clips: dict[str, list[Clip]] = {"train": [clip for part in train for clip in read[part][0]]}
-    clips |= {part: part_clips for part, (part_clips, _) in read.items() if part not in train}
+    rows: dict[str, list[Row]] = {"train": [row for part in train for row in read[part][0]]}
+    rows |= {part: of_part for part, (of_part, _) in read.items() if part not in train}
     splits: dict[str, Manifests] = {}
     dropped: list[Dropped] = [item for _, items in read.values() for item in items]
-    for split, part_clips in clips.items():
-        splits[split], unusable = manifests_of(split, part_clips, "en", num_jobs)
+    for split, of_split in rows.items():
+        splits[split], unusable = manifests_of_split(split, of_split, num_jobs)
         dropped += unusable
-    return Corpus(
-        splits, dropped, tuple(_notes(name, {part: len(part_clips) for part, (part_clips, _) in read.items()}))
-    )
+    return Corpus(splits, dropped, tuple(_notes(name, {part: len(of_part) for part, (of_part, _) in read.items()})))
 
 
 def _refuse_incomplete(source: str | None, subsets: str, folders: Mapping[str, Path]) -> None:

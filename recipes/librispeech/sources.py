@@ -10,7 +10,7 @@ from pathlib import Path
 
 from asr.data.manifests.archives import fetched, unpacked
 from asr.data.manifests.corpus import Dropped
-from asr.data.manifests.recordings import Clip
+from asr.data.manifests.rows import Row
 from asr.data.manifests.source_files import read_lines
 from asr.safe_io import named_path
 
@@ -113,37 +113,37 @@ def _subfolders(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names, key=int)]
 
 
-def read_part(split: str, part: Path) -> tuple[list[Clip], list[Dropped]]:
+def read_part(split: str, part: Path) -> tuple[list[Row], list[Dropped]]:
     """Return the transcribed utterances of a part, in order, and its audio without a transcript.
 
     Raises:
         ValueError: a transcript is malformed; the message names the file and the line.
     """
-    clips, dropped = [], []
+    rows, dropped = [], []
     for chapter, transcript in _chapters(part):
-        chapter_clips = list(_transcripts(transcript)) if transcript.is_file() else []
-        clips += chapter_clips
-        known = {clip.id for clip in chapter_clips}
+        of_chapter = list(_transcripts(transcript)) if transcript.is_file() else []
+        rows += of_chapter
+        known = {row.id for row in of_chapter}
         recorded = sorted(name.removesuffix(".flac") for name in os.listdir(chapter) if name.endswith(".flac"))
         dropped += [
             Dropped(split, name, f"no transcript: {transcript} has no line for it")
             for name in recorded
             if name not in known
         ]
-    return clips, dropped
+    return rows, dropped
 
 
-def _transcripts(path: Path) -> Iterator[Clip]:
+def _transcripts(path: Path) -> Iterator[Row]:
     known = set()
     chapter = path.name.removesuffix(".trans.txt")
     for number, line in enumerate(read_lines(path), start=1):
         if line.isspace():
             continue
-        match = LINE.fullmatch(line.strip())
+        match, where = LINE.fullmatch(line.strip()), f"{path}, line {number}"
         if match is None or f"{match[2]}-{match[3]}" != chapter or match[1] in known:
             raise ValueError(
-                f"{path}, line {number}: {line.strip()[:60]!r} is no transcript; expected {chapter}-NUMBER TEXT, each "
-                "number once"
+                f"{where}: {line.strip()[:60]!r} is no transcript; expected {chapter}-NUMBER TEXT, each number once"
             )
         known.add(match[1])
-        yield Clip(match[1], path.with_name(f"{match[1]}.flac"), match[4] or "", match[2])
+        said = match[1], path.with_name(f"{match[1]}.flac"), match[4] or "", where, match[2]
+        yield Row(*said, id=match[1], language="en")

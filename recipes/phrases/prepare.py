@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
+from pydantic import PositiveInt
 
 from asr.data.manifests.corpus import Corpus
 from asr.data.seeding import seed_for
@@ -24,11 +25,11 @@ def prepare_phrases(
     output_dir: Path,
     *,
     source: str | None = None,
-    num_train: int = 8000,
-    num_dev: int = 300,
-    num_test: int = 600,
+    num_train: PositiveInt = 8000,
+    num_dev: PositiveInt = 300,
+    num_test: PositiveInt = 600,
     seed: int = 20270104,
-    num_jobs: int | None = None,
+    num_jobs: PositiveInt | None = None,
 ) -> Corpus:
     """Synthesize the corpus, add noise, and return its manifests; an utterance depends on (seed, split, index) alone.
 
@@ -42,10 +43,10 @@ def prepare_phrases(
         num_jobs: parallel processes, None for one on each core; does not change the audio.
 
     Raises:
-        ValueError: an argument is out of range, or eSpeak NG is not installed.
+        ValueError: a source is given, or eSpeak NG is not installed.
     """
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}
-    num_jobs = check_request("phrases", source, sizes, num_jobs)
+    num_jobs = check_request("phrases", source, num_jobs)
     audio = output_dir / "audio"
     plan = [draw(seed, "talkers", index) for index in range(NUM_TALKERS)]
     speak(plan, audio, seed=seed, num_jobs=num_jobs)

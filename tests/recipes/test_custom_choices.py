@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from asr.config.build import plain
 from asr.config.resolve import apply_choices, choices_by_corpus
-from asr.data.preparation.corpus_facts import Advice, Budget, Choice, CorpusFacts
+from asr.data.preparation.corpus_facts import Budget, Choice, CorpusFacts
 from asr.plain_data import flatten
 from asr.recipes.custom.choose import choose_custom
 from tests.commands.conftest import Workplace
@@ -33,9 +33,8 @@ MODEL = (
 def chosen(hours, rate_hz=16_000, num_speakers=50, fast_characters_hz=8.0):
     facts = CorpusFacts(hours, 100, num_speakers, rate_hz, 13 if rate_hz is None else None, fast_characters_hz)
     found = list(choose_custom(facts, OWN))
-    return {one.key: one.value for one in found if isinstance(one, Choice)}, [
-        one.text for one in found if isinstance(one, Advice)
-    ]
+    advice = [one for one in found if isinstance(one, str)]
+    return {one.key: one.value for one in found if isinstance(one, Choice)}, advice
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,7 @@ def test_a_missing_engine_is_named_with_its_extra(name, monkeypatch, tmp_path):
         RECIPES[name][0](tmp_path, **TINY)
 
 
-@pytest.mark.parametrize("options", [{"num_train": 0}, {"num_jobs": 0}, {"source": "x"}])
-def test_impossible_options_are_refused(name, tmp_path, options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        RECIPES[name][0](tmp_path, **{**TINY, **options})
+def test_a_source_is_refused(name, tmp_path):
+    with pytest.raises(ValueError, match="source"):
+        RECIPES[name][0](tmp_path, source="x", **TINY)
     assert list(tmp_path.iterdir()) == []

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import scipy  # whose signal is loaded when it is first used: decoding would wait for it
@@ -28,18 +28,13 @@ from asr.data.manifests.audio_files import find_audio
 from asr.data.manifests.recordings import open_recording
 from asr.data.resampling import at_rate
 from asr.errors import UnusableFile
+from asr.options import Share
 
 SPARE_S = 0.1  # read beyond what is needed, because resampling rounds
 TELEPHONE_HZ = (300.0, 3400.0)  # ITU-T G.712 passes it nearly unchanged
 
-
-class Effect(Protocol):
-    """Changes the samples of an utterance."""
-
-    probability: float  # of utterances that are changed
-
-    def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
-        """Return (N,) for (N,) float32 samples."""
+Effect = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
+"""Samples (N,) float32, rate in Hz, generator → samples (N,)."""
 
 
 class Acoustics:
@@ -160,12 +155,12 @@ class Reverberate:
 
     def __init__(
         self,
-        probability: float = 0.5,
+        probability: Share = 0.5,
         folder: str | None = None,
         rt60_s: tuple[float, float] = (0.1, 0.6),
         drr_db: tuple[float, float] = (0.0, 10.0),
     ) -> None:
-        self.probability = _probability(probability)
+        self.probability = probability
         self.files = AudioFolder("augment.audio.room.folder", folder)
         self.rt60_s = _range("rt60_s", rt60_s, 0.01)
         self.drr_db = _range("drr_db", drr_db)
@@ -198,9 +193,9 @@ class AddNoise:
     """
 
     def __init__(
-        self, probability: float = 0.5, folder: str | None = None, snr_db: tuple[float, float] = (0.0, 20.0)
+        self, probability: Share = 0.5, folder: str | None = None, snr_db: tuple[float, float] = (0.0, 20.0)
     ) -> None:
-        self.probability, self.snr_db = _probability(probability), _range("snr_db", snr_db)
+        self.probability, self.snr_db = probability, _range("snr_db", snr_db)
         if folder is None:
             raise ValueError(
                 "folder must name recordings of noise, as in augment.audio.noise.folder=PATH; or leave noise out with "
@@ -225,11 +220,11 @@ class AddBabble:
 
     def __init__(
         self,
-        probability: float = 0.3,
+        probability: Share = 0.3,
         num_talkers: tuple[int, int] = (3, 7),
         snr_db: tuple[float, float] = (10.0, 20.0),
     ) -> None:
-        self.probability = _probability(probability)
+        self.probability = probability
         self.num_talkers = tuple(map(int, _range("num_talkers", num_talkers, 1)))
         self.snr_db = _range("snr_db", snr_db)
         self.cuts: Sequence[Cut] = ()
@@ -255,8 +250,8 @@ class Telephone:
         probability: share of the utterances.
     """
 
-    def __init__(self, probability: float = 0.2) -> None:
-        self.probability = _probability(probability)
+    def __init__(self, probability: Share = 0.2) -> None:
+        self.probability = probability
 
     def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
         """Return (N,) filtered samples (Butterworth band-pass, 24 dB per octave on each side)."""
@@ -273,8 +268,8 @@ class Volume:
         gain_db: least and most gain, in dB.
     """
 
-    def __init__(self, probability: float = 0.5, gain_db: tuple[float, float] = (-12.0, 6.0)) -> None:
-        self.probability, self.gain_db = _probability(probability), _range("gain_db", gain_db)
+    def __init__(self, probability: Share = 0.5, gain_db: tuple[float, float] = (-12.0, 6.0)) -> None:
+        self.probability, self.gain_db = probability, _range("gain_db", gain_db)
 
     def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
         """Return (N,) scaled samples."""
@@ -290,12 +285,6 @@ def _at_level_of(reference: np.ndarray, samples: np.ndarray) -> np.ndarray:
     """Return samples with the root mean square of a reference; silence as it is."""
     level = np.sqrt(np.mean(np.square(samples, dtype=np.float64)))
     return samples if level == 0 else samples * (np.sqrt(np.mean(np.square(reference, dtype=np.float64))) / level)
-
-
-def _probability(probability: float) -> float:
-    if not 0 <= probability <= 1:
-        raise ValueError(f"probability must be in [0, 1], given {probability}")
-    return probability
 
 
 def _range(name: str, given: Sequence[float], least: float = -math.inf) -> tuple[float, float]:

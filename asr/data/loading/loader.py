@@ -9,7 +9,6 @@ import multiprocessing.queues
 import os
 import signal
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Iterable, Iterator
@@ -19,6 +18,7 @@ from itertools import islice
 from types import TracebackType
 
 import torch
+from pydantic import NonNegativeInt, PositiveInt
 from torch.utils.data import DataLoader
 
 from asr.console import printable
@@ -29,13 +29,11 @@ from asr.errors import RunFailed, first_line, too_many_open_files
 from asr.processes import ENDING, die_with_parent
 
 MOST_WORKERS = 8  # that are started without being asked for
-MAX_SOCKET_PATH = 107  # bytes, on Linux; workers send tensors through a socket
 CANNOT_SEND = 3  # exit code of a worker
 MORE_ROOM = (
     "raise the limits of the shell (ulimit -n, the number of open files; ulimit -f, the size of a file), make room in "
     f"/dev/shm, or {FEWER_WORKERS}"
 )
-SOCKET_NAME = "/pymp-12345678/listener-12345678"  # its name in TMPDIR, chosen by multiprocessing
 
 
 @dataclass(frozen=True)
@@ -48,19 +46,8 @@ class Workers:
         prefetch: micro-batches that each worker loads ahead.
     """
 
-    num_workers: int | None = None
-    prefetch: int = 4
-
-    def __post_init__(self) -> None:
-        for name, given, least in (("num_workers", self.count, 0), ("prefetch", self.prefetch, 1)):
-            if given < least:
-                raise ValueError(f"{name} must be at least {least}, given {given}")
-        folder, most = tempfile.gettempdir(), MAX_SOCKET_PATH - len(SOCKET_NAME)
-        if self.count and len(os.fsencode(folder)) > most:
-            raise ValueError(
-                f"TMPDIR={folder}: this path has more than the {most} bytes that processes that read data can use; let "
-                "TMPDIR name a folder with a shorter path, as in TMPDIR=/tmp"
-            )
+    num_workers: NonNegativeInt | None = None
+    prefetch: PositiveInt = 4
 
     @property
     def count(self) -> int:
@@ -171,21 +158,16 @@ class EvaluationLoader:
         dataset: cuts → batch.
         sampler: made with ``shuffle=False``.
         workers: how to load.
+
+    Attributes:
         rank: of this process.
         world_size: number of processes; each loads another part.
     """
 
-    def __init__(
-        self,
-        dataset: SpeechDataset,
-        sampler: DurationBucketSampler,
-        workers: Workers,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
+    def __init__(self, dataset: SpeechDataset, sampler: DurationBucketSampler, workers: Workers) -> None:
         # not named sampler: Lightning 2.6 takes an object with that attribute for a DataLoader
         self.dataset, self.cut_sampler, self.workers = dataset, sampler, workers
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.world_size = 0, 1
 
     def __iter__(self) -> Iterator[Batch]:
         plan = islice(self.cut_sampler.epoch(0), self.rank, None, self.world_size)

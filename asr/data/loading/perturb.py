@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Annotated
 
 from lhotse.cut import Cut
+from pydantic import Field
+
+# resampling by 1.0001 takes a filter of a hundred million numbers
+Speed = Annotated[float, Field(ge=0.5, le=2.0, multiple_of=0.01)]
+Speeds = Annotated[Sequence[Speed], Field(min_length=1)]
 
 
 class SpeedPerturb:
@@ -19,12 +25,7 @@ class SpeedPerturb:
         Differs: drawn again in every epoch, instead of tripling the corpus.
     """
 
-    def __init__(self, factors: Sequence[float] = (0.9, 1.0, 1.1)) -> None:
-        # resampling by 1.0001 takes a filter of a hundred million numbers
-        if not factors or not all(0.5 <= factor <= 2.0 and round(factor, 2) == factor for factor in factors):
-            raise ValueError(
-                f"factors must be one or more speeds in [0.5, 2.0] with at most two decimals, given {list(factors)}"
-            )
+    def __init__(self, factors: Speeds = (0.9, 1.0, 1.1)) -> None:
         self.factors = tuple(factors)
 
     def __call__(self, cut: Cut, rng: random.Random) -> Cut:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from lhotse.cut import Cut
+from pydantic import PositiveFloat, PositiveInt
 
 from asr.data.loading.mixing import Mixing
 from asr.data.seeding import random_order, seed_for
@@ -52,14 +53,9 @@ class BucketingConfig:
             15–40 is usual.
     """
 
-    max_duration_s: float
-    num_buckets: int | None = None
-    quadratic_duration_s: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is not None and value <= 0:
-                raise ValueError(f"{name} must be positive, given {value}")
+    max_duration_s: PositiveFloat
+    num_buckets: PositiveInt | None = None
+    quadratic_duration_s: PositiveFloat | None = None
 
     def buckets_for(self, num_cuts: int) -> int:
         """Return the number of duration buckets of a corpus."""
@@ -154,7 +150,7 @@ class DurationBucketSampler:
         """Return the number of updates of an epoch."""
         return len(self.plan(epoch)) // micro_batches_per_update
 
-    def largest_per_bucket(self, text_lengths: np.ndarray, epoch: int = 0) -> list[np.ndarray]:
+    def largest_per_bucket(self, text_lengths: np.ndarray) -> list[np.ndarray]:
         """Return the numbers (M,) of the cuts of each duration bucket's micro-batch with the most counted seconds.
 
         Its longest cut comes first, and then the one with the longest text in its bucket, in the place of another: the
@@ -162,11 +158,10 @@ class DurationBucketSampler:
 
         Args:
             text_lengths: (N,) of all cuts, in tokens or frames.
-            epoch: whose micro-batches these are.
         """
         bucket_of = np.searchsorted(self.duration_bins, self.durations, side="right")
         largest: dict[int, tuple[float, np.ndarray]] = {}
-        for part in self.plan(epoch):
+        for part in self.plan(0):
             longest_first = part[np.argsort(-self.durations[part], kind="stable")]
             counted = float(self.size.costs(self.durations[longest_first[0]])) * len(part)
             bucket = int(bucket_of[longest_first[0]])

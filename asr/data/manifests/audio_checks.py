@@ -98,8 +98,8 @@ def audio_problem(recording: Recording) -> str | None:
     return None
 
 
-def file_content(path: Path, crc32: int = 0) -> tuple[int, int]:
-    """Return the size of a file and the checksum of what is in its middle, continued from that of another file.
+def file_content(path: Path) -> tuple[int, int]:
+    """Return the size of a file and the checksum of what is in its middle.
 
     Raises:
         OSError: it cannot be read.
@@ -107,7 +107,7 @@ def file_content(path: Path, crc32: int = 0) -> tuple[int, int]:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - MIDDLE_BYTES) // 2)
-        return size, zlib.crc32(file.read(MIDDLE_BYTES), crc32)
+        return size, zlib.crc32(file.read(MIDDLE_BYTES))
 
 
 def _problems(

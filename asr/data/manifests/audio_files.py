@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import soundfile
@@ -22,19 +21,6 @@ ENDINGS = (
     *(".aif", ".aiff", ".au", ".caf", ".flac", ".mp3", ".oga", ".ogg", ".opus"),
     *(".rf64", ".sph", ".w64", ".wav"),
 )
-
-
-@dataclass(frozen=True)
-class AudioFile:
-    """A file that can be read.
-
-    Attributes:
-        path: of the file.
-        cuts: of the whole file, or of each part between pauses, of each channel that is used; their ids name the place.
-    """
-
-    path: Path
-    cuts: list[Cut]
 
 
 def find_audio(patterns: Sequence[str], endings: Sequence[str] = ENDINGS) -> dict[Path, Path]:
@@ -83,16 +69,20 @@ def groups_of(files: Sequence[Path], max_files: int, max_s: float) -> Iterator[S
 
 def audio_files(
     files: Sequence[Path], max_s: float, each_channel: bool = False, folder: Path | None = None
-) -> tuple[list[AudioFile], list[tuple[str, str]]]:
-    """Return the files that can be read, and (path, reason) for the others.
+) -> tuple[list[tuple[Path, list[Cut]]], list[tuple[str, str]]]:
+    """Return the cuts of files, whole or in parts.
 
     Args:
         files: audio.
         max_s: longer files are cut in pauses.
         each_channel: use all channels; False: the first.
         folder: for the audio of media files, needed as long as the cuts are; None: such files are not read.
+
+    Returns:
+        Each file that can be read, with the cuts of the whole, or of each part between pauses, of each channel that is
+        used, whose ids name the place; and (path, reason) for the others.
     """
-    read: list[AudioFile] = []
+    read: list[tuple[Path, list[Cut]]] = []
     unreadable = []
     for number, file in enumerate(files):
         name = str(file)
@@ -110,7 +100,7 @@ def audio_files(
         except soundfile.SoundFileError as error:  # broken after its header
             unreadable.append((name, f"unreadable audio: {error}"))
         else:
-            read.append(AudioFile(file, cuts))
+            read.append((file, cuts))
     return read, unreadable
 
 

@@ -53,10 +53,6 @@ def find_columns(
         ValueError: a column is missing.
     """
     given = given or {}
-    if unknown := given.keys() - ALIASES.keys():
-        raise ValueError(
-            f"data.columns.{min(unknown)}: there is no such column to name; allowed are {', '.join(ALIASES)}"
-        )
     known = {name.strip().lower(): name for name in reversed(header)}
     names = {}
     for field, aliases in ALIASES.items():

@@ -1,38 +1,19 @@
-"""Audio files with transcripts → recordings and supervisions, and the reasons why others cannot be used."""
+"""Audio files → recordings, and the reasons why others cannot be used."""
 
 from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from lhotse import Recording, SupervisionSegment
+from lhotse import Recording
 
 from asr.console import track
 from asr.data.manifests.audio_checks import audio_problem, reading
-from asr.data.manifests.corpus import Dropped, Manifests
-from asr.data.parallel import num_processes, run_jobs
+from asr.data.parallel import run_jobs
 
 CHUNK_FILES = 500  # a quarter of a second of reading headers
-
-
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """A file of one utterance.
-
-    Attributes:
-        id: of the utterance, one line of text.
-        audio: the file, which may be missing.
-        text: transcript as written.
-        speaker: None where unknown.
-    """
-
-    id: str
-    audio: Path
-    text: str
-    speaker: str | None
 
 
 def existing_form(path: Path) -> Path:
@@ -71,29 +52,3 @@ def open_recordings(
     opened = run_jobs(lambda chunk: [open_recording(*file) for file in chunk], chunks, min(num_jobs, len(chunks)))
     recordings = (recording for chunk in opened for recording in chunk)
     yield from track(recordings, description, total=len(files), transient=True)
-
-
-def manifests_of(
-    split: str, clips: Collection[Clip], language: str | None, num_jobs: int | None = 1
-) -> tuple[Manifests, list[Dropped]]:
-    """Return the manifests of the clips that can be used, and the others.
-
-    Args:
-        split: that they belong to.
-        clips: with ids of their own.
-        language: code of the language, None where unknown.
-        num_jobs: processes that read headers, None for one on each core.
-    """
-    recordings, segments, dropped = [], [], []
-    files = [(clip.audio, clip.id) for clip in clips]
-    opened = open_recordings(files, f"reading headers of {split}", num_processes(num_jobs))
-    for clip, (recording, problem) in zip(clips, opened, strict=True):
-        if recording is None:
-            dropped.append(Dropped(split, clip.id, problem))
-        else:
-            recordings.append(recording)
-            segment = SupervisionSegment(
-                clip.id, clip.id, 0.0, recording.duration, text=clip.text, language=language, speaker=clip.speaker
-            )
-            segments.append(segment)
-    return Manifests.of(recordings, segments), dropped

@@ -12,6 +12,7 @@ from lhotse import SupervisionSegment
 from asr.data.manifests.audio_checks import TOLERATED_S
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.recordings import open_recordings
+from asr.data.parallel import num_processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,18 @@ def manifests_of_rows(rows: Sequence[tuple[str, Row]], num_jobs: int) -> dict[st
     usable = [recording for recording, _ in recordings.values() if recording]
     # of each split only the recordings that it uses are kept later
     return {split: (Manifests.of(usable, segments), dropped) for split, (segments, dropped) in by_split.items()}
+
+
+def manifests_of_split(split: str, rows: Iterable[Row], num_jobs: int | None) -> tuple[Manifests, list[Dropped]]:
+    """Return the manifests of the rows of one split, and those that cannot be used; see `manifests_of_rows`.
+
+    Args:
+        split: that they belong to; it may be empty.
+        rows: with ids of their own.
+        num_jobs: processes that read headers, None for one on each core.
+    """
+    by_split = manifests_of_rows([(split, row) for row in rows], num_processes(num_jobs))
+    return by_split.get(split, (Manifests.of((), ()), []))
 
 
 def _without_repeats(

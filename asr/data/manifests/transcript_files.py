@@ -77,19 +77,19 @@ def _beside(folder: Path, files: Iterable[Path]) -> Iterator[Row]:
         files, key=lambda file: next(i for i, kind in enumerate(BESIDE_AUDIO) if file.name.endswith(kind))
     ):
         best.setdefault(_stem(file), file)
+    audio: dict[str, Path] = {}
+    for place in {file.parent for file in best.values()}:
+        # x.flac before x.wav, and x.wav before x.WAV
+        paths = filter(os.path.isfile, map(place.joinpath, _audio(str(place))))
+        for path in sorted(paths, key=lambda path: (ENDINGS.index(path.suffix.lower()), path.suffix.swapcase())):
+            audio.setdefault(str(path.with_suffix("")), path)
     for stem, file in track(sorted(best.items()), f"reading {folder.name}", transient=True):
-        audio = next(path for path in map(Path, _with_endings(stem)) if os.path.isfile(path))
-        yield _row(folder, audio, _transcript(file), str(file), None)
+        yield _row(folder, audio[stem], _transcript(file), str(file), None)
 
 
 def _stem(file: Path) -> str:
     kind = next(kind for kind in BESIDE_AUDIO if file.name.endswith(kind))
     return str(file)[: -len(kind)]
-
-
-def _with_endings(stem: str) -> Iterator[str]:
-    for ending in ENDINGS:
-        yield from (f"{stem}{ending}", f"{stem}{ending.upper()}")
 
 
 def _row(folder: Path, audio: Path, text: str, where: str, speaker: str | None) -> Row:

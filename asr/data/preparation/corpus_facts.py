@@ -69,13 +69,6 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Advice:
-    """A sentence about a corpus that no option helps."""
-
-    text: str
-
-
-@dataclass(frozen=True)
 class Budget:
     """What a recipe's config says of a run's length.
 
@@ -88,7 +81,8 @@ class Budget:
     batch_s: float
 
 
-Choose = Callable[[CorpusFacts, Budget], Iterable[Choice | Advice]]
+Choose = Callable[[CorpusFacts, Budget], Iterable[Choice | str]]
+"""Yields choices, and sentences about what no option helps."""
 Prepare = TypeVar("Prepare", bound=Callable[..., Any])
 
 

@@ -32,7 +32,7 @@ def portable_folder(path: str, folder: Path, data_dir: Path) -> str:
 def absolute_path(path: str, folder: Path) -> str:
     """Return what a file in ``folder`` means by a path."""
     parent, name = os.path.split(path)
-    return os.path.join(_absolute_folder(parent, folder), name)
+    return os.path.join(os.path.normpath(os.path.join(folder, parent)), name)
 
 
 def with_portable_paths(item: Plain, folder: Path, data_dir: Path) -> Plain:
@@ -56,11 +56,6 @@ def _portable_folder(path: str, folder: Path, data_dir: Path, current: str) -> s
     path = os.path.join(current, path)  # Shar folders may be given by a relative path
     moved = Path(current) if current != os.sep and data_dir.is_relative_to(current) else data_dir
     return os.path.relpath(path, folder) if Path(path).is_relative_to(moved) else path
-
-
-@lru_cache(maxsize=1000)
-def _absolute_folder(path: str, folder: Path) -> str:
-    return os.path.normpath(os.path.join(folder, path))
 
 
 def _paths(item: Plain) -> Iterator[tuple[Plain, str]]:

@@ -28,26 +28,22 @@ Item = dict[str, Any]
 Plan = Sequence[Item]
 
 
-def check_request(recipe: str, source: str | None, sizes: Mapping[str, int], num_jobs: int | None) -> int:
+def check_request(recipe: str, source: str | None, num_jobs: int | None) -> int:
     """Check the options of a recipe that synthesizes its corpus, and return the number of parallel processes.
 
     Args:
         recipe: its name, for messages.
         source: must be None, because the corpus is synthesized.
-        sizes: utterances by split.
         num_jobs: parallel processes; None: one for each core.
 
     Raises:
-        ValueError: a source is given, a number is below 1, or eSpeak NG is not installed.
+        ValueError: a source is given, or eSpeak NG is not installed.
     """
     if source is not None:
         raise ValueError(
             f"data.source: recipe {recipe} makes its own audio and reads no source, given {source!r}; for your own "
             "recordings give recipe=custom/transformer_ctc"
         )
-    for split, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"data.prepare.num_{split} must be at least 1, given {size}")
     if importlib.util.find_spec("espeakng_loader") is None:
         raise ValueError(
             f"recipe {recipe} needs eSpeak NG, which is not installed because of its licence (GPL-3); "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypedDict, runtime_checkable
+from typing import TypedDict
 
 from pydantic import NonNegativeFloat, PositiveFloat
 
@@ -25,25 +25,6 @@ TRIED: Mapping[str, Sequence[float]] = {
     "lodr_weight": (0.0, 0.1, 0.2, 0.4),
     "token_bonus": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0),
 }
-
-
-@runtime_checkable
-class LoadsScorers(Protocol):
-    """A decoder that language models and hotwords may add to."""
-
-    @property
-    def notes(self) -> list[str]:
-        """What was loaded, with its weights, for those who read the results."""
-
-    @property
-    def tunable(self) -> Mapping[str, Sequence[float]]:
-        """Options whose best values depend on what was loaded, with values to try."""
-
-    def load_scorers(self, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> None:
-        """Read the files, see ``ShallowFusion``."""
-
-    def weigh(self, **weights: float) -> None:
-        """Change some of the options that are tunable."""
 
 
 class FusionOptions(TypedDict, total=False):
@@ -122,7 +103,7 @@ class ShallowFusion:
         self.weigh()
 
     def weigh(self, **weights: float) -> None:
-        """Change some of the weights; see ``LoadsScorers``, also for the other methods."""
+        """Change some of the weights."""
         self.weights.update(weights)
         signed = {"lm": self.weights["lm_weight"], "lodr": -self.weights["lodr_weight"], "hotwords": 1.0}
         scorers = [(scorer, signed[option]) for option, (scorer, _) in self._loaded.items() if signed[option]]

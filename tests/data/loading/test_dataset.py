@@ -176,6 +176,8 @@ def test_workers_do_not_change_what_is_read(cuts, tokenizer, features, num_worke
 def test_ranks_share_the_cuts(cuts, tokenizer, features):
     order = DurationBucketSampler(cuts, BucketingConfig(1.0, num_buckets=2), shuffle=False)
     dataset = SpeechDataset(features, tokenizer)
-    parts = [EvaluationLoader(dataset, order, Workers(0), rank, 2) for rank in range(2)]
-    ids = [cut for part in parts for batch in part for cut in batch.ids]
+    loader, ids = EvaluationLoader(dataset, order, Workers(0)), []
+    loader.world_size = 2
+    for loader.rank in range(2):
+        ids += [cut for batch in loader for cut in batch.ids]
     assert sorted(ids) == [f"cut{i}" for i in range(6)]

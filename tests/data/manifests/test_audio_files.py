@@ -53,22 +53,22 @@ def test_long_files_are_cut_in_pauses_of_their_own_channel(folder):
     silence = np.zeros(rate_hz)
     first, second = np.concatenate([tone, silence, silence]), np.concatenate([silence, silence, tone])
     soundfile.write(folder / "two.wav", np.stack([first, second], axis=1), rate_hz)
-    (whole,), _ = audio_files([Path("two.wav")], max_s=3.0)
-    assert [(cut.id, cut.channel, cut.start, cut.duration) for cut in whole.cuts] == [("two.wav//channel 1", 0, 0, 3)]
-    (parts,), _ = audio_files([Path("two.wav")], max_s=2.0, each_channel=True)
-    assert [cut.channel for cut in parts.cuts] == [0, 1]
-    assert [cut.start for cut in parts.cuts] == pytest.approx([0, 1.85], abs=0.03)
-    assert [cut.end for cut in parts.cuts] == pytest.approx([1.15, 3], abs=0.03)
+    ((_, whole),), _ = audio_files([Path("two.wav")], max_s=3.0)
+    assert [(cut.id, cut.channel, cut.start, cut.duration) for cut in whole] == [("two.wav//channel 1", 0, 0, 3)]
+    ((_, parts),), _ = audio_files([Path("two.wav")], max_s=2.0, each_channel=True)
+    assert [cut.channel for cut in parts] == [0, 1]
+    assert [cut.start for cut in parts] == pytest.approx([0, 1.85], abs=0.03)
+    assert [cut.end for cut in parts] == pytest.approx([1.15, 3], abs=0.03)
 
 
 def test_of_a_good_mp3_no_errors_of_its_decoder_are_printed(folder, capfd):
     rng = np.random.default_rng(0)
     loudness = np.repeat(rng.choice([0.0, 0.001, 0.5], size=400), 1600)
     soundfile.write(folder / "long.mp3", loudness * rng.normal(size=len(loudness)) * 0.3, 16_000)
-    (file,), _ = audio_files([Path("long.mp3")], max_s=2.0)
-    assert all(len(cut.load_audio()[0]) for cut in file.cuts)
+    ((_, cuts),), _ = audio_files([Path("long.mp3")], max_s=2.0)
+    assert all(len(cut.load_audio()[0]) for cut in cuts)
     os.write(2, b"others are still printed")
-    assert (len(file.cuts) > 10, capfd.readouterr().err) == (True, "others are still printed")
+    assert (len(cuts) > 10, capfd.readouterr().err) == (True, "others are still printed")
 
 
 @pytest.mark.parametrize(("name", "codec", "rate_hz"), [("a.m4a", "aac", 16_000), ("a.webm", "libopus", 48_000)])
@@ -84,10 +84,10 @@ def test_audio_of_media_files_is_read_and_what_is_missing_of_it_is_said(folder, 
     Path("playlist.m4a").write_text("#EXTM3U\n#EXTINF:1,\na.wav\n")
     Path("half.webm").write_bytes(content[: len(content) // 2])
     files = [Path(name), Path("half.webm"), Path("playlist.m4a")]
-    (file,), unread = audio_files(files, 5.0, each_channel=True, folder=folder)
-    assert file.path == Path(name)
+    ((path, cuts),), unread = audio_files(files, 5.0, each_channel=True, folder=folder)
+    assert path == Path(name)
     assert len(list(groups_of([Path(name)] * 3, max_files=9, max_s=7.0))) == 2
-    levels = [np.sqrt(np.mean(cut.load_audio() ** 2)) for cut in file.cuts]
+    levels = [np.sqrt(np.mean(cut.load_audio() ** 2)) for cut in cuts]
     assert levels == pytest.approx([0.0, 0.3 / 2**0.5], abs=0.02)
     assert [path for path, _ in unread] == ["half.webm", "playlist.m4a"]
 
@@ -109,10 +109,10 @@ def test_no_path_is_the_id_of_a_part_of_another_file(folder):
     for name in names[:2]:
         (folder / name).write_bytes((folder / "a.wav").read_bytes())
     for max_s in (2.0, 5.0):
-        *others, several = audio_files([Path(name) for name in names], max_s, each_channel=True)[0]
-        assert [cut.id for file in others for cut in file.cuts] == names[:2]
-        assert all(str(Path(cut.id)) != cut.id for cut in several.cuts)
-        assert len({cut.id for cut in several.cuts}) == len(several.cuts) >= 2
+        *others, (_, several) = audio_files([Path(name) for name in names], max_s, each_channel=True)[0]
+        assert [cut.id for _, cuts in others for cut in cuts] == names[:2]
+        assert all(str(Path(cut.id)) != cut.id for cut in several)
+        assert len({cut.id for cut in several}) == len(several) >= 2
 
 
 @pytest.mark.parametrize("pattern", ["/dev/zero", "nowhere.wav"])
@@ -126,7 +126,7 @@ def test_unreadable_files_are_listed_with_their_reason_and_the_others_are_cuts(f
     (folder / "empty.wav").write_bytes(b"")
     soundfile.write(folder / "nothing.wav", np.zeros(0), 8000)
     read, unreadable = audio_files([*find_audio(["*.wav", "deep/*"])], max_s=5.0)
-    cuts = [cut for file in read for cut in file.cuts]
+    cuts = [cut for _, of_file in read for cut in of_file]
     assert [cut.id for cut in cuts] == ["[c].wav", "a.wav", "b.wav", "c.wav", "deep/ünlü 1.wav"]
     assert [cut.duration for cut in cuts] == [0.1] * 5
     reasons = dict(unreadable)

@@ -119,8 +119,9 @@ LAYOUTS = {
         ".", None, {"train": ["train/1"], "test": ["test/1"]},
     ),
     "transcripts beside audio": (
-        {"x/a.wav": "", "x/a.txt": "hi\n", "b.flac": "", "b.lab": "hi", "c.WAV": "", "c.lab": "0 10000 hi\n"},
-        ".", None, {"all": ["b", "c", "x/a"]},
+        {"x/a.wav": "", "x/a.txt": "hi\n", "b.flac": "", "b.lab": "hi", "c.WAV": "", "c.lab": "0 10000 hi\n"}
+        | {"d.Wav": "", "d.txt": "hi"},
+        ".", None, {"all": ["b", "c", "d", "x/a"]},
     ),
     "transcripts in folders of splits": (
         {f"{split}/a.wav": "" for split in ("train", "dev")} | {f"{split}/a.txt": "hi" for split in ("train", "dev")},

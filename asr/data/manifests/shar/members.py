@@ -75,7 +75,7 @@ def _read(member: ShardMember) -> bytes:
     try:
         tar = _opened(member.tar)
         # one call reads at most 2 GB, and less from some network disks
-        while more := os.pread(tar.descriptor, member.num_bytes - len(content), member.offset + len(content)):
+        while more := os.pread(tar.fileno(), member.num_bytes - len(content), member.offset + len(content)):
             content += more
     except OSError as error:
         if error.errno in TOO_MANY_FILES:
@@ -93,19 +93,10 @@ def _read(member: ShardMember) -> bytes:
     return content
 
 
-class _Tar:
-    """An open shard, closed when nothing uses it; it has no position of its own, so that processes may share it."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def __del__(self) -> None:
-        os.close(self.descriptor)
-
-
 @functools.lru_cache(maxsize=MAX_OPEN)  # opening one takes a round trip on a network disk
-def _opened(path: str) -> _Tar:
-    return _Tar(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+def _opened(path: str) -> io.FileIO:
+    """Return an open shard, read without its position, so that processes may share it; closed when nothing uses it."""
+    return open(path, "rb", buffering=0)
 
 
 def forget() -> None:
