@@ -10,7 +10,6 @@ import difflib
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 MAX_CHARACTERS = 300
 MORE_MEMORY = "free some memory, or raise its limit (ulimit -v), then run the same command again, or resume=RUN"
@@ -120,15 +119,15 @@ def text_of(error: BaseException) -> str:
         return " ".join(str(part) for part in error.args).strip()
 
 
-def first_line(error: BaseException, max_characters: int = MAX_CHARACTERS) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an error, or its type if it has no text; some messages have many lines.
 
     A longer line ends after a whole word, with an ellipsis.
     """
     line = (text_of(error).strip() or type(error).__name__).splitlines()[0]
-    if len(line) <= max_characters:
+    if len(line) <= MAX_CHARACTERS:
         return line
-    return (line[:max_characters].rpartition(" ")[0] or line[:max_characters]) + " …"
+    return (line[:MAX_CHARACTERS].rpartition(" ")[0] or line[:MAX_CHARACTERS]) + " …"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -157,9 +156,3 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` Did you mean 'lr'?``, or an empty text if no known word is similar."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""
-
-
-def shortened(path: Path) -> str:
-    """Return the quoted name of a file or folder for a message, without the middle of a long one."""
-    text = str(path)
-    return repr(text if len(text) <= 100 else f"{text[:60]}…{text[-30:]}")

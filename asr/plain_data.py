@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +71,6 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
     if isinstance(node, Mapping) and node:
         return {key: value for name, item in node.items() for key, value in flatten(item, f"{prefix}{name}.").items()}
     return {prefix.removesuffix("."): list(node) if isinstance(node, tuple) else node}
-
-
-def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what is neither a mapping nor a list, with its dotted key, in which places in lists are numbers."""
-    if isinstance(node, Mapping | list | tuple):
-        for name, item in node.items() if isinstance(node, Mapping) else enumerate(node):
-            yield from leaves(item, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, node
 
 
 def is_within(key: str, places: Iterable[str]) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections import OrderedDict
 from typing import Any
 from unittest.mock import patch
 
@@ -19,7 +20,7 @@ from bench_encoder import FRAMES_PER_S, NUM_FEATURES, build_ours
 
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
 from asr.models import devices
-from asr.training.cuda_graphs import MAX_GRAPHS, RecentlyUsed, rounded
+from asr.training.cuda_graphs import MAX_GRAPHS, rounded
 
 NUM_UTTERANCES, NUM_BUCKETS, SPEEDS = 281_000, 30, (0.9, 1.0, 1.1)
 FIRST = 500  # passes that are not counted: most shapes are new
@@ -62,7 +63,7 @@ def replayed(encoder: Any, batches: list[tuple[int, int]], max_duration_s: float
         Share, number, and megabytes of features, encodings and gradients: as they are shared, and if each graph had
         its own.
     """
-    passes, num_replays = RecentlyUsed(MAX_GRAPHS), 0
+    passes, num_replays = OrderedDict[Any, str](), 0
     sizes: list[int] = []
     torch.manual_seed(0)
     for number, (size, num_frames) in enumerate(batches):
@@ -70,16 +71,15 @@ def replayed(encoder: Any, batches: list[tuple[int, int]], max_duration_s: float
             encoder.set_batch_count(number * max_duration_s)
         drawn = encoder.begin_pass(torch.device("cpu")) if hasattr(encoder, "begin_pass") else ()
         shape = rounded(size), rounded(num_frames)
-        known = passes.use((drawn, *shape))
-        if known is None:
-            passes[drawn, *shape] = "seen"
-        else:
-            passes[drawn, *shape] = "captured"
-            num_replays += known == "captured" and number >= FIRST
+        known = passes.pop((drawn, *shape), None)
+        passes[drawn, *shape] = "seen" if known is None else "captured"
+        num_replays += known == "captured" and number >= FIRST
+        if len(passes) > MAX_GRAPHS:
+            passes.popitem(last=False)
         sizes.append(shape[0] * shape[1])
     # numbers of each frame: features, encodings and their gradients
     per_frame = NUM_FEATURES, *2 * [encoder.d_model / encoder.subsampling_factor]
-    graphs = [size * num_frames for (_, size, num_frames), state in passes.items() if state == "captured"]  # type: ignore[misc, has-type]
+    graphs = [size * num_frames for (_, size, num_frames), state in passes.items() if state == "captured"]
     kept = sum(1 << (math.ceil(numbers * max(sizes)) - 1).bit_length() for numbers in per_frame)
     megabytes = (BYTES * numbers / 1e6 for numbers in (kept, sum(graphs) * sum(per_frame)))
     return num_replays / (len(batches) - FIRST), len(graphs), *megabytes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from asr.benchmark.entries import ABOUT, DEV_LOSS, Entry, entries_of, read_entry
 from asr.benchmark.rules import BASELINE, LEVEL
 from asr.compare.compare import compare
 from asr.compare.inputs.runs import Inputs
-from asr.compare.report.html_and_json import write_json
+from asr.compare.report.html_and_json import json_text
 from asr.compare.result import Comparison, SetComparison, TimesToTarget
 from asr.compare.statistics.times import times_to_target
 
@@ -117,7 +116,6 @@ def benchmark_verdicts(root: Path) -> Iterator[Verdicts]:
 
 def comparison_text(verdicts: Verdicts) -> str:
     """Return what ``comparison.json`` says."""
-    with tempfile.TemporaryDirectory() as folder:
-        plain = json.loads(write_json(verdicts.comparison, Path(folder)).read_text(encoding="utf-8"))
+    plain = json.loads(json_text(verdicts.comparison))
     data = {"target_loss": verdicts.target, "groups": verdicts.groups, **plain}
     return json.dumps(data, indent=1, ensure_ascii=False)

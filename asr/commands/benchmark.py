@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import inspect
 import os
@@ -147,18 +148,11 @@ def _train(words: Sequence[str], sweep_dir: Path, num_runs: int) -> int:
                 said = len(done)
                 left = (num_runs - said) * statistics.median(done) / 3600
                 print(f"{said} of {num_runs} runs; one after another, the others take {left:.1f} hours", flush=True)
-            with_timeout(process)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_S)
     except KeyboardInterrupt:
         process.wait()  # it was interrupted too, and saves
     return process.returncode
-
-
-def with_timeout(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of a process, but not forever."""
-    try:
-        process.wait(POLL_S)
-    except subprocess.TimeoutExpired:
-        return
 
 
 def _collect(folder: Path, sweep_dir: Path, about: dict[str, Any], num_seeds: int) -> Entry | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import signal
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from asr.config.restore import restore, stream_of, transcriber_of
 from asr.console import PlainConsole
@@ -13,8 +13,6 @@ from asr.errors import ConfigError
 from asr.inference.demo_page import demo_page
 
 HOST = "127.0.0.1"
-# how the parts of a recording are read: this process reads them, as many as two minutes at a time
-READING = {"batch_duration_s": 120.0, "num_workers": 0}
 
 console = PlainConsole()
 
@@ -23,7 +21,7 @@ def run(options: DictConfig) -> None:
     """Serve the page until Ctrl-C; the first line that is printed is its address."""
     if importlib.util.find_spec("gradio") is None:
         raise ConfigError("asr-demo needs Gradio: pip install gradio, or python3 scripts/setup.py demo")
-    restored = restore(OmegaConf.create({**{str(key): options[key] for key in options}, **READING}))
+    restored = restore(options)
     page, theme = demo_page(
         restored.checkpoint.title,
         transcriber_of(restored, options.max_segment_s),

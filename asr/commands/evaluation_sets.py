@@ -15,7 +15,8 @@ from asr.config.restore import Restored
 from asr.config.schema import MAX_NAME_BYTES
 from asr.console import PlainConsole
 from asr.data.preparation.cuts import evaluation_cuts
-from asr.errors import ConfigError, shortened
+from asr.errors import ConfigError
+from asr.evaluation.formatting import shortlist
 from asr.run_folder import claim_run_folder, create_run_folder
 from asr.safe_io import named_path
 from asr.training.checkpoints.loading import LoadedCheckpoint
@@ -72,7 +73,7 @@ def _set_name(path: Path, name: object, option: str) -> str:
     set_name = of_file if name is None else str(name)
     if len(set_name.encode()) > MAX_NAME_BYTES:
         raise ConfigError(
-            f"{option}: the files of results are named after {shortened(path)}, whose name has more than "
+            f"{option}: the files of results are named after {shortlist([path])}, whose name has more than "
             f"{MAX_NAME_BYTES} bytes; give name=NAME, or rename it"
         )
     return set_name
@@ -88,7 +89,7 @@ def _read(path: Path, restored: Restored, option: str) -> tuple[Any, list[str]]:
     if len(dropped) > NUM_LEFT_OUT:
         console.print(f"left out {len(dropped) - NUM_LEFT_OUT} more, {len(dropped)} in all")
     if not any(cut.supervisions[0].text for cut in cuts):
-        raise ConfigError(f"{option}: the transcripts of {shortened(path)} hold no words; name other data")
+        raise ConfigError(f"{option}: the transcripts of {shortlist([path])} hold no words; name other data")
     return cuts, notes
 
 
@@ -105,11 +106,6 @@ def results_folder(options: DictConfig, checkpoint: LoadedCheckpoint, kind: str)
         folder = create_run_folder(run_dir / kind)
     else:
         folder = claim_run_folder(options.output_dir, "output_dir")
-    try:
-        with lock_output_dir(folder):
-            yield folder
-    finally:
-        if options.output_dir is None:
-            # of an error before there were results
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+    # an error before there were results leaves it empty
+    with lock_output_dir(folder, is_new=options.output_dir is None):
+        yield folder

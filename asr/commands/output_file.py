@@ -35,13 +35,12 @@ def new_file(output: object, what: str = "file") -> Path:
 
 
 @contextlib.contextmanager
-def lock_output_dir(folder: Path) -> Iterator[None]:
-    """Let no other process write to ``output_dir``, which is created; what stays empty is removed at the end.
+def lock_output_dir(folder: Path, is_new: bool) -> Iterator[None]:
+    """Let no other process write to ``output_dir``, which is created; a new one that stays empty is removed at the end.
 
     Raises:
         ConfigError: another process writes its results to it.
     """
-    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         try:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-import yaml
 from omegaconf import DictConfig
 
 from asr.commands.output_file import texts
 from asr.compare.inputs.run_list import BEST, FILES, lines_of, list_runs, sort_key
-from asr.config.help import CONFIGS
+from asr.config.recipe_difference import default_recipe
 from asr.console import PlainConsole
 from asr.errors import ConfigError
 from asr.evaluation.formatting import count, shortlist
@@ -25,7 +24,7 @@ def run(options: DictConfig) -> None:
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"folder: there is no folder {str(folder)!r}")
-    rows, problems = list_runs(folders, _default_recipe())
+    rows, problems = list_runs(folders, default_recipe())
     if not rows and not problems:
         raise ConfigError(f"folder: no run in {shortlist(folders)}; the folder of a run has {' and '.join(FILES)}")
     rows.sort(key=lambda row: sort_key(row, options.sort))
@@ -45,8 +44,3 @@ def run(options: DictConfig) -> None:
             f"{count(len(finished), 'run')}, which cannot be trained further afterwards"
         )
     console.print_line(line)
-
-
-def _default_recipe() -> str:
-    defaults = yaml.safe_load((CONFIGS / "train.yaml").read_text(encoding="utf-8"))["defaults"]
-    return next(str(entry["recipe"]) for entry in defaults if "recipe" in entry)

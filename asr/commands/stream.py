@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from asr.config.restore import restore, stream_of
 from asr.console import PlainConsole
@@ -14,8 +14,6 @@ from asr.inference.stream_listener import StreamListener
 from asr.safe_io import named_path
 
 STANDARD_INPUT = "-"
-# of restored parts that a stream does not use
-UNUSED = {"batch_duration_s": 1.0, "num_workers": 0}
 
 console = PlainConsole(stderr=True)
 
@@ -33,7 +31,7 @@ def run(options: DictConfig) -> None:
     file = None if live else open_stream(named_path(options.audio))
     rate_hz = options.sampling_rate_hz if file is None else file.samplerate
     size = max(1, round(options.packet_s * rate_hz))
-    restored = restore(OmegaConf.create({**{str(key): options[key] for key in options}, **UNUSED}), with_lm=False)
+    restored = restore(options, with_lm=False)
     try:
         stream = stream_of(restored, rate_hz, options.endpoint_s)
     except ValueError as error:

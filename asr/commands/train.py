@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,7 +36,6 @@ from asr.run_folder import (
     point_latest,
 )
 from asr.safe_io import write_whole
-from asr.tracking.open_loggers import open_loggers
 from asr.training.callbacks.cost import measured_cost
 from asr.training.checkpoints.files import explaining_failed_writes
 from asr.training.fit import early_stop_reason, fit
@@ -165,7 +164,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
     for line in start_lines(module.recognizer, config, run_dir, checkpoint):
         console.print_line(line)
     loggers = build_all(config, "logger", run_dir) if is_first_process() else []
-    with open_loggers(loggers, 0 if checkpoint is None else checkpoint.update):
+    with _open_loggers(loggers, 0 if checkpoint is None else checkpoint.update):
         callbacks = build_all(config, "callbacks", run_dir)
         trainer = build_trainer(config, loggers, callbacks, default_root_dir=str(run_dir))
         num_workers = plan.data_module.workers.count
@@ -191,15 +190,29 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
                 cost=measured_cost(trainer),
                 config=config,
                 recipe=recipe_of(run_dir),
-                test_names=plan.prepared.names("test") if config["decode_test"] else (),
-                weights=config["weights"],
-                decode=config["decode"],
                 notes=[early] if early else [],
                 difference=difference_from_recipe(config, run_dir),
                 search=search,
             )
     if early:
         console.print_line(early)
+
+
+@contextlib.contextmanager
+def _open_loggers(loggers: Sequence[Any], update: int) -> Iterator[None]:
+    """Let loggers continue after an update, 0 for a new run; close them at the end, as failed after an exception."""
+    for logger in loggers:
+        if hasattr(logger, "resume"):
+            logger.resume(update)
+    exit_code = 1
+    try:
+        yield
+        exit_code = 0
+    finally:
+        for logger in loggers:
+            upload = logger.close(exit_code) if hasattr(logger, "close") else None
+            if upload:
+                console.print_line(f"upload this run: {upload}")
 
 
 if __name__ == "__main__":

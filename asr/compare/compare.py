@@ -53,7 +53,7 @@ def compare(
         tunings: trials that chose the systems' settings.
 
     Raises:
-        ValueError: no test set can be compared, there is no such baseline, or ``target_wer`` is no fraction.
+        ValueError: no test set can be compared, or there is no such baseline.
     """
     kept, duplicates = drop_duplicates(inputs.runs)
     target, disagreement = _find_target(kept, target_wer)
@@ -243,7 +243,7 @@ class _SetComparer:
         one, two = (self.runs[name][0].sets[self.name].texts for name in (system, other))
         if self.has_seeds or difference is None or one is None or two is None:
             return difference
-        return replace(difference, matched_pairs_p=matched_pairs(one, two).p_value)
+        return replace(difference, matched_pairs_p=matched_pairs(one, two))
 
     def _interval(self, system: str, chosen_from: int) -> tuple[float, float, Scope]:
         """Return the interval of the mean WER; for a single run the bootstrap interval that its own report has."""

@@ -211,17 +211,10 @@ class Target:
 
     Attributes:
         is_fixed: whether the runs' own configs name it, so that nobody chose it after seeing them.
-
-    Raises:
-        ValueError: the WER is not between 0 and 1.
     """
 
     wer: float
     is_fixed: bool
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.wer, int | float) or not 0 < self.wer < 1:
-            raise ValueError(f"target_wer must be a fraction above 0 and below 1 (0.2 is 20 %), given {self.wer!r}")
 
 
 @dataclass(frozen=True)

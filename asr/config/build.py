@@ -59,15 +59,11 @@ def part(config: Mapping[str, Any], key: str, **arguments: Any) -> Any:
     Raises:
         ConfigError: the key is missing, null, or holds no options, or what it holds is refused.
     """
-    node: Any = config
-    for name in key.split("."):
-        if not isinstance(node, Mapping) or name not in node:
-            raise ConfigError(f"{key} is missing in the config")
-        node = node[name]
+    node = at(config, *key.split("."))
     if node is None and key in OPTIONAL:
         return None
     if node is None:
-        raise ConfigError(f"{key} must not be null")
+        raise ConfigError(f"{key} is missing in the config, or null")
     if not isinstance(node, Mapping):
         raise ConfigError(f"{key} must hold _target_ and options, given {node!r}")
     return instantiate({**node, "_partial_": key in PARTIAL}, key, **arguments)

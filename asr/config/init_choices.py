@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.config.build import part, plain
 from asr.config.data import source_corpus
-from asr.config.init_source import ICEFALL, OF_FILE, load_source
+from asr.config.init_source import OF_FILE
 from asr.data.preparation.corpus_facts import Choice
 from asr.plain_data import at, is_within
 from asr.text.tokenizer import tokenizer_from_state, unknown_characters
@@ -24,15 +24,6 @@ RATES = {
 }
 TOKENIZER = ("tokenizer", "data.vocab_size")
 LR_SHARE = 0.5  # of the rate for new weights; a fifth learned less on all corpora tried: recipes/custom/RESULTS.md
-
-
-def source_checkpoint(path: str | None) -> LoadedCheckpoint | None:
-    """Return the checkpoint that ``init.path`` names; None if there is none, or it is a model of icefall.
-
-    Raises:
-        ValueError: it cannot be read.
-    """
-    return None if path is None or path.endswith(ICEFALL) else load_source(path)
 
 
 def source_rates(

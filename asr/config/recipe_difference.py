@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from asr.config.command_line import override_value
 from asr.config.help import CONFIGS
-from asr.config.resumed_config import ABSENT, CAPTURE
+from asr.config.resumed_config import ABSENT
 from asr.options import has_effect
 from asr.plain_data import flatten, read_yaml
 
@@ -37,15 +37,19 @@ def difference_from_recipe(config: Mapping[str, Any], run_dir: Path) -> dict[str
         key: (_shown(theirs), _shown(ours))
         for key, (theirs, ours) in pairs.items()
         # what a recipe leaves to the machine is no difference
-        if theirs != ours and has_effect(key) and (key, theirs) != (CAPTURE, None)
+        if theirs != ours and has_effect(key) and (key, theirs) != ("trainer.capture", None)
     }
 
 
 def recipe_of(run_dir: Path) -> str:
     """Return the name of a run's recipe."""
-    given = override_value(read_yaml(run_dir / "overrides.yaml"), "recipe")
+    return str(override_value(read_yaml(run_dir / "overrides.yaml"), "recipe") or default_recipe())
+
+
+def default_recipe() -> str:
+    """Return the name of the recipe that ``asr-train`` has without ``recipe=``."""
     defaults = read_yaml(CONFIGS / "train.yaml")["defaults"]
-    return str(given or next(item["recipe"] for item in defaults if "recipe" in item and isinstance(item, dict)))
+    return next(str(item["recipe"]) for item in defaults if "recipe" in item)
 
 
 def _shown(value: object) -> str:

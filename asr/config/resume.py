@@ -12,12 +12,13 @@ from typing import Any
 from torch.optim import Optimizer
 
 from asr.config.build import DataParts
+from asr.config.own_code import targets
 from asr.config.resumed_config import ABSENT, Change, changes, refuse_changes, saved_config, unaccepted
 from asr.console import PlainConsole
 from asr.data.loading.acoustics import Acoustics
 from asr.data.preparation.prepared import PreparedData
 from asr.errors import ConfigError, PeerLost, first_line, is_out_of_memory
-from asr.plain_data import at, flatten, is_within, leaves
+from asr.plain_data import at, flatten, is_within
 from asr.processes import Terminated, is_first_process
 from asr.run_folder import resume_command
 from asr.training.changed_updates import apply_to_checkpoint
@@ -36,8 +37,8 @@ console = PlainConsole(quiet=not is_first_process())
 
 def _refuse_other_targets(former: Any, now: Any, key: str) -> None:
     """Refuse another optimizer or transform: the names of its options and statistics may be the same by chance."""
-    targets = ([str(value) for place, value in leaves(node) if place.endswith("_target_")] for node in (former, now))
-    for had, have in zip_longest(*targets, fillvalue="none"):
+    names = ([str(part["_target_"]) for _, part in targets(node)] for node in (former, now))
+    for had, have in zip_longest(*names, fillvalue="none"):
         if had != have:
             raise ConfigError(
                 f"resume: {key}: {had} in the run, {have} now: an optimizer cannot continue from the statistics of "

@@ -19,7 +19,7 @@ from asr.config.command_line import override_key, override_value
 from asr.config.help import CONFIGS
 from asr.errors import ConfigError
 from asr.options import Train, decides, fields
-from asr.plain_data import at, flatten, leaves, read_yaml
+from asr.plain_data import at, flatten, read_yaml
 from asr.run_folder import ACCEPTED, DATA_RECORD, backup_path
 from asr.safe_io import named_path, write_whole
 
@@ -27,7 +27,6 @@ FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is 
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
 LABELS = ("_target_", "group", "name", "job_type", "tags", "notes")  # of a logger: all else may say where numbers go
 ABSENT = "absent"  # what a config that lacks a key is said to have there
-CAPTURE = "trainer.capture"
 
 
 def run_folder(given: object) -> Path:
@@ -146,8 +145,8 @@ def saved_config(folder: Path) -> dict[str, Any]:
     config = read_yaml(path)
     if not isinstance(config, dict) or set(config) & {"hydra", "defaults"}:
         raise ConfigError(f"resume: {path} is not a config, or has keys of Hydra's, which only a command line may have")
-    for key, value in leaves(config):
-        if isinstance(value, str) and "${" in value:
+    for key, value in flatten(config).items():
+        if "${" in str(value):
             raise ConfigError(f"resume: {path}: {key} is {value!r}; a composed config has no interpolations")
     return config
 
@@ -183,8 +182,6 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     An option that a run of an older version does not have had its default.
     """
     old, new = flatten(completed(before)), flatten(completed(now))
-    if old.get(CAPTURE) is None:  # a run of a version that did not record it
-        new[CAPTURE] = old.get(CAPTURE, ABSENT)
     return [
         Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
         for key in sorted(old | new)
@@ -196,8 +193,7 @@ def unaccepted(changed: Sequence[Change], folder: Path) -> list[Change]:
     """Return those changes since a checkpoint that the user has not accepted for the run, with both of their values."""
     path = folder / ACCEPTED
     accepted = read_yaml(path) if path.exists() else []
-    # until 2026-11 they were stored as sentences
-    known = [change if isinstance(change, str) else str(Change(**change)) for change in accepted]
+    known = [str(Change(**change)) for change in accepted]
     return [change for change in changed if str(change) not in known]
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from asr.errors import ConfigError
+from asr.options import Positive, Seed
 from asr.plain_data import flatten
 
 SEEDS_APART = 1000  # of the trials of two studies
@@ -42,11 +43,8 @@ def rounded(value: float) -> float:
     return float(f"{value:.2g}")
 
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Width = Annotated[float, Field(ge=1, le=1e6)]
 Choices = dict[str, Annotated[list[Any], Field(min_length=1)]]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Count = Annotated[int, Field(ge=1)]
 
 
 class _Strict(BaseModel):
@@ -80,11 +78,11 @@ class Search(_Strict):
     only: Annotated[list[str], Field(min_length=1)] | None
     schedule_modes: Annotated[list[Literal["common", "usual"]], Field(min_length=1)]
     common_schedule: str
-    trials: Count
+    trials: PositiveInt
     max_extra_trials: Annotated[int, Field(ge=0)]
     tuning_seed: Seed
     tuning_overrides: list[str]
-    studies: Count
+    studies: PositiveInt
     compared: Annotated[list[str], Field(min_length=1)] | None
     seeds: Annotated[list[Seed], Field(min_length=1)]
     with_defaults: bool

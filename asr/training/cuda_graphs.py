@@ -36,29 +36,6 @@ def rounded(size: int) -> int:
     return power + steps * power // STEPS
 
 
-class RecentlyUsed(OrderedDict[Hashable, Any]):
-    """Keeps the values whose keys were used last.
-
-    Args:
-        max_size: number of values.
-    """
-
-    def __init__(self, max_size: int) -> None:
-        super().__init__()
-        self.max_size = max_size
-
-    def use(self, key: Hashable) -> Any:
-        """Return the value of a key, or None."""
-        if key in self:
-            self.move_to_end(key)
-        return self.get(key)
-
-    def __setitem__(self, key: Hashable, value: Any) -> None:
-        super().__setitem__(key, value)
-        if len(self) > self.max_size:
-            self.popitem(last=False)
-
-
 @dataclass
 class Pass:
     """A forward and a backward pass that graphs replay, between tensors that stay where they are.
@@ -136,7 +113,8 @@ class CapturedForward:
         self.anchor = torch.zeros((), device=self.held[0].device, requires_grad=True)
         # a pool ends with its last graph
         self.pool: Any = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
-        self.passes, self.is_pending = RecentlyUsed(MAX_GRAPHS), False
+        # by shape and state; the one that was used last is at the end
+        self.passes, self.is_pending = OrderedDict[Hashable, Any](), False
 
     def _places(self) -> list[tuple[int, int, bool]]:
         held = (slots[name] for slots, name in self.parameter_slots)
@@ -192,12 +170,15 @@ class CapturedForward:
         # a replay overwrites what the backward pass of the replay before it still needs
         if self.is_pending:
             return self._compute(features, num_frames, numbers)
-        captured = self.passes.use(key)
+        captured = self.passes.get(key)
         if captured is None:
             # kernels are chosen, and libraries prepared, in a pass that is not captured
             layers, lengths = self._compute(features, num_frames, numbers)
             self.passes[key] = [torch.empty_like(x, device="meta") for x in (*layers, lengths)]
+            if len(self.passes) > MAX_GRAPHS:
+                self.passes.popitem(last=False)
             return layers, lengths
+        self.passes.move_to_end(key)
         if not isinstance(captured, Pass):
             if not _has_room():
                 return self._compute(features, num_frames, numbers)

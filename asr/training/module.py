@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -31,7 +31,7 @@ from asr.training.checkpoints.loading import PREFIX
 from asr.training.closures import calls_closure, compute_gradients_first
 from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.loop_counters import ends_update, number_logged_update
-from asr.training.nonfinite_guard import NonfiniteGuard, SkippedUpdate
+from asr.training.nonfinite_guard import MAX_CONSECUTIVE_SKIPS, NonfiniteGuard, SkippedUpdate
 from asr.training.processes import gather
 from asr.training.step_in_backward import GradientsInBackward, StepsInBackward
 from asr.training.supports_found_inf import SupportsFoundInf, members_of
@@ -40,14 +40,6 @@ from asr.training.update_sums import NominalAudio, UpdateSums
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
-
-
-@runtime_checkable
-class KnowsEpochs(Protocol):
-    """A schedule that depends on the epoch."""
-
-    def step_epoch(self, epoch: int) -> None:
-        """Set the epoch, counted from 0."""
 
 
 class TrainingModule(pl.LightningModule):
@@ -141,8 +133,8 @@ class TrainingModule(pl.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Pass the epoch to a schedule that depends on it."""
-        schedule = self.lr_schedulers()
-        if isinstance(schedule, KnowsEpochs):
+        schedule: Any = self.lr_schedulers()
+        if hasattr(schedule, "step_epoch"):
             schedule.step_epoch(self.current_epoch)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
@@ -198,7 +190,7 @@ class TrainingModule(pl.LightningModule):
             self.trainer.should_stop = True
         connector = self.trainer._logger_connector
         is_logged = ends_update(self.trainer) and connector.should_update_logs
-        if is_logged or len(self.guard.pending) >= self.guard.max_consecutive_skips:
+        if is_logged or len(self.guard.pending) >= MAX_CONSECUTIVE_SKIPS:
             self.sync_guard()
         if is_logged:
             connector.log_metrics(self.numbers)
@@ -254,7 +246,10 @@ class TrainingModule(pl.LightningModule):
         if self.found_inf is not None:
             self.found_inf.copy_(is_skipped)
         elif self.sync_guard():
-            self._skip(optimizer)
+            # a gradient scaler skips by itself, and must run to lower its scale after the step
+            if self._scaler is None:
+                raise SkippedUpdate
+            optimizer.zero_grad(set_to_none=True)
 
     def sync_guard(self) -> bool:
         """Count and name what pending updates skipped; return whether the newest was skipped.
@@ -278,12 +273,6 @@ class TrainingModule(pl.LightningModule):
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_val:
             clip_grads_with_norm_(self.all_parameters, gradient_clip_val, self.gradient_norm)
-
-    def _skip(self, optimizer: Optimizer) -> None:
-        optimizer.zero_grad(set_to_none=True)
-        # a gradient scaler skips by itself, and must run to lower its scale after the step
-        if self._scaler is None:
-            raise SkippedUpdate
 
     def on_validation_start(self) -> None:
         """Go to where the recognizer is to be evaluated."""

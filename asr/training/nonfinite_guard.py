@@ -15,7 +15,7 @@ from asr.models import devices
 from asr.models.heads.protocols import Losses
 from asr.training.unreadable import UnreadableCuts
 
-MAX_CONSECUTIVE_SKIPS = 50
+MAX_CONSECUTIVE_SKIPS = 50  # after which the run fails
 
 
 class SkippedUpdate(Exception):
@@ -50,13 +50,9 @@ class NonfiniteGuard:
     """Counts and names the updates and utterances that a run skipped.
 
     Its counts come from sums over all ranks, so every rank counts alike. Each rank names its own utterances.
-
-    Args:
-        max_consecutive_skips: the run fails after this many skipped updates in a row.
     """
 
-    def __init__(self, max_consecutive_skips: int = MAX_CONSECUTIVE_SKIPS) -> None:
-        self.max_consecutive_skips = max_consecutive_skips
+    def __init__(self) -> None:
         self.counts = {"skipped_updates": 0, "consecutive_skips": 0, "too_short": 0}
         self.micro_batches, self.pending = list[MicroBatch](), list[PendingUpdate]()
         self.named: set[str] = set()  # not in checkpoints: a resumed run names them again
@@ -122,7 +118,7 @@ class NonfiniteGuard:
         reason = f"the loss is not finite for {', '.join(bad)}" if bad else "gradients are not finite"
         if self._skips_too_many(pending.update, reason, f"; utterances of rank {rank}: {', '.join(losses)}"):
             raise Diverged(
-                f"the loss or the gradients of {self.max_consecutive_skips} updates in a row were not finite, the last "
+                f"the loss or the gradients of {MAX_CONSECUTIVE_SKIPS} updates in a row were not finite, the last "
                 f"at update {pending.update}; lower optimizer.lr, train with trainer.precision=32-true, or look at the "
                 "utterances named above"
             )
@@ -131,7 +127,7 @@ class NonfiniteGuard:
         """Count an update without a single readable utterance on any rank."""
         if self._skips_too_many(update, "none of its utterances could be read"):
             raise RunFailed(
-                f"{self.max_consecutive_skips} updates in a row were skipped, the last because nothing could be read"
+                f"{MAX_CONSECUTIVE_SKIPS} updates in a row were skipped, the last because nothing could be read"
             )
 
     def _skips_too_many(self, update: int, reason: str, utterances: str = "") -> bool:
@@ -140,7 +136,7 @@ class NonfiniteGuard:
         self.counts["consecutive_skips"] += 1
         consecutive, total = self.counts["consecutive_skips"], self.counts["skipped_updates"]
         console.print_line(f"skipped update {update}: {reason} ({consecutive} consecutive, {total} total){utterances}")
-        return consecutive >= self.max_consecutive_skips
+        return consecutive >= MAX_CONSECUTIVE_SKIPS
 
     def metrics(self) -> dict[str, float]:
         """Return the numbers of skipped updates and too short utterances since the start of the run."""

@@ -20,14 +20,12 @@ from torch import nn
 
 from asr.compare.inputs.systems import run_settings
 from asr.console import console
-from asr.data.loading.data_module import DataModule
 from asr.data.preparation.prepared import PreparedData
 from asr.decoding.hypothesis import Decoder
-from asr.decoding.scorers.fusion import LoadsScorers
+from asr.decoding.scorers.fusion import ShallowFusion
 from asr.errors import RunFailed
 from asr.evaluation.error_stats import headline, summary
 from asr.evaluation.formatting import percent
-from asr.evaluation.training_plots import plot_curves
 from asr.evaluation.wer import RATE_NAMES
 from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.plain_data import at
@@ -63,14 +61,14 @@ def report_run(
     cost: Mapping[str, float | int | None],
     config: Mapping[str, Any],
     recipe: str,
-    test_names: Sequence[str],
-    weights: str = "raw",
-    decode: Sequence[str] = ("best",),
     notes: Sequence[str] = (),
     difference: Mapping[str, tuple[str, str]] | None = None,
     search: Callable[[], tuple[Decoder, str]] | None = None,
 ) -> None:
     """Decode the test sets, and write ``decode/`` and ``report/``.
+
+    The first of ``decode`` in the config gives the result. What the others give goes to ``decode/<name>/``, and to
+    ``other_weights`` of the summary.
 
     Args:
         module: the trained module.
@@ -81,11 +79,6 @@ def report_run(
         cost: what `TrainingCost` has measured since the start of the run.
         config: of the run, resolved.
         recipe: its name.
-        test_names: test sets to decode.
-        weights: kind of weights to decode with, as for `choose_weights`; raw if the checkpoint has none of that kind.
-        decode: which checkpoints: ``best``, whose raw weights were best on dev; ``last``; ``average``, the average of
-            the last, which nothing on dev has chosen. The first gives the result. What the others give goes to
-            ``decode/<name>/``, and to ``other_weights`` of the summary.
         notes: about the run, such as an early stop.
         difference: of the config from its recipe, by key, for the page of the run.
         search: returns the decoder of the result, and a note on it; called with the weights of the result. What the
@@ -96,53 +89,42 @@ def report_run(
     """
     watch, prepared = Stopwatch(), data.prepared
     with explaining_failed_writes(run_dir):
-        first, *others = decode
-        best, missing = _checkpoint(run_dir, first, weights)
+        first, *others = config["decode"]
+        best, missing = _checkpoint(run_dir, first, config["weights"])
         notes = [*prepared.notes, *notes]
         if missing:
             notes.append(_warned(f"{missing}. Decoded with its raw weights instead"))
         if module.unit == "character":
             # asr-compare, which calls every error rate a WER, shows the notes of runs
             notes.append("error rates are of characters, without spaces (CER)")
-        sets = {name: prepared.cuts(name) for name in test_names}
+        tested = prepared.names("test") if config["decode_test"] else ()
+        cuts = {name: prepared.cuts(name) for name in (*tested, *module.scores)}
+        decoding = _Decoding(module, data, {name: cuts[name] for name in tested}, notes, run_dir)
         outcome = run_settings(config)
-        decoding = _Decoding(module, data.readers, sets, module.decoder, shown=prepared.notes)
-        if search is not None and sets:
-            console.print("without a language model:")
-            outcome["without_lm"] = _numbers(decoding(best, notes, run_dir / "decode" / "without_lm"))
-            decoding.decoder, note = search()
-            notes.append(note)
-            console.print("with the language model of the transcripts:")
-        results = decoding(best, notes, run_dir / "decode")
+        if search is not None and tested:
+            outcome["without_lm"] = decoding.without_lm(best, search)
+        results = decoding(best)
         for name, result in results.items():
-            log_samples(loggers, f"test/{name}", result.score, best.update, sets[name])
+            log_samples(loggers, f"test/{name}", result.score, best.update, cuts[name])
         for name, score in module.scores.items():  # of the last validation, this time with audio
-            log_samples(loggers, f"val/{name}", score, module.trainer.global_step, prepared.cuts(name))
+            log_samples(loggers, f"val/{name}", score, module.trainer.global_step, cuts[name])
         examples = augmented_features(module.recognizer, data), token_alignments(module.recognizer, data)
-        test = _numbers(results)
         # since the start of the run, as far as they were measured
         minutes = round((cost.get("training_seconds") or training["seconds"]) / 60, 2)
+        test = _numbers(results)
         _log_summary(loggers, {**_tracked(test), "num_parameters": _size(module), "minutes": minutes})
         for logger in loggers:
             if hasattr(logger, "log_checkpoint"):
                 logger.log_checkpoint(best.path, best.update)
-        outcome |= {"test": test, "notes": notes, **_origin(best), "weights_asked_for": weights}
-        for which in others if sets else ():
-            checkpoint, missing = _checkpoint(run_dir, which, weights)
-            if missing:
-                notes.append(_warned(f"{missing}. Left out: decode={which}"))
-                continue
-            console.print(f"with decode={which}:")
-            numbers = _numbers(decoding(checkpoint, notes, run_dir / "decode" / which))
-            _log_summary(loggers, _tracked(numbers, f"{which}/"))
-            outcome.setdefault("other_weights", {})[which] = {"test": numbers, **_origin(checkpoint)}
+        outcome |= {"test": test, "notes": notes, **_origin(best), "weights_asked_for": config["weights"]}
+        if other := decoding.others(others if tested else (), config["weights"], loggers):
+            outcome["other_weights"] = other
         outcome |= {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
         _write(run_dir, module, prepared, outcome)
         scores = {name: result.score for name, result in results.items()} or module.scores
-        sets |= {name: prepared.cuts(name) for name in module.scores}
         lines = _headlines(module, results, best, config, outcome.get("without_lm", {}))
         facts = run_facts(run_dir, config, recipe, module, prepared.splits, minutes, provenance())
-        write_run_page(RunPage(run_dir, lines, facts, notes, scores, sets, *examples, difference or {}))
+        write_run_page(RunPage(run_dir, lines, facts, notes, scores, cuts, *examples, difference or {}))
         _print_places(run_dir, best.path, training, decoded=bool(results))
     if decoding.failures:
         raise RunFailed(decoding.failures[0])
@@ -151,41 +133,60 @@ def report_run(
 class _Decoding:
     """Decodes the test sets with the weights of a checkpoint; collects what failed.
 
-    Notes that are ``shown``, with the table of the data, are only written.
+    Notes that were shown with the table of the data are only written.
     """
 
     def __init__(
-        self,
-        module: TrainingModule,
-        data_module: DataModule,
-        sets: Mapping[str, Any],
-        decoder: Decoder,
-        shown: Sequence[str],
+        self, module: TrainingModule, data: SpeechDataModule, sets: Mapping[str, Any], notes: list[str], run_dir: Path
     ) -> None:
-        self.module, self.data_module, self.sets, self.decoder = module, data_module, sets, decoder
-        self.shown = shown
+        self.module, self.data, self.sets, self.notes, self.run_dir = module, data, sets, notes, run_dir
+        self.decoder = module.decoder
         self.failures: list[str] = []
 
-    def __call__(self, checkpoint: LoadedCheckpoint, notes: Sequence[str], folder: Path) -> dict[str, Evaluated]:
+    def __call__(self, checkpoint: LoadedCheckpoint, name: str = "") -> dict[str, Evaluated]:
+        """Decode to a folder below ``decode/``."""
         recognizer = self.module.recognizer
         load_weights(recognizer, checkpoint.weights)  # instead of the weights of the last update
-        read = self.decoder.notes if isinstance(self.decoder, LoadsScorers) else []
-        all_notes = [*notes, *read, checkpoint.decoding_note()]
-        parts = recognizer, self.decoder, self.data_module
-        results, failures = evaluate_sets(*parts, self.sets, all_notes, folder, unit=self.module.unit, shown=self.shown)
+        read = self.decoder.notes if isinstance(self.decoder, ShallowFusion) else []
+        notes = [*self.notes, *read, checkpoint.decoding_note()]
+        parts = recognizer, self.decoder, self.data.readers, self.sets, notes, self.run_dir / "decode" / name
+        results, failures = evaluate_sets(*parts, unit=self.module.unit, shown=self.data.prepared.notes)
         self.failures += failures
         return results
 
+    def without_lm(self, checkpoint: LoadedCheckpoint, search: Callable[[], tuple[Decoder, str]]) -> dict[str, Any]:
+        """Decode with the decoder of validation, and replace it by that of the result."""
+        console.print("without a language model:")
+        numbers = _numbers(self(checkpoint, "without_lm"))
+        self.decoder, note = search()
+        self.notes.append(note)
+        console.print("with the language model of the transcripts:")
+        return numbers
+
+    def others(self, names: Sequence[str], weights: str, loggers: Sequence[Any]) -> dict[str, dict[str, Any]]:
+        """Decode with other checkpoints, and log their numbers."""
+        decoded = {}
+        for name in names:
+            checkpoint, missing = _checkpoint(self.run_dir, name, weights)
+            if missing:
+                self.notes.append(_warned(f"{missing}. Left out: decode={name}"))
+                continue
+            console.print(f"with decode={name}:")
+            numbers = _numbers(self(checkpoint, name))
+            _log_summary(loggers, _tracked(numbers, f"{name}/"))
+            decoded[name] = {"test": numbers, **_origin(checkpoint)}
+        return decoded
+
 
 def _write(run_dir: Path, module: TrainingModule, prepared: PreparedData, outcome: Mapping[str, Any]) -> None:
-    """Write the summary and the curves."""
+    """Write ``report/summary.json``."""
     data = {"num_parameters": _size(module), "data": prepared.fingerprint, "data_splits": prepared.splits}
     if origin := getattr(module.recognizer.encoder, "origin", None):
         data["pretrained"] = origin
     data["noise"] = at(module.extra_state, "data", "noise")
-    write_summary(run_dir, {**outcome, **data, **peak_memory_mb(), **provenance()})
-    if (run_dir / "metrics.csv").exists():  # logger=none writes none
-        plot_curves(run_dir / "metrics.csv", run_dir / "report", RATE_NAMES[module.unit])
+    text = json.dumps({**outcome, **data, **peak_memory_mb(), **provenance()}, indent=1, ensure_ascii=False)
+    (run_dir / "report").mkdir(exist_ok=True)
+    write_whole(run_dir / "report" / "summary.json", text)
 
 
 def _size(module: TrainingModule) -> int:
@@ -328,13 +329,6 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
-
-
-def write_summary(folder: Path, summary: dict[str, Any]) -> None:
-    """Write ``report/summary.json`` of a run's folder."""
-    path = folder / "report" / "summary.json"
-    path.parent.mkdir(exist_ok=True)
-    write_whole(path, json.dumps(summary, indent=1, ensure_ascii=False))
 
 
 def start_lines(

@@ -16,18 +16,6 @@ from asr.training.running_averages import Mark, RunningAverages
 KINDS = ("raw", "average", "ema")
 
 
-def check_kind(kind: object, since: object = None) -> None:
-    """Check the options ``weights`` and ``average_since``.
-
-    Raises:
-        ValueError: ``kind`` is unknown, or ``since`` is given for another kind than ``average``.
-    """
-    if kind not in KINDS:
-        raise ValueError(f"weights must be one of {', '.join(KINDS)}, given {kind!r}")
-    if since is not None and kind != "average":
-        raise ValueError(f"average_since={since} is for weights=average, given weights={kind}")
-
-
 def choose_weights(checkpoint: LoadedCheckpoint, kind: str, since: int | None = None) -> LoadedCheckpoint:
     """Return a checkpoint with the weights of a kind, and their description.
 
@@ -42,7 +30,10 @@ def choose_weights(checkpoint: LoadedCheckpoint, kind: str, since: int | None = 
     Raises:
         ValueError: an option is wrong, or the checkpoint has no such weights.
     """
-    check_kind(kind, since)
+    if kind not in KINDS:
+        raise ValueError(f"weights must be one of {', '.join(KINDS)}, given {kind!r}")
+    if since is not None and kind != "average":
+        raise ValueError(f"average_since={since} is for weights=average, given weights={kind}")
     if kind == "raw":
         return checkpoint
     averages = checkpoint.averages

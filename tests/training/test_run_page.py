@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from lhotse.testing.dummies import dummy_cut
 from lhotse.utils import fastcopy
+from matplotlib.figure import Figure
 
 from asr.evaluation.wer import Utterance, score
 from asr.training.run_page.examples import Example, token_probs
 from asr.training.run_page.page import RunPage, write_run_page
+from asr.training.run_page.plots import plot_run_curves
 from tests.compare.report.parsed_page import parse, table_of
 from tests.training.heads import HEADS, module_with
 from tests.training.tiny import batch_of
@@ -45,6 +47,19 @@ def test_the_page_has_curves_pictures_errors_audio_and_the_difference_from_the_r
     (sound,) = found.all("audio")
     assert sound.attributes["src"].startswith("data:audio/flac;base64,")
     assert [one.text.split(":")[0] for one in found.all("figcaption")[-2:]] == ["u2", "u1"]
+
+
+def test_loss_shows_training_and_dev_on_a_logarithmic_axis(tmp_path, monkeypatch):
+    losses = {"train/loss": (45.0, 2.0, 0.3), "val/dev/loss": (30.0, 2.5, 0.9), "val/dev/ctc_loss": (9.0, 9.0, 9.0)}
+    rows = [f"{step},{name},{value}\n" for name, values in losses.items() for step, value in enumerate(values)]
+    (tmp_path / "metrics.csv").write_text("step,name,value\n" + "".join(rows))
+    figures = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), save(self, *a, **k))[1])
+    (plot,) = plot_run_curves(tmp_path / "metrics.csv", "WER")
+    (axes,) = figures[0].axes
+    assert (plot.name, plot.png[1:4], axes.get_yscale()) == ("loss", b"PNG", "log")
+    assert [tuple(line.get_ydata()) for line in axes.lines] == [losses["train/loss"], losses["val/dev/loss"]]
 
 
 def test_the_page_loads_nothing_and_texts_of_others_stay_text(written):

@@ -50,12 +50,8 @@ def _changes(run: RunFiles) -> list[str]:
                 changed.setdefault(key, f"{key}: {old} / {new}")
     for path in sorted(run.folder.glob("accepted*.yaml")):
         for change in read_yaml(path):
-            if isinstance(change, str):  # as it was written until 2026-11
-                key, said = change.partition(":")[0], change
-            else:
-                key, said = change["key"], f"{change['key']}: {change['before']} / {change['now']}"
-            if concerns_system(key, run):
-                changed.setdefault(key, said)
+            if concerns_system(key := change["key"], run):
+                changed.setdefault(key, f"{key}: {change['before']} / {change['now']}")
     return list(changed.values())
 
 

@@ -54,9 +54,7 @@ def count_errors(runs: Sequence[Run], name: str) -> SetCounts:
     _, units = np.unique(np.array([str(label) for label in labels]), return_inverse=True)
 
     def summed(counts: Sequence[int]) -> Counts:
-        sums = np.zeros(units.max() + 1, np.int64)
-        np.add.at(sums, units, counts)
-        return sums
+        return np.bincount(units, weights=counts).astype(np.int64)
 
     errors: dict[str, dict[int, Counts]] = defaultdict(dict)
     for run in runs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,23 +13,11 @@ from asr.compare.inputs.runs import Texts
 MIN_GOOD = 2  # words that both systems have right between two segments
 
 
-@dataclass(frozen=True)
-class MatchedPairs:
-    """A test of two systems on segments in which at least one of them has errors.
+def matched_pairs(one: Texts, other: Texts) -> float | None:
+    """Compare two systems on segments in which at least one of them has errors.
 
-    Attributes:
-        num_segments: N.
-        mean: difference of the numbers of errors in a segment; negative in favor of the first system.
-        p_value: two-sided, of a normal z; None for fewer than two segments, or if all differences are equal.
-    """
-
-    num_segments: int
-    mean: float
-    p_value: float | None
-
-
-def matched_pairs(one: Texts, other: Texts) -> MatchedPairs:
-    """Compare two systems on the same utterances.
+    Returns:
+        The two-sided p-value of a normal z; None for fewer than two segments, or if all differences are equal.
 
     Reference:
         Gillick and Cox 1989, "Some statistical issues in the comparison of speech recognition algorithms", ICASSP;
@@ -42,15 +29,14 @@ def matched_pairs(one: Texts, other: Texts) -> MatchedPairs:
     starts, ends = (np.concatenate([own[place] for own in edges]) for place in (0, 1))
     signs = np.repeat([1, -1], [len(own[0]) for own in edges])
     if not len(starts):
-        return MatchedPairs(0, 0.0, None)
+        return None
     order = np.lexsort((ends, starts))
     starts, ends, signs = starts[order], np.maximum.accumulate(ends[order]), signs[order]
     segments = np.concatenate([[0], np.cumsum(starts[1:] - ends[:-1] >= MIN_GOOD)])
     differences = np.bincount(segments, weights=signs)
     num, mean = len(differences), float(differences.mean())
     sd = float(differences.std(ddof=1)) if num > 1 else 0.0
-    p_value = None if sd == 0 else float(2 * special.ndtr(-abs(mean) / (sd / math.sqrt(num))))
-    return MatchedPairs(num, mean, p_value)
+    return None if sd == 0 else float(2 * special.ndtr(-abs(mean) / (sd / math.sqrt(num))))
 
 
 def _edges(texts: Texts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

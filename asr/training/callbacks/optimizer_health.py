@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import lightning.pytorch as pl
 from pydantic import PositiveInt
-from torch.optim import Optimizer
-
-
-class Measurement(Protocol):
-    """Observes the steps of an optimizer."""
-
-    def take(self) -> dict[str, float]:
-        """Return the numbers of the last measured step, once; empty if no step was measured since."""
-
-    def remove(self) -> None:
-        """Stop observing."""
-
-
-class MeasurementFactory(Protocol):
-    """Starts to measure every n-th step of an optimizer that has made ``num_steps`` so far."""
-
-    def __call__(self, optimizer: Optimizer, *, every: int, num_steps: int) -> Measurement:
-        """Return the running measurement."""
 
 
 class OptimizerHealth(pl.Callback):
     """Measures an optimizer's steps and logs the numbers; the weights stay the same, bit for bit.
 
     Args:
-        measure: optimizer → measurement.
+        measure: an optimizer, ``every`` and ``num_steps``, which it has made so far → a measurement, whose ``take()``
+            returns the numbers of the last measured step once, and ``remove()`` ends it.
         every: measure the updates that this number divides, also in a resumed run; null: none.
     """
 
-    def __init__(self, measure: MeasurementFactory, every: PositiveInt | None = None) -> None:
+    def __init__(self, measure: Callable[..., Any], every: PositiveInt | None = None) -> None:
         self.measure, self.every = measure, every
-        self.measurement: Measurement | None = None
+        self.measurement: Any = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start, in the process that logs."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from asr.evaluation.formatting import duration
 from asr.evaluation.metrics_csv import read_metrics
 from asr.plain_data import at
 from asr.training.module import TrainingModule
@@ -37,7 +38,9 @@ def run_facts(
         provenance: as `asr.training.report.provenance` returns it, with ``date``.
     """
     parts, trainer = module.recognizer, config["trainer"]
-    sizes = [f"{name} {_length(of['hours'])}, {of['num_utterances']:,} utterances" for name, of in splits.items()]
+    sizes = [
+        f"{name} {duration(3600 * of['hours'])}, {of['num_utterances']:,} utterances" for name, of in splits.items()
+    ]
     batch_s = at(config, "data", "batch", "max_duration_s")
     versions = {"Python": provenance["python"], **provenance["versions"]}
     origin = getattr(parts.encoder, "origin", None)
@@ -62,10 +65,6 @@ def run_facts(
         "commit": provenance["commit"] or "–",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
-
-
-def _length(hours: float) -> str:
-    return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
 
 
 def _part(module: object) -> str:

@@ -70,9 +70,12 @@ def worst_utterances(score: Score) -> list[ScoredUtterance]:
 
 
 def write_run_page(page: RunPage) -> None:
-    """Write ``report/report.html``, a page without scripts that loads nothing."""
+    """Write ``report/report.html``, a page without scripts that loads nothing, and its curves as PNG files."""
     metrics = page.run_dir / "metrics.csv"  # logger=none writes none
     (rate_name, *_) = {score.rate_name for score in page.scores.values()} or {"WER"}
+    curves = plot_run_curves(metrics, rate_name) if metrics.exists() else []
+    for plot in curves:
+        write_whole(page.run_dir / "report" / f"{plot.name}.png", plot.png)
     worst = {name: worst_utterances(score) for name, score in page.scores.items()}
     audio = {
         name: read_audio(page.cuts.get(name, ()), {scored.utterance.id for scored in utterances})
@@ -83,7 +86,7 @@ def write_run_page(page: RunPage) -> None:
         __package__ or "",
         page=page,
         title="/".join(page.run_dir.parts[-2:]),
-        curves=plot_run_curves(metrics, rate_name) if metrics.exists() else [],
+        curves=curves,
         features=[plot_example(example, number) for number, example in enumerate(page.features)],
         alignments=[plot_example(example, number) for number, example in enumerate(page.alignments)],
         confusions=[_confusion_table(name, score) for name, score in page.scores.items()],

@@ -12,48 +12,54 @@ from asr.compare.plots.drawing import Legend, Plot, draw, is_wide, label_log_axi
 from asr.compare.plots.line_styles import line_styles
 from asr.evaluation.formatting import shortened
 from asr.evaluation.metrics_csv import Points, read_metrics
-from asr.evaluation.training_plots import on_dev
 from asr.training.run_page.examples import Example
 
 MAX_POINTS = 400  # of a curve, more than a page of this width can show
 MAX_LABELS = 40  # tokens that can be read below each other
 TITLE_LENGTH = 44
-LOSS, LR = "Loss", "Learning rate"
-KINDS = {"train/loss": LOSS, "train/lr": LR, "train/gradient_norm": "Gradient norm before clipping"}
+OF_TRAINING = ("train/loss", "train/lr", "train/gradient_norm")
 
 
 def plot_run_curves(metrics: Path, rate_name: str) -> list[Plot]:
     """Draw loss, error rates, learning rate and gradient norm against updates, as far as they were logged."""
-    curves = read_metrics(metrics, lambda name: name in KINDS or name.startswith("val/"))
-    drawn = {title: {"train": curves[name]} for name, title in KINDS.items() if name in curves}
-    drawn[LOSS] = drawn.get(LOSS, {}) | on_dev(curves, "loss")
-    drawn[f"{rate_name} on dev"] = on_dev(curves, "wer")
-    labels = {LOSS: "nats per token", f"{rate_name} on dev": f"{rate_name} (%)"}
-    order = [LOSS, f"{rate_name} on dev", *list(KINDS.values())[1:]]
-    return [_plot_curves(title, drawn[title], labels.get(title, "")) for title in order if drawn.get(title)]
+    curves = read_metrics(metrics, lambda name: name in OF_TRAINING or name.startswith("val/"))
+    loss, lr, gradient_norm = ({"train": curves[name]} if name in curves else {} for name in OF_TRAINING)
+    plots = (
+        ("loss", "Loss", "nats per token", loss | on_dev(curves, "loss")),
+        ("wer", f"{rate_name} on dev", f"{rate_name} (%)", on_dev(curves, "wer")),
+        ("lr", "Learning rate", "", lr),
+        ("gradient_norm", "Gradient norm before clipping", "", gradient_norm),
+    )
+    return [_plot_curves(name, title, label, drawn) for name, title, label, drawn in plots if drawn]
 
 
-def _plot_curves(title: str, curves: Mapping[str, Points], label: str) -> Plot:
+def on_dev(curves: Mapping[str, Points], metric: str) -> dict[str, Points]:
+    """Return curves by the name of their development set; ``val/wer`` is the mean of all."""
+    parts = {name: name.split("/") for name in curves}
+    return {part[1]: curves[name] for name, part in parts.items() if part[0] == "val" and part[2:] == [metric]}
+
+
+def _plot_curves(name: str, title: str, label: str, curves: Mapping[str, Points]) -> Plot:
     styles = line_styles(list(curves), None)
-    scale = 100 if "%" in label else 1
-    thinned = {name: _thinned(steps, values, scale) for name, (steps, values) in curves.items()}
+    scale = 100 if name == "wer" else 1
+    thinned = {curve: _thinned(steps, values, scale) for curve, (steps, values) in curves.items()}
 
     def fill(axes: Axes) -> Legend:
         axes.set(xlabel="updates", ylabel=label)
         legend = []
-        for name, (steps, values) in thinned.items():
-            marker = styles[name].marker if len(steps) < 30 else ""
-            (line,) = axes.plot(steps, values, marker=marker, markersize=4, **styles[name].line_options)
-            legend.append((line, name))
+        for curve, (steps, values) in thinned.items():
+            marker = styles[curve].marker if len(steps) < 30 else ""
+            (line,) = axes.plot(steps, values, marker=marker, markersize=4, **styles[curve].line_options)
+            legend.append((line, curve))
         known = np.concatenate([values[np.isfinite(values)] for _, values in thinned.values()])
         # a schedule may end at almost 0
-        is_log = len(known) and known.min() > 0 and title != LR and (title == LOSS or is_wide(known.tolist()))
+        is_log = len(known) and known.min() > 0 and name != "lr" and (name == "loss" or is_wide(known.tolist()))
         if is_log:
             axes.set_yscale("log")
             label_log_axis(axes.yaxis, known.min(), known.max())
         return legend if len(legend) > 1 else []
 
-    return draw(title.split()[0].lower(), title, "", fill, with_png=False)
+    return draw(name, title, "", fill)
 
 
 def _thinned(steps: Sequence[float], values: Sequence[float], scale: float) -> tuple[np.ndarray, np.ndarray]:

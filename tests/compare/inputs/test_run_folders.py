@@ -156,11 +156,11 @@ def test_a_run_that_was_resumed_with_other_options_is_said(tmp_path):
 
 def test_other_data_and_files_that_were_accepted_on_the_way_are_said(tmp_path):
     first, other = write_run(tmp_path / "a", "seed=1"), write_run(tmp_path / "b", "seed=2")
-    (first / "accepted.yaml").write_text("['data: 1/2 in the run, 3/4 now', 'run_dir: 1 in the run, 2 now']")
-    (first / "accepted.backup1.yaml").write_text("['files of augment.audio: 1 in the run, 2 now']")
+    (first / "accepted.yaml").write_text("[{key: data, before: 1/2, now: 3/4}, {key: run_dir, before: 1, now: 2}]")
+    (first / "accepted.backup1.yaml").write_text("[{key: files of augment.audio, before: 1, now: 2}]")
     said = the_problem(first, other)
-    assert "data: 1/2 in the run, 3/4 now" in said
-    assert "files of augment.audio: 1 in the run, 2 now" in said
+    assert "data: 1/2 / 3/4" in said
+    assert "files of augment.audio: 1 / 2" in said
     assert "run_dir" not in said
 
 
