@@ -78,19 +78,19 @@ class Init(TypedDict):
     path: Annotated[
         Name | None,
         Option(
-            "weights to start from: a run, a checkpoint, the pretrained.pt of a Zipformer of icefall, or a folder of "
-            "transformers, of which CTC head and tokenizer are taken"
+            "weights to start from: a run, a checkpoint, the pretrained.pt of an icefall Zipformer, or a folder of "
+            "transformers, whose CTC head and tokenizer are used"
         ),
     ]
-    weights: Annotated[Weights, Option("of a run: raw, average, or ema")]
+    weights: Annotated[Weights, Option("weights of the run to start from: raw, average, or ema")]
     keep_tokenizer: Annotated[
         bool | None,
         Option(
-            "true: use the tokenizer of the run; false: one of the recipe's own transcripts; "
-            "null: the run's if it can spell them"
+            "true: use the source's tokenizer; false: make one from the recipe's transcripts; null: the source's, if "
+            "it can spell them"
         ),
     ]
-    freeze: Annotated[list[str], Option("regular expressions: parameters in whose names one is found are not trained")]
+    freeze: Annotated[list[str], Option("regular expressions: a parameter whose name contains a match is not trained")]
 
 
 class Storage(TypedDict):
@@ -98,14 +98,15 @@ class Storage(TypedDict):
 
     kind: Annotated[
         Literal["files", "shar"],
-        Option("files: read where the corpus has them; shar: written to tar shards, which lhotse reads too"),
+        Option("files: read from their place in the corpus; shar: write tar shards, which lhotse can read too"),
     ]
     dir: Annotated[
-        Place | None, Option("folder of the shards, also on a network disk: new, or that of an interrupted call")
+        Place | None,
+        Option("folder of the shards (may be on a network disk): a new one, or that of an interrupted call"),
     ]
     audio: Annotated[
         Literal["flac", "original", "opus"],
-        Option("in shards of audio: flac, original (copies whole files, as of mp3), or opus (lossy)"),
+        Option("audio in shards: flac, original (copies whole files, such as mp3), or opus (lossy)"),
     ]
 
 
@@ -114,9 +115,11 @@ class Data(TypedDict):
 
     corpus: Annotated[CorpusName, Option("set by the recipe")]
     prepare: Annotated[Group | None, Option("set by the recipe: a function that returns its manifests")]
-    sampling_rate_hz: Annotated[int, Option("of the audio; other rates are resampled to it")]
-    num_features: Annotated[int, Option("per frame, of the features of a corpus without audio (features=precomputed)")]
-    by_corpus: Annotated[bool, Option("true: rate, batches and updates follow from the size of the corpus, unless set")]
+    sampling_rate_hz: Annotated[int, Option("of the audio; audio with other rates is resampled")]
+    num_features: Annotated[int, Option("features per frame of a corpus without audio (features=precomputed)")]
+    by_corpus: Annotated[
+        bool, Option("true: choose sampling rate, batches and updates by the corpus, unless they are given")
+    ]
     vocab_size: Annotated[int, Option("of subword tokenizers, including blank and unknown")]
     source: Annotated[
         Source | None,
@@ -127,19 +130,19 @@ class Data(TypedDict):
     ]
     columns: Annotated[
         Columns | None,
-        Option("of tables, where docs/data.md does not know their names: {audio: my_path, text: my_text}"),
+        Option("column names of tables, if docs/data.md does not list them: {audio: my_path, text: my_text}"),
     ]
     sources: Annotated[
         Annotated[list[MixedCorpus], Field(min_length=1)] | None,
         Option(
-            "several corpora: [{recipe: fsdd/transformer_ctc, source: PATH, weight: 0.7}, …]; weights by size if none"
+            "several corpora: [{recipe: fsdd/transformer_ctc, source: PATH, weight: 0.7}, …]; without weights: by size"
         ),
     ]
     dir: Annotated[Place, Option("folder of prepared data", "place")]
     storage: Annotated[Storage, Option("of prepared audio or features; data.storage=shar is data.storage.kind=shar")]
     num_jobs: Annotated[
         PositiveInt | None,
-        Option("processes that prepare data; null: the cores that may be used; changes nothing in the data", "speed"),
+        Option("processes that prepare data; null: all available cores; does not change the data", "speed"),
     ]
     max_unreadable: Annotated[
         Share, Option("fraction of unreadable utterances in an epoch that ends the run; one alone never does", "place")
@@ -147,7 +150,7 @@ class Data(TypedDict):
     transcripts_lm: Annotated[
         int,
         Field(ge=0),
-        Option("order of an n-gram model of the training transcripts to decode the test sets with; 0: none"),
+        Option("order of an n-gram model of the training transcripts, used to decode the test sets; 0: none"),
     ]
     text: Annotated[Group, Option()]
     scoring_unit: Annotated[
@@ -174,7 +177,7 @@ class Trainer(TypedDict, total=False):
 
     accelerator: Annotated[Literal["cpu", "gpu", "cuda", "auto"], Option("cpu, gpu, cuda, or auto")]
     devices: Annotated[int | str | list[int] | None, Option("processes, one for each GPU", "result")]
-    num_nodes: Annotated[PositiveInt, Option("machines, as of trainer=slurm", "result")]
+    num_nodes: Annotated[PositiveInt, Option("machines, for example with trainer=slurm", "result")]
     # other strategies shard the weights, or start processes in which a run cannot be resumed
     strategy: Annotated[
         Group | Literal["auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true"] | None,
@@ -183,9 +186,9 @@ class Trainer(TypedDict, total=False):
     precision: Annotated[Literal["32-true", "16-mixed", "bf16-mixed"], Option("32-true, 16-mixed, or bf16-mixed")]
     max_steps: Annotated[PositiveInt, Option("updates")]
     max_epochs: Annotated[PositiveInt | Literal[-1] | None, Option("if given, converted to max_steps")]
-    accumulate_grad_batches: Annotated[PositiveInt, Option("micro-batches of an update")]
+    accumulate_grad_batches: Annotated[PositiveInt, Option("micro-batches per update")]
     gradient_clip_val: Annotated[
-        Annotated[float, Field(ge=0)] | None, Option("norm of the gradient, in nats per token")
+        Annotated[float, Field(ge=0)] | None, Option("limit of the gradient norm, in nats per token")
     ]
     step_in_backward: Annotated[
         bool | None,
@@ -195,7 +198,10 @@ class Trainer(TypedDict, total=False):
     # CUDA graphs pad batches, so that masks differ
     capture: Annotated[
         bool | Literal["updates"] | None,
-        Option("true: a GPU replays passes of the encoder from CUDA graphs; updates: those too", "sample"),
+        Option(
+            "true: a GPU replays passes of the encoder from CUDA graphs; updates: also the optimizer's updates",
+            "sample",
+        ),
     ]
     val_check_interval: Annotated[PositiveInt, Option("updates between validations")]
     check_val_every_n_epoch: Annotated[None, Option()]  # validations are counted in updates
@@ -208,22 +214,22 @@ class Trainer(TypedDict, total=False):
         Option("seconds to wait for another process that is silent; null: 30 min (gloo), 10 min (NCCL)", "speed"),
     ]
     log_every_n_steps: Annotated[PositiveInt, Option("", "place")]
-    enable_progress_bar: Annotated[bool | None, Option("callbacks.progress is ours", "place")]
+    enable_progress_bar: Annotated[
+        bool | None, Option("Lightning's bar; callbacks.progress prints lines instead", "place")
+    ]
 
 
 class Sweep(TypedDict, total=False):
     """``sweep``: how a multirun runs; it tells its jobs more."""
 
-    name: Annotated[
-        Any, Option("folder below runs/, by which a sweep started again finds its jobs; null: date and time")
-    ]
+    name: Annotated[Any, Option("folder below runs/; the same name again resumes the sweep; null: date and time")]
     gpus_per_job: Annotated[
-        PositiveInt | None, Option("for jobs that run at the same time on one machine; null: all see all")
+        PositiveInt | None, Option("for jobs that run at the same time on one machine; null: each job sees all GPUs")
     ]
-    jobs_per_gpu: Annotated[PositiveInt | None, Option("how many of them share a GPU, as for small models; null: as 1")]
+    jobs_per_gpu: Annotated[PositiveInt | None, Option("jobs that share a GPU, for small models; null: 1")]
     target_wer: Annotated[
         PartialShare | None,
-        Option("on dev, a fraction, fixed before the runs: asr-compare tells when each system reached it"),
+        Option("WER on dev as a fraction, set before the runs: asr-compare says when each system reached it"),
     ]
 
 
@@ -263,32 +269,33 @@ class Train(TypedDict):
     resume: Annotated[Place | None, Option("folder of an interrupted run; its own config is used", "this_start")]
     allow_changes: Annotated[bool, Option("resume although the config or the data have changed", "this_start")]
     resume_logger: Annotated[
-        bool, Option("resume: send numbers to the project and entity that the run's folder names", "this_start")
+        bool, Option("resume: send metrics to the project and entity that are named in the run's folder", "this_start")
     ]
-    trust: Annotated[list[Name], Option("resume: packages whose classes the run's folder may name", "this_start")]
+    trust: Annotated[
+        list[Name], Option("resume: trusted packages, whose classes the run's folder may name", "this_start")
+    ]
     recipes_dir: Annotated[
         Place | None,
-        Option("a folder with recipes of your own, <corpus>/*.yaml; Python code in it is run", "this_start"),
+        Option("a folder with your own recipes, <corpus>/*.yaml; Python code in it is run", "this_start"),
     ]
     torch_threads: Annotated[PositiveInt | None, Option("null: cores minus loader workers", "speed")]
-    decode_test: Annotated[bool, Option("false: leave the test sets alone, as when tuning", "speed")]
+    decode_test: Annotated[bool, Option("false: do not decode the test sets, as when tuning", "speed")]
     best_lr: Annotated[
         dict[str, Positive],
-        Option("of each optimizer, where a recipe knows a better one than its usual; optimizer.lr=… still wins"),
+        Option("of each optimizer, if a recipe has a better one than the usual; optimizer.lr=… overrides it"),
     ]
-    weights: Annotated[
-        Weights, Option("decode the test sets with these of the checkpoint: raw, average, or ema", "result")
-    ]
+    weights: Annotated[Weights, Option("weights that decode the test sets: raw, average, or ema", "result")]
     decode: Annotated[
         list[Checkpoint],
         Field(min_length=1),
         Option(
-            "of best and last checkpoint, and average of the last third of training; the first is the result", "result"
+            "checkpoints to decode: best, last, average (of the last third of training); the first is the result",
+            "result",
         ),
     ]
     find_batch_size: Annotated[
         bool,
-        Option("true: measure how many seconds of audio fit into memory, propose data.batch, and leave", "this_start"),
+        Option("true: measure how many seconds of audio fit into memory, propose data.batch, and exit", "this_start"),
     ]
 
 

@@ -58,8 +58,8 @@ def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequ
         console.print_line(f"{name}: {len(unknown)} words have characters that the run does not know: {which}")
     if joined := sum(len(one.words) < len(one.text.split()) for one in aligned):
         console.print_line(
-            f"{name}: in {joined} of {len(aligned)} utterances several words are aligned as one, because the run does "
-            "not know the space between them: the transcripts that it was trained on had none"
+            f"{name}: in {joined} of {len(aligned)} utterances several words are aligned as one, because the run has "
+            "no token for the space between them: its training transcripts had no spaces"
         )
     if alignments.real_time_factor is not None:
         console.print_line(f"{name}: real-time factor {alignments.real_time_factor:.2g}")

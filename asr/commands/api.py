@@ -139,7 +139,7 @@ def train(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -
     with _composed(overrides, config_dir) as config:
         folder = run_once(plan_run(config))
         if folder is None:
-            raise ConfigError("find_batch_size: it measures instead of training; see asr-train")
+            raise ConfigError("find_batch_size: it measures instead of training; give it to asr-train")
         return Run(folder)
 
 

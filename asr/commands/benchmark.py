@@ -76,7 +76,7 @@ def run(words: Sequence[str]) -> int:
         check_override(word)
     optimizer = override_value(free, "optimizer") or override_value(free, "optimizer._target_")
     if not optimizer:
-        raise ConfigError("optimizer: name one, as optimizer=muon or optimizer._target_=mypkg.MyOptimizer")
+        raise ConfigError("optimizer: give one, for example optimizer=muon or optimizer._target_=mypkg.MyOptimizer")
     name = str(own.get("reproduces") or own.get("name") or str(optimizer).rpartition(".")[2])
     seeds = NEW_SEEDS if "reproduces" in own else SEEDS
     sweep = "-".join(("benchmark", VERSION, task, ruleset, name, *(["reproduced"] if "reproduces" in own else [])))
@@ -114,7 +114,9 @@ def _sweep_words(task: str, ruleset: str, sweep: str, seeds: Sequence[int], free
     if ruleset == "tuned":
         optimizer = override_value(free, "optimizer")
         if not optimizer:
-            raise ConfigError("ruleset=tuned: give optimizer=NAME, the name of a yaml and of a range; see the rules")
+            raise ConfigError(
+                "ruleset=tuned: give optimizer=NAME, a name that has a yaml and a range; see docs/benchmark/rules.md"
+            )
         own = [word for word in free if override_key(word) != "optimizer"]
         # other places and seeds of trials for a reproduction
         fixed += [f"sweep.only=[{optimizer}]", f"sweep.tuning_seed={0 if seeds == SEEDS else 500}"]

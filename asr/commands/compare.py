@@ -72,7 +72,7 @@ def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
     """Return the folder of the sweep, if one is named, and the folders of runs."""
     if (config["sweep"] is None) == (config["runs"] is None):
         raise ConfigError(
-            "name what to compare: sweep=NAME; or the folders of runs: asr-compare runs/a runs/b; or results=FILES of "
+            "give what to compare: sweep=NAME; or the folders of runs: asr-compare runs/a runs/b; or results=FILES of "
             "any toolkit"
         )
     if config["sweep"] is not None:
@@ -94,7 +94,7 @@ def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
 def _results(config: Mapping[str, Any]) -> Inputs:
     """Read the results of any toolkit."""
     if clash := [key for key in ("sweep", "runs") if config[key] is not None]:
-        raise ConfigError(f"results= and {clash[0]}= are two things to compare: give one of them")
+        raise ConfigError(f"results= and {clash[0]}= cannot be given together; give one of them")
     options = {key: config[key] for key in ("pattern", "format", "references", "columns")}
     scoring = {"normalize": config["scoring"]["normalize"], **{key: config[key] for key in ("unit", "by", "allow")}}
     training_texts = config["training_texts"]

@@ -63,7 +63,7 @@ def run(options: DictConfig) -> None:
     num_parameters = sum(parameter.numel() for parameter in recognizer.parameters())
     console.print(f"{num_parameters:,} parameters, {tokenizer.vocab_size} tokens")
     if left:
-        console.print_line(f"left out, {len(left)} tensors that nothing here reads: {', '.join(left[:3])} …")
+        console.print_line(f"left out {len(left)} tensors that are not used here: {', '.join(left[:3])} …")
     console.print_line(f"checkpoint: {output}")
 
 
@@ -74,6 +74,6 @@ def _check_case(tokenizer: SubwordTokenizer, config: Mapping[str, Any]) -> None:
         unchanged = letters == getattr(letters, case)() != getattr(letters, other)()
         if unchanged and config["data"]["text"]["case"] != case:
             raise ConfigError(
-                f"data.text.case={config['data']['text']['case']}: all letters of the tokenizer are {case} case; say "
-                f"data.text.case={case}, so that transcripts are compared alike"
+                f"data.text.case={config['data']['text']['case']}: all letters of the tokenizer are {case} case; give "
+                f"data.text.case={case}, so that transcripts have the same case"
             )

@@ -32,12 +32,14 @@ def run(options: DictConfig) -> None:
     restored = restore(options)
     tuned_on = _tuning_sets(options, restored)
     if tuned_on and not any(cut.supervisions[0].text for cuts in tuned_on.values() for cut in cuts):
-        raise ConfigError(f"tune={options.tune}: its transcripts hold no words to choose weights by; name other data")
+        raise ConfigError(
+            f"tune={options.tune}: its transcripts contain no words to choose weights by; give other data"
+        )
     sets, notes = evaluation_sets(options.manifest, options.name, restored)
     if both := _audio(tuned_on) & _audio(sets):
         raise ConfigError(
-            f"tune={options.tune}: {len(both)} of its utterances are among those that are decoded, such as "
-            f"{min(both)[0]}: weights chosen on them make their error rate too low; name other data"
+            f"tune={options.tune}: {len(both)} of its utterances are also decoded, such as {min(both)[0]}: weights "
+            "chosen on them would make their error rate too low; give other data"
         )
     checkpoint = restored.checkpoint
     with results_folder(options, checkpoint, "decode") as output:
@@ -69,7 +71,7 @@ def _tuning_sets(options: DictConfig, restored: Restored) -> dict[str, Any]:
             "model, as in decoder=ctc_beam decoder.lm=FILE, or leave tune out"
         )
     if options.tune is True:
-        prepared = prepared_data(restored.checkpoint, "say what to choose weights on: tune=PATH")
+        prepared = prepared_data(restored.checkpoint, "give the data to choose weights on: tune=PATH")
         return {name: prepared.cuts(name) for name in prepared.names("dev")}
     return evaluation_sets(options.tune, None, restored, "tune")[0]
 

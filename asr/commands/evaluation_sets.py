@@ -52,12 +52,12 @@ def evaluation_sets(
         return {test: prepared.cuts(test) for test in prepared.names("test")}, list(prepared.notes)
     given = list(manifest) if isinstance(manifest, ListConfig) else [manifest]
     if not given or (name is not None and len(given) > 1):
-        raise ConfigError(f"{option}: name one manifest, or several without name=, given {given}")
+        raise ConfigError(f"{option}: give one manifest, or several without name=; given {given}")
     paths: dict[str, Path] = {}
     for path in map(named_path, given):
         set_name = _set_name(path, name, option)
         if set_name in paths:
-            raise ConfigError(f"{option}: two manifests would be the set {set_name!r}; rename one of their files")
+            raise ConfigError(f"{option}: two manifests would both be the set {set_name!r}; rename one of the files")
         paths[set_name] = path
     sets: dict[str, Any] = {}
     notes: list[str] = []
@@ -73,8 +73,8 @@ def _set_name(path: Path, name: object, option: str) -> str:
     set_name = of_file if name is None else str(name)
     if len(set_name.encode()) > MAX_NAME_BYTES:
         raise ConfigError(
-            f"{option}: the files of results are named after {shortlist([path])}, whose name has more than "
-            f"{MAX_NAME_BYTES} bytes; give name=NAME, or rename it"
+            f"{option}: result files are named after {shortlist([path])}, whose name has more than {MAX_NAME_BYTES} "
+            "bytes; give name=NAME, or rename it"
         )
     return set_name
 
@@ -89,7 +89,7 @@ def _read(path: Path, restored: Restored, option: str) -> tuple[Any, list[str]]:
     if len(dropped) > NUM_LEFT_OUT:
         console.print(f"left out {len(dropped) - NUM_LEFT_OUT} more, {len(dropped)} in all")
     if not any(cut.supervisions[0].text for cut in cuts):
-        raise ConfigError(f"{option}: the transcripts of {shortlist([path])} hold no words; name other data")
+        raise ConfigError(f"{option}: the transcripts of {shortlist([path])} contain no words; give other data")
     return cuts, notes
 
 

@@ -36,7 +36,7 @@ def run(options: DictConfig) -> None:
     if options.quantize and options.format != "onnx":
         raise ConfigError(f"quantize={options.quantize} is for format=onnx, given format={options.format}")
     if options.format in ("safetensors", "huggingface") and (options.streaming or options.model_type):
-        raise ConfigError(f"format={options.format} is all weights of the run; leave streaming and model_type out")
+        raise ConfigError(f"format={options.format} exports all weights of the run; leave streaming and model_type out")
     output = new_file(options.output, what="folder")
     check_packages(options.format)
     text = restore_text(options.run)

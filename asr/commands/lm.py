@@ -26,19 +26,19 @@ console = PlainConsole()
 def run(options: DictConfig) -> None:
     """Estimate the model, write it, and print what is in it."""
     if options.text is None and not options.transcripts:
-        raise ConfigError("there is no text: give text=FILE, or transcripts=true for those the run was trained on")
+        raise ConfigError("no text is given: give text=FILE, or transcripts=true for the run's training transcripts")
     output = new_file(options.output)
     files = _files(options.text)
     text = restore_text(options.run)
     if options.units == "words" and not any(SPACE_PIECE in piece for piece in text.tokenizer.pieces):
         raise ConfigError(
-            "units=words: no token of this run marks where a word begins, so that it could not decode with a model of "
+            "units=words: no token of this run marks where a word begins, so it could not decode with a model of "
             "words; leave units out"
         )
     units = TokenNumbers(text.tokenizer) if options.units == "tokens" else WordNumbers()
     sentences = laid_out(map(units.numbers, _sentences(files, text, options.transcripts)))
     if not sentences.num_sentences:
-        raise ConfigError("text: no line holds a word; give a file with a sentence in each line")
+        raise ConfigError("text: no line contains a word; give a file with one sentence per line")
     model, assumed = estimate(sentences, units.words, options.order)
     content = (line.encode() for line in arpa_lines(model))
     write_new(output, gzipped(content) if output.name.endswith(".gz") else content)

@@ -83,14 +83,14 @@ def _explain_os_error(error: OSError) -> tuple[str, int]:
     where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     message = f"{error.strerror or error}" + (f": {where}" if where else "")
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, *TOO_MANY_FILES):
-        return f"{message}; {remedy(error)}, then run the same command again, or resume=RUN for a run that had begun", 1
+        return f"{message}; {remedy(error)}, then run the same command again, or resume=RUN if the run had begun", 1
     return message, 2 if error.errno in OF_NAMES or isinstance(error, FileExistsError) else 1
 
 
 def _explain_config(error: Exception, command: str) -> str:
     """Return what Hydra or OmegaConf says, with the nearest name for an unknown key or choice."""
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: options are given as KEY=VALUE, values with spaces or signs as 'KEY=\"a, b\"'"
+        return f"{error.override}: options are given as KEY=VALUE; quote values with spaces or signs: 'KEY=\"a, b\"'"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _explain_choice(error, error.missing_cfg_file, command)
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
@@ -115,7 +115,7 @@ def _explain_choice(error: MissingConfigException, wanted: str, command: str) ->
 def _explain_key(key: str, name: str, parent: DictConfig, command: str) -> str:
     known = [str(one) for one in parent if not str(one).startswith("_")]
     if key == name and (choosable := choices(config_folder(command), key)):
-        return f"{key}: none is chosen; {key}=… chooses one. Allowed: {', '.join(choosable)}."
+        return f"{key}: nothing is chosen; give {key}=…. Allowed: {', '.join(choosable)}."
     where = f"in {key.rpartition('.')[0]}" if "." in key else "at the top level"
     # elsewhere in the config, or under the name that it has here
     leaves = flatten(OmegaConf.to_container(parent._get_root(), resolve=False))

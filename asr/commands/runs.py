@@ -26,7 +26,7 @@ def run(options: DictConfig) -> None:
             raise ConfigError(f"folder: there is no folder {str(folder)!r}")
     rows, problems = list_runs(folders, default_recipe())
     if not rows and not problems:
-        raise ConfigError(f"folder: no run in {shortlist(folders)}; the folder of a run has {' and '.join(FILES)}")
+        raise ConfigError(f"folder: no run in {shortlist(folders)}; a run's folder contains {' and '.join(FILES)}")
     rows.sort(key=lambda row: sort_key(row, options.sort))
     if options.output_format == "json":
         print(json.dumps([asdict(row) for row in rows], indent=1))

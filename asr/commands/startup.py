@@ -64,7 +64,7 @@ def explain_import(error: Exception) -> tuple[str, int]:
     if is_out_of_memory(error):
         return f"out of memory while starting: {first_line(error)}; {MORE_MEMORY}", 1
     message = f"a library cannot be imported: {type(error).__name__}: {first_line(error)}"
-    advice = "install the packages of this project again, or see the variables of the environment"
+    advice = "install the packages of this project again, or check the environment variables"
     return f"{message}; {advice}{'' if 'HOME' in os.environ else ', of which HOME is not set'}", 1
 
 

@@ -178,7 +178,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
         early = early_stop_reason(trainer)
         if is_first_process():
             for before, backup in backup_existing(run_dir, ("decode", "report", *AFTER_TRAINING)):
-                console.print_line(f"the former {before} is kept as {backup}")
+                console.print_line(f"the earlier {before} is kept as {backup}")
             report_run(
                 module,
                 data,

@@ -72,7 +72,7 @@ def _to_folder(options: DictConfig, files: Mapping[Path, Path], formats: Sequenc
             except OSError as error:
                 raise RunFailed(
                     f"output_dir: {error.filename or folder} could not be written: {error.strerror}; {remedy(error)}, "
-                    "and run the same command again: files that have their transcripts are skipped"
+                    "and run the same command again: files that have transcripts are skipped"
                 ) from error
             num_read += len(readable)
             failed += unreadable
@@ -95,7 +95,7 @@ def _report(num_read: int, failed: Failed, output: object, num_others: int = 0) 
     for path, reason in failed:
         console.print_line(f"could not read {path}: {reason}")
     if not num_read and not num_others:
-        raise ConfigError("audio: no file could be read; give files that hold audio")
+        raise ConfigError("audio: no file could be read; give files that contain audio")
     if output is not None and num_read:
         console.print_line(f"transcripts of {num_read} file{'s' * (num_read > 1)}: {output}")
     if failed:
@@ -105,16 +105,16 @@ def _report(num_read: int, failed: Failed, output: object, num_others: int = 0) 
 def _check_format(formats: Sequence[str], num_files: int, output: Path | None) -> None:
     """Refuse several formats, a format of one recording for several, and a name that ends as another format's does."""
     if len(formats) > 1:
-        raise ConfigError(f"output_format: {len(formats)} formats need files of their own; give output_dir=FOLDER")
+        raise ConfigError(f"output_format: {len(formats)} formats need separate files; give output_dir=FOLDER")
     if num_files > 1 and formats[0] not in OF_SEVERAL:
         raise ConfigError(
-            f"output_format={formats[0]} is for one recording, and audio names {num_files} files; give "
+            f"output_format={formats[0]} is for one recording, but audio names {num_files} files; give "
             f"output_dir=FOLDER, or choose one of {', '.join(OF_SEVERAL)}"
         )
     ending = "" if output is None else output.suffix[1:]
     if ending in FORMATS and ending != formats[0] and (formats[0], ending) != ("tsv", "txt"):  # tables are texts too
         raise ConfigError(
-            f"output: {output} ends as files of output_format={ending} do, and output_format is {formats[0]}; give "
+            f"output: {output} has the ending of output_format={ending}, but output_format is {formats[0]}; give "
             f"output_format={ending}, or another name"
         )
 

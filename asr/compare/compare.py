@@ -118,7 +118,7 @@ def _find_target(runs: Sequence[Run], given: float | None) -> tuple[Target | Non
     if len(named) > 1:
         texts = ", ".join(sorted(map(str, named)))
         return None, [
-            f"no times to a target: the sweeps of the runs name sweep.target_wer={texts}; choose target_wer=…"
+            f"no times to a target: the sweeps of the runs have sweep.target_wer={texts}; give one target_wer=…"
         ]
     return next((Target(wer, is_fixed=True) for wer in named if wer is not None), None), []
 

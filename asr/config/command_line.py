@@ -82,7 +82,7 @@ def fill_keys(command: str, words: Sequence[str]) -> list[str]:
     given = {override_key(word) for word in kept}
     if not (free := [key for key in WORDS[command] if key not in given]):
         raise ConfigError(
-            f"{plain[0]}: words without = are {', then '.join(WORDS[command])}, given as KEY=VALUE already"
+            f"{plain[0]}: words without = are {', then '.join(WORDS[command])}, which are already given as KEY=VALUE"
         )
     *first, last = free[: len(plain)]
     rest = [quoted(word) for word in plain[len(first) :]]

@@ -147,9 +147,7 @@ def _corpus(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tupl
     given = {key: value for key, value in (("source", source), ("columns", columns)) if value is not None}
     if (columns or not isinstance(source, str | None)) and not _reads_tables(data["prepare"]["_target_"]):
         key = "data.columns" if columns else "data.source"
-        raise ConfigError(
-            f"{key}: this recipe reads its corpus as it is distributed: name one path, or take recipe=custom"
-        )
+        raise ConfigError(f"{key}: this recipe reads its corpus as distributed: give one path, or use recipe=custom")
     make_corpus = part({"data": data}, "data.prepare", **given)
     if recorded is not None and source is not None:
         return recorded.partition("/")[0], make_corpus

@@ -157,8 +157,8 @@ def _try_model(recognizer: Recognizer) -> None:
     shape = 2, int(expected.max()), encoder.d_model
     if tuple(encodings.shape) != shape or lengths.tolist() != expected.tolist():
         raise ConfigError(
-            f"encoder: {type(recognizer.encoder).__name__} made encodings {tuple(encodings.shape)} of lengths "
-            f"{lengths.tolist()}; by output_frames and d_model they are {shape} of {expected.tolist()}"
+            f"encoder: {type(recognizer.encoder).__name__} made encodings {tuple(encodings.shape)} of "
+            f"lengths {lengths.tolist()}; by output_frames and d_model, {shape} of {expected.tolist()} are expected"
         )
     tokens = torch.randint(1, VOCAB_SIZE, (2, 4), generator=generator)
     with at_work("head", type(recognizer.head)):
@@ -181,8 +181,8 @@ def _try_pretrained(recognizer: Recognizer) -> None:
     without = [name for name, p in encoder.named_parameters() if p.requires_grad and p.grad is None]
     if without:
         raise ConfigError(
-            f"encoder: {len(without)} parameters would be trained but get no gradient, such as {without[0]}; "
-            "leave them out, as by encoder.lora.target_modules for adapters, or by init.freeze"
+            f"encoder: {len(without)} parameters would be trained but get no gradient, such as {without[0]}; exclude "
+            "them by encoder.lora.target_modules (adapters) or init.freeze"
         )
     recognizer.zero_grad()
 
@@ -213,7 +213,7 @@ def _try_optimizer(factory: Configured, options: Mapping[str, Any], key: str, on
     _, *others = parameters_of(target).values()
     for p in others:
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in options:
-            raise ConfigError(f"{key}: {target.__qualname__} needs {p.name}, as by ++{key}.{p.name}=…")
+            raise ConfigError(f"{key}: {target.__qualname__} needs {p.name}; give ++{key}.{p.name}=…")
     with at_work(key, target):
         calls_closure(target([nn.Parameter(torch.ones(2, 2))], **options))
 
@@ -237,7 +237,7 @@ def _refuse_unknown_peers(trainer: Trainer) -> None:
     if alone and is_one_of_several():
         ranks = " ".join(f"{name}={os.environ[name]}" for name in (*RANK_VARIABLES, NUM_RANKS) if name in os.environ)
         raise ConfigError(
-            f"{ranks}: by these variables this is one of several processes, but the trainer does not know of others; "
+            f"{ranks}: these variables say that this is one of several processes, but the trainer is set up for one; "
             "unset them, or start all processes with torchrun or srun, as docs/clusters.md shows"
         )
     if trainer.world_size > trainer.num_devices and not is_started_as_rank(trainer):

@@ -118,9 +118,9 @@ def command_help(config_name: str, configs: Path) -> str:
         lines += ["", "terms in the report:"]
         lines += [textwrap.fill(f"  {term}: {text}", 100, subsequent_indent="    ") for term, text in terms]
     if "recipe" in groups:
-        lines += ["", "recipes_dir=PATH adds recipes of your own, and runs the Python code in that folder."]
+        lines += ["", "recipes_dir=PATH adds your own recipes, and runs the Python code in that folder."]
     sweeps = "-m runs every combination of comma-separated values; " if config_name == "train" else ""
-    lines += ["", f"{sweeps}--hydra-help tells what Hydra adds."]
+    lines += ["", f"{sweeps}--hydra-help shows Hydra's own options."]
     return "\n".join(lines)
 
 

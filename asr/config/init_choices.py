@@ -75,7 +75,7 @@ def fine_tuning(config: DictConfig, source: LoadedCheckpoint | None, overridden:
     is_open = OmegaConf.is_interpolation(config.optimizer, "lr")
     if kept and is_open and not any(is_within(key, ["best_lr"]) for key in overridden):
         usual = config.optimizer.lr
-        reason = f"{LR_SHARE:g} of the usual {usual:g}, as encoder and head are trained already"
+        reason = f"{LR_SHARE:g} of the usual {usual:g}, because encoder and head are already trained"
         yield Choice("optimizer.lr", float(f"{usual * LR_SHARE:.3g}"), reason)
 
 

@@ -87,10 +87,10 @@ def kept_tokenizer(
     if checkpoint is None:
         path = _place(config, existing_run_dir)
         if path is None:
-            raise ConfigError("init.keep_tokenizer: there is no source to keep the tokenizer of; give init=PATH")
+            raise ConfigError("init.keep_tokenizer: there is no source whose tokenizer could be kept; give init=PATH")
         if path.endswith(ICEFALL):
             raise ConfigError(
-                f"init.keep_tokenizer: {path} holds no tokenizer; asr-convert makes a checkpoint of it and its "
+                f"init.keep_tokenizer: {path} contains no tokenizer; asr-convert makes a checkpoint of it and its "
                 "tokenizer"
             )
         checkpoint = load_source(path)
@@ -207,7 +207,7 @@ def _check_features(source: str, own: Features, num_features: int, sampling_rate
     kinds = ["audio" if rate_hz else "stored features" for rate_hz in (sampling_rate_hz, own.sampling_rate_hz)]
     if kinds[0] != kinds[1]:
         raise ConfigError(
-            f"init: {source} was trained on {kinds[0]}, and this run reads {kinds[1]}; choose another model"
+            f"init: {source} was trained on {kinds[0]}, but this run reads {kinds[1]}; choose another model"
         )
     named = ("mel bins, or numbers per frame", "sampling_rate_hz", "frame_shift_s")
     ours = own.num_features, own.sampling_rate_hz, own.frame_shift_s
@@ -215,7 +215,7 @@ def _check_features(source: str, own: Features, num_features: int, sampling_rate
         if here != there:
             how = f", as by data.sampling_rate_hz={there}" if name == "sampling_rate_hz" else ""
             raise ConfigError(
-                f"init: {source} was trained on features with {name} {there}, and here it is {here}; choose features "
+                f"init: {source} was trained on features with {name} {there}, but here it is {here}; choose features "
                 f"like those of the model{how}"
             )
 
@@ -226,8 +226,8 @@ def _refuse_other_base(checkpoint: LoadedCheckpoint, config: Mapping[str, Any]) 
     if theirs != ours and at(checkpoint.config, "encoder", "train") not in (None, "all"):
         model = at(checkpoint.config, "encoder", "model")
         raise ConfigError(
-            f"init: {checkpoint.path} holds what was trained beside {model!r}, whose weights encoder.model has not; "
-            f"give encoder=pretrained encoder.model={model}"
+            f"init: {checkpoint.path} holds only what was trained on top of {model!r}, but encoder.model has other "
+            f"weights; give encoder=pretrained encoder.model={model}"
         )
 
 
@@ -238,6 +238,6 @@ def _refuse_other_encoder(path: Path, decided: Sequence[TensorMatch]) -> None:
     shared = sum(match.outcome == TAKEN for match in own)
     if shared <= sum(match.reason.startswith(OTHER_SHAPE) for match in misfits):
         raise ConfigError(
-            f"init: the encoder of {path} is another one: {shared} of {len(own)} tensors fit; {misfits[0].name} is "
-            f"{list(misfits[0].shape)} here, {misfits[0].reason}; choose the encoder, with its options, that it has"
+            f"init: the encoder of {path} is different: {shared} of {len(own)} tensors fit; {misfits[0].name} "
+            f"is {list(misfits[0].shape)} here, {misfits[0].reason}; choose the same encoder, with the same options"
         )

@@ -39,8 +39,8 @@ def locate(name: object, key: str) -> Any:
             raise  # of an import in that module
         problem = f"{error}."
     raise ConfigError(
-        f"{key}._target_: {name!r} is not found: {problem} A package of your own must be on PYTHONPATH, or installed, "
-        "as by pip install -e"
+        f"{key}._target_: {name!r} is not found: {problem} Your own package must be on PYTHONPATH, or installed, as by "
+        "pip install -e"
     )
 
 

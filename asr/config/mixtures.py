@@ -25,14 +25,14 @@ def complete_sources(config: DictConfig) -> None:
     if config.data.sources is None:
         return
     if config.data.source is not None:
-        raise ConfigError("data.source: data.sources says of each corpus where it lies; leave data.source out")
+        raise ConfigError("data.source: in data.sources, each corpus has its own source; leave data.source out")
     entries: Any = OmegaConf.to_container(config.data.sources, resolve=True)
     complete = [_complete(entry, config.data.num_jobs) for entry in entries]
     for name, count in Counter(entry["name"] for entry in complete).items():
         if count > 1:
-            raise ConfigError(f"data.sources: {count} corpora are named {name}; give each a name: of its own")
+            raise ConfigError(f"data.sources: {count} corpora are named {name}; give each its own name:")
     if len({entry["weight"] is None for entry in complete}) > 1:
-        raise ConfigError("data.sources: give each corpus a weight, or none of them, for shares by size")
+        raise ConfigError("data.sources: give a weight for each corpus, or for none (shares by size)")
     config.data.sources = complete
 
 

@@ -98,7 +98,7 @@ def _refused(key: str, node: Mapping[str, Any]) -> str:
     place = next((key[:end] for end in _ends(key) if key[:end] in RESTORED), "")
     allowed = (*RESTORED.get(place, ()), *trusted())
     if not is_within(name, (*OURS, *trusted())):
-        return "is of a package that is not ours"
+        return "belongs to another package"
     module, _, attribute = name.rpartition(".")
     try:
         target = getattr(importlib.import_module(module), attribute)

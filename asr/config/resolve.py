@@ -113,7 +113,7 @@ def plan_run(config: DictConfig) -> Plan:
     # set if our launcher has started this process as one of several
     launched = os.environ.get(RUN_DIR_VARIABLE)
     if launched is not None and os.environ.get(LAUNCHER_VARIABLE) != str(os.getppid()):
-        raise ConfigError(f"the variable {RUN_DIR_VARIABLE}={launched} is only for this program itself; unset it")
+        raise ConfigError(f"the variable {RUN_DIR_VARIABLE}={launched} is for internal use only; unset it")
     resumed = None if config.resume is None else run_folder(config.resume)
     run_dir = None if launched is None else Path(launched)
     if resumed is not None:
@@ -192,7 +192,7 @@ def choices_by_corpus(config: Mapping[str, Any], overridden: Collection[str]) ->
     choose: Any = getattr(getattr(part(config, "data.prepare"), "func", None), "choose", None)
     if choose is None or config["data"]["sources"] is not None:
         if "data.by_corpus" in overridden:
-            raise ConfigError("data.by_corpus: this recipe, or mixture, chooses nothing by its corpus; leave it out")
+            raise ConfigError("data.by_corpus: this recipe, or mixture, has no choices by corpus; leave it out")
         return []
     own = Budget(config["trainer"]["max_steps"], config["data"]["batch"]["max_duration_s"])
     options = [key for key in overridden if key != "encoder"]  # encoder=conformer_xs says nothing of the corpus
@@ -250,7 +250,7 @@ def _count_updates(config: DictConfig, prepared: PreparedData, data_module: Data
     if num_batches < per_update:  # it would wait for the first update forever
         raise ConfigError(
             f"trainer.accumulate_grad_batches={config.trainer.accumulate_grad_batches} in each of {world_size} "
-            f"processes are {per_update} micro-batches for an update, and an epoch has {num_batches}; lower it, "
+            f"processes makes {per_update} micro-batches per update, but an epoch has {num_batches}; lower it, "
             f"trainer.devices, or data.batch.max_duration_s={config.data.batch.max_duration_s}"
         )
     epochs = config.trainer.max_epochs

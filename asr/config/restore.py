@@ -48,8 +48,8 @@ from asr.training.weights import choose_weights, load_weights
 OF_TRANSCRIPTS = ("weights", "average_since", "decoder", "max_segment_s", "channels")  # options of asr-transcribe
 DEFAULT_SEGMENT_S = 15.0  # for checkpoints that do not say how long utterances of training were
 SHORTEST_SEGMENT_S = 1.0
-LACKING = "decoded without the model of the run's transcripts, which is in the folder of a finished run (lm/)"
-OTHER_DECODER = "decoder= replaces the run's search with the model of its transcripts; decoder.lm=FILE names a model"
+LACKING = "decoded without the language model of the run's transcripts, which only a finished run's folder has (lm/)"
+OTHER_DECODER = "decoder= replaces the run's search and its language model; decoder.lm=FILE gives a model"
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class Restored:
         Raises:
             ConfigError: they are no longer there, or damaged.
         """
-        prepared = prepared_data(self.checkpoint, "say what to decode: manifest=PATH")
+        prepared = prepared_data(self.checkpoint, "give the data to decode: manifest=PATH")
         if not prepared.names("test"):
             raise ConfigError(
-                f"the data of this run in {prepared.folder} has no test set; say what to decode: manifest=PATH"
+                f"the data of this run in {prepared.folder} has no test set; give the data to decode: manifest=PATH"
             )
         return prepared
 

@@ -38,7 +38,9 @@ def run_folder(given: object) -> Path:
     folder = named_path(given).resolve()
     for name in FILES:
         if not (folder / name).is_file():
-            raise ConfigError(f"resume: {str(folder)!r} is not the folder of a run, as below runs/: it has no {name}")
+            raise ConfigError(
+                f"resume: {str(folder)!r} is not the folder of a run, such as those below runs/: it has no {name}"
+            )
     return folder
 
 
@@ -129,8 +131,8 @@ def _refuse_destinations(saved: Mapping[str, Any], given: set[str], choices: Pat
     ]
     if foreign:
         raise ConfigError(
-            f"resume: the run's folder names where its logger sends numbers: {' '.join(foreign)}; repeat this if it is "
-            "right, or accept it with resume_logger=true, or choose logger=csv"
+            f"resume: the run's folder says where its logger sends metrics: {' '.join(foreign)}; give this again if it "
+            "is right, or accept it with resume_logger=true, or choose logger=csv"
         )
 
 
@@ -144,7 +146,9 @@ def saved_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.yaml"
     config = read_yaml(path)
     if not isinstance(config, dict) or set(config) & {"hydra", "defaults"}:
-        raise ConfigError(f"resume: {path} is not a config, or has keys of Hydra's, which only a command line may have")
+        raise ConfigError(
+            f"resume: {path} is not a config, or has Hydra's keys, which are allowed only on the command line"
+        )
     for key, value in flatten(config).items():
         if "${" in str(value):
             raise ConfigError(f"resume: {path}: {key} is {value!r}; a composed config has no interpolations")

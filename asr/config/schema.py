@@ -38,7 +38,7 @@ Trust = Annotated[
     list[Name], Option("packages whose classes the run may name: [mypkg]; WERDICT_TRUST=mypkg does the same")
 ]
 MaxSegment = Annotated[
-    Positive | None, Option("longer audio is cut in pauses; null: 95 % of the utterances of training were shorter")
+    Positive | None, Option("longer audio is cut at pauses; null: the 95th percentile of the training durations")
 ]
 
 
@@ -49,10 +49,10 @@ class OfRun(TypedDict):
     trust: Trust
     weights: Annotated[
         Weights,
-        Option("raw; average: their mean over about the last third of training; ema: their moving average"),
+        Option("raw; average: their mean over about the last third of training; ema: their exponential moving average"),
     ]
     average_since: Annotated[
-        int | None, Option("start the average after this update, which needs a checkpoint; 0: the beginning")
+        int | None, Option("start the average after this update, which must have a checkpoint; 0: from the beginning")
     ]
 
 
@@ -71,7 +71,7 @@ class Sets(TypedDict):
         Places | None,
         Option("a TSV (audio, text), a cuts manifest, a folder of manifests, or a list; null: the run's test sets"),
     ]
-    name: Annotated[FileName | None, Option("of the set, in file names; null: the manifest's name")]
+    name: Annotated[FileName | None, Option("name of the set in file names; null: the manifest's name")]
 
 
 class Scoring(TypedDict):
@@ -99,17 +99,19 @@ class Transcribe(Reading):
     """``asr-transcribe``."""
 
     decoder: Group | None
-    audio: Annotated[Places, Option("a file, a folder with all in it, a pattern like 'calls/*.wav', or a list of them")]
-    channels: Annotated[Literal["first", "each"], Option("of each file; each: all of them")]
+    audio: Annotated[
+        Places, Option("a file, a folder with its subfolders, a pattern like 'calls/*.wav', or a list of them")
+    ]
+    channels: Annotated[Literal["first", "each"], Option("first: the first channel of each file; each: all channels")]
     max_segment_s: MaxSegment
     output: Annotated[Place | None, Option("a file to write; null: the terminal")]
     output_dir: Annotated[
         Place | None,
-        Option("or a folder, with files for each recording; recordings that have theirs are skipped"),
+        Option("or a folder, with files for each recording; finished recordings are skipped"),
     ]
     output_format: Annotated[
         Format | Annotated[list[Format], Field(min_length=1)],
-        Option("tsv (path and text), txt, json (times and confidence of words), ctm, srt, vtt; or a list of some"),
+        Option("tsv (path and text), txt, json (times and confidence of words), ctm, srt, vtt; or a list of these"),
     ]
 
 
@@ -119,7 +121,7 @@ class Align(Reading, Sets):
     output_dir: Annotated[Place | None, Option("null: <run>/align/<date_time>")]
     output_format: Annotated[
         AlignFormat | Annotated[list[AlignFormat], Field(min_length=1)],
-        Option("ctm, json (a line for each utterance), textgrid (a file for each utterance), or a list of some"),
+        Option("ctm, json (a line for each utterance), textgrid (a file for each utterance), or a list of these"),
     ]
 
 
@@ -134,13 +136,11 @@ class Export(OfRun):
             "fine-tuned CTC model for transformers"
         ),
     ]
-    quantize: Annotated[
-        Literal["int8"] | None, Option("int8: also a file with weights of eight bits, if the format is onnx")
-    ]
+    quantize: Annotated[Literal["int8"] | None, Option("int8: also write a file with 8-bit weights (format=onnx)")]
     streaming: Annotated[bool, Option("true: takes chunks of a causal Zipformer, instead of whole utterances")]
     test_wav: Annotated[
         bool,
-        Option("with a recording of the run's test set and its transcript, to try it with; false: without"),
+        Option("true: add a recording of the run's test set and its transcript, to try the export"),
     ]
     model_type: Annotated[
         Literal["ctc", "transducer"] | None,
@@ -156,7 +156,7 @@ class LM(TypedDict):
     text: Annotated[
         Places | None, Option("a file with a sentence in each line, plain or .gz, a pattern, or a list of them")
     ]
-    transcripts: Annotated[bool, Option("true: those that the run was trained on, beside the text")]
+    transcripts: Annotated[bool, Option("true: also use the transcripts that the run was trained on")]
     units: Annotated[Literal["tokens", "words"], Option("tokens of the run's tokenizer, or words")]
     order: Annotated[PositiveInt, Option("of the longest n-grams")]
     output: Annotated[Place, Option("an ARPA file to write; compressed if its name ends with .gz")]
@@ -165,7 +165,7 @@ class LM(TypedDict):
 class Stream(OfRun):
     """``asr-stream``."""
 
-    torch_threads: Annotated[PositiveInt | None, Option("more rarely help on so little audio at a time")]
+    torch_threads: Annotated[PositiveInt | None, Option("more threads rarely help with so little audio at a time")]
     audio: Annotated[
         Place,
         Option("a file; -: samples on standard input, 16-bit little-endian, one channel (arecord -f S16_LE -t raw)"),
@@ -182,7 +182,7 @@ class Demo(OfRun):
     torch_threads: Annotated[PositiveInt | None, Option("null: all cores")]
     decoder: Group | None
     port: Annotated[
-        Annotated[int, Field(ge=0, le=65535)] | None, Option("of 127.0.0.1; null: the first that is free from 7860 on")
+        Annotated[int, Field(ge=0, le=65535)] | None, Option("of 127.0.0.1; null: the first free port from 7860 on")
     ]
     max_upload_mb: Annotated[Positive, Option("of a recording")]
     max_segment_s: MaxSegment
@@ -219,30 +219,36 @@ class Compare(TypedDict):
     format: Annotated[
         Name | None,
         Option(
-            "of the results: table, icefall, nemo, trn, speechbrain, wenet, whisper, meeteval, kaldi; null: by content"
+            "of the results: table, icefall, nemo, trn, speechbrain, wenet, whisper, meeteval, kaldi; null: detected"
         ),
     ]
-    references: Annotated[Place | None, Option("file of the reference texts, if the results have none; may hold {set}")]
+    references: Annotated[
+        Place | None, Option("file of the reference texts, if the results have none; its name may contain {set}")
+    ]
     columns: Annotated[
         dict[Literal["id", "reference", "hypothesis", "system", "seed", "set", "speaker", "words", "errors"], Name],
-        Option("names of columns or keys of the results, if they are others: {hypothesis: pred_text_canary}"),
+        Option("names of columns or keys in the results, if they differ: {hypothesis: pred_text_canary}"),
     ]
     allow: Annotated[
         list[Literal["missing", "duplicates", "references", "empty"]],
-        Option("of missing, duplicates, references (that differ), empty: what is no error, but left out and counted"),
+        Option(
+            "problems that are accepted and counted, not refused: missing, duplicates, references (that differ), empty"
+        ),
     ]
     unit: Annotated[Literal["word", "character"], Option("what is counted in texts of results: word or character")]
     scoring: Scoring
     by: Annotated[
         list[Name],
-        Option("columns of the results, for example [accent]: each part of a test set is compared by itself too"),
+        Option(
+            "columns of the results, for example [accent]: the utterances of each value are also compared separately"
+        ),
     ]
     training_texts: Annotated[
-        Place | None, Option("a text file; utterances whose references occur in it are compared apart")
+        Place | None, Option("a text file; utterances whose references occur in it are compared separately")
     ]
     baseline: Annotated[
         Name | None,
-        Option("system that all others are compared with; auto: adamw, if there is one; null: no baseline"),
+        Option("system that all others are compared with; auto: adamw, if it exists; null: no baseline"),
     ]
     comparisons: Annotated[
         Literal["all", "baseline"],
@@ -250,15 +256,18 @@ class Compare(TypedDict):
     ]
     target_wer: Annotated[
         PartialShare | None,
-        Option("on dev, a fraction (0.2 is 20 %): when each system reached it; null: sweep.target_wer of the runs"),
+        Option(
+            "WER on dev as a fraction (0.2 is 20 %): show when each system reached it; null: sweep.target_wer of "
+            "the runs"
+        ),
     ]
     minutes: Annotated[
         Positive | None,
-        Option("of training, after which WERs on dev are compared; null: those that the fastest run took"),
+        Option("minutes of training after which WERs on dev are compared; null: the time of the fastest run"),
     ]
     speakers: Annotated[
         Place | None,
-        Option("a file that names the speaker of each utterance, as Kaldi's utt2spk; null: as the data say"),
+        Option("a file that names the speaker of each utterance, like Kaldi's utt2spk; null: from the data"),
     ]
     speaker_pattern: Annotated[
         re.Pattern[str] | None,
@@ -272,15 +281,15 @@ class Compare(TypedDict):
 class Runs(TypedDict):
     """``asr-runs``."""
 
-    folder: Annotated[Places, Option("where runs are looked for, at any depth; or a list")]
+    folder: Annotated[Places, Option("folder that is searched for runs, at any depth; or a list")]
     sort: Annotated[
         Literal["started", "run", "recipe", "system", "seed", "updates", "wer_dev", "wer_test", "status", "size_mb"],
         Option(
-            "started, recipe, system, seed, updates, wer_dev, wer_test, status, size_mb or run; "
-            "runs that lack it come last"
+            "started, recipe, system, seed, updates, wer_dev, wer_test, status, size_mb or run; runs without it come "
+            "last"
         ),
     ]
-    output_format: Annotated[Literal["table", "json"], Option("or json: a list for programs")]
+    output_format: Annotated[Literal["table", "json"], Option("table, or json: a list for programs")]
 
 
 COMMANDS: dict[str, Any] = {
@@ -326,8 +335,7 @@ def _check_known(given: Any, options: Any, place: str, text: str) -> None:
         if key not in known and not re.search(rf"\$\{{[^}}]*\b{re.escape(key)}\b", text):
             where = f"in {place.rstrip('.')}" if place else "at the top level"
             raise ConfigError(
-                f"{place}{key}: there is no key {key!r} {where}, and nothing would read one."
-                f"{did_you_mean(key, known)} Allowed: {', '.join(known)}."
+                f"{place}{key}: there is no key {key!r} {where}.{did_you_mean(key, known)} Allowed: {', '.join(known)}."
             )
     for key, (kind, _) in known.items():
         if fields(kind) and isinstance(given.get(key), Mapping):

@@ -24,15 +24,15 @@ REFUSED = {
     "barebones": "it leaves out logging and checkpoints",
     "default_root_dir": "a run is written to run_dir",
     "enable_checkpointing": "callbacks.checkpoints writes them",
-    "limit_train_batches": "epochs are whole; the budget of a run is trainer.max_steps",
+    "limit_train_batches": "epochs are always complete; the budget of a run is trainer.max_steps",
     "fast_dev_run": "for a short run give trainer.max_steps=10 trainer.val_check_interval=10",
     "max_time": "the budget of a run is trainer.max_steps",
     "min_epochs": "the budget of a run is trainer.max_steps",
     "min_steps": "the budget of a run is trainer.max_steps",
     "model_registry": "logger chooses where a run is tracked",
-    "overfit_batches": "for few data give data.source=PATH of a small table",
+    "overfit_batches": "to use less data, give data.source=PATH of a small table",
     "profiler": "it would write outside the run's folder; callbacks.cost times updates",
-    "reload_dataloaders_every_n_epochs": "every epoch has its own order already",
+    "reload_dataloaders_every_n_epochs": "each epoch already has its own order",
 }
 
 
@@ -110,8 +110,8 @@ def _instantiate(node: Mapping[str, Any], loggers: list[Any], callbacks: list[An
             raise
         # Lightning (2.6) tells which options of a batch script it wants, also where nobody has written one
         raise ConfigError(
-            f"{error}; {' '.join(slurm)}: by these variables SLURM has started several processes; unset them, or start "
-            "one process per device with srun --ntasks-per-node=N (-n is not enough) and trainer=slurm "
+            f"{error}; {' '.join(slurm)}: these variables say that SLURM has started several processes; unset them, or "
+            "start one process per device with srun --ntasks-per-node=N (-n is not enough) and trainer=slurm "
             "trainer.devices=N, as docs/clusters.md shows"
         ) from error
     return trainer

@@ -56,7 +56,7 @@ def refuse_infinite(numbers: np.ndarray) -> None:
         ValueError: one is NaN or infinite.
     """
     if not np.isfinite(numbers).all():
-        raise ValueError("features are not finite; they, or their audio, hold NaN or infinity")
+        raise ValueError("features are not finite; they, or their audio, contain NaN or infinity")
 
 
 class LogMel:

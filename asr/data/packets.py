@@ -26,7 +26,7 @@ def open_stream(path: Path) -> soundfile.SoundFile:
         ConfigError: it cannot.
     """
     if not path.is_file():
-        raise ConfigError(f"audio: {str(path)!r} is no file; give one, or - for samples on standard input")
+        raise ConfigError(f"audio: {str(path)!r} is not a file; give one, or - for samples on standard input")
     try:
         file = soundfile.SoundFile(path)
     except soundfile.LibsndfileError as error:

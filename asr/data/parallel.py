@@ -81,7 +81,7 @@ def _run_parallel(work: Callable[[Task], Result], tasks: Iterable[Task], num_job
     except BrokenProcessPool as error:
         raise RunFailed(
             "a process that prepares data was lost. The kernel does this when memory runs out: lower data.num_jobs "
-            f"({num_jobs} now). The same command continues with what is prepared already"
+            f"({num_jobs} now). Run the same command again to continue"
         ) from error
     finally:
         # what they have not finished is of no use

@@ -36,7 +36,9 @@ def claimed_gpus(count: int | None, jobs_per_gpu: int | None = None) -> Iterator
         return
     names, wanted = visible_gpus(), 1 if count is None else count
     if wanted > len(names):
-        raise ConfigError(f"sweep.gpus_per_job={count} sweep.jobs_per_gpu={jobs_per_gpu}: there are {len(names)} GPUs")
+        raise ConfigError(
+            f"sweep.gpus_per_job={count} sweep.jobs_per_gpu={jobs_per_gpu}: this machine has {len(names)} GPUs"
+        )
     with contextlib.ExitStack() as held:
         yield {**os.environ, VARIABLE: ",".join(_claim(names, wanted, shared, held))}
 

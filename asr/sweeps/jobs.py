@@ -92,7 +92,7 @@ def check_sweep_name(name: object, key: str = "sweep.name") -> None:
     """
     if name is None or not NAME.fullmatch(str(name)) or name == LATEST:
         raise ConfigError(
-            f"{key} must be letters, digits and _ . + -, as in first-try, and not {LATEST}, given {name!r}"
+            f"{key} must consist of letters, digits and _ . + -, as in first-try, and not be {LATEST}, given {name!r}"
         )
 
 

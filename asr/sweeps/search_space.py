@@ -110,8 +110,8 @@ class Search(_Strict):
             if name not in found.optimizers:
                 line = f"'++sweep.optimizers.{name}={{around: {{lr: 0.001}}, usual: {found.common_schedule}}}'"
                 raise ConfigError(
-                    f"sweep.only: no range is known of {name!r}; there are {', '.join(found.optimizers)}. For one of "
-                    f"yours, give its usual learning rate: {line}"
+                    f"sweep.only: there is no range for {name!r}; allowed: {', '.join(found.optimizers)}. For your own "
+                    f"optimizer, give its usual learning rate: {line}"
                 )
         if found.studies not in (1, len(found.seeds)):
             raise ConfigError(
@@ -121,8 +121,8 @@ class Search(_Strict):
         own = {found.tuning_seed + SEEDS_APART * study for study in range(found.studies)}
         if own & set(found.seeds):
             raise ConfigError(
-                f"sweep.seeds: {min(own & set(found.seeds))} is a seed of the trials, which were chosen with it; give "
-                "another, or another sweep.tuning_seed"
+                f"sweep.seeds: {min(own & set(found.seeds))} is also a seed of the trials; give another, or another "
+                "sweep.tuning_seed"
             )
         return found
 

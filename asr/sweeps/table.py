@@ -69,7 +69,7 @@ class SweepTable(Callback):
         console.print(job_table(sweep_dir, jobs, before))
         others = [record.name for record in jobs if record.failed and record not in own]
         if others:
-            console.print_line(f"not finished, and of another command in this sweep: {', '.join(others)}")
+            console.print_line(f"not finished, started by another command of this sweep: {', '.join(others)}")
         console.print_line(last_line(sweep_dir, [record for record in jobs if record.name not in others], len(before)))
         if any(record.failed for record in own):
             raise SystemExit(1)
@@ -107,14 +107,14 @@ def last_line(sweep_dir: Path, jobs: list[JobRecord], before: int) -> str:
     line = f"{len(jobs)} jobs: {len(jobs) - len(failed)} finished" + (f" ({before} of them before)" if before else "")
     if failed:
         logs = f" (logs in {sweep_dir / RECORDS})" if any((sweep_dir / RECORDS).glob("*.log")) else ""
-        return f"{line}, {len(failed)} not: {', '.join(failed)}{logs}; the same command again starts or resumes them"
+        return f"{line}, {len(failed)} not: {', '.join(failed)}{logs}; run the same command to start or resume them"
     return f"{line}. To compare them: asr-compare sweep={sweep_dir.name}"
 
 
 def resume_line(sweep_dir: Path) -> str:
     """Return the status of the jobs after a signal has ended the sweep, and how to resume it."""
     jobs = records(sweep_dir)
-    again = f"to resume: the same command again, with sweep.name={sweep_dir.name}"
+    again = f"to resume: run the same command again with sweep.name={sweep_dir.name}"
     ended = ", ".join(record.name for record in jobs if not record.failed) or "none"
     others = ", ".join(record.name for record in jobs if record.failed) or "none"
     return f"; {again}; finished jobs: {ended}; not finished: {others}"

@@ -141,7 +141,7 @@ def systems(sweep: Search, seed: int) -> list[TunedSystem]:
     found, known = [], set[str]()
     for name, schedule in pairs:
         if schedule not in sweep.schedules:
-            raise ConfigError(f"sweep.schedules: none is {schedule!r}; there are {', '.join(sweep.schedules)}")
+            raise ConfigError(f"sweep.schedules: there is no {schedule!r}; allowed: {', '.join(sweep.schedules)}")
         words = (f"optimizer={name}", f"schedule={schedule}", *sweep.schedules[schedule].overrides)
         whole = sweep.space(name, schedule)
         known |= whole.keys()
@@ -153,7 +153,7 @@ def systems(sweep: Search, seed: int) -> list[TunedSystem]:
         found.append(TunedSystem(label, name, words, schedule == usual, space, seed))
     unknown = set(sweep.search or ()) - known
     if unknown:
-        raise ConfigError(f"sweep.search: no range has {min(unknown)!r}; there are {', '.join(sorted(known))}")
+        raise ConfigError(f"sweep.search: there is no range for {min(unknown)!r}; allowed: {', '.join(sorted(known))}")
     return found
 
 
@@ -183,5 +183,5 @@ def compared_systems(sweep: Search, found: Sequence[TunedSystem]) -> list[str]:
     known = [*(one.name for one in found), *untuned]
     for name in sweep.compared or ():
         if name not in known:
-            raise ConfigError(f"sweep.compared: no system is called {name!r}; there are {', '.join(known)}")
+            raise ConfigError(f"sweep.compared: no system is called {name!r}; allowed: {', '.join(known)}")
     return known if sweep.compared is None else sweep.compared

@@ -235,9 +235,9 @@ class BatchSizeSearch:
             limit = "lower data.limits.max_duration_s"
             lines.append(f"the longest utterances count {longest:.1f} s each, and do not fit: {limit}")
         if proposed > FAR * max(size.counted_s for bucket in self.buckets for size in bucket.sizes):
-            lines.append("that is far beyond what was measured: search again with it before you train with it")
+            lines.append("that is far beyond what was measured: search again with this value before you train with it")
         if proposed > now_s:
-            lines.append("larger micro-batches make larger, and fewer, updates: another learning rate may suit them")
+            lines.append("larger micro-batches make updates larger and fewer: the learning rate may need to change")
         return lines
 
 
@@ -290,7 +290,7 @@ def search_batch_size(
             nums = [sizes[0], *sizes, sizes[-1]]
             batches = [dataset[(0, sampler.select(numbers[:num]))] for num in nums]
             for name, reason in (skipped for batch in batches for skipped in batch.skipped):
-                raise ValueError(f"find_batch_size: {name} cannot be read: {reason}; put it back")
+                raise ValueError(f"find_batch_size: {name} cannot be read: {reason}; restore it")
             probe = _run(copy.deepcopy(module), batches, make_trainer, memory)  # updates would change the weights
             updates = [[i for i, num in enumerate(nums) if num == size and i > 0] for size in sizes]
             measured = [_at(sampler, numbers[:size], probe, at) for size, at in zip(sizes, updates, strict=True)]

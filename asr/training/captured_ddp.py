@@ -60,7 +60,7 @@ class CapturedDDPStrategy(DDPStrategy):
             missing = [name for name, p in module.named_parameters() if p.requires_grad and p.grad is None]
             raise RuntimeError(
                 f"parameters without a gradient: {', '.join(missing[:3])}; with trainer.capture=true on several GPUs "
-                "each trained parameter needs one in every update: freeze or remove others"
+                "each trained parameter needs one in every update: freeze or remove these"
             )
         at_once(gradients, lambda flat: dist.all_reduce(flat.div_(self.world_size)))
         at_once(self.buffers, lambda flat: dist.broadcast(flat, src=0))

@@ -70,7 +70,7 @@ def _refuse_other_groups(saved: Sequence[Mapping[str, Any]], now: Sequence[Mappi
         if other := sorted(set(theirs["param_names"]) ^ set(ours["param_names"])):
             raise ValueError(f"group {place} of the optimizer has other parameters: {', '.join(other[:3])} moved")
     if len(saved) != len(now):
-        raise ValueError(f"the optimizer has {len(now)} groups, and had {len(saved)}")
+        raise ValueError(f"the optimizer has {len(now)} groups, but had {len(saved)}")
 
 
 def _advance(schedule: LRScheduler, update: int, epoch: int) -> None:
@@ -80,7 +80,9 @@ def _advance(schedule: LRScheduler, update: int, epoch: int) -> None:
     if hasattr(schedule, "step_batch"):  # a closed form, as all of ours are
         schedule.step_batch(update)
         return
-    console.print_line(f"{type(schedule).__name__} is stepped through {update} updates, to find its present rate")
+    console.print_line(
+        f"{type(schedule).__name__} is stepped through {update} updates to find its current learning rate"
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch misses updates of the optimizer
         for _ in range(update):

@@ -65,9 +65,7 @@ def when_training(batch: Batch | None, captures: bool = False) -> str:
         "utterances fail, set data.batch.quadratic_duration_s=20, or lower data.limits.max_duration_s"
     )
     if captures:
-        advice = (
-            f"give trainer.capture=false, which trains without CUDA graphs and the memory that they keep, or {advice}"
-        )
+        advice = f"give trainer.capture=false to train without CUDA graphs, which keep memory, or {advice}"
     return (
         f"at a micro-batch of {len(batch)} utterances, {batch.audio_s:.1f} s of audio, {padded:.1f} s with padding: "
         f"{each}; {advice}"
@@ -85,5 +83,5 @@ def early_stop_reason(trainer: pl.Trainer) -> str:
             reasons.append("the duration of the callback Timer is over")
         elif isinstance(callback, EarlyStopping) and callback.stopping_reason_message:
             reasons.append(f"by the callback EarlyStopping: {callback.stopping_reason_message}")
-    reason = "; ".join(reasons) or "a callback asked for it"
+    reason = "; ".join(reasons) or "a callback requested it"
     return f"stopped at update {trainer.global_step} of {trainer.max_steps}: {reason}"

@@ -123,7 +123,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
             raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
         if not frozen:
             some = [name for name, _ in model.named_parameters()]
-            raise ValueError(f"{pattern!r} is found in no name of a parameter; names are {some[0]} to {some[-1]}")
+            raise ValueError(f"{pattern!r} is found in no parameter's name; names are {some[0]} to {some[-1]}")
         for parameter in frozen:
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):

@@ -326,8 +326,8 @@ class TrainingModule(pl.LightningModule):
             num_unread = sum(unread[name] for _, unread in ranks)
             if num_unread and not utterances:
                 raise RunFailed(
-                    f"none of the {num_unread} utterances of {name} could be read, so that no checkpoint can be chosen "
-                    "by it; put their audio back and resume the run, or prepare the data again"
+                    f"none of the {num_unread} utterances of {name} could be read, so no checkpoint can be chosen by "
+                    "it; restore their audio and resume the run, or prepare the data again"
                 )
             self.scores[name] = result = score(utterances, self.unit)
             sums = self.dev_sums[name].over_ranks(self.trainer.world_size, self.device, len(loss_names))

@@ -107,8 +107,8 @@ class NonfiniteGuard:
         short = {cut for batch in micro_batches for cut, is_short in _pairs(batch.ids, batch.too_short) if is_short}
         for cut in sorted(short - self.named):
             console.print_line(
-                f"{cut} is too short for its transcript and cannot be learned from: more tokens than frames have "
-                "no alignment (a speed above 1 shortens a cut). Counted in train/too_short, printed once"
+                f"{cut} is too short for its transcript and is not used: more tokens than frames cannot be aligned (a "
+                "speed above 1 shortens a cut). Counted in train/too_short, printed once"
             )
         self.named |= short
 

@@ -58,6 +58,6 @@ def explaining_lost_peers() -> Iterator[None]:
         if not isinstance(first, dist.DistError) and not (isinstance(first, RuntimeError) and GLOO in str(first)):
             raise
         raise PeerLost(
-            "the connection to another process of this run was lost: it has ended, and has printed why unless it was "
-            "killed, or its machine is gone"
+            "the connection to another process of this run was lost: it ended (and printed why, unless it was "
+            "killed), or its machine is down"
         ) from error

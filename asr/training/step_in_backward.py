@@ -68,7 +68,7 @@ class GradientsInBackward:
         if not math.isfinite(devices.to_host(norm)):
             raise Diverged(
                 f"the gradients of update {update} are not finite, and with trainer.step_in_backward=true the weights "
-                "have changed before that was known; resume the run from its last checkpoint with "
-                "trainer.step_in_backward=false, which leaves out such updates, or lower optimizer.lr"
+                "had changed before this was known; resume the run from its last checkpoint with "
+                "trainer.step_in_backward=false, which skips such updates, or lower optimizer.lr"
             )
         return norm

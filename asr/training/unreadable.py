@@ -45,9 +45,9 @@ class UnreadableCuts:
         self.counts["learned"] |= num_read > 0  # of the whole run, which a resumed part cannot see
         if num_unreadable and self.max_per_epoch is not None and self.counts["in_epoch"] > self.max_per_epoch:
             raise RunFailed(
-                f"{self.counts['in_epoch']} utterances of this epoch could not be read, more than the "
-                f"{self.max_per_epoch} that data.max_unreadable allows; the first: {self._first()}. Put their audio "
-                "back and resume the run, prepare the data again, or raise data.max_unreadable"
+                f"{self.counts['in_epoch']} utterances of this epoch could not be read, more than "
+                f"the {self.max_per_epoch} that data.max_unreadable allows; the first: {self._first()}. Restore their "
+                "audio and resume the run, prepare the data again, or raise data.max_unreadable"
             )
 
     def end_training(self) -> None:

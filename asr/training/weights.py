@@ -53,9 +53,9 @@ def why_missing(checkpoint: LoadedCheckpoint, kind: str) -> str:
     if kind == "raw":
         return ""
     if averages is None or not averages.num_averaged:
-        return "no update was averaged (callbacks.averaging and its every), and it has only weights=raw"
+        return "no update was averaged (see callbacks.averaging.every), so it has only weights=raw"
     if kind == "ema" and averages.ema is None:
-        return "it was trained with callbacks.averaging.ema_decay=null, and has weights=raw and average"
+        return "it was trained with callbacks.averaging.ema_decay=null, so it has only weights=raw and average"
     return ""
 
 
@@ -73,8 +73,8 @@ def _mean(path: Path, averages: RunningAverages, since: int | None) -> tuple[dic
         updates = {averages.start_update, mark.update, *others}
         allowed = sorted(update for update in updates if averages.start_update <= update < averages.update)
         raise ValueError(
-            f"average_since={since}: {path} has no earlier checkpoint of that update beside it; allowed: "
-            f"{', '.join(map(str, allowed))}, or null for {mark.update}"
+            f"average_since={since}: no earlier checkpoint of that update is next to {path}; "
+            f"allowed: {', '.join(map(str, allowed))}, or null for {mark.update}"
         )
     return averages.mean_after(earlier), since
 

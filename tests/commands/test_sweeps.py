@@ -65,7 +65,7 @@ def test_a_failing_job_does_not_stop_the_others_and_is_named_at_the_end(trained,
     assert f"2 jobs: 1 finished, 1 not: {refused}; " in printed
     words = ("-m", "encoder.num_layers=1", "sweep.name=mixed", f"data.dir={data(trained)}")
     printed = Workplace(tmp_path).run("train", *QUICK, *words)
-    assert "not finished, and of another command in this sweep: " in printed
+    assert "not finished, started by another command of this sweep: " in printed
     assert "1 jobs: 1 finished (1 of them before). " in printed
 
 

@@ -44,7 +44,7 @@ def test_the_run_holds_its_model_its_weights_and_both_results(place):
 def test_decoding_the_run_again_gives_its_result_and_greedy_search_the_other(place):
     place.run("evaluate", "run=run", "output_dir=again")
     printed = place.run("evaluate", "run=run", "decoder=ctc_greedy", "output_dir=greedy")
-    assert "the model of its transcripts" in printed
+    assert "replaces the run's search" in printed
     assert (place.folder / "again" / "test.hyp.txt").read_text() == content(place, "decode/test.hyp.txt")
     assert (place.folder / "greedy" / "test.hyp.txt").read_text() == content(place, "decode/without_lm/test.hyp.txt")
 
@@ -52,7 +52,7 @@ def test_decoding_the_run_again_gives_its_result_and_greedy_search_the_other(pla
 def test_a_checkpoint_alone_decodes_without_it_and_says_so(place):
     shutil.copy(place.folder / "run" / "checkpoints" / "best.ckpt", place.folder / "alone.ckpt")
     printed = place.run("evaluate", "run=alone.ckpt", "output_dir=alone")
-    assert "without the model of the run's transcripts" in printed
+    assert "without the language model of the run's transcripts" in printed
     assert (place.folder / "alone" / "test.hyp.txt").read_text() == content(place, "decode/without_lm/test.hyp.txt")
 
 

@@ -113,7 +113,7 @@ def test_a_sweep_that_is_signalled_hands_it_on_and_can_be_resumed(small_run, tmp
     assert len(names) == (1 if launcher == "basic" else 2)
     code, line, printed = ended(process, tmp_path, signal.SIGUSR1)
     assert code == TRY_AGAIN, printed
-    assert line.startswith("asr-train: ended by SIGUSR1; to resume: the same command again, with sweep.name=s")
+    assert line.startswith("asr-train: ended by SIGUSR1; to resume: run the same command again with sweep.name=s")
     assert line.endswith(f"not finished: {', '.join(names)}")
     assert subprocess.run(["pgrep", "-r", "R,S,D,T", "-g", str(process.pid)]).returncode == 1, (
         "a job was not waited for"
@@ -145,7 +145,7 @@ def test_an_interrupted_sweep_says_how_it_is_resumed_and_is_no_job_of_another(sm
     assert [record.status for record in records(sweep_dir)] == ["running"]
     code, line, _ = ended(process, tmp_path, signal.SIGINT)
     assert code == 130
-    assert line.startswith("asr-train: interrupted; to resume: the same command again, with sweep.name=s")
+    assert line.startswith("asr-train: interrupted; to resume: run the same command again with sweep.name=s")
     assert line.endswith(f"not finished: {job.name}")
     assert list((sweep_dir / job.name / "checkpoints").glob("update-*.ckpt"))
 

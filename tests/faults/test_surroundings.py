@@ -37,7 +37,7 @@ def test_a_run_folder_that_is_removed_while_training_is_named(small_run, tmp_pat
 # variables, words, what the last lines say: each is found before any work
 LEFT = {
     "a home for wandb": ({"HOME": "/proc/nobody"}, ("logger=wandb",), "wandb cannot write to /proc/nobody"),
-    "a rank": ({"SLURM_PROCID": "3"}, (), "SLURM_PROCID=3: by these variables this is one of several processes"),
+    "a rank": ({"SLURM_PROCID": "3"}, (), "SLURM_PROCID=3: these variables say that this is one of several processes"),
     "tasks of SLURM": (
         {"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "x", "SLURM_PROCID": "1"},
         ("trainer=cpu",),

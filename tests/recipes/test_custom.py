@@ -83,12 +83,12 @@ def test_bad_items_are_dropped_with_their_reason(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["audio\tmood", "audio 0.wav\thi"], "line 1: no column is known to be text"),
+        (["audio\tmood", "audio 0.wav\thi"], "line 1: no column was recognized as text"),
         (["audio\ttext"], "nothing in it can be used"),
         (["audio\ttext", "audio 0.wav\thi", "audio 1.wav"], "line 3: 1 fields"),
         (["audio\ttext", "audio 0.wav\thi", "", "audio 0.wav\tho"], r"line 4: .*table\.tsv, line 2"),
         (["audio\ttext\tsplit", "audio 0.wav\thi\ttarin"], "line 2: there is no split 'tarin'; allowed are train"),
-        (["audio\ttext", "\thi"], "line 2: no audio is named"),
+        (["audio\ttext", "\thi"], "line 2: no audio is given"),
         (["audio\ttext\tid", "audio 0.wav\thi\ta\u2028b"], "id 'a.u2028b'"),
     ],
 )
@@ -133,7 +133,7 @@ def test_other_files_and_folders_are_refused(tmp_path):
     (tmp_path / "latin.tsv").write_bytes("audio\ttext\nä.wav\tgrün".encode("latin-1"))
     for name, message in (
         ("cuts.jsonl", r"cuts\.jsonl, line 1"),
-        ("empty", "nothing is there"),
+        ("empty", "can be read as a corpus"),
         ("gone", "no file"),
         ("latin.tsv", "line 2: not UTF-8"),
     ):

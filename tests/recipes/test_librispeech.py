@@ -144,7 +144,7 @@ def openslr(mini, tmp_path, monkeypatch):
 
 
 def test_what_is_downloaded_is_checked(openslr, mini, tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"train-clean-5\.tar\.gz is not what was expected"):
+    with pytest.raises(ValueError, match=r"train-clean-5\.tar\.gz is not the expected file"):
         prepare_librispeech(tmp_path / "a", subsets="mini")
     monkeypatch.setattr(sources, "PARTS", {name: sources.Part(1, resource=31) for name in MINI_PARTS})
     corpus = prepare_librispeech(tmp_path / "b", subsets="mini")

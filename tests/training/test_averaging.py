@@ -118,7 +118,7 @@ def test_one_update_in_so_many_is_averaged_by_its_number(tmp_path):
     run(tmp_path, 7, [weights, WeightAveraging(every=3), saving(tmp_path)])
     assert_holds(choose_weights(loaded(tmp_path, 7), "average", 0), weights.mean([3, 6]))
     assert loaded(tmp_path, 7).averages.ema_updates == 6
-    with pytest.raises(ValueError, match=r"callbacks\.averaging and its every"):
+    with pytest.raises(ValueError, match=r"callbacks\.averaging\.every"):
         choose_weights(loaded(tmp_path, 2), "average")
 
 

@@ -59,7 +59,7 @@ def test_what_is_frozen_needs_no_gradient():
 @pytest.mark.parametrize(
     ("patterns", "said"),
     [
-        (["nothing"], "'nothing' is found in no name of a parameter; names are a.weight to b.bias"),
+        (["nothing"], "'nothing' is found in no parameter's name; names are a.weight to b.bias"),
         (["a", "b"], "leave no parameter to train"),
     ],
 )

@@ -74,4 +74,4 @@ def _difference(left_out: SetErrors, kept: SetErrors, unit: Unit) -> str:
     ):
         if ids := [name for name, one, other in zip(kept.ids, ours, theirs, strict=True) if one != other]:
             return f"the {what} differs for {shortlist(ids)}"
-    return "it was scored against other reference texts, as those of another data.text are"
+    return "it was scored against other reference texts, for example because data.text differs"

@@ -71,7 +71,7 @@ def read_results(
             if given is not None:
                 row.reference = texts[given].get(row.id)
                 if row.reference is None:
-                    raise ValueError(f"references: {given} has no text of the utterance {row.id!r} of {path}")
+                    raise ValueError(f"references: {given} has no text for the utterance {row.id!r} of {path}")
                 lacking.setdefault((row.system, row.seed, row.set), dict(texts[given])).pop(row.id, None)
     # sclite scores what is there, and says nothing of the rest
     rows += [Row(id, text, None, *key) for key, left in lacking.items() for id, text in left.items()]
@@ -81,7 +81,7 @@ def read_results(
 def _files(results: str | Path | Sequence[str | Path] | None, pattern: str | None) -> list[Path]:
     if results is None:
         if pattern is None:
-            raise ValueError("name the files of results: results=FILES, or pattern='exp/{system}/{set}.txt'")
+            raise ValueError("give the files of results: results=FILES, or pattern='exp/{system}/{set}.txt'")
         results = re.sub(r"\{\w+\}", "*", pattern)
     files: list[Path] = []
     for given in [results] if isinstance(results, str | Path) else results:
@@ -116,7 +116,7 @@ def _named_by(pattern: str, path: Path) -> dict[str, str]:
     assert shortest is not None
     if match.groupdict() != shortest.groupdict():
         readings = " or ".join(str(one.groupdict()) for one in (shortest, match))
-        raise ValueError(f"pattern: {str(path)!r} can be read as {readings}; make the pattern say more")
+        raise ValueError(f"pattern: {str(path)!r} can be read as {readings}; make the pattern more specific")
     return match.groupdict()
 
 
@@ -145,7 +145,7 @@ def _references(path: Path, format: str | None, columns: Mapping[str, str]) -> d
     for row in _read(path, format, columns, of_references=True):
         text = row.hypothesis if row.reference is None else row.reference
         if texts.setdefault(row.id, text or "") != (text or ""):
-            raise ValueError(f"references: {path} has two texts of the utterance {row.id!r}")
+            raise ValueError(f"references: {path} has two texts for the utterance {row.id!r}")
     return texts
 
 
@@ -181,7 +181,7 @@ def recognize(path: Path, of_references: bool = False) -> str:
     if len(able) > 1 and len(usual) == 1:
         able = usual
     if len(able) != 1:
-        what = f"can be read as {' and '.join(able)}" if able else "is of no known format"
+        what = f"can be read as {' and '.join(able)}" if able else "has no known format"
         choice = "references as id and text" if of_references else f"format=… (one of {', '.join(able or FORMATS)})"
         raise ValueError(f"{path} {what}; give {choice}")
     return able[0]

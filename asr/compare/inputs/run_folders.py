@@ -82,7 +82,7 @@ def read_runs(folders: Sequence[Path], failed_folders: Collection[Path] = ()) ->
     lost = [(name, run.settings["seed"]) for name, run in zip(names[len(finished) :], failed, strict=True)]
     notes = dict.fromkeys(note for run in finished for note in run.summary["notes"])
     if num_tuning:
-        what = "without results on test sets (decode_test=false), as those are that choose settings"
+        what = "without results on test sets (decode_test=false), such as tuning trials"
         notes[f"left out: {count(num_tuning, 'run')} {what}"] = None
     return Inputs(runs, [*problems, *left_out, *ambiguous, *warnings(finished)], list(notes), lost)
 

@@ -21,8 +21,8 @@ from asr.evaluation.formatting import (
 
 Pair = TypeVar("Pair", Difference, SeedContrast)
 UNKNOWN_SPEAKERS = (
-    "Speakers are unknown: verdicts and intervals assume that utterances are independent, and are too sure if one "
-    "speaker has several of them; name the speakers with speakers=FILE or speaker_pattern=REGEX."
+    "Speakers are unknown: verdicts and intervals assume that utterances are independent, and are overconfident if "
+    "one speaker has several of them; name the speakers with speakers=FILE or speaker_pattern=REGEX."
 )
 UNDECIDED: tuple[Verdict, ...] = ("cannot distinguish", "better")  # of others, compared with the lowest mean
 ENOUGH_SEEDS, BETTER_SEEDS = 3, 5  # see "How many seeds?" in docs/statistics.md
@@ -95,7 +95,7 @@ def headline(test_set: SetComparison, level: float) -> list[str]:
 def _single_runs(test_set: SetComparison, best: Row) -> list[str]:
     """Return the result of single runs, which first of all says what it does not cover."""
     unit = "utterances" if test_set.num_speakers in (None, 1) else "speakers"
-    limits = f"these are single runs, whose verdicts cover other {unit}, not other trainings of the systems"
+    limits = f"these are single runs, whose verdicts cover other {unit}, not other runs of the systems"
     if winner := _winner(test_set, best):
         return [f"{winner}: {_rate(best)}; {limits}.", *_against_best(test_set, best)]
     first, *_ = _no_winner(test_set, best)

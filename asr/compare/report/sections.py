@@ -230,8 +230,8 @@ def what_verdicts_are_about(comparison: Comparison) -> str:
     """Return whether verdicts are about settings, or about the way in which they were tuned."""
     if not comparison.has_seeds:
         return (
-            "These are single runs: another training of the same system, with another seed, may have another error "
-            "rate, and change the order of the systems."
+            "These are single runs: another run of the same system, with another seed, may have another error rate, "
+            "and change the order of the systems."
         )
     tuned: dict[str, set[int]] = defaultdict(set)
     for run in comparison.runs:

@@ -198,8 +198,8 @@ class AddNoise:
         self.probability, self.snr_db = probability, _range("snr_db", snr_db)
         if folder is None:
             raise ValueError(
-                "folder must name recordings of noise, as in augment.audio.noise.folder=PATH; or leave noise out with "
-                "augment.audio.noise=null"
+                "folder must contain recordings of noise, as in augment.audio.noise.folder=PATH; or leave noise out "
+                "with augment.audio.noise=null"
             )
         self.files = AudioFolder("augment.audio.noise.folder", folder)
 
@@ -324,7 +324,7 @@ class AudioFolder:
         for file, _ in () if self.recordings else self._files:
             recording, problem = open_recording(file, str(file))
             if recording is None:
-                raise ValueError(f"{self.key}: {problem}; mend or remove it")
+                raise ValueError(f"{self.key}: {problem}; repair or remove it")
             self.recordings.append(recording)
 
     @cached_property
@@ -346,7 +346,7 @@ class AudioFolder:
             with reading(recording.id):
                 return _samples_of(recording, rate_hz, rng, size)
         except ValueError as error:
-            raise UnusableFile(f"{self.key}: {recording.id}: {error}; mend or remove it") from error
+            raise UnusableFile(f"{self.key}: {recording.id}: {error}; repair or remove it") from error
 
 
 def _samples_of(recording: Recording, rate_hz: int, rng: np.random.Generator, size: int | None) -> np.ndarray:
@@ -355,9 +355,9 @@ def _samples_of(recording: Recording, rate_hz: int, rng: np.random.Generator, si
         cut = cut.truncate(offset=round(rng.uniform(0, recording.duration - part_s), 3), duration=part_s)
     samples: np.ndarray = at_rate(cut, rate_hz).load_audio()[0]
     if not np.isfinite(samples).all():
-        raise ValueError("it holds samples that are not finite")
+        raise ValueError("it contains samples that are not finite")
     if size is None and not samples.any():
-        raise ValueError("it holds nothing but silence, which would make all speech silent")
+        raise ValueError("it contains only silence, which would make all speech silent")
     return samples if size is None else part_of(samples, size, rng)
 
 

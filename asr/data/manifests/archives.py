@@ -69,7 +69,7 @@ def extract(archive: Path, folder: Path) -> Path:
             if zipfile.is_zipfile(archive) and not tarfile.is_tarfile(archive):
                 with zipfile.ZipFile(archive) as zipped:
                     if outside := [name for name in zipped.namelist() if ".." in Path(name).parts]:
-                        raise ValueError(f"{archive}: its member {outside[0]!r} leads out of the folder")
+                        raise ValueError(f"{archive}: its member {outside[0]!r} would be unpacked elsewhere")
                     zipped.extractall(work)
             else:
                 _extract_tar(archive, work)
@@ -78,7 +78,7 @@ def extract(archive: Path, folder: Path) -> Path:
         if isinstance(error, OSError) and error.errno is not None:  # such as a full disk
             raise
         # of gzip and bz2 wrong bytes are an OSError without a number
-        raise ValueError(f"{archive} cannot be unpacked: {error}; if it is damaged, fetch it again") from error
+        raise ValueError(f"{archive} cannot be unpacked: {error}; if it is damaged, download it again") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return folder
@@ -118,7 +118,7 @@ def download(url: str, path: Path, checksum: str | None = None) -> Path:
     except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
         raise ValueError(f"{url} could not be downloaded ({error}); if you have a copy: data.source=PATH") from error
     if checksum not in (None, content.hexdigest()):
-        raise ValueError(f"{url} is not what was expected: its checksum is {content.hexdigest()}, not {checksum}")
+        raise ValueError(f"{url} is not the expected file: its checksum is {content.hexdigest()}, not {checksum}")
     work.rename(path)
     return path
 

@@ -133,21 +133,21 @@ def _problems(
     if claim := CLAIM.search(file.extra_info):
         claimed, there = int(claim[1]), int(claim[2])
         if claimed not in UNKNOWN_BYTES and claimed - there > tolerated:
-            yield f"truncated audio: its header claims {claimed} bytes, {there} are there"
+            yield f"truncated audio: its header states {claimed} bytes, the file has {there}"
     if file.format == "NIST":
         with encoded() as opened:
             count = SAMPLE_COUNT.search(opened.read(SPHERE_HEADER_BYTES))
         if count is None:
             yield "unknown length: its header has no sample_count; convert it to WAV or FLAC"
         elif int(count[1]) - file.frames > tolerated:
-            yield f"truncated audio: its header claims {int(count[1])} samples, {file.frames} are there"
+            yield f"truncated audio: its header states {int(count[1])} samples, the file has {file.frames}"
     if not recording.transforms:  # after them the manifest has another rate and length
         if rate_hz != recording.sampling_rate:
             yield f"unexpected rate: {rate_hz} Hz, the manifest has {recording.sampling_rate}"
         if file.frames < recording.num_samples - tolerated:
             yield f"truncated audio: {file.frames} of {recording.num_samples} samples"
     if file.subtype in ("FLOAT", "DOUBLE") and (peak := _peak(file)) > MAX_PEAK:
-        yield f"unscaled audio: samples up to {peak:.3g} times full scale; divide them, as by 32768, so that 1 is full"
+        yield f"unscaled audio: samples up to {peak:.3g} times full scale; divide them, as by 32768, to be within ±1"
     if not file.seekable():
         yield f"unreadable audio: {file.subtype} cannot be read in parts; convert it to WAV or FLAC"
     if file.format == "OGG":

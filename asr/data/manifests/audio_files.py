@@ -43,7 +43,7 @@ def find_audio(patterns: Sequence[str], endings: Sequence[str] = ENDINGS) -> dic
             visible = visible_files(expanded)
             files = sorted(file for file in visible if file.suffix.lower() in endings and file.is_file())
             if not files:
-                raise ValueError(f"audio: the folder {pattern!r} holds no file that ends with {', '.join(endings)}")
+                raise ValueError(f"audio: the folder {pattern!r} contains no file that ends with {', '.join(endings)}")
         else:
             files = matching_files("audio", pattern, "a file, a folder, a pattern like 'calls/*.wav', or a list")
         for file in files:
@@ -87,7 +87,7 @@ def audio_files(
     for number, file in enumerate(files):
         name = str(file)
         if not is_one_line(name) or SURROGATE.search(name):
-            why = "its name is not one line of UTF-8, or LC_ALL is not a locale of UTF-8; transcripts are lines with it"
+            why = "its name is not one line of UTF-8, or LC_ALL is not a UTF-8 locale; transcript lines contain it"
             unreadable.append((repr(name), why))
             continue
         recording, problem = _open(file, name, folder and folder / f"{number}.flac")

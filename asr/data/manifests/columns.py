@@ -68,8 +68,8 @@ def find_columns(
         names.pop("duration", None)  # of the whole file, which says it itself
     if missing := [field for field in REQUIRED if field not in names]:
         raise ValueError(
-            f"{where}: no column is known to be {' or '.join(missing)}; there are {', '.join(header)}. Name them: "
-            f"data.columns={{{', '.join(f'{field}: COLUMN' for field in missing)}}}, or in the header: "
+            f"{where}: no column was recognized as {' or '.join(missing)}; there are {', '.join(header)}. Give their "
+            f"names: data.columns={{{', '.join(f'{field}: COLUMN' for field in missing)}}}, or in the header: "
             f"{', '.join(REQUIRED)}, and optionally {', '.join(field for field in ALIASES if field not in REQUIRED)}"
         )
     return Columns(names, [name for name in header if name not in names.values()])

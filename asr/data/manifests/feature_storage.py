@@ -59,7 +59,7 @@ class NumpyShardReader(FeaturesReader):
             UnusableFile: they cannot be read.
         """
         member = ShardMember.find(f"{self.tar}:{key}")
-        assert member is not None, f"{key!r} is no place in a tar"
+        assert member is not None, f"{key!r} is not a place in a tar file"
         array: np.ndarray = np.load(io.BytesIO(member.read()), allow_pickle=False)
         return array[left_offset_frames:right_offset_frames]
 

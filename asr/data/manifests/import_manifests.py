@@ -29,9 +29,9 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst"
 KINDS = ("recordings", "features", "supervisions", "cuts")
 NAMED = re.compile(rf"(?:.*[_-])?({'|'.join(KINDS)})(?:[_-](.+))?")  # cuts_train, librispeech_cuts_dev-clean
 LAYOUTS = (
-    "Read are tables named by splits (train.tsv, dev.csv, test.json, …) or metadata.csv or .jsonl, x.txt, x.lab or "
-    "x.TextGrid beside x.wav, *.trans.txt, wav.scp of Kaldi, and recordings*.jsonl(.gz) with "
-    "supervisions*.jsonl(.gz), or cuts*.jsonl(.gz), of lhotse. Name the file itself if a table is called otherwise."
+    "Supported are tables named after splits (train.tsv, dev.csv, test.json, …) or metadata.csv or .jsonl, x.txt, "
+    "x.lab or x.TextGrid beside x.wav, *.trans.txt, wav.scp of Kaldi, and recordings*.jsonl(.gz) with "
+    "supervisions*.jsonl(.gz), or cuts*.jsonl(.gz), of lhotse. If a table has another name, give the file itself."
 )
 TOLERATED_SEGMENT_S = 1e-3  # what lhotse's validation allows
 OVERSHOOT_S = 0.5  # times are rounded; what Kaldi's scripts allow
@@ -221,7 +221,9 @@ class _Reader:
             named = row.split or next((split for name in folders if (split := split_in_name(Path(name)))), None)
             split = self.imported.split_named(part.path, named) if named else part.split or UNSPLIT
             if named and part.split and split != part.split:
-                raise ValueError(f"{row.where}: it is of {named!r}, and its file is given as {part.split!r}; keep one")
+                raise ValueError(
+                    f"{row.where}: its split is {named!r}, but its file is given as {part.split!r}; keep one"
+                )
             stem = row.stem if below == "." or os.path.isabs(row.stem) else os.path.join(below, row.stem)
             self.rows.append((split, replace(row, stem=stem)))
 
@@ -254,7 +256,7 @@ class _Reader:
         elif files := transcript_files(folder):
             self._rows(read_transcripts(folder, files), part, start)
         else:
-            raise ValueError(f"{folder}: nothing is there that is read as a corpus. {LAYOUTS}")
+            raise ValueError(f"{folder}: nothing in it can be read as a corpus. {LAYOUTS}")
 
     def _manifests(self, part: Part, join: bool) -> None:
         folder = part.path
@@ -302,7 +304,7 @@ def _shar_or_kaldi(folder: Path) -> list[Path]:
 
 def _refuse_several(part: Part, places: Sequence[object]) -> None:
     if part.split is not None and len(places) > 1:
-        raise ValueError(f"{part.path}: it is given as {part.split!r}, and has splits of its own; name each of them")
+        raise ValueError(f"{part.path}: it is given as {part.split!r}, but has its own splits; give each of them")
 
 
 def _places_in(folder: Path, is_place: Callable[[Path], object]) -> list[Path]:

@@ -43,7 +43,7 @@ def read_kaldi(folder: Path) -> tuple[list[Row], list[tuple[str, str]]]:
     for id, (where, place) in (segments or {name: (where, name) for name, (where, _) in files.items()}).items():
         recording, start_s, end_s, channel = _part(where, place) if segments else (place, 0.0, None, 0)
         if id not in texts:
-            dropped.append((id, f"missing transcript: {folder / 'text'} has no line of it"))
+            dropped.append((id, f"missing transcript: {folder / 'text'} has no line for it"))
         elif recording not in files:
             dropped.append((id, f"missing recording: {recording}, in {where}"))
         else:
@@ -70,11 +70,13 @@ def _table(path: Path) -> dict[str, tuple[str, str]]:
 def _file(where: str, place: str) -> str:
     if "|" in place:
         raise ValueError(
-            f"{where}: {place!r} is a command, which is not run. If you trust all of them, save what they print to "
-            f"files, by this line in that folder:\n{CONVERT}"
+            f"{where}: {place!r} is a command, and commands are not run. If you trust all of them, save their output "
+            f"to files: run this line in that folder:\n{CONVERT}"
         )
     if not place or IN_ARCHIVE.fullmatch(place):
-        raise ValueError(f"{where}: {place!r} is no file of audio; write archives to files, as by wav-copy of Kaldi")
+        raise ValueError(
+            f"{where}: {place!r} is not an audio file; write archives to files, for example with Kaldi's wav-copy"
+        )
     return os.path.abspath(os.path.expanduser(place))
 
 
@@ -85,5 +87,5 @@ def _part(where: str, place: str) -> tuple[str, float, float | None, int]:
         start_s, end_s, *channel = map(float, times)
         (number,) = channel or (0.0,)
     except ValueError:
-        raise ValueError(f"{where}: needed are a recording, start and end in seconds, and perhaps a channel") from None
+        raise ValueError(f"{where}: expected a recording, start and end in seconds, and optionally a channel") from None
     return recording, start_s, None if end_s < 0 else end_s, int(number)

@@ -49,7 +49,8 @@ def parts_of(source: SourceOption, option: str = "data.source") -> list[Part]:
         unknown = [part.path for part in listed if part.split is None]
         if unknown and len(unknown) < len(listed):
             raise ValueError(
-                f"{option}: the name {unknown[0].name!r} says no split, others do; write {{train: …, dev: …, test: …}}"
+                f"{option}: the name {unknown[0].name!r} names no split, but others do; "
+                "write {train: …, dev: …, test: …}"
             )
         return named_apart(listed, option)
     parts = []

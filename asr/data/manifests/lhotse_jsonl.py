@@ -71,7 +71,7 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
     dropped = []
     for where, cut in items(path, deserialize_item, unused=["features"]):
         if not isinstance(cut, MonoCut | MultiCut):
-            raise ValueError(f"{where}: only cuts are read here that are neither mixed nor padded; save their audio")
+            raise ValueError(f"{where}: mixed or padded cuts cannot be read; save their audio")
         if not cut.has_recording or not cut.supervisions:
             lacking = "supervision" if cut.has_recording else "recording"
             dropped.append(Dropped(split, cut.id, f"no {lacking}: the cut has none"))
@@ -203,7 +203,7 @@ def add_item(items: dict[str, Item], item: Item, where: str, sample_s: float | N
     known = items.setdefault(name, item)
     if known is not item and (sample_s is None or not _is_same(known, item, sample_s)):
         raise ValueError(
-            f"{where}: the id {name!r} of a {type(item).__name__} was given before; every item needs an id of its own"
+            f"{where}: the id {name!r} of a {type(item).__name__} was given before; every item needs its own id"
         )
 
 

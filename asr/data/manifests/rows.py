@@ -119,7 +119,7 @@ def _without_repeats(
         if known is row:
             kept.append((split, row))
         else:
-            repeats.append((split, row, f"repeated: {row.where} says what {known.where} says"))
+            repeats.append((split, row, f"repeated: {row.where} is the same as {known.where}"))
     return kept, repeats
 
 

@@ -61,7 +61,7 @@ def read_saved(
                     for batch in batches:
                         yield from batch.to_pylist()
             except (pyarrow.ArrowInvalid, OSError) as error:
-                raise ValueError(f"{file}: these are no Arrow data: {error}") from error
+                raise ValueError(f"{file}: not Arrow data: {error}") from error
 
     header = list(next(records(), {}))
     columns = find_columns(str(folder), header, given, may_lack)
@@ -70,7 +70,9 @@ def read_saved(
         audio, stem = fields[columns.names["audio"]], f"{split or 'all'}-{number:06}"
         if isinstance(audio, Mapping) and audio.get("bytes"):
             if audio_dir is None:
-                raise ValueError(f"{folder} holds its audio: save it to files, and name them in a table, to decode it")
+                raise ValueError(
+                    f"{folder} contains the audio itself: to decode it, save it to files and list them in a table"
+                )
             path = audio_dir / f"{stem}{Path(audio.get('path') or 'x.wav').suffix}"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(audio["bytes"])

@@ -124,7 +124,7 @@ def _objects_across_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _as_object(where: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{where}: {str(value)[:60]!r} is no JSON object of names and values")
+        raise ValueError(f"{where}: {str(value)[:60]!r} is not a JSON object of names and values")
     return value
 
 

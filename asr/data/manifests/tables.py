@@ -133,7 +133,7 @@ def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fo
     texts = {field: _text(where, name, fields.get(name)) for field, name in columns.items()}
     name = texts["audio"].strip()
     if not name:
-        raise ValueError(f"{where}: no audio is named; give a path relative to the table, or absolute")
+        raise ValueError(f"{where}: no audio is given; give a path relative to the table, or absolute")
     split = unicodedata.normalize("NFC", texts.get("split", "").strip().lower()) or None
     if split is not None and split_of(split) is None:
         raise ValueError(f"{where}: there is no split {split!r}; allowed are train, dev… and test…")

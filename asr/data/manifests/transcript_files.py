@@ -127,7 +127,7 @@ def _words_of_grid(file: Path, text: str) -> str:
                 if kind == "IntervalTier":
                     tiers.setdefault(name.lower(), labels)
     except (StopIteration, ValueError) as error:
-        raise ValueError(f"{file}: this is no TextGrid of Praat") from error
+        raise ValueError(f"{file}: this is not a Praat TextGrid") from error
     if not tiers:
         raise ValueError(f"{file}: there is no tier of intervals")
     best = next((name for name in TIERS if name in tiers), next(iter(tiers)))

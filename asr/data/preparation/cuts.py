@@ -178,7 +178,7 @@ def refuse_unfit(source: Recording | StoredFeatures, features: Features, of_run:
         origin = ", computed from audio" if features.from_audio else " without audio"
         needed = f"{features.num_features} features per frame every {1000 * features.frame_shift_s:g} ms{origin}"
         raise ValueError(
-            f"the run was trained on {needed}, and this is {given}; name data like those of the run"
+            f"the run was trained on {needed}, but this is {given}; give data like those of the run"
             if of_run
             else f"the corpus has {given}, but features and data.num_features say {needed}; choose {choose}"
         )

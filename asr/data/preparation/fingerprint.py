@@ -83,4 +83,4 @@ def refuse_changed(path: Path, written: Mapping[str, Any], index: str) -> None:
     # the size first, because the digest takes reading the whole file
     whole = path.is_file() and path.stat().st_size == written["bytes"] and _sha256(path) == written["sha256"]
     if not whole:
-        raise ValueError(f"{path} is missing, or is not as {index} says that it was written")
+        raise ValueError(f"{path} is missing, or differs from what {index} recorded")

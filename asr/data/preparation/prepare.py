@@ -56,7 +56,7 @@ def prepare(
         of_shards = "" if spec.shards is None else ", and data.storage.dir=PATH of their shards"
         raise ValueError(
             f"resume: the data of the run are not in {root}, are damaged, or were prepared from another state of their "
-            f"source; give data.dir=PATH too, to have them prepared there{of_shards}"
+            f"source; give data.dir=PATH too, to prepare them there{of_shards}"
         )
     if prepared is None:
         with _lock(corpus_folder), naming(corpus_folder):
@@ -121,8 +121,8 @@ def _checked(corpus: Corpus) -> Corpus:
     imported = ImportedManifests()
     if "train" not in corpus.splits or not any(name.startswith("dev") for name in corpus.splits):
         raise ValueError(
-            f"the corpus has the splits {', '.join(corpus.splits) or '(none)'}; needed are 'train', and one whose name "
-            "starts with 'dev' to choose checkpoints by. Let the prepare function of the recipe make them."
+            f"the corpus has the splits {', '.join(corpus.splits) or '(none)'}; it needs 'train', and one whose name "
+            "starts with 'dev' to choose checkpoints by. The recipe's prepare function must return them."
         )
     for name, manifests in corpus.splits.items():
         sources = manifests.sources()

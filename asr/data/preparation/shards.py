@@ -81,8 +81,9 @@ def _refuse_others(storage: ShardStorage, splits: Mapping[str, CheckedSplit]) ->
     for path in storage.folder.rglob("*"):
         if not path.is_dir() and path.with_name(path.name.removesuffix(TEMPORARY)) not in expected:
             raise ValueError(
-                f"data.storage.dir: {storage.folder} holds {str(path.relative_to(storage.folder))!r}, which these "
-                "data do not; give a new or an empty folder, or that of an interrupted call with the same options"
+                f"data.storage.dir: {storage.folder} holds {str(path.relative_to(storage.folder))!r}, which is not "
+                "part of these data; give a new or an empty folder, or that of an interrupted call with the same "
+                "options"
             )
 
 
@@ -120,8 +121,8 @@ def _found_index(files: Files, made_of: str) -> dict[str, Any] | None:
         return index if len(there) == 2 else None
     if there:
         raise ValueError(
-            f"data.storage.dir: {files[there[0]]} is of other data, or of other options of text or limits; "
-            "give a new folder, or remove this one if nothing needs it"
+            f"data.storage.dir: {files[there[0]]} belongs to other data, or to other options of text or limits; give a "
+            "new folder, or remove this one if nothing needs it"
         )
     return None
 

@@ -129,8 +129,8 @@ class CheckpointCallback(Checkpoint):
             largest = get_total_norm(list(trainer.lightning_module.parameters()), norm_type=float("inf"))
             if not largest.isfinite():
                 raise Diverged(
-                    f"the model has diverged: after update {update} its weights hold numbers that are not finite; "
-                    "lower optimizer.lr, or warm up longer, and start a new run; earlier checkpoints are unchanged"
+                    f"the model has diverged: after update {update} its weights are not finite; lower optimizer.lr, or "
+                    "warm up longer, and start a new run; earlier checkpoints are unchanged"
                 )
             # before the state is saved: the resumed run must not write this update again
             self.saved_update = None if validation_is_next else update

@@ -91,8 +91,8 @@ def explaining_failed_writes(run_dir: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENOENT and not (run_dir / "config.yaml").is_file():
             raise RunFailed(
-                f"{run_dir}, the folder of this run, was removed or renamed while it was in use, and nothing can be "
-                "written to it; give a folder that was renamed its name back, or start a new run"
+                f"{run_dir}, the folder of this run, was removed or renamed while in use, so nothing can be written to "
+                "it; if it was renamed, rename it back, or start a new run"
             ) from error
         raise RunFailed(
             f"{error.filename or run_dir} could not be written: {error.strerror or error}; {remedy(error)}, "

@@ -24,7 +24,7 @@ def icefall_state(path: Path) -> Mapping[str, Tensor]:
     state = read_saved(path)
     state = state.get("model", state) if isinstance(state, Mapping) else state
     if not isinstance(state, Mapping) or FIRST_FRONT_END not in state or FIRST_PROJECTION not in state:
-        raise ValueError(f"it holds no Zipformer: there is no {FIRST_FRONT_END}, or no {FIRST_PROJECTION}")
+        raise ValueError(f"it contains no Zipformer: {FIRST_FRONT_END} or {FIRST_PROJECTION} is missing")
     return state
 
 

@@ -100,7 +100,7 @@ def read_saved(path: Path) -> Any:
             # torch.load (2.13) does not compare checksums: it would return weights with a flipped bit
             bad = archive.testzip()
         if bad is not None:
-            raise ValueError(f"the checksum of {bad} does not fit")
+            raise ValueError(f"the checksum of {bad} does not match")
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         # torch's own text proposes to run the code in the file

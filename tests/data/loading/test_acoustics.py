@@ -182,7 +182,7 @@ def test_impulse_responses_that_would_silence_speech_are_named(tmp_path):
     soundfile.write(tmp_path / "silent.wav", np.zeros(800), 8000)
     files = Reverberate(1.0, str(tmp_path)).files
     files.check()
-    with pytest.raises(UnusableFile, match=r"room\.folder: .*silent\.wav: .*nothing but silence"):
+    with pytest.raises(UnusableFile, match=r"room\.folder: .*silent\.wav: .*only silence"):
         files.read(8000, np.random.default_rng(0), None)
 
 

@@ -155,7 +155,7 @@ def twice(folder: Path, splits: dict[str, list[Pair]]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (without("train"), "has the splits dev, test-x; needed are 'train'"),
+        (without("train"), "has the splits dev, test-x; it needs 'train'"),
         (without("dev"), "has the splits train, test-x"),
         (empty_split, r"split 'test-x' of the corpus is empty; the first reasons: \['missing audio: x'\]"),
         (no_recording, "split 'dev' of the corpus: dev-0: missing recording"),

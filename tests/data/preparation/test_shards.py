@@ -215,7 +215,7 @@ def test_shards_of_other_data_are_not_overwritten(tmp_path):
     run(tmp_path / "a", Recipe(), in_shards(tmp_path / "shards"))
     written = contents(tmp_path / "shards")
     other = replace(in_shards(tmp_path / "shards"), text=TextNormalizer("upper"))
-    with pytest.raises(ValueError, match=r"recording\.000000\.tar is of other data"):
+    with pytest.raises(ValueError, match=r"recording\.000000\.tar belongs to other data"):
         run(tmp_path / "a", Recipe(), other, spec_name="other")
     assert contents(tmp_path / "shards") == written
 
@@ -229,7 +229,7 @@ def test_a_shard_that_was_removed_is_written_again_and_one_that_has_changed_is_n
     run(tmp_path / "a", Recipe(), spec, spec_name="other")
     assert second.read_bytes() == whole
     first.write_bytes(first.read_bytes().replace(b"train-0", b"train-9"))
-    with pytest.raises(ValueError, match=r"recording\.000000\.tar is missing, or is not as "):
+    with pytest.raises(ValueError, match=r"recording\.000000\.tar is missing, or differs from "):
         run(tmp_path / "a", Recipe(), spec, spec_name="third")
     assert second.read_bytes() == whole
 

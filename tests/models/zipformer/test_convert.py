@@ -174,7 +174,7 @@ def test_its_tokenizer_cuts_text_alike(exported, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["model=other.pt"], "holds no Zipformer"),
+        (["model=other.pt"], "contains no Zipformer"),
         (["bpe_model=text.pt"], "bpe_model: text.pt: "),
         (["output=ours.pt"], "output must be a name that ends with .ckpt, given 'ours.pt'"),
         (["encoder.num_encoder_layers=[1,1,1]"], "tensors do not fit the encoder"),

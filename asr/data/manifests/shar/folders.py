@@ -66,8 +66,8 @@ def find_shards(folder: Path) -> list[Shard]:
     if unpaired := sorted(numbers - (cuts.keys() & shards.keys())):
         here = cuts.get(unpaired[0]) or shards[unpaired[0]]
         raise ValueError(
-            f"{folder}: the shard of {here.name} is not whole, cuts.NUMBER.jsonl.gz with recording.NUMBER.tar, or "
-            "features.NUMBER.tar, not compressed: restore it"
+            f"{folder}: the shard of {here.name} is incomplete; expected cuts.NUMBER.jsonl.gz with "
+            "recording.NUMBER.tar, or features.NUMBER.tar, not compressed; restore it"
         )
     return [Shard(cuts[number], shards[number], field) for number in sorted(numbers)]
 
@@ -89,7 +89,7 @@ def read_shards(shards: list[Shard], split: str) -> tuple[Manifests, list[Droppe
         for (where, cut), (name, source) in zip_longest(lines, _sources(shard), fillvalue=("", None)):
             if cut is None or name != cut.id:
                 raise ValueError(
-                    f"{shard.tar} does not fit {where or shard.cuts}: in the tar is {name!r}; restore both"
+                    f"{shard.tar} does not match {where or shard.cuts}: the tar has {name!r}; restore both"
                 )
             if source is None or not cut.supervisions:
                 lacking = "supervision" if source else shard.field
@@ -119,7 +119,7 @@ def _sources(shard: Shard) -> Iterator[tuple[str, Source | None]]:
                 # tarfile keeps every header, which a tar of many members would fill the memory with
                 tar.members.clear()  # type: ignore[attr-defined]
     except tarfile.TarError as error:
-        raise ValueError(f"{shard.tar} was cut short, or is no plain tar: {error}; restore it") from error
+        raise ValueError(f"{shard.tar} was cut short, or is not a plain tar: {error}; restore it") from error
 
 
 def _recording(data: dict[str, Any], path: PurePosixPath, member: ShardMember) -> Recording:
@@ -132,7 +132,7 @@ def _recording(data: dict[str, Any], path: PurePosixPath, member: ShardMember) -
 def _features(data: dict[str, Any], path: PurePosixPath, member: ShardMember) -> Features:
     if path.suffix != ".npy":
         raise ValueError(
-            f"{member.tar}: {str(path)!r} is no array of numpy; write features with numpy: "
+            f"{member.tar}: {str(path)!r} is not a numpy array; write features with numpy: "
             'SharWriter(…, fields={"features": "numpy"})'
         )
     # lhotse (1.33) writes the frames of a whole recording beside the duration of a part, and names no recording
