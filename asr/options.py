@@ -25,7 +25,7 @@ Decides = Literal["updates", "result", "sample", "speed", "place", "this_start"]
 """
 
 # ranges, of arguments of classes too: values of a config are checked against the signature of what they build
-Text = Annotated[str, BeforeValidator(lambda given: str(given) if type(given) in (int, float) else given)]
+Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) in (int, float) else value)]
 """A text that may look like a number, such as 2024, which Hydra then makes of it."""
 Tag = Annotated[Text, StringConstraints(min_length=1, max_length=64)]  # of wandb, by its own limit
 
@@ -306,9 +306,9 @@ def fields(options: Any) -> dict[str, tuple[Any, Option]]:
         return {}
     table = {}
     for name, hint in get_type_hints(options, include_extras=True).items():
-        own, *said = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        option = next((one for one in said if isinstance(one, Option)), Option())
-        table[name] = own if is_typeddict(own) else hint, option
+        annotation, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        option = next((item for item in metadata if isinstance(item, Option)), Option())
+        table[name] = annotation if is_typeddict(annotation) else hint, option
     return table
 
 

@@ -67,20 +67,20 @@ def end_with(advice: Callable[[], str]) -> None:
 
 @contextlib.contextmanager
 def signals_first() -> Iterator[None]:
-    """Raise what has asked for an end instead of an error that it led to: libraries fail while they clear away.
+    """Raise the interrupt itself instead of an error that it caused: libraries may fail while they clean up.
 
-    OmegaConf restores flags of a config that is half made; Python 3.11 makes a RuntimeError of whatever interrupts the
-    making of a class.
+    OmegaConf restores flags of a half-built config; Python 3.11 turns what interrupts the creation of a class into a
+    RuntimeError.
     """
     try:
         yield
     except Exception as error:
         cause: BaseException | None = error
-        seen: list[BaseException] = []
-        while cause is not None and cause not in seen:  # errors may be causes of each other
+        visited: list[BaseException] = []
+        while cause is not None and cause not in visited:  # errors may be causes of each other
             if isinstance(cause, Terminated | KeyboardInterrupt):
                 raise cause from None
-            seen.append(cause)
+            visited.append(cause)
             cause = cause.__cause__ or cause.__context__
         raise
 

@@ -50,13 +50,13 @@ def point_latest(folder: Path, link: Path) -> None:
         fresh.replace(link)
 
 
-def usable_folder(given: object, key: str) -> Path:
+def usable_folder(value: object, key: str) -> Path:
     """Return the absolute folder that ``key`` names, without creating it.
 
     Raises:
         ValueError: it lies below a file, or cannot be created.
     """
-    folder = named_path(given).resolve()
+    folder = named_path(value).resolve()
     nearest = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not nearest.is_dir():
         raise ValueError(f"{key}: {str(folder)!r} cannot be created: {str(nearest)!r} is not a folder; name another")
@@ -66,9 +66,9 @@ def usable_folder(given: object, key: str) -> Path:
     return folder
 
 
-def free_folder(given: object, key: str) -> Path:
+def free_folder(value: object, key: str) -> Path:
     """Return the absolute folder that ``key`` names, without creating it; refuse one that is not empty."""
-    folder = usable_folder(given, key)
+    folder = usable_folder(value, key)
     names = set(os.listdir(folder)) if folder.exists() else set()
     if ".lock" in names:
         # fails if a run is active there: its folder must not be removed
@@ -77,14 +77,14 @@ def free_folder(given: object, key: str) -> Path:
         # all there is if a run was ended before it had recorded its start
         names -= UNSTARTED if names <= UNSTARTED else set()
     if names:
-        again = f"continue the run in it with resume={given}, " if "config.yaml" in names and key == "run_dir" else ""
+        again = f"continue the run in it with resume={value}, " if "config.yaml" in names and key == "run_dir" else ""
         raise ValueError(f"{key}: {folder} exists and is not empty; {again}name another folder, or remove it")
     return folder
 
 
-def claim_run_folder(given: object, key: str = "run_dir") -> Path:
+def claim_run_folder(value: object, key: str = "run_dir") -> Path:
     """Create the folder that the user named by ``key``; refuse one that is not empty."""
-    folder = free_folder(given, key)
+    folder = free_folder(value, key)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

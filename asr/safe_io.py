@@ -16,18 +16,18 @@ WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # of exFAT and so
 TEMPORARY = ".tmp"  # after the name of a file that is being written
 
 
-def named_path(given: object) -> Path:
+def named_path(value: object) -> Path:
     """Return the path that a user names, ``~`` and ``~user`` expanded.
 
     Raises:
         ValueError: there is no such user, or no home folder.
     """
     try:
-        return Path(str(given)).expanduser()
+        return Path(str(value)).expanduser()
     except RuntimeError:
-        user = str(given).partition("/")[0]
+        user = str(value).partition("/")[0]
         why = f"no user is called {user[1:]!r}" if user[1:] else "HOME is not set"
-        raise ValueError(f"{str(given)!r}: {why}; write ./{user} for a file") from None
+        raise ValueError(f"{str(value)!r}: {why}; write ./{user} for a file") from None
 
 
 def replace_by(path: Path, make: Callable[[Path], object]) -> None:

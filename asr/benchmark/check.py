@@ -24,7 +24,7 @@ def problems(root: Path, folders: Sequence[Path] = ()) -> list[str]:
         folders: of entries; none: all, and that the stored verdicts follow from them.
     """
     chosen = folders or sorted(path.parent for path in root.glob(f"*/*/*/{ABOUT}"))
-    broken = [f"{folder}: {what}" for folder in chosen for what in _of_entry(root, folder)]
+    broken = [f"{folder}: {problem}" for folder in chosen for problem in _of_entry(root, folder)]
     if not folders and not broken:
         for verdicts in benchmark_verdicts(root):
             path = verdicts.folder / COMPARISON
@@ -87,6 +87,6 @@ def _fixed(entry: Entry, baseline: Mapping[str, Any]) -> Iterator[str]:
     for key in ("references", "scorer"):
         if entry.about.get(key) != baseline.get(key):
             yield f"{key}: differs from {BASELINE}'s, so that its error rates mean something else"
-    ours, theirs = entry.about.get("fixed", {}), baseline.get("fixed", {})
-    if differing := sorted(key for key in ours.keys() & theirs.keys() if ours[key] != theirs[key]):
+    fixed, expected = entry.about.get("fixed", {}), baseline.get("fixed", {})
+    if differing := sorted(key for key in fixed.keys() & expected.keys() if fixed[key] != expected[key]):
         yield f"differs from {BASELINE} in what the rules fix: {shortlist(differing)}"

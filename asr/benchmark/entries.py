@@ -149,7 +149,7 @@ def write_runs(folder: Path, about: Mapping[str, Any], run_dirs: Iterable[Path],
 
 def _settle_utterances(path: Path, errors: SetErrors) -> None:
     utterances = zip(errors.ids, errors.speakers, errors.words, strict=True)
-    rows = [[name, speaker or "", str(words)] for name, speaker, words in utterances]
+    rows = [[name, speaker or "", str(num_words)] for name, speaker, num_words in utterances]
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, "".join("\t".join(row) + "\n" for row in rows))

@@ -34,7 +34,7 @@ def write_pages(root: Path, pages: Path) -> list[Path]:
     written, sections = [], []
     pages.mkdir(parents=True, exist_ok=True)
     all_verdicts = sorted(
-        benchmark_verdicts(root), key=lambda one: (TASKS.index(one.folder.parent.name), one.folder.name)
+        benchmark_verdicts(root), key=lambda verdicts: (TASKS.index(verdicts.folder.parent.name), verdicts.folder.name)
     )
     for verdicts in all_verdicts:
         write_whole(verdicts.folder / COMPARISON, comparison_text(verdicts))
@@ -125,16 +125,16 @@ def _table(verdicts: Verdicts, costs: Mapping[str, Any]) -> Table:
     return Table(f"{verdicts.folder.parent.name}, {NAMES[verdicts.folder.name]}", columns, rows)
 
 
-def _difference(one: Any) -> Sequence[Cell]:
-    if one is None:
+def _difference(pair: Any) -> Sequence[Cell]:
+    if pair is None:
         return Cell("–"), Cell("baseline")
-    return interval_cell(one.mean, one.low, one.high, points), verdict_cell(one.verdict)
+    return interval_cell(pair.mean, pair.low, pair.high, points), verdict_cell(pair.verdict)
 
 
-def _ratio(one: Any) -> Sequence[Cell]:
-    if one is None:
+def _ratio(contrast: Any) -> Sequence[Cell]:
+    if contrast is None:
         return Cell("–"), Cell("–")
-    return interval_cell(one.value, one.low, one.high, ratio), verdict_cell(one.verdict)
+    return interval_cell(contrast.value, contrast.low, contrast.high, ratio), verdict_cell(contrast.verdict)
 
 
 def markdown(

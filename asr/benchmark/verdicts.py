@@ -60,7 +60,7 @@ def verdicts(folder: Path, entries: Sequence[Entry], target: float) -> Verdicts:
         target: loss on dev.
     """
     runs = [run for entry in entries for run in entry.runs]
-    failed = [one for entry in entries for one in entry.failed]
+    failed = [run_key for entry in entries for run_key in entry.failed]
     title = f"{folder.parent.name}, {folder.name}"
     comparison = compare(Inputs(runs, failed=failed), title=title, baseline=BASELINE, level=LEVEL)
     times = times_to_target(runs, target, "updates", LEVEL, BASELINE, failed, metric=DEV_LOSS)
@@ -79,15 +79,15 @@ def groups(test_set: SetComparison) -> dict[str, int]:
 
     A group has the lowest mean of the entries that are left, and all that are not significantly worse than it.
     """
-    worse = {(one.other, one.system) for one in test_set.pairs if one.verdict == "better"}
-    left = [row.system for row in test_set.rows]
+    worse = {(pair.other, pair.system) for pair in test_set.pairs if pair.verdict == "better"}
+    remaining = [row.system for row in test_set.rows]
     result: dict[str, int] = {}
     number = 0
-    while left:
+    while remaining:
         number += 1
-        best = left[0]
-        result |= {name: number for name in left if (name, best) not in worse}
-        left = [name for name in left if name not in result]
+        best = remaining[0]
+        result |= {name: number for name in remaining if (name, best) not in worse}
+        remaining = [name for name in remaining if name not in result]
     return result
 
 

@@ -47,8 +47,8 @@ globals().update({command: partial(start, command) for command in COMMANDS})
 if __name__ == "__main__":
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
     if name not in COMMANDS:
-        given = f"{name!r} is not a command" if name else "no command is given"
-        print(f"asr.commands: {given}; allowed: {', '.join(COMMANDS)}", file=sys.stderr)
+        problem = f"{name!r} is not a command" if name else "no command is given"
+        print(f"asr.commands: {problem}; allowed: {', '.join(COMMANDS)}", file=sys.stderr)
         raise SystemExit(2)
     sys.argv[0] = f"asr-{name}"
     start(name)

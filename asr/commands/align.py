@@ -46,17 +46,17 @@ def run(options: DictConfig) -> None:
 def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequence[str]) -> int:
     """Align a set, write and print what was found; return how many utterances could not be aligned."""
     alignments = align_all(restored.recognizer, restored.data_module, cuts, name)
-    aligned = sorted((one for one in alignments.results if one.fits), key=lambda one: one.id)
-    failed = [*alignments.unread, *((one.id, one.why_not) for one in alignments.results if not one.fits)]
+    aligned = sorted((result for result in alignments.results if result.fits), key=lambda result: result.id)
+    failed = [*alignments.unread, *((result.id, result.why_not) for result in alignments.results if not result.fits)]
     for cut, reason in failed[:NUM_NAMED]:
         console.print_line(f"{name}: could not align {cut}: {reason}")
     write_alignments(output, name, aligned, formats)
-    words, audio = sum(len(one.words) for one in aligned), sum(one.duration_s for one in aligned)
-    console.print_line(f"{name}: {words} words of {len(aligned)} utterances, {audio:.0f} s of audio")
-    if unknown := [word for one in aligned for word in one.unknown]:
+    num_words, audio_s = sum(len(result.words) for result in aligned), sum(result.duration_s for result in aligned)
+    console.print_line(f"{name}: {num_words} words of {len(aligned)} utterances, {audio_s:.0f} s of audio")
+    if unknown := [word for result in aligned for word in result.unknown]:
         which = shortlist(sorted(set(unknown)))
         console.print_line(f"{name}: {len(unknown)} words have characters that the run does not know: {which}")
-    if joined := sum(len(one.words) < len(one.text.split()) for one in aligned):
+    if joined := sum(len(result.words) < len(result.text.split()) for result in aligned):
         console.print_line(
             f"{name}: in {joined} of {len(aligned)} utterances several words are aligned as one, because the run has "
             "no token for the space between them: its training transcripts had no spaces"

@@ -95,7 +95,7 @@ class SpeechRecognizer:
             transcripts, unreadable = transcriber_of(self.restored, max_segment_s)(files)
         if unreadable:
             raise ValueError("; ".join(f"{names.get(path, path)}: {reason}" for path, reason in unreadable))
-        return [replace(one, path=Path(names.get(str(one.path), one.path))) for one in transcripts]
+        return [replace(result, path=Path(names.get(str(result.path), result.path))) for result in transcripts]
 
     def stream(self, rate_hz: int = 16_000, endpoint_s: float = 0.8) -> StreamingRecognizer:
         """Return what recognizes one stream of samples, piece by piece.
@@ -195,23 +195,23 @@ def _other_hydra() -> Iterator[None]:
     Training composes too, so that all of it is within.
     """
     singletons = (GlobalHydra, HydraConfig, VersionBase)
-    before = [{**vars(one.instance())} for one in singletons]
+    before = [{**vars(singleton.instance())} for singleton in singletons]
     GlobalHydra.instance().clear()
     try:
         yield
     finally:
-        for one, attributes in zip(singletons, before, strict=True):
-            vars(one.instance()).update(attributes)  # Hydra may have replaced the instance
+        for singleton, attributes in zip(singletons, before, strict=True):
+            vars(singleton.instance()).update(attributes)  # Hydra may have replaced the instance
 
 
 @contextmanager
 def _composed(overrides: Sequence[str], config_dir: str | Path | None) -> Iterator[DictConfig]:
     folder = config_folder("train")
     with _other_hydra(), initialize_config_dir(str(folder), version_base="1.3"):
-        primary, words = composed_from("train", list(overrides), folder)
+        primary, hydra_overrides = composed_from("train", list(overrides), folder)
         if config_dir is not None:
-            words.append(f"hydra.searchpath=['file://{Path(config_dir).resolve()}']")
-        config = compose(primary, words, return_hydra_config=True)
+            hydra_overrides.append(f"hydra.searchpath=['file://{Path(config_dir).resolve()}']")
+        config = compose(primary, hydra_overrides, return_hydra_config=True)
         HydraConfig.instance().set_config(config)
         with flag_override(config, ["readonly", "struct"], False):
             del config["hydra"]

@@ -97,17 +97,17 @@ class _App:
         # a child that is started as a module would look for packages in the current folder first, unlike this process
         os.environ["PYTHONSAFEPATH"] = "1"
         folder = config_folder(self.command)
-        primary, words = composed_from(self.command, sys.argv[1:], folder)
-        if {"--help", "-h"} & {*words}:
+        primary, arguments = composed_from(self.command, sys.argv[1:], folder)
+        if {"--help", "-h"} & {*arguments}:
             print(command_help(self.command, folder))
             return
-        if "--version" in words:
+        if "--version" in arguments:
             print(f"werdict {asr.__version__}")
             return
-        if self.command != "train" and {*MULTIRUN} & {*words}:
+        if self.command != "train" and {*MULTIRUN} & {*arguments}:
             raise ConfigError("-m is for sweeps of asr-train; this command runs once")
-        refuse_dashes(words)
-        sys.argv[1:] = words
+        refuse_dashes(arguments)
+        sys.argv[1:] = arguments
         with _full_error(True):  # Hydra would print errors, and exit
             hydra.main(version_base="1.3", config_path=str(folder), config_name=primary)(self.run)()
 
@@ -136,9 +136,9 @@ class _App:
 def own_task(command: str) -> Callable[[DictConfig], object]:
     """Return what a command does, whose libraries are imported for it."""
     with restored_handlers(), importing(command):
-        own: Callable[[DictConfig], object] = importlib.import_module(f"asr.commands.{command}").run
+        task: Callable[[DictConfig], object] = importlib.import_module(f"asr.commands.{command}").run
     quieten()  # only now, because Lightning sets the levels of its loggers when it is imported
-    return own
+    return task
 
 
 def quieten() -> None:

@@ -49,44 +49,44 @@ POLL_S = 30.0
 
 def main() -> None:
     """Run ``asr-benchmark``."""
-    word, *words = sys.argv[1:] or ["--help"]
+    command, *arguments = sys.argv[1:] or ["--help"]
     try:
-        if word == "run":
-            sys.exit(run(words))
-        elif word == "check":
-            broken = problems(ROOT, [Path(folder) for folder in words])
+        if command == "run":
+            sys.exit(run(arguments))
+        elif command == "check":
+            broken = problems(ROOT, [Path(folder) for folder in arguments])
             print("\n".join(broken) if broken else "no rule is broken")
             sys.exit(bool(broken))
-        elif word == "page":
+        elif command == "page":
             print("\n".join(f"written: {path}" for path in write_pages(ROOT, PAGES)))
         else:
             print(HELP)
-            sys.exit(0 if word in ("--help", "-h") else 2)
+            sys.exit(0 if command in ("--help", "-h") else 2)
     except (ConfigError, ValueError) as error:
         print(f"asr-benchmark: {error}", file=sys.stderr)
         sys.exit(2)
 
 
-def run(words: Sequence[str]) -> int:
+def run(arguments: Sequence[str]) -> int:
     """Train what an entry lacks, and write the entry; return the exit code of the sweep."""
-    own = {override_key(word): override_value([word], override_key(word)) for word in words if _is_own(word)}
-    free = [word for word in words if not _is_own(word)]
-    task, ruleset = _choice(own, "task", TASKS, None), _choice(own, "ruleset", tuple(RULESETS), "as_shipped")
+    options = {override_key(word): override_value([word], override_key(word)) for word in arguments if _is_own(word)}
+    free = [word for word in arguments if not _is_own(word)]
+    task, ruleset = _choice(options, "task", TASKS, None), _choice(options, "ruleset", tuple(RULESETS), "as_shipped")
     for word in free:
         check_override(word)
     optimizer = override_value(free, "optimizer") or override_value(free, "optimizer._target_")
     if not optimizer:
         raise ConfigError("optimizer: give one, for example optimizer=muon or optimizer._target_=mypkg.MyOptimizer")
-    name = str(own.get("reproduces") or own.get("name") or str(optimizer).rpartition(".")[2])
-    seeds = NEW_SEEDS if "reproduces" in own else SEEDS
-    sweep = "-".join(("benchmark", VERSION, task, ruleset, name, *(["reproduced"] if "reproduces" in own else [])))
-    folder = ROOT / task / ruleset / name / ("reproduced" if "reproduces" in own else "")
+    name = str(options.get("reproduces") or options.get("name") or str(optimizer).rpartition(".")[2])
+    seeds = NEW_SEEDS if "reproduces" in options else SEEDS
+    sweep = "-".join(("benchmark", VERSION, task, ruleset, name, *(["reproduced"] if "reproduces" in options else [])))
+    folder = ROOT / task / ruleset / name / ("reproduced" if "reproduces" in options else "")
     code = _train(_sweep_words(task, ruleset, sweep, seeds, free), Path("runs") / sweep, _num_runs(ruleset))
     about = {
         "name": name,
         "task": task,
         "ruleset": ruleset,
-        "author": str(own.get("author") or _git("config", "user.name")),
+        "author": str(options.get("author") or _git("config", "user.name")),
         "optimizer": str(optimizer),
         "overrides": [word for word in free if not is_of_machine(word)],
     }
@@ -100,8 +100,8 @@ def _is_own(word: str) -> bool:
     return override_key(word) in OWN
 
 
-def _choice(own: Mapping[str, Any], key: str, allowed: Sequence[str], default: str | None) -> str:
-    value = own.get(key, default)
+def _choice(options: Mapping[str, Any], key: str, allowed: Sequence[str], default: str | None) -> str:
+    value = options.get(key, default)
     if value not in allowed:
         raise ConfigError(f"{key} must be one of {', '.join(allowed)}, given {value}")
     return str(value)
@@ -110,22 +110,22 @@ def _choice(own: Mapping[str, Any], key: str, allowed: Sequence[str], default: s
 def _sweep_words(task: str, ruleset: str, sweep: str, seeds: Sequence[int], free: Sequence[str]) -> list[str]:
     """Return the command line of the sweep; what the user gives of places and machines wins."""
     fixed = [word.replace(_listed(SEEDS), _listed(seeds)) for word in RULESETS[ruleset]]
-    own = list(free)
+    user_overrides = list(free)
     if ruleset == "tuned":
         optimizer = override_value(free, "optimizer")
         if not optimizer:
             raise ConfigError(
                 "ruleset=tuned: give optimizer=NAME, a name that has a yaml and a range; see docs/benchmark/rules.md"
             )
-        own = [word for word in free if override_key(word) != "optimizer"]
+        user_overrides = [word for word in free if override_key(word) != "optimizer"]
         # other places and seeds of trials for a reproduction
         fixed += [f"sweep.only=[{optimizer}]", f"sweep.tuning_seed={0 if seeds == SEEDS else 500}"]
     usual = ["logger=csv", "torch_threads=1", "hydra/launcher=parallel", "hydra.launcher.n_jobs=-1"]
     if override_value(free, "hydra/launcher"):
         usual = usual[:2]
-    given = {override_key(word) for word in free}
-    usual = [word for word in usual if override_key(word) not in given]
-    return ["-m", f"recipe={task}/benchmark_{VERSION}", f"sweep.name={sweep}", *fixed, *usual, *own]
+    given_keys = {override_key(word) for word in free}
+    usual = [word for word in usual if override_key(word) not in given_keys]
+    return ["-m", f"recipe={task}/benchmark_{VERSION}", f"sweep.name={sweep}", *fixed, *usual, *user_overrides]
 
 
 def _listed(seeds: Sequence[int]) -> str:
@@ -137,19 +137,19 @@ def _num_runs(ruleset: str) -> int:
     return len(SEEDS) * (trials + 1)
 
 
-def _train(words: Sequence[str], sweep_dir: Path, num_runs: int) -> int:
+def _train(arguments: Sequence[str], sweep_dir: Path, num_runs: int) -> int:
     """Run the sweep, and say the hours that are left after each job; return its exit code."""
-    print(f"asr-train {' '.join(words)}", flush=True)
-    process = subprocess.Popen([sys.executable, "-m", "asr.commands", "train", *words])
+    print(f"asr-train {' '.join(arguments)}", flush=True)
+    process = subprocess.Popen([sys.executable, "-m", "asr.commands", "train", *arguments])
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # the sweep ends its jobs, which save
-    said = -1
+    printed = -1
     try:
         while process.poll() is None:
-            done = [one.seconds for one in records(sweep_dir) if one.status == "finished" and one.seconds]
-            if done and len(done) != said:
-                said = len(done)
-                left = (num_runs - said) * statistics.median(done) / 3600
-                print(f"{said} of {num_runs} runs; one after another, the others take {left:.1f} hours", flush=True)
+            done = [job.seconds for job in records(sweep_dir) if job.status == "finished" and job.seconds]
+            if done and len(done) != printed:
+                printed = len(done)
+                hours = (num_runs - printed) * statistics.median(done) / 3600
+                print(f"{printed} of {num_runs} runs; one after another, the others take {hours:.1f} hours", flush=True)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_S)
     except KeyboardInterrupt:
@@ -160,10 +160,10 @@ def _train(words: Sequence[str], sweep_dir: Path, num_runs: int) -> int:
 def _collect(folder: Path, sweep_dir: Path, about: dict[str, Any], num_seeds: int) -> Entry | None:
     """Write the runs that the sweep has finished so far; None if there are none."""
     jobs = records(sweep_dir)
-    compared = [one for one in jobs if "decode_test=false" not in one.overrides]
-    finished = [sweep_dir / one.name for one in compared if (sweep_dir / one.name / SUMMARY).is_file()]
+    compared = [job for job in jobs if "decode_test=false" not in job.overrides]
+    finished = [sweep_dir / job.name for job in compared if (sweep_dir / job.name / SUMMARY).is_file()]
     failed = {
-        sweep_dir / one.name: f"exit code {one.exit_code}" for one in compared if one.failed and not one.was_ended
+        sweep_dir / job.name: f"exit code {job.exit_code}" for job in compared if job.failed and not job.was_ended
     }
     if not finished:
         return None
@@ -193,8 +193,8 @@ def _source(target: str) -> Path:
     return Path(str(inspect.getsourcefile(getattr(importlib.import_module(module), name))))
 
 
-def _git(*words: str) -> str:
-    completed = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+def _git(*arguments: str) -> str:
+    completed = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
     return completed.stdout.strip()
 
 

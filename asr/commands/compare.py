@@ -125,9 +125,9 @@ def _sweep_folder(name: str) -> Path:
     check_sweep_name(name, "sweep")  # reports are written into its folder
     if (RUNS / name).is_dir():
         return (RUNS / name).resolve()
-    known = sorted({path.parent.parent.name for path in RUNS.glob("*/*/config.yaml")})
+    sweeps = sorted({path.parent.parent.name for path in RUNS.glob("*/*/config.yaml")})
     raise ConfigError(
-        f"sweep: no folder {str(RUNS / name)!r}.{did_you_mean(name, known)} Known: {', '.join(known) or 'none'}."
+        f"sweep: no folder {str(RUNS / name)!r}.{did_you_mean(name, sweeps)} Known: {', '.join(sweeps) or 'none'}."
     )
 
 
@@ -168,8 +168,8 @@ def _track(
         raise
     if logger is None and (is_switched_off() or not has_api_key()):
         return
-    given = {key: node[key] for key in ("project", "entity", "tags", "mode") if key in node}
-    given["group"] = node.get("group") or (sweep.name if sweep else None)
-    upload = log_comparison(comparison, files, output, **check_values(log_comparison, given, "logger.wandb"))
+    options = {key: node[key] for key in ("project", "entity", "tags", "mode") if key in node}
+    options["group"] = node.get("group") or (sweep.name if sweep else None)
+    upload = log_comparison(comparison, files, output, **check_values(log_comparison, options, "logger.wandb"))
     if upload:
         console.print_line(f"upload this comparison: {upload}")

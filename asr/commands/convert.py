@@ -40,7 +40,7 @@ def run(options: DictConfig) -> None:
     recognizer = build_recognizer(config, tokenizer.vocab_size, [0.0] * num_features, [1.0] * num_features)
     check_decoder(build_decoder(config), recognizer.head)
     try:
-        weights, left = convert_weights(model, recognizer.state_dict(), order)
+        weights, unused = convert_weights(model, recognizer.state_dict(), order)
     except ValueError as error:
         raise ConfigError(f"model: {model}: {error}") from error
     state = {
@@ -62,8 +62,8 @@ def run(options: DictConfig) -> None:
     write_new(output, content.getvalue())
     num_parameters = sum(parameter.numel() for parameter in recognizer.parameters())
     console.print(f"{num_parameters:,} parameters, {tokenizer.vocab_size} tokens")
-    if left:
-        console.print_line(f"left out {len(left)} tensors that are not used here: {', '.join(left[:3])} …")
+    if unused:
+        console.print_line(f"left out {len(unused)} tensors that are not used here: {', '.join(unused[:3])} …")
     console.print_line(f"checkpoint: {output}")
 
 

@@ -50,11 +50,11 @@ def evaluation_sets(
     if manifest is None:
         prepared = restored.prepared()
         return {test: prepared.cuts(test) for test in prepared.names("test")}, list(prepared.notes)
-    given = list(manifest) if isinstance(manifest, ListConfig) else [manifest]
-    if not given or (name is not None and len(given) > 1):
-        raise ConfigError(f"{option}: give one manifest, or several without name=; given {given}")
+    manifests = list(manifest) if isinstance(manifest, ListConfig) else [manifest]
+    if not manifests or (name is not None and len(manifests) > 1):
+        raise ConfigError(f"{option}: give one manifest, or several without name=; given {manifests}")
     paths: dict[str, Path] = {}
-    for path in map(named_path, given):
+    for path in map(named_path, manifests):
         set_name = _set_name(path, name, option)
         if set_name in paths:
             raise ConfigError(f"{option}: two manifests would both be the set {set_name!r}; rename one of the files")
@@ -63,7 +63,7 @@ def evaluation_sets(
     notes: list[str] = []
     for set_name, path in paths.items():
         sets[set_name], of_set = _read(path, restored, option)
-        notes += [f"{set_name}: {note}" for note in of_set] if len(given) > 1 else of_set
+        notes += [f"{set_name}: {note}" for note in of_set] if len(manifests) > 1 else of_set
     return sets, notes
 
 

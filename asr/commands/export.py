@@ -37,7 +37,7 @@ def run(options: DictConfig) -> None:
         raise ConfigError(f"quantize={options.quantize} is for format=onnx, given format={options.format}")
     if options.format in ("safetensors", "huggingface") and (options.streaming or options.model_type):
         raise ConfigError(f"format={options.format} exports all weights of the run; leave streaming and model_type out")
-    output = new_file(options.output, what="folder")
+    output = new_file(options.output, kind="folder")
     check_packages(options.format)
     text = restore_text(options.run)
     checkpoint = choose_weights(text.checkpoint, options.weights, options.average_since)
@@ -110,5 +110,5 @@ def _example(text: TextSide, features: Features, recognizer: Recognizer, model_t
     search: Any = TransducerGreedy(max_symbols=1) if model_type == "transducer" else CtcGreedy()
     with torch.inference_mode():
         encodings, lengths = recognizer(frames[None], torch.tensor([len(frames)]))
-        ((found,),) = search(recognizer.head, encodings, lengths)
-    return text.tokenizer.decode(found.tokens)
+        ((hypothesis,),) = search(recognizer.head, encodings, lengths)
+    return text.tokenizer.decode(hypothesis.tokens)

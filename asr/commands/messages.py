@@ -102,29 +102,29 @@ def _explain_config(error: Exception, command: str) -> str:
     return " ".join(str(error).split())
 
 
-def _explain_choice(error: MissingConfigException, wanted: str, command: str) -> str:
+def _explain_choice(error: MissingConfigException, config_path: str, command: str) -> str:
     # names of recipes hold slashes, as groups of Hydra's do
-    group, _, choice = wanted.rpartition("/") if wanted.startswith("hydra/") else wanted.partition("/")
+    group, _, choice = config_path.rpartition("/") if config_path.startswith("hydra/") else config_path.partition("/")
     if group == "hydra/launcher" and choice in PLUGINS:
         return f"{group}: the plugin for {choice} is not installed: pip install 'werdict[{PLUGINS[choice]}]'"
-    known = error.options or [*choices(config_folder(command), group)]
-    known = [name for name in known if name.startswith(f"{choice}/")] or known  # recipes of this corpus
-    return f"{group}={choice}: there is no such {group}.{did_you_mean(choice, known)} Allowed: {', '.join(known)}."
+    allowed = error.options or [*choices(config_folder(command), group)]
+    allowed = [name for name in allowed if name.startswith(f"{choice}/")] or allowed  # recipes of this corpus
+    return f"{group}={choice}: there is no such {group}.{did_you_mean(choice, allowed)} Allowed: {', '.join(allowed)}."
 
 
 def _explain_key(key: str, name: str, parent: DictConfig, command: str) -> str:
-    known = [str(one) for one in parent if not str(one).startswith("_")]
+    allowed = [str(child) for child in parent if not str(child).startswith("_")]
     if key == name and (choosable := choices(config_folder(command), key)):
         return f"{key}: nothing is chosen; give {key}=…. Allowed: {', '.join(choosable)}."
     where = f"in {key.rpartition('.')[0]}" if "." in key else "at the top level"
     # elsewhere in the config, or under the name that it has here
     leaves = flatten(OmegaConf.to_container(parent._get_root(), resolve=False))
-    wanted = f".{NAMES.get(name, name)}"
-    same = [leaf for leaf in leaves if f".{leaf}".endswith(wanted) and not leaf.startswith("hydra.")]
-    meant = f" Did you mean {', '.join(same)}?" if same else did_you_mean(name, known)
+    suffix = f".{NAMES.get(name, name)}"
+    same = [leaf for leaf in leaves if f".{leaf}".endswith(suffix) and not leaf.startswith("hydra.")]
+    meant = f" Did you mean {', '.join(same)}?" if same else did_you_mean(name, allowed)
     is_free = "." in key and key.partition(".")[0] not in FIXED
     return (
-        f"{key}: there is no key {name!r} {where}.{meant} Allowed: {', '.join(known) or 'none'}."
+        f"{key}: there is no key {name!r} {where}.{meant} Allowed: {', '.join(allowed) or 'none'}."
         f"{f' (+{key}=… adds it.)' if is_free else ''}"
     )
 

@@ -14,12 +14,12 @@ from asr.run_folder import usable_folder
 from asr.safe_io import locked_folder, named_path
 
 
-def new_file(output: object, what: str = "file") -> Path:
+def new_file(output: object, kind: str = "file") -> Path:
     """Return the file, or the folder, to write, after checks that it can be created.
 
     Args:
         output: as the user names it.
-        what: ``file`` or ``folder``.
+        kind: ``file`` or ``folder``.
 
     Raises:
         ValueError: it exists, or cannot be created.
@@ -27,7 +27,7 @@ def new_file(output: object, what: str = "file") -> Path:
     """
     path = named_path(output)
     if os.path.lexists(path):
-        raise ConfigError(f"output: {str(path)!r} exists; name another {what}, or remove it")
+        raise ConfigError(f"output: {str(path)!r} exists; name another {kind}, or remove it")
     with contextlib.suppress(FileNotFoundError):
         path.lstat()  # fails if the name is too long, or below a file
     usable_folder(path.parent, "output")
@@ -57,6 +57,6 @@ def lock_output_dir(folder: Path, is_new: bool) -> Iterator[None]:
                     folder.rmdir()
 
 
-def texts(given: object) -> list[str]:
+def texts(value: object) -> list[str]:
     """Return a list that may be given as one of its items."""
-    return [str(item) for item in given] if isinstance(given, ListConfig | list) else [str(given)]
+    return [str(item) for item in value] if isinstance(value, ListConfig | list) else [str(value)]

@@ -24,9 +24,9 @@ def run(options: DictConfig) -> None:
     if live and options.at_own_pace:
         raise ConfigError("at_own_pace is for files; standard input has its own pace")
     if live and (sys.stdin is None or sys.stdin.isatty()):
-        what = "is closed" if sys.stdin is None else "is this terminal"
+        problem = "is closed" if sys.stdin is None else "is this terminal"
         raise ConfigError(
-            f"audio=-: standard input {what}; give samples to it: arecord -f S16_LE -t raw | asr-stream …"
+            f"audio=-: standard input {problem}; give samples to it: arecord -f S16_LE -t raw | asr-stream …"
         )
     file = None if live else open_stream(named_path(options.audio))
     rate_hz = options.sampling_rate_hz if file is None else file.samplerate

@@ -73,8 +73,8 @@ def run_once(plan: Plan) -> Path | None:
         if plan.needs_launcher:
             from asr.training.launcher import launch
 
-            words = [*added_config_folders(plan.job.runtime.config_sources), *plan.job.overrides.task]
-            if code := launch("train", words, plan.trainer.num_devices, run_dir):
+            overrides = [*added_config_folders(plan.job.runtime.config_sources), *plan.job.overrides.task]
+            if code := launch("train", overrides, plan.trainer.num_devices, run_dir):
                 if code not in (TRY_AGAIN, INTERRUPTED):
                     _record_failure(run_dir, f"exit code {code}")
                 sys.exit(code)
@@ -130,18 +130,18 @@ def _record_start(plan: Plan, folder: Path) -> None:
     Raises:
         ConfigError: the config or the data of a resumed run have changed, and user or checkpoint do not accept it.
     """
-    words = list(plan.job.overrides.task)
+    overrides = list(plan.job.overrides.task)
     if plan.resumed is not None:
         accept_changes(plan.config, plan.resumed, plan.checkpoint, plan.changes, lambda: plan.module)
         if not plan.changes and not differs(saved_config(plan.resumed), plan.config):
             return
         if plan.changes:
             record_accepted(folder, plan.changes)
-        words = recorded_overrides(plan.resumed, words)
+        overrides = recorded_overrides(plan.resumed, overrides)
     plan.prepared.record(folder)
     if plan.source is not None and plan.resumed is None:
         record_source(plan.source, folder)
-    for name, content in (("config.yaml", dict(plan.config)), (LAST_RECORDED, words)):
+    for name, content in (("config.yaml", dict(plan.config)), (LAST_RECORDED, overrides)):
         if (folder / name).exists():
             # copied, not renamed: a full disk must not leave the folder without the file
             write_whole(backup_path(folder / name), (folder / name).read_bytes())

@@ -55,20 +55,20 @@ def compare(
     Raises:
         ValueError: no test set can be compared, or there is no such baseline.
     """
-    kept, duplicates = drop_duplicates(inputs.runs)
-    target, disagreement = _find_target(kept, target_wer)
-    base = find_baseline(sorted({run.system for run in kept}), baseline)
+    runs, duplicates = drop_duplicates(inputs.runs)
+    target, disagreement = _find_target(runs, target_wer)
+    base = find_baseline(sorted({run.system for run in runs}), baseline)
     if comparisons == "baseline" and base is None:
         raise ValueError("comparisons=baseline needs a baseline: give baseline=NAME")
     only_with = base if comparisons == "baseline" else None
-    lost = set(inputs.failed) - {(run.system, run.seed) for run in kept}
-    problems = [*inputs.problems, *duplicates, *different_budgets(kept), *disagreement]
+    lost = set(inputs.failed) - {(run.system, run.seed) for run in runs}
+    problems = [*inputs.problems, *duplicates, *different_budgets(runs), *disagreement]
     sets = []
-    for name in sorted({name for run in kept for name in run.sets}):
-        comparable, left_out = comparable_runs(kept, name)
+    for name in sorted({name for run in runs for name in run.sets}):
+        comparable, left_out = comparable_runs(runs, name)
         problems += left_out
         if comparable:
-            options = kept, name, base, only_with, level, lost, inputs.has_seeds
+            options = runs, name, base, only_with, level, lost, inputs.has_seeds
             whole = _SetComparer(comparable, *options).compare()
             subsets = {
                 column: [
@@ -82,17 +82,17 @@ def compare(
         why = problems or inputs.notes or ["no runs were given"]
         raise ValueError(f"there is no test set to compare: {'; '.join(why)}")
     axes: tuple[Axis, ...] = ("updates", "seconds") if target else ()
-    tables = (times_to_target(kept, target.wer, axis, level, base, lost, only_with) for axis in axes if target)
-    times = [one for one in tables if one is not None]
-    after = equal_time(kept, level, minutes and 60 * minutes, base, only_with)
-    problems += _missing_curves(kept, bool(axes) and not times, after is None, minutes)
-    return Comparison(title, sets, kept, target, times, after, level, problems, list(inputs.notes), tunings)
+    tables = (times_to_target(runs, target.wer, axis, level, base, lost, only_with) for axis in axes if target)
+    times = [table for table in tables if table is not None]
+    after = equal_time(runs, level, minutes and 60 * minutes, base, only_with)
+    problems += _missing_curves(runs, bool(axes) and not times, after is None, minutes)
+    return Comparison(title, sets, runs, target, times, after, level, problems, list(inputs.notes), tunings)
 
 
 def _parts(runs: Sequence[Run], name: str, labels: Sequence[str]) -> Iterator[tuple[str, list[Run]]]:
     """Yield each label with the runs as if they had been tested on its utterances alone, if two of them have words."""
     for label in sorted({*labels}):
-        places = [place for place, own in enumerate(labels) if own == label]
+        places = [place for place, value in enumerate(labels) if value == label]
         parts = [replace(run, sets={name: run.sets[name].at(places)}) for run in runs]
         if sum(map(bool, parts[0].sets[name].words)) > 1:
             yield label, parts
@@ -110,11 +110,11 @@ def _missing_curves(runs: Sequence[Run], no_target: bool, no_equal_time: bool, m
         yield f"no comparison after the same time: no times of the validations of {shortlist(untimed)}"
 
 
-def _find_target(runs: Sequence[Run], given: float | None) -> tuple[Target | None, list[str]]:
+def _find_target(runs: Sequence[Run], target_wer: float | None) -> tuple[Target | None, list[str]]:
     """Return the WER to reach, given or named by all runs, and a message if they name different ones."""
     named = {run.target_wer for run in runs}
-    if given is not None:
-        return Target(given, is_fixed=named == {given}), []
+    if target_wer is not None:
+        return Target(target_wer, is_fixed=named == {target_wer}), []
     if len(named) > 1:
         texts = ", ".join(sorted(map(str, named)))
         return None, [
@@ -123,8 +123,8 @@ def _find_target(runs: Sequence[Run], given: float | None) -> tuple[Target | Non
     return next((Target(wer, is_fixed=True) for wer in named if wer is not None), None), []
 
 
-def find_baseline(systems: Sequence[str], asked: str | None) -> str | None:
-    """Return the system of that name, or the only one whose first word it is; None if none is asked for.
+def find_baseline(systems: Sequence[str], baseline: str | None) -> str | None:
+    """Return the system of that name, or the only one whose first word it is; None for no baseline.
 
     ``auto`` is ``adamw``, if there is exactly one. Case does not count: without an optimizer override a run is named by
     its class, for example ``AdamW``.
@@ -132,19 +132,19 @@ def find_baseline(systems: Sequence[str], asked: str | None) -> str | None:
     Raises:
         ValueError: there is no such system, or there are several.
     """
-    if asked is None or not systems:
+    if baseline is None or not systems:
         return None
-    if asked == AUTO and AUTO not in systems:
+    if baseline == AUTO and AUTO not in systems:
         with contextlib.suppress(ValueError):
             return find_baseline(systems, USUAL)
         return None
-    words = asked.casefold()
-    near = [name for name in systems if name.casefold() == words]
-    near = near or [name for name in systems if name.casefold().split()[0] == words]
+    folded = baseline.casefold()
+    near = [name for name in systems if name.casefold() == folded]
+    near = near or [name for name in systems if name.casefold().split()[0] == folded]
     if len(near) == 1:
         return near[0]
-    what = f"several systems are called {asked!r}" if near else f"no system is called {asked!r}"
-    raise ValueError(f"baseline: {what}; choose one of {shortlist(near or systems)}, or leave baseline out")
+    problem = f"several systems are called {baseline!r}" if near else f"no system is called {baseline!r}"
+    raise ValueError(f"baseline: {problem}; choose one of {shortlist(near or systems)}, or leave baseline out")
 
 
 class _SetComparer:
@@ -181,10 +181,10 @@ class _SetComparer:
         num_lost = Counter(system for system, _ in lost)
         self.gone = sorted(num_lost.keys() - {run.system for run in all_runs})
         learned = learned_runs(self.runs, name)
-        counts = {name: (len(learned[name]), len(own) + num_lost[name]) for name, own in self.runs.items()}
+        counts = {name: (len(learned[name]), len(runs) + num_lost[name]) for name, runs in self.runs.items()}
         self.reliability = reliabilities(counts | {name: (0, num_lost[name]) for name in self.gone})
-        self.counts = count_errors([run for system, own in self.runs.items() for run in learned[system] or own], name)
-        self.unlearned = [system for system, own in learned.items() if not own]
+        self.counts = count_errors([run for system, runs in self.runs.items() for run in learned[system] or runs], name)
+        self.unlearned = [system for system, runs in learned.items() if not runs]
         self.differences = SetDifferences(self.counts, level, only_with, self.unlearned, has_seeds)
 
     def compare(self) -> SetComparison:
@@ -193,8 +193,8 @@ class _SetComparer:
         # a system with a single lucky seed has no verdicts, and as the best it would leave the others without them too
         candidates = [name for name in ranked if name not in self.unlearned] or ranked
         candidates = [name for name in candidates if len(self.counts.errors[name]) > 1] or candidates
-        speakers = {speaker for speaker, words in zip(self.errors.speakers, self.errors.words, strict=True) if words}
-        tested = [run.sets[self.name] for own in self.runs.values() for run in own]
+        speakers = {speaker for speaker, num in zip(self.errors.speakers, self.errors.words, strict=True) if num}
+        tested = [run.sets[self.name] for runs in self.runs.values() for run in runs]
         return SetComparison(
             name=self.name,
             unit=self.unit,
@@ -209,7 +209,7 @@ class _SetComparer:
             power=self.differences.power(candidates[0]),
             gone={name: self.reliability[name] for name in self.gone},
             num_runs=len(tested),
-            num_without_texts=sum(one.depends_on_audio is None for one in tested),
+            num_without_texts=sum(errors.depends_on_audio is None for errors in tested),
             has_seeds=self.has_seeds,
         )
 
@@ -240,22 +240,22 @@ class _SetComparer:
 
     def _difference(self, system: str, other: str) -> Difference | None:
         difference = self.differences.difference(system, other)
-        one, two = (self.runs[name][0].sets[self.name].texts for name in (system, other))
-        if self.has_seeds or difference is None or one is None or two is None:
+        first, second = (self.runs[name][0].sets[self.name].texts for name in (system, other))
+        if self.has_seeds or difference is None or first is None or second is None:
             return difference
-        return replace(difference, matched_pairs_p=matched_pairs(one, two))
+        return replace(difference, matched_pairs_p=matched_pairs(first, second))
 
     def _interval(self, system: str, chosen_from: int) -> tuple[float, float, Scope]:
         """Return the interval of the mean WER; for a single run the bootstrap interval that its own report has."""
         matrix, words = self.counts.matrix(system, self.counts.seeds(system)), self.counts.words
         unit, alpha = self.counts.unit, 1 - self.level
         if len(matrix) == 1:
-            own = interval_of_counts(unit, matrix[0], words, level=self.level)
+            plain = interval_of_counts(unit, matrix[0], words, level=self.level)
             # drawing anew takes seconds with many utterances
             chosen = (
-                own if chosen_from == 1 else interval_of_counts(unit, matrix[0], words, level=1 - alpha / chosen_from)
+                plain if chosen_from == 1 else interval_of_counts(unit, matrix[0], words, level=1 - alpha / chosen_from)
             )
-            return own.low, chosen.high, "this run only"
+            return plain.low, chosen.high, "this run only"
         low, high = map(float, estimate(matrix, words).interval(alpha, chosen_from))
         if not matrix.any():
             # both variances are nearly 0 then; the exact bound for that many words is not

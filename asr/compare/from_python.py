@@ -37,16 +37,16 @@ class ComparedResults:
         return [
             {
                 "set": test_set.name,
-                "system": one.system,
-                "other": one.other,
-                "verdict": one.verdict,
-                "difference": one.mean,
-                "low": one.low,
-                "high": one.high,
-                "p_adjusted": one.p_adjusted,
+                "system": pair.system,
+                "other": pair.other,
+                "verdict": pair.verdict,
+                "difference": pair.mean,
+                "low": pair.low,
+                "high": pair.high,
+                "p_adjusted": pair.p_adjusted,
             }
             for test_set in self.comparison.sets
-            for one in test_set.pairs
+            for pair in test_set.pairs
         ]
 
     def table(self) -> list[dict[str, Any]]:
@@ -143,4 +143,4 @@ def compare_results(
 
 
 def _are_paths(results: Any) -> bool:
-    return isinstance(results, list | tuple) and bool(results) and all(isinstance(one, str | Path) for one in results)
+    return isinstance(results, list | tuple) and bool(results) and all(isinstance(path, str | Path) for path in results)

@@ -335,12 +335,12 @@ class Comparison:
     @property
     def has_seeds(self) -> bool:
         """False for single runs."""
-        return all(one.has_seeds for one in self.sets)
+        return all(test_set.has_seeds for test_set in self.sets)
 
     @property
     def systems(self) -> list[str]:
         """Names of all systems: by rank on the first test set, then those that it lacks."""
-        ranked = [row.system for one in self.sets for row in one.rows]
+        ranked = [row.system for test_set in self.sets for row in test_set.rows]
         return list(dict.fromkeys([*ranked, *(run.system for run in self.runs)]))
 
     def runs_of(self, system: str) -> list[Run]:

@@ -82,19 +82,19 @@ class DataParts:
     tokenizer_trainer: Any
 
 
-def build_data_parts(config: Mapping[str, Any], kept: Tokenizer | None = None) -> DataParts:
+def build_data_parts(config: Mapping[str, Any], tokenizer: Tokenizer | None = None) -> DataParts:
     """Build the parts of the data side.
 
     Args:
         config: of a run.
-        kept: the tokenizer to use; None: train one.
+        tokenizer: to use; None: train one.
     """
     features = part(config, "features")
     perturb = part(config, "augment.audio")
     if perturb is not None and features.precomputed:
         raise ConfigError("augment.audio changes the audio, but features are stored; choose augment.audio=null")
     text, limits, batch, workers = (part(config, f"data.{name}") for name in ("text", "limits", "batch", "workers"))
-    trainer = part(config, "tokenizer") if kept is None else KeptTokenizer(kept)
+    trainer = part(config, "tokenizer") if tokenizer is None else KeptTokenizer(tokenizer)
     return DataParts(features, text, limits, batch, workers, perturb, trainer)
 
 
@@ -200,8 +200,8 @@ def check_decoder(decoder: Decoder, head: Head) -> None:
     """
     if isinstance(head, decoder.needs):
         return
-    own = {file.stem: OmegaConf.load(file)._target_ for file in sorted((CONFIGS / "decoder").glob("*.yaml"))}
-    fitting = [name for name, target in own.items() if isinstance(head, locate(target, "decoder").needs)]
+    targets = {file.stem: OmegaConf.load(file)._target_ for file in sorted((CONFIGS / "decoder").glob("*.yaml"))}
+    fitting = [name for name, target in targets.items() if isinstance(head, locate(target, "decoder").needs)]
     raise ConfigError(
         f"decoder: {type(decoder).__name__} cannot search with {type(head).__name__}; choose decoder="
         f"{' or decoder='.join(fitting)}, or another head"
@@ -269,8 +269,8 @@ def check_loggers(config: Mapping[str, Any]) -> None:
 
 def build_all(config: Mapping[str, Any], group: Literal["logger", "callbacks"], run_dir: Path) -> list[Any]:
     """Build the parts of a group; those that take ``run_dir``, ``save_dir`` (Lightning's), or ``config`` get them."""
-    known = {"run_dir": run_dir, "save_dir": str(run_dir), "config": config}
-    return [factory.with_known(**known) for factory in _factories(config, group)]
+    arguments = {"run_dir": run_dir, "save_dir": str(run_dir), "config": config}
+    return [factory.with_known(**arguments) for factory in _factories(config, group)]
 
 
 def _factories(config: Mapping[str, Any], group: str) -> list[Configured]:
@@ -289,12 +289,12 @@ def _factories(config: Mapping[str, Any], group: str) -> list[Configured]:
     return factories
 
 
-def num_threads(asked: int | None, num_workers: int, num_processes: int = 1) -> int:
-    """Return the number of threads for torch: as asked for, else the cores that no loader worker needs.
+def num_threads(torch_threads: int | None, num_workers: int, num_processes: int = 1) -> int:
+    """Return ``torch_threads`` if it is set, else the number of cores that no loader worker needs.
 
     Args:
-        asked: number of threads of this process, or None.
+        torch_threads: of this process, or None.
         num_workers: loader workers of each process.
         num_processes: that share the machine.
     """
-    return asked or max(1, len(os.sched_getaffinity(0)) // num_processes - num_workers)
+    return torch_threads or max(1, len(os.sched_getaffinity(0)) // num_processes - num_workers)

@@ -1,4 +1,4 @@
-"""The overrides of a command line: what is done to them before Hydra composes, and what they name."""
+"""The overrides of a command line: how they are read, and changed before Hydra composes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VALUE_FLAGS = (
     *("cp", "cn", "cd"),
 )
 FLAGS = ("help", "hydra-help", "version", "resolve", "run", "multirun", "shell-completion", "sc")
-# what words without = are, in order, as far as it is not given as KEY=VALUE; the last one takes all that follow
+# keys that arguments without = set, in order, skipping keys given as KEY=VALUE; the last key takes all that follow
 WORDS: Mapping[str, tuple[str, ...]] = {
     "evaluate": ("run", "manifest"),
     "transcribe": ("run", "audio"),
@@ -49,38 +49,38 @@ def override_key(word: str) -> str:
     return word.lstrip("+~").partition("=")[0]
 
 
-def override_value(words: Iterable[str], key: str) -> object:
-    """Return the last value that overrides give to a key; None if they do not name the key."""
-    overrides = [word for word in words if word.startswith(f"{key}=")]
-    return OverridesParser.create().parse_overrides(overrides)[-1].value() if overrides else None
+def override_value(overrides: Iterable[str], key: str) -> object:
+    """Return the value that the last override of a key gives; None if the key is not overridden."""
+    matching = [word for word in overrides if word.startswith(f"{key}=")]
+    return OverridesParser.create().parse_overrides(matching)[-1].value() if matching else None
 
 
-def fill_keys(command: str, words: Sequence[str]) -> list[str]:
-    """Return the words of a command line, with those that have no ``=`` as the overrides of the keys that they fill.
+def fill_keys(command: str, arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a command line; those without ``=`` become overrides of the keys that ``WORDS`` lists.
 
-    A file may have ``=`` in its name, as a pattern that a shell expands may find it.
+    The name of an existing file may contain ``=``, for example from a pattern that the shell has expanded.
 
     Raises:
-        ConfigError: all keys that words may fill are given as KEY=VALUE.
+        ConfigError: all keys that arguments without ``=`` may fill are given as KEY=VALUE.
     """
     if command not in WORDS:
-        return [*words]
-    kept: list[str] = []
+        return [*arguments]
+    options: list[str] = []
     plain: list[str] = []
-    place = 0  # of the first word, because argparse wants all overrides together
-    of_flag = False  # a word that is the value of the one before
-    for word in words:
+    place = 0  # of the first one without =, because argparse wants all overrides together
+    of_flag = False  # whether the argument is the value of the flag before it
+    for word in arguments:
         is_flag, is_override = re.match("-+[a-z]", word), "=" in word and not os.path.lexists(word)
         if of_flag or is_flag or is_override or DELETION.fullmatch(word):
-            kept.append(word)
+            options.append(word)
         else:
-            place = place if plain else len(kept)
+            place = place if plain else len(options)
             plain.append(word)
         of_flag = bool(is_flag) and any(flag.startswith(word.lstrip("-")) for flag in VALUE_FLAGS)
     if not plain:
-        return kept
-    given = {override_key(word) for word in kept}
-    if not (free := [key for key in WORDS[command] if key not in given]):
+        return options
+    given_keys = {override_key(word) for word in options}
+    if not (free := [key for key in WORDS[command] if key not in given_keys]):
         raise ConfigError(
             f"{plain[0]}: words without = are {', then '.join(WORDS[command])}, which are already given as KEY=VALUE"
         )
@@ -88,20 +88,20 @@ def fill_keys(command: str, words: Sequence[str]) -> list[str]:
     rest = [quoted(word) for word in plain[len(first) :]]
     filled = [f"{key}={quoted(word)}" for key, word in zip(first, plain, strict=False)]
     filled.append(f"{last}={rest[0]}" if len(rest) == 1 else f"{last}=[{','.join(rest)}]")
-    return [*kept[:place], *filled, *kept[place:]]
+    return [*options[:place], *filled, *options[place:]]
 
 
-def refuse_dashes(words: Iterable[str]) -> None:
-    """Refuse an option with dashes, of which Hydra would only say that it does not know it.
+def refuse_dashes(arguments: Iterable[str]) -> None:
+    """Refuse an option with dashes, with a clearer message than Hydra's.
 
     Raises:
         ConfigError: names the option without them.
     """
-    for word in words:
+    for word in arguments:
         key, equals, value = word.lstrip("-").partition("=")
-        known = VALUE_FLAGS if equals else VALUE_FLAGS + FLAGS
-        # argparse takes the beginning of a flag for it
-        if word.startswith("-") and not any(flag.startswith(key) for flag in known):
+        flags = VALUE_FLAGS if equals else VALUE_FLAGS + FLAGS
+        # argparse accepts abbreviated flags
+        if word.startswith("-") and not any(flag.startswith(key) for flag in flags):
             raise ConfigError(f"{word}: options are given without dashes: {key}={value if equals else '…'}")
 
 
@@ -138,13 +138,13 @@ def _in_quotes(match: re.Match[str]) -> str:
     return f"'{value}'" if foreign and not QUOTED.fullmatch(value) else value
 
 
-def name_sweep(words: Sequence[str]) -> list[str]:
-    """Name a multirun by its time unless the user has named it, so that all its processes know it by one name.
+def name_sweep(arguments: Sequence[str]) -> list[str]:
+    """Name a multirun by the current time unless the user has named it, so that all its processes use the same name.
 
     Puts ``-m`` first too: argparse does not understand it between overrides.
     """
-    overrides = [word for word in words if word not in MULTIRUN]
-    if len(overrides) == len(words):
+    overrides = [word for word in arguments if word not in MULTIRUN]
+    if len(overrides) == len(arguments):
         return overrides
     if not any(override_key(word) == "sweep.name" for word in overrides):
         overrides.append(f"sweep.name={datetime.datetime.now():%Y-%m-%d_%H-%M-%S}")

@@ -23,27 +23,27 @@ from asr.processes import is_first_process
 from asr.safe_io import named_path
 
 
-def composed_from(command: str, words: Sequence[str], folder: Path) -> tuple[str, list[str]]:
-    """Return the primary config and the overrides that Hydra composes for a command.
+def composed_from(command: str, arguments: Sequence[str], folder: Path) -> tuple[str, list[str]]:
+    """Return the primary config and the arguments with which Hydra composes the config of a command.
 
     Args:
         command: its name.
-        words: of the command line.
+        arguments: of the command line.
         folder: of the command's config.
     """
-    words = [quote_non_ascii(expand_home(expand_short_forms(word))) for word in fill_keys(command, words)]
-    if (recipes_dir := override_value(words, "recipes_dir")) is not None:
+    arguments = [quote_non_ascii(expand_home(expand_short_forms(word))) for word in fill_keys(command, arguments)]
+    if (recipes_dir := override_value(arguments, "recipes_dir")) is not None:
         _add_recipes(recipes_dir)
     if command != "train":
-        return command, words
-    words = name_sweep(words)
-    if (resumed := override_value(words, "resume")) is None:
-        return command, words
-    # here, because the others need none of it
+        return command, arguments
+    arguments = name_sweep(arguments)
+    if (resumed := override_value(arguments, "resume")) is None:
+        return command, arguments
+    # imported here, because only resumed runs need it
     from asr.config.resumed_config import CONFIG_NAME, run_folder, store_resumed
 
-    store_resumed(run_folder(resumed), folder / f"{command}.yaml", words)
-    return CONFIG_NAME, words
+    store_resumed(run_folder(resumed), folder / f"{command}.yaml", arguments)
+    return CONFIG_NAME, arguments
 
 
 def _add_recipes(recipes_dir: object) -> None:

@@ -144,11 +144,11 @@ def source_corpus(config: Mapping[str, Any]) -> SavedCorpus:
 def _corpus(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tuple[str, Callable[[Path], Corpus]]:
     """Return the fingerprint of a corpus and its prepare function."""
     source, columns = data.get("source"), data.get("columns")
-    given = {key: value for key, value in (("source", source), ("columns", columns)) if value is not None}
+    source_options = {key: value for key, value in (("source", source), ("columns", columns)) if value is not None}
     if (columns or not isinstance(source, str | None)) and not _reads_tables(data["prepare"]["_target_"]):
         key = "data.columns" if columns else "data.source"
         raise ConfigError(f"{key}: this recipe reads its corpus as distributed: give one path, or use recipe=custom")
-    make_corpus = part({"data": data}, "data.prepare", **given)
+    make_corpus = part({"data": data}, "data.prepare", **source_options)
     if recorded is not None and source is not None:
         return recorded.partition("/")[0], make_corpus
     source_files = getattr(getattr(make_corpus, "func", None), "source_files", visible_files)
@@ -198,18 +198,18 @@ def _naming_entry(number: int) -> Iterator[None]:
 
 def _mixture(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tuple[str, Callable[[Path], Corpus]]:
     """Return the fingerprint of a mixture and its prepare function; weights change neither."""
-    made: dict[str, tuple[str, Callable[[Path], Corpus]]] = {}
+    sources: dict[str, tuple[str, Callable[[Path], Corpus]]] = {}
     for number, entry in enumerate(data["sources"]):
         with _naming_entry(number):
             corpus_name, make_corpus = _corpus(entry, recorded, folder)
-        if recorded is None and (same := [name for name, (known, _) in made.items() if known == corpus_name]):
+        if recorded is None and (same := [name for name, (other, _) in sources.items() if other == corpus_name]):
             raise ConfigError(f"data.sources: {same[0]} and {entry['name']} are the same corpus; leave one out")
-        made[entry["name"]] = corpus_name, _naming_entry(number)(make_corpus)
+        sources[entry["name"]] = corpus_name, _naming_entry(number)(make_corpus)
     corpora = {
         name: partial(load_or_make_corpus, corpus_name=corpus_name, make_corpus=make)
-        for name, (corpus_name, make) in made.items()
+        for name, (corpus_name, make) in sources.items()
     }
-    whole = fingerprint({"mixture": [(name, corpus_name) for name, (corpus_name, _) in made.items()]})
+    whole = fingerprint({"mixture": [(name, corpus_name) for name, (corpus_name, _) in sources.items()]})
     return recorded.partition("/")[0] if recorded is not None else whole, Mixture(corpora)
 
 

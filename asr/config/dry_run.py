@@ -206,8 +206,8 @@ def _try_optimizer(factory: Configured, options: Mapping[str, Any], key: str, on
     target = factory.func
     if target.__module__.startswith("optim."):
         return
-    known = {name: value for name, value in options.items() if name in parameters_of(target)}
-    options = {**factory.keywords, **check_values(target, known, key)}
+    accepted = {name: value for name, value in options.items() if name in parameters_of(target)}
+    options = {**factory.keywords, **check_values(target, accepted, key)}
     if "capturable" in options and not on_cpu:
         options["capturable"] = False  # only a GPU can do it, and this parameter is on none
     _, *others = parameters_of(target).values()
@@ -276,8 +276,8 @@ def _check_weights(config: Mapping[str, Any]) -> None:
     kind = config["weights"]
     averaging = config["callbacks"].get("averaging")
     if averaging is None and (kind != "raw" or "average" in config["decode"]):
-        asked = f"weights={kind}" if kind != "raw" else f"decode=[{','.join(config['decode'])}]"
-        raise ConfigError(f"{asked}: with callbacks.averaging=null there are only raw weights")
+        option = f"weights={kind}" if kind != "raw" else f"decode=[{','.join(config['decode'])}]"
+        raise ConfigError(f"{option}: with callbacks.averaging=null there are only raw weights")
     if kind == "ema" and averaging.get("ema_decay", "its default") is None:
         raise ConfigError(
             "weights=ema: with callbacks.averaging.ema_decay=null there are no EMA weights; allowed: raw, average"

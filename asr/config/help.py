@@ -31,8 +31,8 @@ OF_PREPARED = ("init.path=", "init.keep_tokenizer=", "recipes_dir=")
 
 def config_folder(config_name: str) -> Path:
     """Return the folder with the config and the groups of a command; it has its own if a key is named like a group."""
-    own = CONFIGS / config_name
-    return own if own.is_dir() else CONFIGS
+    folder = CONFIGS / config_name
+    return folder if folder.is_dir() else CONFIGS
 
 
 def config_file(config_name: str, configs: Path) -> Path:

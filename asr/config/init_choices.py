@@ -44,8 +44,8 @@ def source_rates(
         for key, place in RATES.items()
         if not is_within(key, options)
         and type(rate := at(source.config, *place)) is int
-        and type(own := at(config, *place)) is int
-        and rate != own
+        and type(run_rate := at(config, *place)) is int
+        and rate != run_rate
     ]
 
 
@@ -62,18 +62,18 @@ def fine_tuning(config: DictConfig, source: LoadedCheckpoint | None, overridden:
     """
     if source is None:
         return
-    kept, is_file = config.init.keep_tokenizer, OmegaConf.select(config, "tokenizer._target_") == OF_FILE
+    keep_tokenizer, is_file = config.init.keep_tokenizer, OmegaConf.select(config, "tokenizer._target_") == OF_FILE
     own_tokenizer = is_file or any(is_within(key, TOKENIZER) for key in overridden)
-    if kept is None and not own_tokenizer:
+    if keep_tokenizer is None and not own_tokenizer:
         tokenizer = tokenizer_from_state(source.tokenizer)
         share, most = unknown_characters(tokenizer, _training_texts(plain(config)))
-        kept = not most
+        keep_tokenizer = not most
         lacking = f"{share:.2%} of the characters of the training texts, such as {' '.join(map(repr, most))}"
-        reason = "can spell the training texts" if kept else f"cannot spell {lacking}"
-        yield Choice("init.keep_tokenizer", kept, f"that of the source {reason}")
+        reason = "can spell the training texts" if keep_tokenizer else f"cannot spell {lacking}"
+        yield Choice("init.keep_tokenizer", keep_tokenizer, f"that of the source {reason}")
     # a value that nobody has set is an interpolation of our configs
     is_open = OmegaConf.is_interpolation(config.optimizer, "lr")
-    if kept and is_open and not any(is_within(key, ["best_lr"]) for key in overridden):
+    if keep_tokenizer and is_open and not any(is_within(key, ["best_lr"]) for key in overridden):
         usual = config.optimizer.lr
         reason = f"{LR_SHARE:g} of the usual {usual:g}, because encoder and head are already trained"
         yield Choice("optimizer.lr", float(f"{usual * LR_SHARE:.3g}"), reason)

@@ -67,7 +67,7 @@ class Source:
 def kept_tokenizer(
     config: Mapping[str, Any], existing_run_dir: Path | None = None, checkpoint: LoadedCheckpoint | None = None
 ) -> Tokenizer | None:
-    """Return the tokenizer that is not made of the texts or a file: the one of ``init.keep_tokenizer``, or of the run.
+    """Return the tokenizer of the ``init`` source or of the run's checkpoint; None: train it, or read its file.
 
     The checkpoints of a run hold its tokenizer; a file of the user's may have been moved since.
 
@@ -79,10 +79,10 @@ def kept_tokenizer(
     Raises:
         ConfigError: there is no source, or it has no tokenizer.
     """
-    kept, is_file = at(config, "init", "keep_tokenizer"), at(config, "tokenizer", "_target_") == OF_FILE
-    if not kept and not is_file:
+    keep_tokenizer, is_file = at(config, "init", "keep_tokenizer"), at(config, "tokenizer", "_target_") == OF_FILE
+    if not keep_tokenizer and not is_file:
         return None
-    if checkpoint is None and not kept:
+    if checkpoint is None and not keep_tokenizer:
         return None
     if checkpoint is None:
         path = _place(config, existing_run_dir)
@@ -98,14 +98,14 @@ def kept_tokenizer(
 
 
 def read_source(
-    config: Mapping[str, Any], features: Features, own: Mapping[str, Tensor], existing_run_dir: Path | None = None
+    config: Mapping[str, Any], features: Features, state: Mapping[str, Tensor], existing_run_dir: Path | None = None
 ) -> Source | None:
     """Return the model that ``init=PATH`` names; None if the run starts from nothing, or from a checkpoint of its own.
 
     Args:
         config: of the run.
         features: of the run.
-        own: state of the run's recognizer, of which only shapes are read.
+        state: state dict of the run's recognizer; only shapes are read.
         existing_run_dir: folder of the run, if it has begun.
 
     Raises:
@@ -116,22 +116,22 @@ def read_source(
         return None
     if path.endswith(ICEFALL):
         _check_features(path, features, *ICEFALL_FEATURES)
-        weights = _icefall_weights(named_path(path), own)
+        weights = _icefall_weights(named_path(path), state)
         return Source(path, named_path(path).resolve(), weights, None)
     checkpoint = load_source(path)
     if checkpoint.path.name == CONFIG and not is_pretrained_config(config):
         raise ConfigError(f"init: {path} is a model of transformers; give encoder=pretrained encoder.model={path} too")
-    check_restored({"features": checkpoint.config.get("features")}, checkpoint.path)  # nothing else of it is built
+    check_restored({"features": checkpoint.config.get("features")}, checkpoint.path)  # only the features are built
     try:
         checkpoint = choose_weights(checkpoint, config["init"]["weights"])
-        theirs = part(checkpoint.config, "features")
+        saved = part(checkpoint.config, "features")
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
     except ValueError as error:
         raise ConfigError(f"init: {checkpoint.path}: {error}") from error
-    _check_features(str(checkpoint.path), features, theirs.num_features, theirs.sampling_rate_hz, theirs.frame_shift_s)
-    if checkpoint.path.name != CONFIG:  # that model is the encoder itself, and its head the source
+    _check_features(str(checkpoint.path), features, saved.num_features, saved.sampling_rate_hz, saved.frame_shift_s)
+    if checkpoint.path.name != CONFIG:  # a transformers model is the encoder itself, and its head the source
         _refuse_other_base(checkpoint, config)
-        _refuse_other_encoder(checkpoint.path, match_tensors(own, checkpoint.weights, ()))
+        _refuse_other_encoder(checkpoint.path, match_tensors(state, checkpoint.weights, ()))
     name = f"{checkpoint.path} ({checkpoint.described}, update {checkpoint.update})"
     return Source(name, checkpoint.path.resolve(), checkpoint.weights, tokenizer)
 
@@ -174,19 +174,19 @@ def _place(config: Mapping[str, Any], existing_run_dir: Path | None) -> str | No
 
 def start_from(source: Source, module: TrainingModule, config: Mapping[str, Any], run_dir: Path) -> str:
     """Take over the weights of a model; return what was taken, which ``init.tsv`` in the run's folder lists."""
-    own, tokenizer = module.recognizer.state_dict(), module.tokenizer
+    state_dict, tokenizer = module.recognizer.state_dict(), module.tokenizer
     if source.file.name == CONFIG:  # the model of transformers is the encoder itself
-        own = {name: weight for name, weight in own.items() if name.startswith("head.")}
+        state_dict = {name: weight for name, weight in state_dict.items() if name.startswith("head.")}
     axes = {}
-    theirs = [] if source.tokenizer is None else source.tokenizer.pieces
-    if theirs != tokenizer.pieces:
+    source_pieces = [] if source.tokenizer is None else source.tokenizer.pieces
+    if source_pieces != tokenizer.pieces:
         num_features = len(module.recognizer.normalize.mean)
         larger = outline_recognizer(config, tokenizer.vocab_size + 1, num_features).state_dict()
-        sizes = {name: zip(own[name].shape, larger[name].shape, strict=True) for name in own}
+        sizes = {name: zip(state_dict[name].shape, larger[name].shape, strict=True) for name in state_dict}
         axes = {name: axis for name, pairs in sizes.items() for axis, (size, more) in enumerate(pairs) if size != more}
-    decided = match_tensors(own, source.weights, axes)
+    decided = match_tensors(state_dict, source.weights, axes)
     take(module.recognizer, source.weights, decided)
-    num_shared = take_tokens(module.recognizer, source.weights, axes, tokenizer.pieces, theirs)
+    num_shared = take_tokens(module.recognizer, source.weights, axes, tokenizer.pieces, source_pieces)
     of_tokens = f", with {num_shared} of {tokenizer.vocab_size} tokens as in the source" if num_shared and axes else ""
     table = run_dir / "init.tsv"
     if is_first_process():
@@ -194,36 +194,38 @@ def start_from(source: Source, module: TrainingModule, config: Mapping[str, Any]
     return f"init: {source.name}: {summary(decided)}{of_tokens}; the table of all is {table}"
 
 
-def _icefall_weights(path: Path, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _icefall_weights(path: Path, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     try:
-        weights, _ = encoder_weights(icefall_state(path), own)
+        weights, _ = encoder_weights(icefall_state(path), state_dict)
     except ValueError as error:
         raise ConfigError(f"init: {path}: {error}") from error
     # buffers that icefall does not save are as in the outline, without values
     return {name: weight for name, weight in weights.items() if not weight.is_meta}
 
 
-def _check_features(source: str, own: Features, num_features: int, sampling_rate_hz: int, frame_shift_s: float) -> None:
-    kinds = ["audio" if rate_hz else "stored features" for rate_hz in (sampling_rate_hz, own.sampling_rate_hz)]
+def _check_features(
+    source: str, features: Features, num_features: int, sampling_rate_hz: int, frame_shift_s: float
+) -> None:
+    kinds = ["audio" if rate_hz else "stored features" for rate_hz in (sampling_rate_hz, features.sampling_rate_hz)]
     if kinds[0] != kinds[1]:
         raise ConfigError(
             f"init: {source} was trained on {kinds[0]}, but this run reads {kinds[1]}; choose another model"
         )
     named = ("mel bins, or numbers per frame", "sampling_rate_hz", "frame_shift_s")
-    ours = own.num_features, own.sampling_rate_hz, own.frame_shift_s
-    for name, here, there in zip(named, ours, (num_features, sampling_rate_hz, frame_shift_s), strict=True):
-        if here != there:
-            how = f", as by data.sampling_rate_hz={there}" if name == "sampling_rate_hz" else ""
+    values = features.num_features, features.sampling_rate_hz, features.frame_shift_s
+    for name, value, needed in zip(named, values, (num_features, sampling_rate_hz, frame_shift_s), strict=True):
+        if value != needed:
+            how = f", as by data.sampling_rate_hz={needed}" if name == "sampling_rate_hz" else ""
             raise ConfigError(
-                f"init: {source} was trained on features with {name} {there}, but here it is {here}; choose features "
+                f"init: {source} was trained on features with {name} {needed}, but here it is {value}; choose features "
                 f"like those of the model{how}"
             )
 
 
 def _refuse_other_base(checkpoint: LoadedCheckpoint, config: Mapping[str, Any]) -> None:
-    """Refuse what was learned beside other weights of a pretrained encoder than those of this run."""
-    theirs, ours = (at(node, "encoder", "source", "sha256") for node in (checkpoint.config, config))
-    if theirs != ours and at(checkpoint.config, "encoder", "train") not in (None, "all"):
+    """Refuse weights that were trained on top of another pretrained encoder than this run's."""
+    source_sha256, run_sha256 = (at(node, "encoder", "source", "sha256") for node in (checkpoint.config, config))
+    if source_sha256 != run_sha256 and at(checkpoint.config, "encoder", "train") not in (None, "all"):
         model = at(checkpoint.config, "encoder", "model")
         raise ConfigError(
             f"init: {checkpoint.path} holds only what was trained on top of {model!r}, but encoder.model has other "
@@ -233,11 +235,11 @@ def _refuse_other_base(checkpoint: LoadedCheckpoint, config: Mapping[str, Any]) 
 
 def _refuse_other_encoder(path: Path, decided: Sequence[TensorMatch]) -> None:
     """Refuse an encoder of another kind or width; one with more or fewer layers shares the others."""
-    own = [match for match in decided if match.name.startswith("encoder.") and match.outcome != LEFT]
-    misfits = [match for match in own if match.outcome == NEW]
-    shared = sum(match.outcome == TAKEN for match in own)
+    matches = [match for match in decided if match.name.startswith("encoder.") and match.outcome != LEFT]
+    misfits = [match for match in matches if match.outcome == NEW]
+    shared = sum(match.outcome == TAKEN for match in matches)
     if shared <= sum(match.reason.startswith(OTHER_SHAPE) for match in misfits):
         raise ConfigError(
-            f"init: the encoder of {path} is different: {shared} of {len(own)} tensors fit; {misfits[0].name} "
+            f"init: the encoder of {path} is different: {shared} of {len(matches)} tensors fit; {misfits[0].name} "
             f"is {list(misfits[0].shape)} here, {misfits[0].reason}; choose the same encoder, with the same options"
         )

@@ -86,8 +86,8 @@ class Configured:
 
     def with_known(self, **arguments: Any) -> Any:
         """Call the target with those of the arguments that it has, unless they are configured."""
-        known = parameters_of(self.func)
-        return self(**{k: value for k, value in arguments.items() if k in known and k not in self.keywords})
+        parameters = parameters_of(self.func)
+        return self(**{k: value for k, value in arguments.items() if k in parameters and k not in self.keywords})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the target with the configured and the given arguments."""
@@ -132,10 +132,10 @@ def check_keys(target: Any, values: Mapping[str, Any], key: str, partial: bool) 
     parameters = parameters_of(target)
     for name in values:
         if not takes(target, name):
-            known = [p for p in parameters if p not in PASSED]
+            allowed = [p for p in parameters if p not in PASSED]
             raise ConfigError(
-                f"{key}.{name}: {target.__qualname__} has no such option.{did_you_mean(name, known)} "
-                f"Allowed: {', '.join(known) or 'none, it has no options'}."
+                f"{key}.{name}: {target.__qualname__} has no such option.{did_you_mean(name, allowed)} "
+                f"Allowed: {', '.join(allowed) or 'none, it has no options'}."
             )
     named = [(name, p) for name, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     missing = [name for name, p in named if p.default is p.empty and name not in values]
@@ -172,8 +172,8 @@ def _checked(value: Any, hint: Any, key: str) -> Any:
 def _plain_hint(hint: Any) -> Any:
     """Return the part of an annotation that plain values can be checked against; None if it has no such part."""
     if isinstance(hint, types.UnionType) or get_origin(hint) is Union:
-        kept = [part for part in get_args(hint) if part is type(None) or _plain_hint(part) is not None]
-        return Union[tuple(kept)] if kept else None  # noqa: UP007
+        checkable = [part for part in get_args(hint) if part is type(None) or _plain_hint(part) is not None]
+        return Union[tuple(checkable)] if checkable else None  # noqa: UP007
     if get_origin(hint) is tuple and Ellipsis not in get_args(hint):
         plain = [_plain_hint(part) for part in get_args(hint)]
         return None if None in plain else tuple[tuple(plain)]  # type: ignore[misc]

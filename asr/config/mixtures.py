@@ -38,21 +38,21 @@ def complete_sources(config: DictConfig) -> None:
 
 def _complete(entry: Mapping[str, Any], num_jobs: int | None) -> dict[str, Any]:
     options, name = entry.get("prepare") or {}, entry.get("name")
-    if "_target_" not in options:  # of a run that is resumed it is complete
-        own = _data_of(entry["recipe"])
-        options = {**own["prepare"], **options}
-        name = name or own["corpus"]
+    if "_target_" not in options:  # already complete if a run is resumed
+        recipe_data = _data_of(entry["recipe"])
+        options = {**recipe_data["prepare"], **options}
+        name = name or recipe_data["corpus"]
         if "num_jobs" in options:
             options["num_jobs"] = num_jobs
-    given = {key: entry.get(key) for key in ("source", "columns", "weight")}
-    return {"recipe": entry["recipe"], "name": name, **given, "prepare": options}
+    values = {key: entry.get(key) for key in ("source", "columns", "weight")}
+    return {"recipe": entry["recipe"], "name": name, **values, "prepare": options}
 
 
 @functools.cache  # most corpora of a mixture are of one recipe
 def _data_of(recipe: str) -> dict[str, Any]:
     """Return the data options of a recipe, which must not be changed."""
-    own: Any = OmegaConf.to_container(compose("train", overrides=[f"recipe={recipe}"]).data, resolve=True)
-    return dict(own)
+    data: Any = OmegaConf.to_container(compose("train", overrides=[f"recipe={recipe}"]).data, resolve=True)
+    return dict(data)
 
 
 def mixing_of(sources: Sequence[Mapping[str, Any]] | None, prepared: PreparedData) -> Mixing | None:

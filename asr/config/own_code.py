@@ -62,11 +62,11 @@ def check_restored(config: Mapping[str, Any], source: object, before: Mapping[st
     Raises:
         ConfigError: names the key, and how to trust the package.
     """
-    theirs = {(key, str(node["_target_"])) for key, node in targets(config if before is None else before)}
+    saved_targets = {(key, str(node["_target_"])) for key, node in targets(config if before is None else before)}
     refused = [
         (key, str(node["_target_"]), why)
         for key, node in targets(config)
-        if (key, str(node["_target_"])) in theirs and (why := _refused(key, node))
+        if (key, str(node["_target_"])) in saved_targets and (why := _refused(key, node))
     ]
     if refused:
         key, name, why = refused[0]

@@ -18,7 +18,7 @@ from asr.plain_data import flatten, read_yaml
 
 
 def difference_from_recipe(config: Mapping[str, Any], run_dir: Path) -> dict[str, tuple[str, str]]:
-    """Return by key what the recipe says and what the run has, as far as it has an effect on what is trained.
+    """Return the values of recipe and run by key, where they differ and affect training.
 
     Empty if the recipe is not found any more.
 
@@ -31,13 +31,13 @@ def difference_from_recipe(config: Mapping[str, Any], run_dir: Path) -> dict[str
     except MissingConfigException:
         return {}  # a resumed run whose recipes_dir is not given
     # a recipe may leave values to its user, which are shown as ???
-    usual, own = flatten(OmegaConf.to_container(composed, resolve=True)), flatten(config)
-    pairs = {key: (usual.get(key, ABSENT), own.get(key, ABSENT)) for key in {**usual, **own}}
+    recipe, run = flatten(OmegaConf.to_container(composed, resolve=True)), flatten(config)
+    pairs = {key: (recipe.get(key, ABSENT), run.get(key, ABSENT)) for key in {**recipe, **run}}
     return {
-        key: (_shown(theirs), _shown(ours))
-        for key, (theirs, ours) in pairs.items()
-        # what a recipe leaves to the machine is no difference
-        if theirs != ours and has_effect(key) and (key, theirs) != ("trainer.capture", None)
+        key: (_shown(recipe_value), _shown(run_value))
+        for key, (recipe_value, run_value) in pairs.items()
+        # a value that the recipe leaves to the machine is not a difference
+        if recipe_value != run_value and has_effect(key) and (key, recipe_value) != ("trainer.capture", None)
     }
 
 

@@ -23,7 +23,9 @@ RULE_KEYS = ("pattern", "lr_scale", "optimizer")  # the others are options of th
 console = PlainConsole(quiet=not is_first_process())
 
 
-def drop_replaced_defaults(config: DictConfig, words: Sequence[str], choices: Mapping[str, Any] | None = None) -> None:
+def drop_replaced_defaults(
+    config: DictConfig, overrides: Sequence[str], choices: Mapping[str, Any] | None = None
+) -> None:
     """Remove keys that only our configs give, and that the class in ``_target_`` does not take; say each.
 
     What the user has given stays, and is refused if the class does not take it. An optimizer in the place of the chosen
@@ -31,32 +33,32 @@ def drop_replaced_defaults(config: DictConfig, words: Sequence[str], choices: Ma
 
     Args:
         config: of a new run, composed; changed in place.
-        words: overrides of the command line.
+        overrides: of the command line.
         choices: of groups, as Hydra knows them; None: those of the command line.
 
     Raises:
         ConfigError: a class is not found.
     """
-    given = _choices_of(words) if choices is None else {str(group): str(name) for group, name in choices.items()}
-    chosen = [f"{group}={name}" for group, name in given.items() if _is_ours(group, name)]
+    groups = _choices_of(overrides) if choices is None else {str(group): str(name) for group, name in choices.items()}
+    chosen = [f"{group}={name}" for group, name in groups.items() if _is_ours(group, name)]
     raw: Any = OmegaConf.to_container(config)
-    theirs = len(chosen) < len([group for group in given if not group.startswith("hydra/")])
-    if not theirs and not any("_target_" in word for word in words):
+    has_user_config = len(chosen) < len([group for group in groups if not group.startswith("hydra/")])
+    if not has_user_config and not any("_target_" in word for word in overrides):
         return
-    ours: Any = OmegaConf.to_container(compose("train", overrides=chosen))
-    replaced = [*_replaced(raw, ours)]
+    defaults: Any = OmegaConf.to_container(compose("train", overrides=chosen))
+    replaced = [*_replaced(raw, defaults)]
     with open_dict(config):
-        if "optimizer" in replaced and ("optimizer" not in given or _is_ours("optimizer", given["optimizer"])):
+        if "optimizer" in replaced and ("optimizer" not in groups or _is_ours("optimizer", groups["optimizer"])):
             replaced.remove("optimizer")
-            _keep_given(config, given, words)
-        elif raw["parameter_rules"] == ours["parameter_rules"] and raw["optimizer"] != ours["optimizer"]:
+            _keep_given(config, groups, overrides)
+        elif raw["parameter_rules"] == defaults["parameter_rules"] and raw["optimizer"] != defaults["optimizer"]:
             _drop_rules(config)
         for key in replaced:
-            _drop_keys(config, key, ours, _given_options(words, key))
+            _drop_keys(config, key, defaults, _given_options(overrides, key))
 
 
-def _choices_of(words: Sequence[str]) -> dict[str, str]:
-    pairs = (word.partition("=") for word in words)
+def _choices_of(overrides: Sequence[str]) -> dict[str, str]:
+    pairs = (word.partition("=") for word in overrides)
     return {key: name for key, _, name in pairs if key == "recipe" or (CONFIGS / key).is_dir()}
 
 
@@ -65,56 +67,58 @@ def _is_ours(group: str, name: str) -> bool:
     return not group.startswith("hydra/") and (folder / f"{name}.yaml").is_file()
 
 
-def _replaced(given: Any, ours: Any, key: str = "") -> Iterator[str]:
-    """Yield the places where a config names another class than ours does."""
-    if not isinstance(given, Mapping) or not isinstance(ours, Mapping):
+def _replaced(config: Any, defaults: Any, key: str = "") -> Iterator[str]:
+    """Yield the keys where a config names another class than the defaults do."""
+    if not isinstance(config, Mapping) or not isinstance(defaults, Mapping):
         return
-    if "_target_" in given and given["_target_"] != ours.get("_target_", given["_target_"]):
+    if "_target_" in config and config["_target_"] != defaults.get("_target_", config["_target_"]):
         yield key
         return
-    for name in given.keys() & ours.keys():
-        yield from _replaced(given[name], ours[name], f"{key}.{name}" if key else str(name))
+    for name in config.keys() & defaults.keys():
+        yield from _replaced(config[name], defaults[name], f"{key}.{name}" if key else str(name))
 
 
-def _given_options(words: Sequence[str], key: str) -> set[str]:
+def _given_options(overrides: Sequence[str], key: str) -> set[str]:
     """Return the options of a part of the config that the command line gives, one by one or as a mapping."""
-    mapping = override_value(words, key)
-    names = [override_key(word).removeprefix(f"{key}.") for word in words if word.lstrip("+~").startswith(f"{key}.")]
-    return {name.partition(".")[0] for name in names} | {*(mapping if isinstance(mapping, dict) else ())}
+    mapping = override_value(overrides, key)
+    keys = [override_key(word).removeprefix(f"{key}.") for word in overrides if word.lstrip("+~").startswith(f"{key}.")]
+    return {name.partition(".")[0] for name in keys} | {*(mapping if isinstance(mapping, dict) else ())}
 
 
-def _keep_given(config: DictConfig, choices: Mapping[str, str], words: Sequence[str]) -> None:
-    """Keep of the options of optimizer and parameter rules only what the user has given: here or in a recipe."""
+def _keep_given(config: DictConfig, choices: Mapping[str, str], overrides: Sequence[str]) -> None:
+    """Keep only the optimizer options and parameter rules that the user has set, on the command line or in a recipe."""
     folders = added_config_folders(HydraConfig.get().runtime.config_sources) if HydraConfig.initialized() else []
     recipe = [f"recipe={choices['recipe']}"] if "recipe" in choices else []
-    # what a recipe of the user's says beside its choice of an optimizer
-    theirs = compose("train", overrides=[*folders, *recipe, "~optimizer"])
-    kept = SPECIAL_KEYS | {*(theirs.get("optimizer") or ())} | _given_options(words, "optimizer")
-    for name in [name for name in config.optimizer if name not in kept]:
+    # what the user's recipe sets, apart from its choice of an optimizer
+    recipe_config = compose("train", overrides=[*folders, *recipe, "~optimizer"])
+    given_options = SPECIAL_KEYS | {*(recipe_config.get("optimizer") or ())} | _given_options(overrides, "optimizer")
+    for name in [name for name in config.optimizer if name not in given_options]:
         del config.optimizer[name]
     usual = OmegaConf.load(CONFIGS / "parameter_rules" / "no_decay.yaml")
-    if theirs.parameter_rules == usual and not any(override_key(word).startswith("parameter_rules") for word in words):
+    if recipe_config.parameter_rules == usual and not any(
+        override_key(word).startswith("parameter_rules") for word in overrides
+    ):
         config.parameter_rules.rules = []
 
 
-def _drop_keys(config: DictConfig, key: str, ours: Any, given_options: Collection[str]) -> None:
-    node, default = OmegaConf.select(config, key), at(ours, *key.split("."))
+def _drop_keys(config: DictConfig, key: str, defaults: Any, given_options: Collection[str]) -> None:
+    node, default = OmegaConf.select(config, key), at(defaults, *key.split("."))
     target = locate(node["_target_"], key)
-    given: Any = OmegaConf.to_container(node)
+    options: Any = OmegaConf.to_container(node)
     left_out = [
         name
-        for name in given
+        for name in options
         if name not in SPECIAL_KEYS
         and name in default
-        and given[name] == default[name]
+        and options[name] == default[name]
         and name not in given_options
         and not takes(target, name)
     ]
     for name in left_out:
         del node[name]
     if left_out:
-        kept = ", ".join(str(name) for name in node if name not in SPECIAL_KEYS) or "none"
-        console.print_line(f"{key}: options that {node['_target_']} lacks: {', '.join(left_out)}; kept: {kept}")
+        remaining = ", ".join(str(name) for name in node if name not in SPECIAL_KEYS) or "none"
+        console.print_line(f"{key}: options that {node['_target_']} lacks: {', '.join(left_out)}; kept: {remaining}")
 
 
 def _drop_rules(config: DictConfig) -> None:

@@ -120,7 +120,7 @@ def plan_run(config: DictConfig) -> Plan:
         check_restored(plain(config), f"resume: {resumed}", saved_config(resumed))
     overridden = {override_key(word) for word in job.overrides.task}
     checkpoint = None if resumed is None else newest_good_checkpoint(resumed)
-    outline = resolve(config, lambda now: dry_run(now, resumed or run_dir, checkpoint))
+    outline = resolve(config, lambda resolved: dry_run(resolved, resumed or run_dir, checkpoint))
     if config.trainer.get("capture", False) is None:  # recorded as it was decided: graphs pad batches, so masks differ
         config.trainer.capture = captures_encoder(outline.trainer, outline.encoder)
     _choose_length(config, overridden)
@@ -194,20 +194,20 @@ def choices_by_corpus(config: Mapping[str, Any], overridden: Collection[str]) ->
         if "data.by_corpus" in overridden:
             raise ConfigError("data.by_corpus: this recipe, or mixture, has no choices by corpus; leave it out")
         return []
-    own = Budget(config["trainer"]["max_steps"], config["data"]["batch"]["max_duration_s"])
+    budget = Budget(config["trainer"]["max_steps"], config["data"]["batch"]["max_duration_s"])
     options = [key for key in overridden if key != "encoder"]  # encoder=conformer_xs says nothing of the corpus
-    kept = [*options, *(LENGTH if any(is_within(key, options) for key in LENGTH) else ())]
+    fixed_keys = [*options, *(LENGTH if any(is_within(key, options) for key in LENGTH) else ())]
     if config["init"]["path"] is not None:
-        kept += RATES  # those of its weights are taken
+        fixed_keys += RATES  # those of its weights are taken
     if is_pretrained_config(config):
-        kept += FOLLOWING
+        fixed_keys += FOLLOWING
     if "tokenizer" in overridden:
-        kept.append("encoder.subsampling_factor")  # it follows from characters as tokens
-    choices = list(choose(CorpusFacts.of(source_corpus(config)), own))
+        fixed_keys.append("encoder.subsampling_factor")  # it follows from characters as tokens
+    choices = list(choose(CorpusFacts.of(source_corpus(config)), budget))
     for advice in choices:
         if isinstance(advice, str):
             console.print_line(f"note: {advice}")
-    return [choice for choice in choices if isinstance(choice, Choice) and not is_within(choice.key, kept)]
+    return [choice for choice in choices if isinstance(choice, Choice) and not is_within(choice.key, fixed_keys)]
 
 
 def apply_choices(config: DictConfig, choices: Iterable[Choice]) -> None:

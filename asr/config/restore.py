@@ -94,9 +94,9 @@ def prepared_data(checkpoint: LoadedCheckpoint, instead: str) -> PreparedData:
     Raises:
         ConfigError: they are no longer there, or damaged.
     """
-    known = checkpoint.data
+    data = checkpoint.data
     # those of the folder that the run was moved or copied to, before those that it has read
-    places = data_folder(checkpoint.config) / str(known.get("fingerprint")), Path(str(known.get("folder")))
+    places = data_folder(checkpoint.config) / str(data.get("fingerprint")), Path(str(data.get("folder")))
     folder = next((place for place in places if os.path.isfile(place / INDEX)), None)
     if folder is None:
         raise ConfigError(f"the data of this run is no longer at {shortlist([places[1]])}; {instead}")
@@ -184,8 +184,8 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
     batch = BucketingConfig(options.get("batch_duration_s", 120.0))
     workers = Workers(options.get("num_workers", 0))
     torch.set_num_threads(num_threads(options.torch_threads, workers.count))
-    given = options.get("decoder")
-    decoder = None if given is None else part({"decoder": dict(given)}, "decoder")
+    decoder_config = options.get("decoder")
+    decoder = None if decoder_config is None else part({"decoder": dict(decoder_config)}, "decoder")
     checkpoint = load_checkpoint(checkpoint_file(str(options.run)))
     checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
     config, recognizer = checkpoint.config, recognizer_of(checkpoint).to(default_device())
@@ -200,13 +200,13 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
         check_decoder(chosen, recognizer.head)
         lacking = ""
         order, run_dir = config["data"]["transcripts_lm"], checkpoint.run_dir
-        if with_lm and order and given is not None and given.get("lm") is None:
+        if with_lm and order and decoder_config is not None and decoder_config.get("lm") is None:
             lacking = OTHER_DECODER
         # the model may have been asked for when the run was resumed, after the best checkpoint was saved
         if decoder is None and with_lm and (order or run_dir):
-            own = saved_search(run_dir, recognizer.head) if run_dir else None
-            chosen = own or chosen
-            lacking = LACKING if order and own is None else ""
+            saved_decoder = saved_search(run_dir, recognizer.head) if run_dir else None
+            chosen = saved_decoder or chosen
+            lacking = LACKING if order and saved_decoder is None else ""
     if isinstance(chosen, ShallowFusion):
         try:
             chosen.load_scorers(tokenizer, text)

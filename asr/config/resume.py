@@ -35,9 +35,9 @@ LENGTH = ("trainer.max_steps", "trainer.max_epochs")
 console = PlainConsole(quiet=not is_first_process())
 
 
-def _refuse_other_targets(former: Any, now: Any, key: str) -> None:
+def _refuse_other_targets(former: Any, current: Any, key: str) -> None:
     """Refuse another optimizer or transform: the names of its options and statistics may be the same by chance."""
-    names = ([str(part["_target_"]) for _, part in targets(node)] for node in (former, now))
+    names = ([str(part["_target_"]) for _, part in targets(node)] for node in (former, current))
     for had, have in zip_longest(*names, fillvalue="none"):
         if had != have:
             raise ConfigError(
@@ -86,7 +86,7 @@ def accept_changes(
     """Refuse what has changed in a run unless the user accepts it; say the changes, and what they do to the rate.
 
     Args:
-        config: of now.
+        config: the new one.
         folder: of the run.
         checkpoint: from which it is resumed.
         changed: changes since then.
@@ -107,8 +107,8 @@ def accept_changes(
             lr = _learning_rate(checkpoint)
             adapt()
             if only_rate and not _same_updates(checkpoint.config, config):
-                now = _learning_rate(checkpoint)
-                line = f"learning rate after update {checkpoint.update}: {lr:.3g} in the run, {now:.3g} now"
+                new_lr = _learning_rate(checkpoint)
+                line = f"learning rate after update {checkpoint.update}: {lr:.3g} in the run, {new_lr:.3g} now"
                 refuse_changes([*new, line] if new else [], anyway)
                 console.print_line(line)
             refuse_changes(new, anyway)
@@ -127,8 +127,8 @@ def _learning_rate(checkpoint: LoadedCheckpoint) -> float:
     return float(state["optimizer_states"][0]["param_groups"][0]["lr"])
 
 
-def _same_updates(former: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    return all(flatten(former.get(key)) == flatten(now.get(key)) for key in UPDATES)
+def _same_updates(former: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
+    return all(flatten(former.get(key)) == flatten(current.get(key)) for key in UPDATES)
 
 
 def fit_checkpoint(
@@ -171,9 +171,9 @@ def fit_checkpoint(
     except Exception as error:  # optimizers refuse the states of others by errors of any kind
         if is_out_of_memory(error):
             raise
-        said = first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
+        reason = first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
         raise ConfigError(
-            f"resume: {checkpoint.path} does not fit: {said}; changed since it was saved: "
+            f"resume: {checkpoint.path} does not fit: {reason}; changed since it was saved: "
             f"{'; '.join(map(str, changed))}. Undo the change, or start a new run"
         ) from error
 
@@ -187,12 +187,12 @@ def _try_update(optimizer: Optimizer) -> None:
     optimizer.zero_grad()
 
 
-def _changed_options(former: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+def _changed_options(former: Mapping[str, Any], current: Mapping[str, Any]) -> set[str]:
     """Return the names of the options of optimizer and parameter rules that have changed."""
-    changed = changes({key: former.get(key) for key in UPDATES}, {key: now.get(key) for key in UPDATES})
+    changed = changes({key: former.get(key) for key in UPDATES}, {key: current.get(key) for key in UPDATES})
     names = {change.key.split(".")[1] for change in changed if change.key.startswith("optimizer.")}
     if any(is_within(change.key, ["parameter_rules"]) for change in changed):
-        for config in (former, now):
+        for config in (former, current):
             for rule in at(config, "parameter_rules", "rules") or ():
                 names |= {*rule} | {*(rule.get("optimizer") or ())}
     return names

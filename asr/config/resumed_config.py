@@ -29,13 +29,13 @@ LABELS = ("_target_", "group", "name", "job_type", "tags", "notes")  # of a logg
 ABSENT = "absent"  # what a config that lacks a key is said to have there
 
 
-def run_folder(given: object) -> Path:
+def run_folder(path: object) -> Path:
     """Return the folder that ``resume=`` names.
 
     Raises:
         ConfigError: it is not a folder, or holds no run.
     """
-    folder = named_path(given).resolve()
+    folder = named_path(path).resolve()
     for name in FILES:
         if not (folder / name).is_file():
             raise ConfigError(
@@ -44,34 +44,34 @@ def run_folder(given: object) -> Path:
     return folder
 
 
-def store_resumed(folder: Path, primary: Path, words: Sequence[str]) -> None:
+def store_resumed(folder: Path, primary: Path, overrides: Sequence[str]) -> None:
     """Make the run's own config the primary one, named ``CONFIG_NAME``, that overrides change.
 
     Args:
         folder: of the run.
         primary: the yaml of ``asr-train``, for Hydra's node and for keys that the run did not have yet.
-        words: overrides of the command line.
+        overrides: of the command line.
 
     Raises:
         ConfigError: the saved config holds what only a user may say, or its logger needs the user's word.
         ValueError: it cannot be read.
     """
-    own = yaml.safe_load(primary.read_text(encoding="utf-8"))
-    groups = [key for item in own["defaults"] if isinstance(item, dict) for key in item if " " not in key]
-    overriding = [item for item in own["defaults"] if isinstance(item, dict) and any(" " in key for key in item)]
-    given = {override_key(word) for word in words}
-    for key in sorted(given):
+    config = yaml.safe_load(primary.read_text(encoding="utf-8"))
+    groups = [key for item in config["defaults"] if isinstance(item, dict) for key in item if " " not in key]
+    overriding = [item for item in config["defaults"] if isinstance(item, dict) and any(" " in key for key in item)]
+    given_keys = {override_key(word) for word in overrides}
+    for key in sorted(given_keys):
         if key.partition(".")[0] in ("recipe", "init", "run_dir"):
             raise ConfigError(f"{key}: a resumed run keeps its own; leave it out, or start a new run")
     # a group that is chosen now replaces what the run had there
-    saved = {key: value for key, value in saved_config(folder).items() if key not in given & set(groups)}
-    if override_value(words, "resume_logger") is not True:
-        _refuse_destinations(saved, given, primary.parent / "logger")
-    scalars = {key: value for key, value in own.items() if key not in ("defaults", "hydra")}
-    node = completed(saved) | {key: own.get(key) for key in scalars if decides(key) == "this_start"}
-    _follow(node, saved, given)
+    saved = {key: value for key, value in saved_config(folder).items() if key not in given_keys & set(groups)}
+    if override_value(overrides, "resume_logger") is not True:
+        _refuse_destinations(saved, given_keys, primary.parent / "logger")
+    scalars = {key: value for key, value in config.items() if key not in ("defaults", "hydra")}
+    node = completed(saved) | {key: config.get(key) for key in scalars if decides(key) == "this_start"}
+    _follow(node, saved, given_keys)
     defaults = ["_self_", *({group: None} for group in groups if group != "recipe"), *overriding]
-    ConfigStore.instance().store(CONFIG_NAME, {"defaults": defaults, "hydra": own["hydra"], **node})
+    ConfigStore.instance().store(CONFIG_NAME, {"defaults": defaults, "hydra": config["hydra"], **node})
 
 
 def completed(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,24 +85,24 @@ def _defaults() -> Mapping[str, Any]:
     return {**read_yaml(CONFIGS / "train.yaml"), **groups}
 
 
-def _completed(given: Any, usual: Mapping[str, Any], options: Any) -> dict[str, Any]:
-    added = {name: usual[name] for name in fields(options) if name in usual and name not in given}
+def _completed(config: Any, defaults: Mapping[str, Any], options: Any) -> dict[str, Any]:
+    added = {name: defaults[name] for name in fields(options) if name in defaults and name not in config}
     nested = {
-        name: _completed(given[name], usual[name], kind)
+        name: _completed(config[name], defaults[name], kind)
         for name, (kind, _) in fields(options).items()
-        if fields(kind) and isinstance(given.get(name), Mapping) and name in usual
+        if fields(kind) and isinstance(config.get(name), Mapping) and name in defaults
     }
-    return {**given, **added, **nested}
+    return {**config, **added, **nested}
 
 
-def _follow(node: dict[str, Any], saved: Mapping[str, Any], given: set[str]) -> None:
-    """Let values that followed another option when the run began follow what is given for it now."""
-    if given & {"trainer.max_steps", "trainer.max_epochs"} and at(saved, "schedule", "max_steps") == at(
+def _follow(node: dict[str, Any], saved: Mapping[str, Any], given_keys: set[str]) -> None:
+    """Let values that were derived from another option when the run began follow its new value."""
+    if given_keys & {"trainer.max_steps", "trainer.max_epochs"} and at(saved, "schedule", "max_steps") == at(
         saved, "trainer", "max_steps"
     ):
         node["schedule"] = {**saved["schedule"], "max_steps": "${trainer.max_steps}"}
     rules, lr = at(saved, "parameter_rules", "rules"), at(saved, "optimizer", "lr")
-    if "optimizer.lr" in given and isinstance(rules, list) and lr is not None:
+    if "optimizer.lr" in given_keys and isinstance(rules, list) and lr is not None:
         followed = [
             {**rule, "optimizer": {**rule["optimizer"], "lr": "${optimizer.lr}"}}
             if at(rule, "optimizer", "lr") == lr
@@ -112,12 +112,12 @@ def _follow(node: dict[str, Any], saved: Mapping[str, Any], given: set[str]) -> 
         node["parameter_rules"] = {**saved["parameter_rules"], "rules": followed}
 
 
-def _refuse_destinations(saved: Mapping[str, Any], given: set[str], choices: Path) -> None:
-    """Refuse a logger that would send numbers where nobody has said now that they may go.
+def _refuse_destinations(saved: Mapping[str, Any], given_keys: set[str], choices: Path) -> None:
+    """Refuse a logger destination that comes from the run folder unless it is set again.
 
     Args:
         saved: config of the run.
-        given: keys of the command line.
+        given_keys: keys of the command line.
         choices: folder of our loggers, whose own options are harmless.
     """
     usual = {name: node for path in choices.glob("*.yaml") for name, node in read_yaml(path).items()}
@@ -127,7 +127,7 @@ def _refuse_destinations(saved: Mapping[str, Any], given: set[str], choices: Pat
         for key, value in (node or {}).items()
         if key not in LABELS
         and value not in (None, at(usual, name, key), "offline")
-        and f"logger.{name}.{key}" not in given
+        and f"logger.{name}.{key}" not in given_keys
     ]
     if foreign:
         raise ConfigError(
@@ -161,11 +161,11 @@ def recorded_data(folder: Path) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else "unknown"
 
 
-def recorded_overrides(folder: Path, words: Sequence[str]) -> list[str]:
-    """Return the overrides of a run so far, to be recorded and shown, never to be obeyed; those of now replace."""
-    now = [word for word in words if decides(override_key(word)) != "this_start"]
-    given = {override_key(word) for word in now}
-    return [*(word for word in read_yaml(folder / "overrides.yaml") or () if override_key(word) not in given), *now]
+def recorded_overrides(folder: Path, overrides: Sequence[str]) -> list[str]:
+    """Return the overrides of a run so far, updated by those given now; they are recorded and shown, never applied."""
+    new = [word for word in overrides if decides(override_key(word)) != "this_start"]
+    keys = {override_key(word) for word in new}
+    return [*(word for word in read_yaml(folder / "overrides.yaml") or () if override_key(word) not in keys), *new]
 
 
 @dataclass(frozen=True)
@@ -180,12 +180,12 @@ class Change:
         return f"{self.key}: {self.before!r} in the run, {self.now!r} now"
 
 
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
-    """Return what differs between two configs; where and how fast, and what follows, may differ.
+def changes(before: Mapping[str, Any], current: Mapping[str, Any]) -> list[Change]:
+    """Return the differences between two configs that affect training; places, speed and derived values may differ.
 
     An option that a run of an older version does not have had its default.
     """
-    old, new = flatten(completed(before)), flatten(completed(now))
+    old, new = flatten(completed(before)), flatten(completed(current))
     return [
         Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
         for key in sorted(old | new)
@@ -197,8 +197,8 @@ def unaccepted(changed: Sequence[Change], folder: Path) -> list[Change]:
     """Return those changes since a checkpoint that the user has not accepted for the run, with both of their values."""
     path = folder / ACCEPTED
     accepted = read_yaml(path) if path.exists() else []
-    known = [str(Change(**change)) for change in accepted]
-    return [change for change in changed if str(change) not in known]
+    accepted_texts = [str(Change(**change)) for change in accepted]
+    return [change for change in changed if str(change) not in accepted_texts]
 
 
 def record_accepted(folder: Path, changed: Sequence[Change]) -> None:
@@ -215,11 +215,11 @@ def record_accepted(folder: Path, changed: Sequence[Change]) -> None:
     write_whole(path, content)
 
 
-def differs(saved: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def differs(saved: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
     """Return whether a config says something new that a run's folder should hold: free keys, such as weights, too."""
     old, new = (
         {key: value for key, value in flatten(config).items() if decides(key) != "this_start"}
-        for config in (saved, now)
+        for config in (saved, current)
     )
     return old != new
 

@@ -327,41 +327,41 @@ def check_options(command: str, config: DictConfig) -> None:
     _check_values(OmegaConf.to_container(config, resolve=True), options, "")
 
 
-def _check_known(given: Any, options: Any, place: str, text: str) -> None:
+def _check_known(config: Any, options: Any, place: str, text: str) -> None:
     """Refuse a key, of a recipe or added by ``+``, that nothing reads and no other value refers to."""
-    known = fields(options)
+    keys = fields(options)
     # a table that is not total describes a part of what is taken
-    for key in map(str, given) if options.__total__ else ():
-        if key not in known and not re.search(rf"\$\{{[^}}]*\b{re.escape(key)}\b", text):
+    for key in map(str, config) if options.__total__ else ():
+        if key not in keys and not re.search(rf"\$\{{[^}}]*\b{re.escape(key)}\b", text):
             where = f"in {place.rstrip('.')}" if place else "at the top level"
             raise ConfigError(
-                f"{place}{key}: there is no key {key!r} {where}.{did_you_mean(key, known)} Allowed: {', '.join(known)}."
+                f"{place}{key}: there is no key {key!r} {where}.{did_you_mean(key, keys)} Allowed: {', '.join(keys)}."
             )
-    for key, (kind, _) in known.items():
-        if fields(kind) and isinstance(given.get(key), Mapping):
-            _check_known(given[key], kind, f"{place}{key}.", text)
+    for key, (kind, _) in keys.items():
+        if fields(kind) and isinstance(config.get(key), Mapping):
+            _check_known(config[key], kind, f"{place}{key}.", text)
 
 
-def _check_values(given: Any, options: Any, place: str) -> None:
+def _check_values(config: Any, options: Any, place: str) -> None:
     for name, (kind, _) in fields(options).items():
         key = f"{place}{name}"
-        if name not in given:
+        if name not in config:
             if options.__total__ and key not in CHOOSABLE:
                 raise ConfigError(f"{key} is missing in the config: it cannot be removed")
-        elif fields(kind) and isinstance(given[name], Mapping):
-            _check_values(given[name], kind, f"{key}.")
+        elif fields(kind) and isinstance(config[name], Mapping):
+            _check_values(config[name], kind, f"{key}.")
         else:
-            _check_value(given[name], dict if fields(kind) else kind, key)
+            _check_value(config[name], dict if fields(kind) else kind, key)
 
 
-def _check_value(given: Any, kind: Any, key: str) -> None:
+def _check_value(value: Any, kind: Any, key: str) -> None:
     try:
-        TypeAdapter(kind, config=ConfigDict(strict=True)).validate_python(given)
+        TypeAdapter(kind, config=ConfigDict(strict=True)).validate_python(value)
     except ValidationError as error:
         first, *others = error.errors()
         # several types may be allowed, each of which says why the value is not of it
         why = [first["msg"], *(other["msg"] for other in others if _place(other) == _place(first))]
-        raise ConfigError(f"{key}{_place(first)}: {'; or '.join(dict.fromkeys(why))}; given {given!r}") from None
+        raise ConfigError(f"{key}{_place(first)}: {'; or '.join(dict.fromkeys(why))}; given {value!r}") from None
 
 
 def _place(error: Any) -> str:

@@ -36,21 +36,21 @@ REFUSED = {
 }
 
 
-def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list[Any], **own: Any) -> Trainer:
+def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list[Any], **overrides: Any) -> Trainer:
     """Build Lightning's trainer, with validations counted in updates: none may interrupt an update.
 
     Args:
         config: of the run.
         loggers: of the run.
         callbacks: of the run.
-        own: options that replace configured ones.
+        overrides: options that replace configured ones.
 
     Raises:
         ConfigError: an option is refused.
     """
     for name in REFUSED.keys() & config["trainer"].keys():
         raise ConfigError(f"trainer.{name} cannot be given: {REFUSED[name]}")
-    node = {**config["trainer"], **own}
+    node = {**config["trainer"], **overrides}
     in_backward, peer_timeout_s = node.pop("step_in_backward", False), node.pop("peer_timeout_s", None)
     if node.pop("compile", False):
         callbacks = [*callbacks, CompiledEncoder()]
@@ -133,9 +133,9 @@ def check_in_backward(trainer: Trainer) -> None:
         ),
         (trainer.world_size > 1, "averages gradients over the processes", "devices=1 trainer.num_nodes=1"),
     )
-    for given, what, instead in impossible:
-        if given:
+    for value, effect, instead in impossible:
+        if value:
             raise ConfigError(
-                f"trainer.step_in_backward=true cannot work in a run that {what}: parameters step before all "
+                f"trainer.step_in_backward=true cannot work in a run that {effect}: parameters step before all "
                 f"gradients are known; add trainer.{instead}"
             )

@@ -69,9 +69,9 @@ def packets_of_file(file: soundfile.SoundFile, size: int, at_own_pace: bool) -> 
 
 def packets_of_standard_input(size: int) -> Iterator[NDArray[np.float32]]:
     """Yield 16-bit samples as they come, (N,) float32; half a sample at the end is left out."""
-    kept = data = os.read(sys.stdin.fileno(), size * BYTES)
+    buffer = data = os.read(sys.stdin.fileno(), size * BYTES)
     while data:
-        whole = len(kept) // BYTES * BYTES
-        yield np.frombuffer(kept[:whole], dtype="<i2").astype(np.float32) * np.float32(2**-15)
+        whole = len(buffer) // BYTES * BYTES
+        yield np.frombuffer(buffer[:whole], dtype="<i2").astype(np.float32) * np.float32(2**-15)
         data = os.read(sys.stdin.fileno(), size * BYTES)
-        kept = kept[whole:] + data
+        buffer = buffer[whole:] + data

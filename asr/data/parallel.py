@@ -36,9 +36,9 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(num_threads)
 
 
-def num_processes(asked: int | None) -> int:
-    """Return how many processes prepare data: as asked for, or one for each core that this process may use."""
-    return len(os.sched_getaffinity(0)) if asked is None else asked
+def num_processes(num_jobs: int | None) -> int:
+    """Return how many processes prepare data: ``num_jobs``, or one for each core that this process may use."""
+    return len(os.sched_getaffinity(0)) if num_jobs is None else num_jobs
 
 
 def run_jobs(work: Callable[[Task], Result], tasks: Iterable[Task], num_jobs: int) -> Iterator[Result]:

@@ -103,8 +103,8 @@ class Prefixes(NamedTuple):
         repeats = tokens.unsqueeze(1) == self.last.unsqueeze(2)
         grown = torch.where(repeats, self.blank.unsqueeze(2), total.unsqueeze(2)) + best.unsqueeze(1)
         # these were reached from their parents above: twice in the beam, their paths would be counted twice later
-        known = is_parent.float() @ repeats.float() > 0
-        return stayed, grown.masked_fill(known, NEVER)
+        duplicates = is_parent.float() @ repeats.float() > 0
+        return stayed, grown.masked_fill(duplicates, NEVER)
 
     def chosen(
         self, stayed: Prefixes, grown: Tensor, added: Tensor, tokens: Tensor, step: int

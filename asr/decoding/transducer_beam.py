@@ -103,8 +103,8 @@ def _merged(hashes: Tensor, stayed: Tensor, grown: Tensor, tokens: Tensor) -> _M
     other = flat.unsqueeze(2).masked_fill(~same, NEVER)
     best, column = other.max(dim=1)
     source = torch.where(best > stayed, beam_size + column, torch.arange(beam_size, device=hashes.device))
-    left = flat.masked_fill(same.any(dim=2), NEVER).view_as(grown)
-    return _Merged(torch.logaddexp(stayed, best), left, source)
+    unmerged = flat.masked_fill(same.any(dim=2), NEVER).view_as(grown)
+    return _Merged(torch.logaddexp(stayed, best), unmerged, source)
 
 
 class _Step(NamedTuple):

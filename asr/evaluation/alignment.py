@@ -14,11 +14,11 @@ _ZERO_WIDTH = ("Mn", "Me", "Cf")
 
 def aligned_view(alignment: Iterable[AlignedWord]) -> str:
     """Return three lines: reference words, hypothesis words below them, and S, D or I below every error."""
-    columns = [_column(said, recognized) for said, recognized in alignment]
+    columns = [_column(reference, hypothesis) for reference, hypothesis in alignment]
     lines = (
         zip(("REF", "HYP", "   "), zip(*columns, strict=True), strict=True) if columns else [("REF", ()), ("HYP", ())]
     )
-    return "\n".join("  ".join([label, *words]).rstrip() for label, words in lines)
+    return "\n".join("  ".join([label, *cells]).rstrip() for label, cells in lines)
 
 
 def confusions(alignments: Iterable[Iterable[AlignedWord]]) -> Counter[AlignedWord]:
@@ -28,20 +28,20 @@ def confusions(alignments: Iterable[Iterable[AlignedWord]]) -> Counter[AlignedWo
 
 def error_name(pair: AlignedWord) -> str:
     """Return ``substitution``, ``deletion`` or ``insertion``; empty if both words are the same."""
-    said, recognized = pair
-    if said == recognized:
+    reference, hypothesis = pair
+    if reference == hypothesis:
         return ""
-    if recognized is None:
+    if hypothesis is None:
         return "deletion"
-    return "insertion" if said is None else "substitution"
+    return "insertion" if reference is None else "substitution"
 
 
-def _column(said: str | None, recognized: str | None) -> tuple[str, str, str]:
-    width = max(_width(said or ""), _width(recognized or ""))
-    mark = error_name((said, recognized))[:1].upper()
+def _column(reference: str | None, hypothesis: str | None) -> tuple[str, str, str]:
+    width = max(_width(reference or ""), _width(hypothesis or ""))
+    mark = error_name((reference, hypothesis))[:1].upper()
     return (
-        _pad(GAP * width if said is None else said, width),
-        _pad(GAP * width if recognized is None else recognized, width),
+        _pad(GAP * width if reference is None else reference, width),
+        _pad(GAP * width if hypothesis is None else hypothesis, width),
         _pad(mark, width),
     )
 

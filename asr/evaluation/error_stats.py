@@ -24,9 +24,9 @@ _SET_NAME = re.compile(r"\w[\w.+-]*")
 
 def headline(score: Score, interval: Interval) -> str:
     """Return the result in one line: WER with its interval, CER, edits and size of the set; of characters the CER."""
-    words = score.words
-    edits = f"S {words.substitutions} D {words.deletions} I {words.insertions}"
-    size = f"{count(words.num_reference, score.unit)}, {count(score.num_utterances, 'utterance')}"
+    counts = score.words
+    edits = f"S {counts.substitutions} D {counts.deletions} I {counts.insertions}"
+    size = f"{count(counts.num_reference, score.unit)}, {count(score.num_utterances, 'utterance')}"
     rates = [f"{score.rate_name} {percent(score.wer)} % {_interval_text(interval)}"]
     rates += [f"CER {percent(score.cer)} %"] if score.unit == "word" else []
     return " | ".join([*rates, edits, size])
@@ -37,13 +37,13 @@ def summary(score: Score, interval: Interval) -> dict[str, float | int | str | N
 
     ``wer`` and ``num_words`` count in ``unit``. ``dependence_p`` tells whether hypotheses depend on the audio.
     """
-    known = interval.method != "none"
+    has_interval = interval.method != "none"
     texts = sorted((item.utterance.id, words_of(item.utterance.reference, score.unit)) for item in score.utterances)
     return {
         "unit": score.unit,
         "wer": score.wer,
-        "wer_low": interval.low if known else None,
-        "wer_high": interval.high if known else None,
+        "wer_low": interval.low if has_interval else None,
+        "wer_high": interval.high if has_interval else None,
         "interval_level": interval.level,
         "interval_method": interval.method,
         "interval_unit": interval.unit,
@@ -124,8 +124,8 @@ def _interval_text(interval: Interval) -> str:
 def _errors_text(utterances: Sequence[ScoredUtterance]) -> str:
     rows = ["\t".join(ERROR_COLUMNS)]
     for item in utterances:
-        words, speaker = item.words, " ".join((item.utterance.speaker or "").split())
-        counts = (words.num_reference, words.substitutions, words.deletions, words.insertions)
+        word_errors, speaker = item.words, " ".join((item.utterance.speaker or "").split())
+        counts = (word_errors.num_reference, word_errors.substitutions, word_errors.deletions, word_errors.insertions)
         rows.append("\t".join((item.utterance.id, speaker, *map(str, counts))))
     return "\n".join(rows) + "\n"
 

@@ -107,5 +107,5 @@ def shortened(text: str, length: int) -> str:
     text = one_line(text)
     if len(text) <= length:
         return text
-    kept = length - 1
-    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+    num_kept = length - 1
+    return f"{text[: num_kept - num_kept // 2]}…{text[len(text) - num_kept // 2 :]}"

@@ -83,7 +83,7 @@ class WholeEncoder(nn.Module):
             scores, lengths = call(name, (features, num_frames))
             return scores, lengths
         # a trace knows utterances of equal length alone
-        alone = [call(name, (one[None, :num], num[None])) for one, num in zip(features, num_frames, strict=True)]
+        alone = [call(name, (frames[None, :num], num[None])) for frames, num in zip(features, num_frames, strict=True)]
         return pad_sequence([scores[0] for scores, _ in alone], batch_first=True), torch.cat([num for _, num in alone])
 
     def encodings(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:

@@ -86,9 +86,9 @@ def _transformers_call(folder: Path) -> Call:
         rows = []
         for frames, num in zip(features, num_frames, strict=True):
             samples = frames[:num].flatten().numpy()
-            given = extractor(samples, sampling_rate=extractor.sampling_rate, return_tensors="pt")
+            extracted = extractor(samples, sampling_rate=extractor.sampling_rate, return_tensors="pt")
             with torch.no_grad():
-                rows.append(model(**given).logits[0].log_softmax(dim=-1))
+                rows.append(model(**extracted).logits[0].log_softmax(dim=-1))
         return pad_sequence(rows, batch_first=True), torch.tensor([len(row) for row in rows])
 
     return call

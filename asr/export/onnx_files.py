@@ -74,8 +74,8 @@ def onnx_call(graphs: Sequence[Graph], file_of: Callable[[Graph], Path]) -> Call
     def call(name: str, inputs: Sequence[Tensor]) -> list[Tensor]:
         session = sessions[name]
         names = [argument.name for argument in session.get_inputs()]
-        given = {key: tensor.numpy() for key, tensor in zip(names, inputs, strict=True)}
-        return [torch.from_numpy(output) for output in session.run(None, given)]
+        feeds = {key: tensor.numpy() for key, tensor in zip(names, inputs, strict=True)}
+        return [torch.from_numpy(output) for output in session.run(None, feeds)]
 
     return call
 
@@ -139,7 +139,7 @@ def _replace(graph: GraphProto, nodes: list[NodeProto], rounded: dict[str, Tenso
     if rounded:
         rounded |= {name: from_array(np.array(value), name) for name, value in CONSTANTS.items()}
     read = {name for node in nodes for name in node.input} | {tensor.name for tensor in graph.output}
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    used = [tensor for tensor in graph.initializer if tensor.name in read]
     del graph.node[:], graph.initializer[:]
     graph.node.extend(nodes)
-    graph.initializer.extend([*kept, *rounded.values()])
+    graph.initializer.extend([*used, *rounded.values()])

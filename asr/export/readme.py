@@ -96,14 +96,14 @@ class Described:
 
     def features(self, normalized: str) -> str:
         """Return the part of the page about features, and what they are normalized by."""
-        made = (
+        description = (
             f"{self.num_features} log-mel bins as Kaldi makes them (lhotse's `Fbank`, kaldi-native-fbank), of audio at "
             f"{self.sampling_rate_hz} Hz with samples in [-1, 1]: windows of 25 ms every {self.frame_shift_ms:g} ms "
             "(`snip_edges=False`, Povey's window, no dither), bins from 20 Hz to 400 Hz below half of the rate"
             if self.sampling_rate_hz
             else f"{self.num_features} numbers in each frame, made elsewhere"
         )
-        return f"## Features\n\n{made}. They are normalized {normalized}.\n"
+        return f"## Features\n\n{description}. They are normalized {normalized}.\n"
 
 
 def readme(described: Described, export: Export, format: str, quantized: bool, checked: Sequence[str]) -> str:

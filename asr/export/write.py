@@ -102,9 +102,9 @@ def write_safetensors(weights: Mapping[str, Tensor], path: Path) -> str:
     return f"{path.name}: {path.stat().st_size / 1e6:.1f} MB, {len(weights)} tensors, {count:,} numbers, as in the run"
 
 
-def _line(files: Sequence[Path], said: str) -> str:
+def _line(files: Sequence[Path], result: str) -> str:
     size = sum(file.stat().st_size for file in files) / 1e6
-    return f"{', '.join(file.name for file in files)}: {size:.1f} MB, {said}"
+    return f"{', '.join(file.name for file in files)}: {size:.1f} MB, {result}"
 
 
 def write_test_wav(folder: Path, audio: NDArray[np.float32], rate_hz: int, text: str) -> None:

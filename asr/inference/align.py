@@ -73,8 +73,8 @@ def align_all(
         encodings, num_frames = recognizer(batch.features, batch.num_frames)
         alignment = align(head, encodings, num_frames, batch.tokens, batch.num_tokens)
         emissions = aligned(alignment, batch.tokens, batch.num_tokens)
-        given = data_module.tokenizer.surfaces, batch, data_module.features
-        words = words_of(emissions, *given, recognizer.subsampling_factor)
+        arguments = data_module.tokenizer.surfaces, batch, data_module.features
+        words = words_of(emissions, *arguments, recognizer.subsampling_factor)
         durations = devices.to_host(batch.num_frames * data_module.features.frame_shift_s)
         rows = zip(batch.ids, batch.texts, words, durations, devices.to_host(alignment.score), strict=True)
         return [_as_written(*row) for row in rows]

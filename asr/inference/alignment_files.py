@@ -18,14 +18,14 @@ MAX_NAME_BYTES = 200  # of a file; systems allow 255, with what is added
 def write_alignments(folder: Path, name: str, texts: Sequence[AlignedText], formats: Sequence[str]) -> None:
     """Write the aligned texts of a set in each format: ``ctm``, ``json``, ``textgrid``."""
     if "ctm" in formats:
-        write_new(folder / f"{name}.ctm", "".join(ctm_lines(one.id, one.words) for one in texts))
+        write_new(folder / f"{name}.ctm", "".join(ctm_lines(utt.id, utt.words) for utt in texts))
     if "json" in formats:
-        lines = (json_line(one.id, one.text, one.words, log_prob=round(one.log_prob, 3)) for one in texts)
+        lines = (json_line(utt.id, utt.text, utt.words, log_prob=round(utt.log_prob, 3)) for utt in texts)
         write_new(folder / f"{name}.jsonl", "".join(lines))
     if "textgrid" in formats:
         (folder / name).mkdir()
-        for one in texts:
-            write_new(folder / name / f"{_file_name(one.id)}.TextGrid", textgrid(one.duration_s, {"words": one.words}))
+        for utt in texts:
+            write_new(folder / name / f"{_file_name(utt.id)}.TextGrid", textgrid(utt.duration_s, {"words": utt.words}))
 
 
 def _file_name(id: str) -> str:

@@ -58,10 +58,10 @@ def demo_page(
             if why_not_live:
                 gr.Markdown(why_not_live)
             else:
-                live, said = gr.Audio(sources=["microphone"], streaming=True, label="Speak"), gr.State()
+                live, state = gr.Audio(sources=["microphone"], streaming=True, label="Speak"), gr.State()
                 text = gr.Textbox(label="Text")
-                live.stream(partial(listen, start), [live, said], [text, said], api_name="live", **alone)
-                live.stop_recording(finish, said, [text, said], api_name="finish", **alone)
+                live.stream(partial(listen, start), [live, state], [text, state], api_name="live", **alone)
+                live.stop_recording(finish, state, [text, state], api_name="finish", **alone)
     return page, gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["monospace"])
 
 
@@ -84,31 +84,31 @@ def transcribe(transcriber: Transcriber, path: str | None) -> tuple[str, list[li
 
 
 def listen(
-    start: Callable[[int], StreamingRecognizer], packet: tuple[int, np.ndarray] | None, said: Said | None
+    start: Callable[[int], StreamingRecognizer], packet: tuple[int, np.ndarray] | None, state: Said | None
 ) -> tuple[str, Said | None]:
     """Take a packet of live speech.
 
     Args:
         start: makes a recognizer for a rate in Hz.
         packet: the rate, and (N,) or (N, channels) int16 samples.
-        said: what continues the speech; None at its beginning.
+        state: what continues the speech; None at its beginning.
 
     Returns:
         All text since the beginning, and what continues it.
     """
     if packet is None:
-        return "", said
+        return "", state
     rate_hz, samples = packet
-    recognizer, lines = said or (start(rate_hz), [])
+    recognizer, lines = state or (start(rate_hz), [])
     samples = samples if samples.ndim == 1 else samples[:, 0]
     partial = recognizer.accept(samples.astype(np.float32) / np.float32(2**15))
     text = [*lines, partial.text] if partial.text else lines
     return "\n".join(text), (recognizer, text if partial.is_final else lines)
 
 
-def finish(said: Said | None) -> tuple[str, None]:
+def finish(state: Said | None) -> tuple[str, None]:
     """Return the whole text of live speech that has ended."""
-    if said is None:
+    if state is None:
         return "", None
-    recognizer, lines = said
+    recognizer, lines = state
     return "\n".join(filter(None, [*lines, recognizer.finish().text])), None

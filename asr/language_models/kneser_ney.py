@@ -170,17 +170,17 @@ class _Level(NamedTuple):
 
 def _levels(text: Text, num_words: int, order: int) -> list[_Level]:
     """Return the n-grams of each order that occur, and all words."""
-    given, places, _ = text
+    ids, places, _ = text
     words = np.arange(num_words)
     opens = words == SPECIAL.index(BEGIN)
-    levels = [_Level(words, np.bincount(given, minlength=num_words), np.zeros(num_words, np.int64), opens)]
+    levels = [_Level(words, np.bincount(ids, minlength=num_words), np.zeros(num_words, np.int64), opens)]
     # of the n-gram that ends at each position
-    nodes, num_nodes = given + 1, num_words
+    nodes, num_nodes = ids + 1, num_words
     for number in range(2, order + 1):
         ends = np.flatnonzero(places >= number - 1)
         if not len(ends):
             break
-        keys, ranks = np.unique(nodes[ends - 1] * num_words + given[ends], return_inverse=True)
+        keys, ranks = np.unique(nodes[ends - 1] * num_words + ids[ends], return_inverse=True)
         suffixes, opens = np.zeros(len(keys), np.int64), np.zeros(len(keys), bool)
         suffixes[ranks], opens[ranks] = nodes[ends], places[ends] == number - 1
         levels.append(_Level(keys, np.bincount(ranks), suffixes, opens))

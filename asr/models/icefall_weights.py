@@ -53,54 +53,54 @@ class Converted:
     other: tuple[str, ...]
 
 
-def convert_encoder(theirs: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Converted:
+def convert_encoder(icefall_state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Converted:
     """Give tensors of icefall's model the names and shapes of our encoder's.
 
     Args:
-        theirs: tensors of a model by their names.
-        expected: the state of our encoder: what must come out. Its buffers are not in theirs, and stay.
+        icefall_state: tensors of a model by their names.
+        expected: the state of our encoder: what must come out. Its buffers, which icefall's model lacks, stay.
 
     Raises:
         ValueError: a tensor is unknown or missing, or has another size than expected.
     """
-    # how often whitening works is not saved by them
+    # icefall does not save how often whitening is applied
     buffers = {name: value for name, value in expected.items() if name.endswith(".probability")}
     weights, unused, other = dict[str, Tensor](), list[str](), list[str]()
-    for name, tensor in theirs.items():
+    for name, tensor in icefall_state.items():
         if re.fullmatch(UNUSED, name):
             unused.append(name)
         elif name.startswith(OTHER_PARTS):
             other.append(name)
         else:
             matches = (re.fullmatch(pattern, name) for pattern, _ in ENCODER_RULES)
-            expanded = (match.expand(ours) for match, (_, ours) in zip(matches, ENCODER_RULES, strict=True) if match)
-            ours = next(expanded, name)
+            expanded = (match.expand(new) for match, (_, new) in zip(matches, ENCODER_RULES, strict=True) if match)
+            new_name = next(expanded, name)
             # convolutions over one place are linear maps here
-            is_linear = tensor.ndim == 4 and ours in expected and expected[ours].ndim == 2
-            weights[ours] = (tensor.flatten(1) if is_linear else tensor).detach().clone()
+            is_linear = tensor.ndim == 4 and new_name in expected and expected[new_name].ndim == 2
+            weights[new_name] = (tensor.flatten(1) if is_linear else tensor).detach().clone()
     _check_fit(weights, {name: value for name, value in expected.items() if name not in buffers}, "encoder")
     return Converted({**buffers, **weights}, tuple(unused), tuple(other))
 
 
 def convert_head(
-    theirs: Mapping[str, Tensor], expected: Mapping[str, Tensor], order: Sequence[int]
+    icefall_state: Mapping[str, Tensor], expected: Mapping[str, Tensor], order: Sequence[int]
 ) -> dict[str, Tensor]:
     """Give the tensors of icefall's heads the names of one of ours, and its order of tokens.
 
     Args:
-        theirs: tensors of a model by their names; those of other heads are left out.
+        icefall_state: tensors of a model by their names; those of other heads are left out.
         expected: the state of our head: what must come out.
-        order: (V,) the number that each of our tokens has there.
+        order: (V,) icefall's id of each of our tokens.
 
     Raises:
         ValueError: a tensor is missing, or of another size.
     """
     weights: dict[str, Tensor] = {}
-    for name, tensor in theirs.items():
-        for pattern, ours in HEAD_RULES:
+    for name, tensor in icefall_state.items():
+        for pattern, template in HEAD_RULES:
             match = re.fullmatch(pattern, name)
-            if match and match.expand(ours) in expected:
-                weights[match.expand(ours)] = tensor.detach()
+            if match and match.expand(template) in expected:
+                weights[match.expand(template)] = tensor.detach()
     _check_fit(weights, expected, "head")
     return {
         name: (tensor if name.startswith(NOT_OF_TOKENS) else tensor[list(order)]).clone()

@@ -34,23 +34,23 @@ def claimed_gpus(count: int | None, jobs_per_gpu: int | None = None) -> Iterator
     if count is None and shared == 1:
         yield dict(os.environ)
         return
-    names, wanted = visible_gpus(), 1 if count is None else count
-    if wanted > len(names):
+    names, num_gpus = visible_gpus(), 1 if count is None else count
+    if num_gpus > len(names):
         raise ConfigError(
             f"sweep.gpus_per_job={count} sweep.jobs_per_gpu={jobs_per_gpu}: this machine has {len(names)} GPUs"
         )
     with contextlib.ExitStack() as held:
-        yield {**os.environ, VARIABLE: ",".join(_claim(names, wanted, shared, held))}
+        yield {**os.environ, VARIABLE: ",".join(_claim(names, num_gpus, shared, held))}
 
 
 def visible_gpus() -> list[str]:
     """Return the names by which this process may use GPUs."""
-    given = os.environ.get(VARIABLE)
-    if given is None:
+    visible = os.environ.get(VARIABLE)
+    if visible is None:
         import torch  # takes seconds, which a sweep that shares its GPUs does not need
 
         return [str(index) for index in range(torch.cuda.device_count())]
-    return [name.strip() for name in given.split(",") if name.strip()]
+    return [name.strip() for name in visible.split(",") if name.strip()]
 
 
 def _claim(names: list[str], count: int, shared: int, held: contextlib.ExitStack) -> list[str]:
@@ -73,9 +73,9 @@ def _locked(name: str, place: int, is_shared: bool, held: contextlib.ExitStack) 
     folder = Path(tempfile.gettempdir()) / f"werdict-gpus-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     # each place has its lock; that of the GPU separates jobs that share it from one that has it alone
-    wanted = [(name, fcntl.LOCK_SH), (f"{name}.{place}", fcntl.LOCK_EX)] if is_shared else [(name, fcntl.LOCK_EX)]
+    locks = [(name, fcntl.LOCK_SH), (f"{name}.{place}", fcntl.LOCK_EX)] if is_shared else [(name, fcntl.LOCK_EX)]
     with contextlib.ExitStack() as attempt:
-        for file_name, kind in wanted:
+        for file_name, kind in locks:
             try:
                 file = attempt.enter_context(open(folder / file_name.replace("/", "_"), "a"))
                 fcntl.flock(file, kind | fcntl.LOCK_NB)

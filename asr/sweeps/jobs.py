@@ -108,19 +108,19 @@ def job_name(overrides: Sequence[str], config: Mapping[str, Any], sweep_dir: Pat
         sweep_dir: folder of the sweep.
     """
     swept = at(config, *SWEPT.split(".")) or ()
-    words = [word for word in overrides if override_key(word) in swept or _tells(override_key(word))]
+    relevant = [word for word in overrides if override_key(word) in swept or _tells(override_key(word))]
     trained = {key: value for key, value in flatten(config).items() if _tells(key)}
-    # the label may be cut, and options that do not change the training are in the words alone
-    digest = hashlib.sha256(json.dumps([trained, words], sort_keys=True, default=str).encode()).hexdigest()[:8]
-    known = next((sweep_dir / RECORDS).glob(f"*-{digest}.lock"), None)
+    # the label may be cut, and options that do not change the training are only in the overrides
+    digest = hashlib.sha256(json.dumps([trained, relevant], sort_keys=True, default=str).encode()).hexdigest()[:8]
+    lock_path = next((sweep_dir / RECORDS).glob(f"*-{digest}.lock"), None)
     # sweepers that do not say what they sweep put it first
-    shown = [word for word in words if override_key(word) in swept] or words
-    return known.stem if known else f"{_label(shown) if shown else 'default'}-{digest}"
+    shown = [word for word in relevant if override_key(word) in swept] or relevant
+    return lock_path.stem if lock_path else f"{_label(shown) if shown else 'default'}-{digest}"
 
 
-def _label(words: Sequence[str]) -> str:
-    """Return overrides as part of a name; of a long one the seed stays, in which alone many jobs differ."""
-    parts = [word.partition("=") for word in sorted(words, key=lambda word: override_key(word) == "seed")]
+def _label(overrides: Sequence[str]) -> str:
+    """Return overrides as part of a name; a long one is cut, except for the seed, in which many jobs differ."""
+    parts = [word.partition("=") for word in sorted(overrides, key=lambda word: override_key(word) == "seed")]
     # lr-0.01 of optimizer.lr=0.01, without special characters of Hydra's grammar: folders are given as resume=…
     texts = [re.sub(r"[^\w.]+", "-", f"{key.rpartition('.')[2]}-{value}").strip("-") for key, _, value in parts]
     last = f"_{texts[-1]}" if override_key(parts[-1][0]) == "seed" else ""
@@ -133,9 +133,9 @@ def _tells(key: str) -> bool:
     return key == "decode_test" or has_effect(key)
 
 
-def swept_keys(words: Sequence[str], params: Mapping[str, Any]) -> list[str]:
+def swept_keys(overrides: Sequence[str], params: Mapping[str, Any]) -> list[str]:
     """Return the keys of a sweep's overrides, and of its sweeper's ``params``, that vary."""
-    parsed = OverridesParser.create().parse_overrides(list(words))
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
     return sorted(
         {override.key_or_group for override in parsed if override.is_sweep_override()} | {*map(override_key, params)}
     )
@@ -158,7 +158,7 @@ def run_job(
         config: composed, unresolved.
         sweep_dir: folder of the sweep.
         to_file: whether the job's output goes to ``jobs/<name>.log``, and not to the terminal.
-        places: words that tell the job where else configs are found.
+        places: arguments with further config folders of the job.
 
     Returns:
         The lowest WER on the development sets, which is what sweepers minimize; infinity if the job is not finished,
@@ -172,25 +172,25 @@ def run_job(
     folder = (sweep_dir / name).resolve()
     (sweep_dir / RECORDS).mkdir(parents=True, exist_ok=True)
     with open(sweep_dir / RECORDS / f"{name}.lock", "a") as file:
-        os.utime(file.fileno())  # says that a command has asked for the job, see ``asked_for``
+        os.utime(file.fileno())  # records when the job was last requested, see ``asked_for``
         try:
             lock(file)  # two sweeps of one name must not start a job twice
         except BlockingIOError:
             print(f"{name}: another process is running it: skipped", flush=True)
             return math.nan
         if is_finished(folder):
-            # recorded with the words that ask for it now, and the seconds that it took
+            # recorded with the current overrides and the earlier duration
             seconds = next((record.seconds for record in records(sweep_dir) if record.name == name), 0.0)
             JobRecord(name, overrides, "finished", seconds=seconds).save(sweep_dir)
             print(f"{name}: already finished: skipped", flush=True)
         else:
-            # what a run's folder may not say: where numbers go, and whose code is run
-            kept = [word for word in overrides if override_key(word).partition(".")[0] in ("logger", "recipes_dir")]
-            # the place as it was named, from the current folder, whose own name may hold what no override can
+            # not read from a run folder: where metrics are sent, and whose code is run
+            repeated = [word for word in overrides if override_key(word).partition(".")[0] in ("logger", "recipes_dir")]
+            # relative: the name of the current folder may have characters that no override can hold
             place, is_resumed = sweep_dir / name, can_be_resumed(folder)
-            words = [f"resume={place}", *kept] if is_resumed else [*places, *overrides, f"run_dir={place}"]
+            arguments = [f"resume={place}", *repeated] if is_resumed else [*places, *overrides, f"run_dir={place}"]
             print(f"{name}: {'resuming' if is_resumed else 'starting'}", flush=True)
-            _run_to_end(JobRecord(name, overrides, "running"), words, config.get("sweep", {}), sweep_dir, to_file)
+            _run_to_end(JobRecord(name, overrides, "running"), arguments, config.get("sweep", {}), sweep_dir, to_file)
         return best_dev_wer(folder) if is_finished(folder) else math.inf
 
 
@@ -200,7 +200,7 @@ def asked_for(sweep_dir: Path) -> dict[str, int]:
 
 
 def _run_to_end(
-    record: JobRecord, words: Sequence[str], sweep: Mapping[str, Any], sweep_dir: Path, to_file: bool
+    record: JobRecord, arguments: Sequence[str], sweep: Mapping[str, Any], sweep_dir: Path, to_file: bool
 ) -> None:
     """Start a job, wait for its end, and record how it went."""
     record.save(sweep_dir)
@@ -210,7 +210,7 @@ def _run_to_end(
         with log.open("a", encoding="utf-8") if to_file else contextlib.nullcontext() as output:
             if to_file:
                 print(f"output: {log}", flush=True)
-            code = _run(words, sweep, output)
+            code = _run(arguments, sweep, output)
     finally:
         status = "interrupted" if code in (None, TRY_AGAIN) else "failed"
         if not code and is_finished((sweep_dir / record.name).resolve()):
@@ -222,10 +222,10 @@ def _run_to_end(
         queue_again()
 
 
-def _run(words: Sequence[str], sweep: Mapping[str, Any], output: IO[str] | None) -> int:
+def _run(arguments: Sequence[str], sweep: Mapping[str, Any], output: IO[str] | None) -> int:
     with claimed_gpus(sweep.get("gpus_per_job"), sweep.get("jobs_per_gpu")) as environment:
         process = subprocess.Popen(
-            [sys.executable, "-m", "asr.commands", "train", *words],
+            [sys.executable, "-m", "asr.commands", "train", *arguments],
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT if output else None,

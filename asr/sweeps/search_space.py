@@ -101,37 +101,37 @@ class Search(_Strict):
         """
         try:
             choices = flatten(sweep["choices"]) if sweep.get("choices") else {}
-            found = cls.model_validate({**sweep, "choices": choices})
+            search = cls.model_validate({**sweep, "choices": choices})
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, ("sweep", *first["loc"])))
             raise ConfigError(f"{where}: {first['msg']}, given {first['input']!r}") from None
-        for name in found.only or ():
-            if name not in found.optimizers:
-                line = f"'++sweep.optimizers.{name}={{around: {{lr: 0.001}}, usual: {found.common_schedule}}}'"
+        for name in search.only or ():
+            if name not in search.optimizers:
+                line = f"'++sweep.optimizers.{name}={{around: {{lr: 0.001}}, usual: {search.common_schedule}}}'"
                 raise ConfigError(
-                    f"sweep.only: there is no range for {name!r}; allowed: {', '.join(found.optimizers)}. For your own "
-                    f"optimizer, give its usual learning rate: {line}"
+                    f"sweep.only: there is no range for {name!r}; allowed: {', '.join(search.optimizers)}. For your "
+                    f"own optimizer, give its usual learning rate: {line}"
                 )
-        if found.studies not in (1, len(found.seeds)):
+        if search.studies not in (1, len(search.seeds)):
             raise ConfigError(
-                f"sweep.studies={found.studies} needs as many sweep.seeds, one for the winner of each study; given "
-                f"{len(found.seeds)}"
+                f"sweep.studies={search.studies} needs as many sweep.seeds, one for the winner of each study; given "
+                f"{len(search.seeds)}"
             )
-        own = {found.tuning_seed + SEEDS_APART * study for study in range(found.studies)}
-        if own & set(found.seeds):
+        trial_seeds = {search.tuning_seed + SEEDS_APART * study for study in range(search.studies)}
+        if trial_seeds & set(search.seeds):
             raise ConfigError(
-                f"sweep.seeds: {min(own & set(found.seeds))} is also a seed of the trials; give another, or another "
-                "sweep.tuning_seed"
+                f"sweep.seeds: {min(trial_seeds & set(search.seeds))} is also a seed of the trials; give another, or "
+                "another sweep.tuning_seed"
             )
-        return found
+        return search
 
     def space(self, optimizer: str, schedule: str) -> dict[str, Range | Choice]:
         """Return ranges and choices by key: those of the optimizer, of its schedule, and of all systems."""
         space: dict[str, Range | Choice] = {}
-        for group, own in (("optimizer", self.optimizers[optimizer]), ("schedule", self.schedules[schedule])):
-            for key, around in own.around.items():
+        for group, options in (("optimizer", self.optimizers[optimizer]), ("schedule", self.schedules[schedule])):
+            for key, around in options.around.items():
                 width: float = getattr(self.widths, "lr" if key == "lr" else group)
                 space[f"{group}.{key}"] = Range(around, width)
-            space |= {f"{group}.{key}": Choice(values) for key, values in own.choices.items()}
+            space |= {f"{group}.{key}": Choice(values) for key, values in options.choices.items()}
         return space | {key: Choice(values) for key, values in self.choices.items()}

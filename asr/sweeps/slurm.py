@@ -36,8 +36,8 @@ def queue_again() -> None:
     raise SystemExit(TRY_AGAIN)
 
 
-def _ask(*words: str) -> subprocess.CompletedProcess[str]:
+def _ask(*command: str) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S)
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return subprocess.CompletedProcess(words, 1, stdout="", stderr=str(error))
+        return subprocess.CompletedProcess(command, 1, stdout="", stderr=str(error))

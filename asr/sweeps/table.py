@@ -59,19 +59,19 @@ class SweepTable(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Print the table, and exit with 1 if a job of this command is not finished."""
         sweep_dir = Path(config.hydra.sweep.dir)
-        jobs, now = records(sweep_dir), asked_for(sweep_dir)
+        jobs, request_times = records(sweep_dir), asked_for(sweep_dir)
         if not jobs:
             print("asr-train: the sweep has no job: nothing matches what is swept", file=sys.stderr)
             raise SystemExit(2)
-        own = [record for record in jobs if now.get(record.name) != self._asked.get(record.name)]
+        own_jobs = [record for record in jobs if request_times.get(record.name) != self._asked.get(record.name)]
         # without an exit code: left alone by this command
-        before = {one.name for one in jobs if not one.failed and (one not in own or one.exit_code is None)}
+        before = {job.name for job in jobs if not job.failed and (job not in own_jobs or job.exit_code is None)}
         console.print(job_table(sweep_dir, jobs, before))
-        others = [record.name for record in jobs if record.failed and record not in own]
+        others = [record.name for record in jobs if record.failed and record not in own_jobs]
         if others:
             console.print_line(f"not finished, started by another command of this sweep: {', '.join(others)}")
         console.print_line(last_line(sweep_dir, [record for record in jobs if record.name not in others], len(before)))
-        if any(record.failed for record in own):
+        if any(record.failed for record in own_jobs):
             raise SystemExit(1)
 
 
@@ -85,13 +85,13 @@ def job_table(sweep_dir: Path, jobs: list[JobRecord], before: Collection[str] = 
         folder = sweep_dir / record.name
         summary = folder / "report" / "summary.json"
         tests = (at(read_json(summary), "test") or {}).values() if summary.is_file() else ()
-        wers = [best_dev_wer(folder), *(math.inf if one.get("wer") is None else one["wer"] for one in tests)]
+        wers = [best_dev_wer(folder), *(math.inf if test.get("wer") is None else test["wer"] for test in tests)]
         style = "red" if record.failed else None
         status = "finished before" if record.name in before else record.status
         minutes = f"{record.seconds / 60:.1f}" if record.seconds else ""
-        words = [word for word in record.overrides if word not in shared and override_key(word) != "sweep.tuned"]
+        swept = [word for word in record.overrides if word not in shared and override_key(word) != "sweep.tuned"]
         table.add_row(
-            " ".join(words) or record.name,
+            " ".join(swept) or record.name,
             status + (f" (exit code {record.exit_code})" if record.exit_code else ""),
             percent(wers[0]),
             " / ".join(map(percent, wers[1:])),

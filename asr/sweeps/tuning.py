@@ -71,7 +71,7 @@ class TunedSystem:
             Bousquet et al. 2017, "Critical Hyper-Parameters: No Random, No Cry", arXiv:1706.03200.
         """
         places: Sequence[Sequence[float]] = self._sequence.random(num).tolist()
-        return [{key: one.at(u) for (key, one), u in zip(self.space.items(), row, strict=True)} for row in places]
+        return [{key: axis.at(u) for (key, axis), u in zip(self.space.items(), row, strict=True)} for row in places]
 
     def next_settings(self) -> Settings:
         """Return what to try next: beyond the edge where the best lr lies, else the next of the sequence.
@@ -111,14 +111,14 @@ class TunedSystem:
 
     def extreme_settings(self) -> Iterator[Settings]:
         """Yield settings among which are every choice of a key, and both ends of every range."""
-        num = max([2, *(len(one.values) for one in self.space.values() if isinstance(one, Choice))])
+        num = max([2, *(len(axis.values) for axis in self.space.values() if isinstance(axis, Choice))])
         for place in range(num):
-            yield {key: one.at(place / (num - 1)) for key, one in self.space.items()}
+            yield {key: axis.at(place / (num - 1)) for key, axis in self.space.items()}
 
     def words(self, settings: Settings) -> list[str]:
         """Return the overrides of a run."""
-        own = [word for word in self.overrides if override_key(word) not in settings]
-        return own + [
+        fixed = [word for word in self.overrides if override_key(word) not in settings]
+        return fixed + [
             f"{key}={json.dumps(value, ensure_ascii=False, separators=(',', ':'))}" for key, value in settings.items()
         ]
 
@@ -138,33 +138,33 @@ def systems(sweep: Search, seed: int) -> list[TunedSystem]:
     for name in only:
         by_mode = {"common": sweep.common_schedule, "usual": sweep.optimizers[name].usual}
         pairs += [(name, schedule) for schedule in dict.fromkeys(by_mode[mode] for mode in sweep.schedule_modes)]
-    found, known = [], set[str]()
+    tuned, keys = [], set[str]()
     for name, schedule in pairs:
         if schedule not in sweep.schedules:
             raise ConfigError(f"sweep.schedules: there is no {schedule!r}; allowed: {', '.join(sweep.schedules)}")
-        words = (f"optimizer={name}", f"schedule={schedule}", *sweep.schedules[schedule].overrides)
+        overrides = (f"optimizer={name}", f"schedule={schedule}", *sweep.schedules[schedule].overrides)
         whole = sweep.space(name, schedule)
-        known |= whole.keys()
-        space = {key: one for key, one in whole.items() if sweep.search is None or key in sweep.search}
+        keys |= whole.keys()
+        space = {key: axis for key, axis in whole.items() if sweep.search is None or key in sweep.search}
         if LR not in space:
             raise ConfigError(f"sweep.search: the lr of {name} must be searched too, and have a range")
         label = f"{name} {schedule}" if len(pairs) > len(only) else name
         usual = sweep.optimizers[name].usual if "usual" in sweep.schedule_modes else sweep.common_schedule
-        found.append(TunedSystem(label, name, words, schedule == usual, space, seed))
-    unknown = set(sweep.search or ()) - known
+        tuned.append(TunedSystem(label, name, overrides, schedule == usual, space, seed))
+    unknown = set(sweep.search or ()) - keys
     if unknown:
-        raise ConfigError(f"sweep.search: there is no range for {min(unknown)!r}; allowed: {', '.join(sorted(known))}")
-    return found
+        raise ConfigError(f"sweep.search: there is no range for {min(unknown)!r}; allowed: {', '.join(sorted(keys))}")
+    return tuned
 
 
-def shares(found: Sequence[TunedSystem], total: int) -> list[int]:
+def shares(tuned: Sequence[TunedSystem], total: int) -> list[int]:
     """Return how many trials each system gets, so that every optimizer has the same number over all its schedules.
 
     Raises:
         ConfigError: an optimizer's number of schedules does not divide ``total``.
     """
-    counts = [sum(one.optimizer == other.optimizer for other in found) for one in found]
-    for system, count in zip(found, counts, strict=True):
+    counts = [sum(system.optimizer == other.optimizer for other in tuned) for system in tuned]
+    for system, count in zip(tuned, counts, strict=True):
         if total % count:
             raise ConfigError(
                 f"sweep.trials: {system.optimizer} has {count} schedules, which do not divide {total} trials; "
@@ -173,15 +173,15 @@ def shares(found: Sequence[TunedSystem], total: int) -> list[int]:
     return [total // count for count in counts]
 
 
-def compared_systems(sweep: Search, found: Sequence[TunedSystem]) -> list[str]:
+def compared_systems(sweep: Search, tuned: Sequence[TunedSystem]) -> list[str]:
     """Return the names of the systems to compare: by default the tuned ones, then each optimizer untuned.
 
     Raises:
         ConfigError: ``sweep.compared`` names another.
     """
-    untuned = [f"{UNTUNED}{one.optimizer}" for one in found if sweep.with_defaults and one.is_usual]
-    known = [*(one.name for one in found), *untuned]
+    untuned = [f"{UNTUNED}{system.optimizer}" for system in tuned if sweep.with_defaults and system.is_usual]
+    names = [*(system.name for system in tuned), *untuned]
     for name in sweep.compared or ():
-        if name not in known:
-            raise ConfigError(f"sweep.compared: no system is called {name!r}; allowed: {', '.join(known)}")
-    return known if sweep.compared is None else sweep.compared
+        if name not in names:
+            raise ConfigError(f"sweep.compared: no system is called {name!r}; allowed: {', '.join(names)}")
+    return names if sweep.compared is None else sweep.compared

@@ -33,8 +33,8 @@ class MetricsCsv(Logger):
         with open(self.path, encoding="utf-8", newline="") as file, explaining_failed_writes(self.path.parent):
 
             def write(temporary: Path) -> None:
-                with open(temporary, "x", encoding="utf-8", newline="") as kept:
-                    csv.writer(kept).writerows(rows_before(file, update))
+                with open(temporary, "x", encoding="utf-8", newline="") as output:
+                    csv.writer(output).writerows(rows_before(file, update))
                 sync(temporary)
 
             replace_by(self.path, write)

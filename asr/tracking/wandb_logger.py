@@ -44,19 +44,19 @@ Options = TypedDict(  # type: ignore[misc]
 console = PlainConsole()
 
 
-def _run_id(run_dir: Path, given: str | None = None) -> str:
+def _run_id(run_dir: Path, initial_id: str | None = None) -> str:
     """Return the id of the wandb run of this folder; the first call chooses it.
 
     Args:
         run_dir: the run's folder.
-        given: an id to begin with; None: that of WANDB_RUN_ID, which agents of wandb's sweeps set, else a new one.
+        initial_id: an id to begin with; None: that of WANDB_RUN_ID, which agents of wandb's sweeps set, else a new one.
 
     Raises:
         ValueError: the id is not valid; wandb names folders by it.
     """
     path = run_dir / "wandb_id"
     if not path.exists():
-        write_whole(path, given or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4))
+        write_whole(path, initial_id or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4))
     run_id = path.read_text(encoding="utf-8")
     if not RUN_ID.fullmatch(run_id):
         raise ValueError(f"{path} holds {run_id[:40]!r}, not the id of a wandb run; remove it to begin another")
@@ -89,17 +89,17 @@ class WandbTracking(WandbLogger):
         log_model: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        mode = chosen_mode("offline" if given.pop("offline", False) else mode)
+        kwargs: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        mode = chosen_mode("offline" if kwargs.pop("offline", False) else mode)
         self.run_dir, self.log_model, self.minimized = run_dir, log_model, set[str]()
         self.best_wer = best_dev_wer(run_dir)
         # jobs of a sweep are grouped by its name
         name = run_dir.name if at(config, "sweep", "name") else "/".join(run_dir.parts[-2:])
         usual = {"WANDB_NAME": ("name", name), "WANDB_JOB_TYPE": ("job_type", "train")}
-        given = dict(default for variable, default in usual.items() if not os.environ.get(variable)) | given
+        kwargs = dict(default for variable, default in usual.items() if not os.environ.get(variable)) | kwargs
         settings = wandb.Settings(silent=True, console="off")
-        settings.update_from_settings(wandb.Settings(**dict(given.pop("settings", {}))))
-        run_id = _run_id(run_dir, given.pop("id", None) or given.pop("version", None))
+        settings.update_from_settings(wandb.Settings(**dict(kwargs.pop("settings", {}))))
+        run_id = _run_id(run_dir, kwargs.pop("id", None) or kwargs.pop("version", None))
         super().__init__(
             # a resumed run continues its wandb run
             id=run_id,
@@ -110,7 +110,7 @@ class WandbTracking(WandbLogger):
             mode=mode,
             config=dict(config),
             settings=settings,
-            **given,
+            **kwargs,
         )
         # Lightning (2.6) always passes the first, and a sweep has the others: wandb would warn about them
         for name in ("anonymous", *(("project", "entity", "id") if "WANDB_SWEEP_ID" in os.environ else ())):

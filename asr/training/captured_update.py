@@ -68,12 +68,12 @@ class CapturedUpdate:
         for parameter in parameters:
             if parameter.grad is None:
                 continue
-            kept = self.gradients.setdefault(parameter, parameter.grad)
-            if kept is not parameter.grad:
-                moved.append((kept, parameter.grad))
-                parameter.grad = kept
+            buffer = self.gradients.setdefault(parameter, parameter.grad)
+            if buffer is not parameter.grad:
+                moved.append((buffer, parameter.grad))
+                parameter.grad = buffer
         if moved:
-            torch._foreach_copy_([kept for kept, _ in moved], [gradient for _, gradient in moved])
+            torch._foreach_copy_([buffer for buffer, _ in moved], [gradient for _, gradient in moved])
 
     def _tensors(self) -> Iterator[Tensor]:
         holders = [*self.optimizer.param_groups, *self.optimizer.state.values()]

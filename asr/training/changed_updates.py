@@ -30,16 +30,16 @@ def apply_to_checkpoint(
     optimizer: Optimizer,
     schedule_factory: Callable[[Optimizer], LRScheduler],
 ) -> LRScheduler:
-    """Give the states of a checkpoint the options of now, and the rates of now at the same update.
+    """Set the options and learning rates in a checkpoint's states to the current ones, at the same update.
 
     Args:
         state: content of a checkpoint, changed in place.
         changed: names of options; others stay as they were saved, because some optimizers keep statistics in groups.
-        optimizer: new, with the options of now.
+        optimizer: new, with the current options.
         schedule_factory: optimizer → schedule.
 
     Returns:
-        The schedule of now.
+        The new schedule.
 
     Raises:
         ValueError: the optimizer has other groups of parameters.
@@ -50,9 +50,9 @@ def apply_to_checkpoint(
     schedule = schedule_factory(optimizer)
     _advance(schedule, state["global_step"], state["epoch"])
     state["lr_schedulers"][0] = dict(schedule.state_dict())
-    for saved, now, kept in zip(groups, optimizer.param_groups, options, strict=True):
+    for saved, new, unchanged in zip(groups, optimizer.param_groups, options, strict=True):
         # some schedules add options of their own
-        saved.update({key: copy.deepcopy(now[key]) for key in now if key not in kept})
+        saved.update({key: copy.deepcopy(new[key]) for key in new if key not in unchanged})
     return schedule
 
 
@@ -64,13 +64,13 @@ def small_parameters(named: Iterable[tuple[str, nn.Parameter]]) -> list[tuple[st
     ]
 
 
-def _refuse_other_groups(saved: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> None:
+def _refuse_other_groups(saved: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> None:
     """Refuse what torch would not notice: it matches parameters by their order."""
-    for place, (theirs, ours) in enumerate(zip(saved, now, strict=False)):
-        if other := sorted(set(theirs["param_names"]) ^ set(ours["param_names"])):
+    for place, (saved_group, new_group) in enumerate(zip(saved, new, strict=False)):
+        if other := sorted(set(saved_group["param_names"]) ^ set(new_group["param_names"])):
             raise ValueError(f"group {place} of the optimizer has other parameters: {', '.join(other[:3])} moved")
-    if len(saved) != len(now):
-        raise ValueError(f"the optimizer has {len(now)} groups, but had {len(saved)}")
+    if len(saved) != len(new):
+        raise ValueError(f"the optimizer has {len(new)} groups, but had {len(saved)}")
 
 
 def _advance(schedule: LRScheduler, update: int, epoch: int) -> None:

@@ -238,8 +238,8 @@ class CapturedForward:
 def _has_room() -> bool:
     """Return whether the largest pass so far fits into what is left twice: graphs have memory of their own."""
     allocated = torch.cuda.memory_allocated()
-    left = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - allocated - devices.idle_graph_memory()
-    return 2 * (torch.cuda.max_memory_allocated() - allocated) <= left
+    free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - allocated - devices.idle_graph_memory()
+    return 2 * (torch.cuda.max_memory_allocated() - allocated) <= free
 
 
 class CudaGraphs(pl.Callback):

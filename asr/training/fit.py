@@ -79,7 +79,7 @@ def early_stop_reason(trainer: pl.Trainer) -> str:
     reasons = []
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         # None without a duration
-        if isinstance(callback, Timer) and (left := callback.time_remaining()) is not None and left <= 0:
+        if isinstance(callback, Timer) and (remaining := callback.time_remaining()) is not None and remaining <= 0:
             reasons.append("the duration of the callback Timer is over")
         elif isinstance(callback, EarlyStopping) and callback.stopping_reason_message:
             reasons.append(f"by the callback EarlyStopping: {callback.stopping_reason_message}")

@@ -39,61 +39,65 @@ class TensorMatch:
 
 
 def match_tensors(
-    model_state: Mapping[str, Tensor], given: Mapping[str, Tensor], of_vocabulary: Collection[str]
+    model_state: Mapping[str, Tensor], source: Mapping[str, Tensor], of_vocabulary: Collection[str]
 ) -> list[TensorMatch]:
     """Compare the names and shapes of the tensors of both models.
 
     Args:
         model_state: weights of the new model, whose values are not read.
-        given: weights of the source.
+        source: weights of the source.
         of_vocabulary: names of tensors whose rows mean other tokens than in the source.
     """
     matches = []
     for name, tensor in model_state.items():
-        shape, there = tuple(tensor.shape), given.get(name)
-        if there is None:
+        shape, source_tensor = tuple(tensor.shape), source.get(name)
+        if source_tensor is None:
             reason = "not in the source"
         elif name in of_vocabulary:
             reason = "another vocabulary"
-        elif there.shape != tensor.shape or there.is_floating_point() != tensor.is_floating_point():
-            reason = f"{OTHER_SHAPE} {list(there.shape)}"
+        elif source_tensor.shape != tensor.shape or source_tensor.is_floating_point() != tensor.is_floating_point():
+            reason = f"{OTHER_SHAPE} {list(source_tensor.shape)}"
         else:
             reason = ""
         matches.append(TensorMatch(name, shape, NEW if reason else TAKEN, reason))
     matches += [
-        TensorMatch(name, tuple(given[name].shape), LEFT, "not in the new model")
-        for name in given
+        TensorMatch(name, tuple(source[name].shape), LEFT, "not in the new model")
+        for name in source
         if name not in model_state
     ]
     return matches
 
 
-def take(model: nn.Module, given: Mapping[str, Tensor], decided: Iterable[TensorMatch]) -> None:
+def take(model: nn.Module, source: Mapping[str, Tensor], decided: Iterable[TensorMatch]) -> None:
     """Copy the tensors of a source that were decided to be taken into a model, which has them in the same shapes."""
-    model.load_state_dict({match.name: given[match.name] for match in decided if match.outcome == TAKEN}, strict=False)
+    model.load_state_dict({match.name: source[match.name] for match in decided if match.outcome == TAKEN}, strict=False)
 
 
 def take_tokens(
-    model: nn.Module, given: Mapping[str, Tensor], axes: Mapping[str, int], pieces: Sequence[str], theirs: Sequence[str]
+    model: nn.Module,
+    source: Mapping[str, Tensor],
+    axes: Mapping[str, int],
+    pieces: Sequence[str],
+    source_pieces: Sequence[str],
 ) -> int:
     """Copy what a source knows of the tokens that both vocabularies have; return how many these are.
 
     Args:
         model: the new one.
-        given: weights of the source; those of other shapes, beyond the axis of tokens, are left out.
+        source: weights of the source; those of other shapes, beyond the axis of tokens, are left out.
         axes: of tensors by name, along which there is a number or a row for each token.
         pieces: tokens of the new model, in the order of their ids.
-        theirs: tokens of the source.
+        source_pieces: tokens of the source.
     """
-    ids = {piece: number for number, piece in enumerate(theirs)}
+    ids = {piece: number for number, piece in enumerate(source_pieces)}
     shared = [(number, ids[piece]) for number, piece in enumerate(pieces) if piece in ids]
-    ours, from_ids = torch.tensor(shared, dtype=torch.long).reshape(-1, 2).unbind(1)
+    to_ids, from_ids = torch.tensor(shared, dtype=torch.long).reshape(-1, 2).unbind(1)
     state = model.state_dict()  # shares its memory with the model
     for name, axis in axes.items():
-        if name in given and given[name].ndim == state[name].ndim:
-            mine, there = state[name].movedim(axis, 0), given[name].movedim(axis, 0)
-            if mine.shape[1:] == there.shape[1:]:
-                mine[ours] = there[from_ids].to(mine.dtype)
+        if name in source and source[name].ndim == state[name].ndim:
+            rows, source_rows = state[name].movedim(axis, 0), source[name].movedim(axis, 0)
+            if rows.shape[1:] == source_rows.shape[1:]:
+                rows[to_ids] = source_rows[from_ids].to(rows.dtype)
     return len(shared)
 
 

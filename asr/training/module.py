@@ -150,8 +150,8 @@ class TrainingModule(pl.LightningModule):
         # a function of the batch: a resumed run draws the same masks although no generator is saved
         devices.seed(seed_for("dropout", batch.seed), self.device)
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
-        given = batch.features, batch.num_frames, batch.tokens, batch.num_tokens
-        losses = self.recognizer.losses(*given, generator, self.captured_encoder)
+        inputs = batch.features, batch.num_frames, batch.tokens, batch.num_tokens
+        losses = self.recognizer.losses(*inputs, generator, self.captured_encoder)
         self.guard.record(batch.ids, losses)
         loss = losses.total.sum()
         if frozen and self.trainer.world_size > 1:  # DDP waits for their gradients too
@@ -322,7 +322,7 @@ class TrainingModule(pl.LightningModule):
         ranks = gather((dict(self.decoded), self.num_unread))
         loss_names = self.recognizer.head.loss_names
         for name in self.dev_names:
-            utterances = [one for decoded, _ in ranks for one in decoded.get(name, [])]
+            utterances = [utterance for decoded, _ in ranks for utterance in decoded.get(name, [])]
             num_unread = sum(unread[name] for _, unread in ranks)
             if num_unread and not utterances:
                 raise RunFailed(

@@ -32,13 +32,13 @@ def broadcast_object(trainer: pl.Trainer, make: Callable[[], T]) -> T:
     return trainer.strategy.broadcast(make() if trainer.is_global_zero else None)  # type: ignore[return-value]
 
 
-def gather(mine: T) -> list[T]:
+def gather(obj: T) -> list[T]:
     """Return the objects of all processes, by rank; they are pickled, so they should be small."""
     if not (dist.is_available() and dist.is_initialized()):
-        return [mine]
+        return [obj]
     # Lightning's all_gather takes only tensors of equal shapes
     parts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, mine)
+    dist.all_gather_object(parts, obj)
     return parts
 
 

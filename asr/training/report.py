@@ -227,9 +227,9 @@ def _checkpoint(run_dir: Path, which: str, weights: str) -> tuple[LoadedCheckpoi
     missing = why_missing(checkpoint, kind)
     if not missing:
         return choose_weights(checkpoint, kind), ""
-    asked = "decode=average" if which == "average" else f"weights={kind}"
+    option = "decode=average" if which == "average" else f"weights={kind}"
     description = f"{checkpoint.path.name} of update {checkpoint.update}"
-    return checkpoint, f"{asked} was asked for, but {description} has none: {missing}"
+    return checkpoint, f"{option} was asked for, but {description} has none: {missing}"
 
 
 def _warned(note: str) -> str:
@@ -321,9 +321,9 @@ def provenance() -> dict[str, Any]:
 
 def _commit() -> str | None:
     """Return the commit of this source tree, with ``-dirty`` if files were changed; None outside a checkout."""
-    here = Path(__file__).resolve().parent
+    folder = Path(__file__).resolve().parent
     # --exclude=*: the commit, even if it has a tag
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

@@ -42,10 +42,10 @@ class UpdateSums(NamedTuple):
 
     def over_ranks(self, world_size: int, device: torch.device, num_parts: int) -> UpdateSums:
         """Return the sums over all ranks on a device, by one reduction for all; waits for no device."""
-        known = torch.tensor([self.num_utterances, self.audio_s, self.num_unreadable])
+        counts = torch.tensor([self.num_utterances, self.audio_s, self.num_unreadable])
         computed = self.loss, self.num_tokens, self.num_too_short, self.num_nonfinite
         # of a rank that could read nothing they are zeros on the CPU, one for all parts
-        every = known, *(value.expand(1) for value in computed), self.parts.expand(num_parts)
+        every = counts, *(value.expand(1) for value in computed), self.parts.expand(num_parts)
         sums = torch.cat([value.to(device, non_blocking=True) for value in every])
         if world_size > 1:
             dist.all_reduce(sums)  # Lightning's own reduction waits for the devices of all ranks before it

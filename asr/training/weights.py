@@ -86,8 +86,8 @@ def load_weights(recognizer: Recognizer, weights: Mapping[str, Tensor]) -> None:
         ValueError: their names or shapes are others; torch names them.
     """
     try:
-        own = recognizer.state_dict()
-        recognizer.load_state_dict({name: own[name] for name in recognizer.unsaved} | dict(weights))
+        state = recognizer.state_dict()
+        recognizer.load_state_dict({name: state[name] for name in recognizer.unsaved} | dict(weights))
     except RuntimeError as error:
         # after a line about the class, torch writes one of all names or one of a shape
         reason = str(error).partition("\n")[2].strip().partition("\n")[0]

@@ -24,17 +24,17 @@ def keep_counts_on_device(group: Group) -> None:
 
 
 def share_counts(
-    entries: Sequence[ParamEntry], states: Mapping[Tensor, State], known: MutableMapping[int, Tensor]
+    entries: Sequence[ParamEntry], states: Mapping[Tensor, State], shared_counts: MutableMapping[int, Tensor]
 ) -> Collection[Tensor]:
     """Let parameters with equal counts of steps share one 0-dimensional tensor, to step as one; return all counts.
 
     Args:
         entries: the parameters of this step.
         states: of all parameters of the optimizer, ``optimizer.state``.
-        known: the shared tensors, by their id. Others are read, before any capture.
+        shared_counts: the shared tensors, by their id. Others are read, before any capture.
     """
     counts = {id(entry.state["step"]): entry.state["step"] for entry in entries if entry.shard is None}
-    if not counts.keys() <= known.keys():
+    if not counts.keys() <= shared_counts.keys():
         # a tensor on the meta device has no value, and there all are new
         values = [0.0 if count.is_meta else count.item() for count in counts.values()]
         alike: dict[object, Tensor] = {}
@@ -43,14 +43,14 @@ def share_counts(
             for (key, count), value in zip(counts.items(), values, strict=True)
         }
         _replace(entries, new)
-        known.update({id(count): count for count in new.values()})
+        shared_counts.update({id(count): count for count in new.values()})
     # the counts of those that do not step stand still
     stepping = {id(entry.state) for entry in entries}
     resting = {id(state["step"]) for state in states.values() if state and id(state) not in stepping}
     shared = {id(entry.state["step"]): entry.state["step"] for entry in entries if entry.shard is None}
     copies = {key: count.clone() for key, count in shared.items() if key in resting}
     _replace(entries, copies)
-    known.update({id(count): count for count in copies.values()})
+    shared_counts.update({id(count): count for count in copies.values()})
     return {id(entry.state["step"]): entry.state["step"] for entry in entries}.values()
 
 

@@ -406,14 +406,14 @@ class Chain(Optimizer):
         """
         saved: list[dict[str, Any]] = []
 
-        def inspect(_: Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+        def inspect(_: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
             """Return the state in this optimizer's order, and keep it."""
-            given = saved_state.align(self, given)
-            for saved_group, group in zip(given["param_groups"], self.param_groups, strict=False):
+            state_dict = saved_state.align(self, state_dict)
+            for saved_group, group in zip(state_dict["param_groups"], self.param_groups, strict=False):
                 self._check_group(saved_state.without_marks(self, saved_state.loaded_group(group, saved_group)))
-            saved_state.check(self, given, self._fresh_state)
-            saved.append(given)
-            return given
+            saved_state.check(self, state_dict, self._fresh_state)
+            saved.append(state_dict)
+            return state_dict
 
         def restore(_: Optimizer) -> None:
             """Put back dtypes."""

@@ -125,14 +125,14 @@ class GroupStep:
                 results = [
                     _applied(run, each, part) for each, part in zip(batch.each(update), batch.parts, strict=True)
                 ]
-            kept = [result for result in results if result is not None]
-            if len(kept) < len(results):
+            updates = [result for result in results if result is not None]
+            if len(updates) < len(results):
                 # those that are not skipped go on by themselves
                 for result, part in zip(results, batch.parts, strict=False):
                     if result is not None:
                         yield from self._changed(rest, result, part)
                 return
-            update = kept[0] if run[0].foreach else batch.join(kept)
+            update = updates[0] if run[0].foreach else batch.join(updates)
         yield update, batch
 
     def _subtract(self, update: Update, batch: ParamBatch) -> None:
@@ -145,8 +145,8 @@ class GroupStep:
             update.subtract_from(batch.param)
         for transform in self.transforms:
             if transform.acts_after_step:
-                own = transform.view(batch)
-                for part in [own] if transform.foreach or not isinstance(own, ForeachBatch) else own.parts:
+                view = transform.view(batch)
+                for part in [view] if transform.foreach or not isinstance(view, ForeachBatch) else view.parts:
                     transform.after_step(part)
 
 

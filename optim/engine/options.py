@@ -25,14 +25,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {', '.join(map(repr, near))}?)" if near else ""
 
 
-def check_names(given: Iterable[str], allowed: Iterable[str], where: str) -> None:
+def check_names(names: Iterable[str], allowed: Iterable[str], where: str) -> None:
     """Refuse unknown option names.
 
     Raises:
         ValueError: a given name is not among the allowed ones.
     """
     known = sorted(allowed)
-    for name in given:
+    for name in names:
         if name not in known:
             raise ValueError(
                 f"{where}: unknown option {name!r}{did_you_mean(str(name), known)}; "
@@ -82,8 +82,8 @@ def check_range(option: str, value: object, interval: str, *, may_be_tensor: boo
         is_number = is_number and isinstance(number, numbers.Integral)
     bounds = interval.removesuffix(OR_NONE).removesuffix(WHOLE)
     if not is_number or not _lies_in(bounds, float(number)):  # type: ignore[arg-type]
-        wanted = "a number or a tensor of one element" if may_be_tensor else "a number"
-        raise ValueError(f"{option} must be {wanted} in {interval}, given {value!r}")
+        expected = "a number or a tensor of one element" if may_be_tensor else "a number"
+        raise ValueError(f"{option} must be {expected} in {interval}, given {value!r}")
 
 
 def _lies_in(interval: str, number: float) -> bool:

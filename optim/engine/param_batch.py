@@ -47,8 +47,8 @@ def zeros(param: Tensor, group: Group) -> Tensor:
 def zero_per_axes(param: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Return a statistic of zeros in the parameter's shape, but with size 1 on all axes except the given ones."""
     # size 1, not squeezed: the statistic then broadcasts against the parameter without a reshape in every step
-    kept = {axis % param.dim() for axis in axes}
-    shape = [size if axis in kept else 1 for axis, size in enumerate(param.shape)]
+    full_axes = {axis % param.dim() for axis in axes}
+    shape = [size if axis in full_axes else 1 for axis, size in enumerate(param.shape)]
     return param.new_zeros(shape, dtype=state_dtype(param))
 
 

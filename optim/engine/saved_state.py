@@ -35,7 +35,7 @@ def named_parameters(optimizer: Optimizer) -> Iterator[tuple[str, Tensor, Group]
             yield name_of(group, i, place), param, group
 
 
-def align(optimizer: Optimizer, given: Mapping[str, Any]) -> dict[str, Any]:
+def align(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Return saved state with its parameters in the optimizer's order, if both sides know their names.
 
     An option that did not exist when the state was saved keeps the value that the optimizer was built with: its
@@ -47,9 +47,9 @@ def align(optimizer: Optimizer, given: Mapping[str, Any]) -> dict[str, Any]:
     # not strict: torch itself refuses another number of groups, with its own message
     groups = [
         _align_group(i, saved, group, optimizer.defaults)
-        for i, (saved, group) in enumerate(zip(given["param_groups"], optimizer.param_groups, strict=False))
+        for i, (saved, group) in enumerate(zip(state_dict["param_groups"], optimizer.param_groups, strict=False))
     ]
-    return {**given, "param_groups": groups + given["param_groups"][len(groups) :]}
+    return {**state_dict, "param_groups": groups + state_dict["param_groups"][len(groups) :]}
 
 
 def _align_group(place: int, saved: Mapping[str, Any], group: Group, options: Iterable[str]) -> dict[str, Any]:
@@ -62,17 +62,17 @@ def _align_group(place: int, saved: Mapping[str, Any], group: Group, options: It
     if names is None or saved_names is None:
         return dict(saved)  # torch then matches parameters by their order, as for its own optimizers
     if set(names) != set(saved_names):
-        ours, theirs = sorted(set(names) - set(saved_names)), sorted(set(saved_names) - set(names))
+        missing, extra = sorted(set(names) - set(saved_names)), sorted(set(saved_names) - set(names))
         raise ValueError(
-            f"group {place} was saved with other parameters: it lacks {', '.join(ours[:3]) or 'none'} and has "
-            f"{', '.join(theirs[:3]) or 'none'} that are not in this optimizer's group; load it into the same model "
+            f"group {place} was saved with other parameters: it lacks {', '.join(missing[:3]) or 'none'} and has "
+            f"{', '.join(extra[:3]) or 'none'} that are not in this optimizer's group; load it into the same model "
             "with the same parameter rules"
         )
     place_of = dict(zip(saved_names, saved["params"], strict=True))
     return {**saved, "params": [place_of[name] for name in names], "param_names": list(names)}
 
 
-def check(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
+def check(optimizer: Optimizer, state_dict: Mapping[str, Any], fresh: Fresh) -> None:
     """Refuse state with other statistics or options, or of parameters with other shapes.
 
     Optimizers with the same statistics and options, as AdamW and LaProp, are not distinguished, as torch's own are not.
@@ -81,28 +81,28 @@ def check(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
         ValueError: it does not fit.
     """
     owner = type(optimizer).__name__
-    for i, (saved, group) in enumerate(zip(given["param_groups"], optimizer.param_groups, strict=False)):
+    for i, (saved, group) in enumerate(zip(state_dict["param_groups"], optimizer.param_groups, strict=False)):
         if "shared_state" not in saved:
             raise ValueError(f"this state is not {owner}'s: its group {i} lacks shared_state, which this package saves")
         # a mark that this group has too, such as one of a schedule of the user's, is known
         check_names(saved.keys() - group.keys() - set(SCHEDULE_KEYS), group, f"the state saved for {owner}'s group {i}")
-    for name, _, expected, state in _saved_states(optimizer, given, fresh):
+    for name, _, expected, state in _saved_states(optimizer, state_dict, fresh):
         want, have = _shapes(expected), _shapes(state)
         if want != have:
             raise ValueError(f"the state saved for {name} does not fit {owner}: expected {want}, given {have}")
-    for i, (group, saved) in enumerate(zip(optimizer.param_groups, given["param_groups"], strict=False)):
+    for i, (group, saved) in enumerate(zip(optimizer.param_groups, state_dict["param_groups"], strict=False)):
         # names only: shapes depend on options, such as a period's length, that are loaded with this state
-        wanted, given_names = sorted(group["shared_state"]), sorted(saved["shared_state"])
-        if wanted != given_names:
+        expected_names, given_names = sorted(group["shared_state"]), sorted(saved["shared_state"])
+        if expected_names != given_names:
             raise ValueError(
-                f"the state saved for group {i} does not fit {owner}: expected {wanted}, given {given_names}"
+                f"the state saved for group {i} does not fit {owner}: expected {expected_names}, given {given_names}"
             )
 
 
 def loaded_group(group: Group, saved: Mapping[str, Any]) -> Group:
     """Return a group with the options that loading a saved one gives it; shapes of statistics may depend on them."""
-    kept = ("params", "param_names", "shared_state")
-    return {**group, **{key: value for key, value in saved.items() if key in group and key not in kept}}
+    excluded = ("params", "param_names", "shared_state")
+    return {**group, **{key: value for key, value in saved.items() if key in group and key not in excluded}}
 
 
 def without_marks(optimizer: Optimizer, group: Group) -> Group:
@@ -110,17 +110,17 @@ def without_marks(optimizer: Optimizer, group: Group) -> Group:
     return {key: value for key, value in group.items() if key in optimizer.defaults or key not in MARKS}
 
 
-def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> None:
+def restore(optimizer: Optimizer, state_dict: Mapping[str, Any], fresh: Fresh) -> None:
     """Put the saved tensors back, with the dtypes of fresh ones and in memory of their own.
 
     torch has just loaded them, and has cast every floating-point one to the dtype of its parameter.
     """
-    for _, param, expected, saved in _saved_states(optimizer, given, fresh):
+    for _, param, expected, saved in _saved_states(optimizer, state_dict, fresh):
         for key, value in saved.items():
-            wanted = expected[key]
-            if isinstance(wanted, Tensor):
+            fresh_value = expected[key]
+            if isinstance(fresh_value, Tensor):
                 # copy=True: otherwise both optimizers would update one tensor, if a live state_dict is loaded
-                optimizer.state[param][key] = torch.as_tensor(value).to(param.device, wanted.dtype, copy=True)
+                optimizer.state[param][key] = torch.as_tensor(value).to(param.device, fresh_value.dtype, copy=True)
             else:
                 optimizer.state[param][key] = int(value)  # a tensor, if a capturable optimizer has saved the count
     for group in optimizer.param_groups:
@@ -134,15 +134,15 @@ def restore(optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh) -> Non
 
 
 def _saved_states(
-    optimizer: Optimizer, given: Mapping[str, Any], fresh: Fresh
+    optimizer: Optimizer, state_dict: Mapping[str, Any], fresh: Fresh
 ) -> Iterator[tuple[str, Tensor, State, Mapping[str, Any]]]:
     """Yield the parameters for which a state was saved, with their names, a state to compare with, and that state."""
-    places = [(place, group) for group in given["param_groups"] for place in group["params"]]
+    places = [(place, group) for group in state_dict["param_groups"] for place in group["params"]]
     for (name, param, group), (place, saved_group) in zip(named_parameters(optimizer), places, strict=False):
-        if place in given["state"]:
+        if place in state_dict["state"]:
             # on the meta device: a full set of fresh statistics would need the memory of a second optimizer
             loaded = {**loaded_group(group, saved_group), "shared_state": saved_group["shared_state"]}
-            yield name, param, fresh(name, param.to("meta"), loaded), given["state"][place]
+            yield name, param, fresh(name, param.to("meta"), loaded), state_dict["state"][place]
 
 
 def explain_cast(optimizer: Optimizer, fresh: Fresh, error: Exception) -> None:
@@ -153,8 +153,8 @@ def explain_cast(optimizer: Optimizer, fresh: Fresh, error: Exception) -> None:
     """
     for name, param, group in named_parameters(optimizer):
         state = optimizer.state.get(param) or {}
-        for key, wanted in fresh(name, param.to("meta"), group).items() if state else ():
-            if isinstance(wanted, Tensor) and getattr(state.get(key), "dtype", None) != wanted.dtype:
+        for key, fresh_value in fresh(name, param.to("meta"), group).items() if state else ():
+            if isinstance(fresh_value, Tensor) and getattr(state.get(key), "dtype", None) != fresh_value.dtype:
                 raise RuntimeError(
                     f"{type(optimizer).__name__}: {name} is {param.dtype} now, and {key} was made for another dtype; "
                     "cast the model before its first step, or build the optimizer again after a cast"

@@ -61,9 +61,9 @@ class StateStacks(dict[Tensor, StateStack]):
         """
         names = [key for key in entries[0].state if key not in ("step", DRAW_KEY)]
         held = [entry.state.get(name) for name in names for entry in entries]
-        known = self.get(entries[0].param)
-        if known and len(held) == len(known.views) and all(map(is_, held, known.views)):
-            return known.state
+        stack = self.get(entries[0].param)
+        if stack and len(held) == len(stack.views) and all(map(is_, held, stack.views)):
+            return stack.state
         self._detach_others(entries, states)
         state = {name: torch.stack([entry.state[name] for entry in entries]) for name in names}
         views = [view for name in names for view in state[name].unbind()]
@@ -74,14 +74,14 @@ class StateStacks(dict[Tensor, StateStack]):
         return state
 
     def _detach_others(self, entries: Iterable[ParamEntry], states: MutableMapping[Tensor, State]) -> None:
-        """Give those who stay behind tensors of their own: views would keep the memory of the former stack."""
+        """Clone the statistics of the parameters that stay behind: a view would keep the whole old stack in memory."""
         leaving = {entry.param for entry in entries}
         for old in {id(old): old for param in leaving if (old := self.get(param))}.values():
-            kept = {id(view) for view in old.views}
+            view_ids = {id(view) for view in old.views}
             for param in old.params:
                 if param not in leaving and param in states:
                     state = states[param]
-                    state.update({key: x.clone() for key, x in state.items() if id(x) in kept})
+                    state.update({key: x.clone() for key, x in state.items() if id(x) in view_ids})
                 self.pop(param)
 
 

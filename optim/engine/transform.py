@@ -133,8 +133,8 @@ class Transform(ABC):
         """Return a group or a state with this transform's names without their prefix."""
         if not self.prefix:
             return names  # no copy: a transform may change the mapping itself
-        own = {key.removeprefix(self.prefix): names[key] for key in names if key.startswith(self.prefix)}
-        return {**names, **own}
+        stripped = {key.removeprefix(self.prefix): names[key] for key in names if key.startswith(self.prefix)}
+        return {**names, **stripped}
 
     def view(self, batch: ParamBatch) -> ParamBatch:
         """Return the batch with this transform's options and statistics under their plain names."""

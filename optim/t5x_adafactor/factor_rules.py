@@ -78,16 +78,16 @@ class HParamMap:
 
     def __getitem__(self, name: str) -> Any:
         """Return the value for a name."""
-        found = self._find(name)
-        if found is None:
+        pair = self._find(name)
+        if pair is None:
             raise KeyError(name)
-        return found[1]
+        return pair[1]
 
     def _find(self, name: str) -> tuple[re.Pattern[str], Any] | None:
         # rules written for T5X have slashes, where a pattern's dot would match any character
         path = name.replace(".", "/")
-        found = (pair for pair in self._compiled if pair[0].search(path) or pair[0].search(name))
-        return next(found, None)
+        matches = (pair for pair in self._compiled if pair[0].search(path) or pair[0].search(name))
+        return next(matches, None)
 
 
 def _compiled(pair: Any) -> tuple[re.Pattern[str], Any]:
@@ -135,33 +135,33 @@ def parse_rule(rule: Any) -> Rule:
     return tuple(map(parse_dim, rule))
 
 
-def parse_factor_map(given: Any) -> Any:
+def parse_factor_map(value: Any) -> Any:
     """Return one rule for all, or pairs of an expression and a rule, as plain values."""
-    if isinstance(given, HParamMap) or (isinstance(given, Sequence) and not isinstance(given, str)):
-        return tuple((pattern, parse_rule(rule)) for pattern, rule in HParamMap(given).rules)
-    return parse_rule(given)
+    if isinstance(value, HParamMap) or (isinstance(value, Sequence) and not isinstance(value, str)):
+        return tuple((pattern, parse_rule(rule)) for pattern, rule in HParamMap(value).rules)
+    return parse_rule(value)
 
 
-def parse_scale_map(given: Any) -> Any:
+def parse_scale_map(value: Any) -> Any:
     """Return whether steps are relative to the parameter's size: one answer for all, or pairs, as plain values."""
-    if isinstance(given, bool):
-        return given
-    if not isinstance(given, HParamMap) and (not isinstance(given, Sequence) or isinstance(given, str)):
-        raise ValueError(f"multiply_by_parameter_scale must be True or False, or pairs with them, given {given!r}")
-    rules = HParamMap(given).rules
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, HParamMap) and (not isinstance(value, Sequence) or isinstance(value, str)):
+        raise ValueError(f"multiply_by_parameter_scale must be True or False, or pairs with them, given {value!r}")
+    rules = HParamMap(value).rules
     for pattern, scaled in rules:
         if not isinstance(scaled, bool):
             raise ValueError(f"multiply_by_parameter_scale must be True or False for {pattern!r}, given {scaled!r}")
     return rules
 
 
-def parse_logical_rules(given: Any) -> dict[str, str] | None:
+def parse_logical_rules(value: Any) -> dict[str, str] | None:
     """Return what each logical axis is, as plain values."""
-    if given is None:
+    if value is None:
         return None
-    if not isinstance(given, Mapping):
-        raise ValueError(f"logical_factor_rules must map names of logical axes to what they are, given {given!r}")
-    return {str(name): parse_dim(dim) for name, dim in given.items()}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"logical_factor_rules must map names of logical axes to what they are, given {value!r}")
+    return {str(name): parse_dim(dim) for name, dim in value.items()}
 
 
 def rule_of_logical_axes(name: str, axes: Sequence[str], table: Mapping[str, Any]) -> tuple[str, ...]:

@@ -70,8 +70,8 @@ def _check_found(option: str, group: Group) -> None:
         )
     # no default for the rest: a typing error in a pattern would go unnoticed
     rules = _map_of(group[option])
-    if left := [name for name in group["param_names"] if name not in rules]:
-        raise ValueError(f"no pattern of {option} is found in {_some(left)}; end it with '.*' to cover the rest")
+    if unmatched := [name for name in group["param_names"] if name not in rules]:
+        raise ValueError(f"no pattern of {option} is found in {_some(unmatched)}; end it with '.*' to cover the rest")
 
 
 def _some(names: Sequence[str]) -> str:
@@ -96,8 +96,8 @@ def _plan_of(
     return make_plan(name, shape, rule, min_dim_size, _value(scale_map, name))
 
 
-def _value(given: Any, name: str) -> Any:
-    return _map_of(given)[name] if isinstance(given, tuple) else given
+def _value(option: Any, name: str) -> Any:
+    return _map_of(option)[name] if isinstance(option, tuple) else option
 
 
 def make_plan(name: str, shape: Sequence[int], rule: Rule, min_dim_size: int, scaled: bool) -> FactorPlan:
@@ -118,7 +118,7 @@ def make_plan(name: str, shape: Sequence[int], rule: Rule, min_dim_size: int, sc
     if isinstance(rule, str) or (rank <= 2 and BATCH not in rule):
         return FactorPlan(*_axes_by_size(shape, min_dim_size), None, scaled)
     rows, cols, batch = (
-        tuple(place - len(rule) for place, given in enumerate(rule) if given == dim) for dim in (ROW, COLUMN, BATCH)
+        tuple(place - len(rule) for place, entry in enumerate(rule) if entry == dim) for dim in (ROW, COLUMN, BATCH)
     )
     # from the end, so that a stack's first axis needs no case of its own
     averaged = tuple(axis for axis in range(-rank, 0) if axis not in batch)

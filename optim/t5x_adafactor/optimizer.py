@@ -169,11 +169,11 @@ class T5XAdafactor(Chain):
         params = [param for group in self.param_groups for param in group["params"]]
         if any(self.state.get(param, {}).get("step", 0) > 0 for param in params):
             raise ValueError("set_param_axes comes too late: what is factored is fixed by the first step")
-        by_name = {name.replace("/", "."): tuple(given) for name, given in axes.items()}
-        known = [name for group in self.param_groups for name in group.get("param_names", ())]
+        by_name = {name.replace("/", "."): tuple(names) for name, names in axes.items()}
+        param_names = [name for group in self.param_groups for name in group.get("param_names", ())]
         for name in by_name:
-            if name not in known:
-                raise ValueError(f"set_param_axes: there is no parameter {name!r}{did_you_mean(name, known)}")
+            if name not in param_names:
+                raise ValueError(f"set_param_axes: there is no parameter {name!r}{did_you_mean(name, param_names)}")
         # checked on copies of the groups: an error leaves the optimizer as it was
         ruled = [{**group, "factor_map": _rules_of_axes(group, by_name)} for group in self.param_groups]
         for group in ruled:
@@ -213,8 +213,8 @@ class T5XAdafactor(Chain):
 def _rules_of_axes(group: Group, axes: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, Any], ...]:
     if "param_names" not in group:
         raise ValueError("set_param_axes needs names: give the optimizer (name, parameter) pairs")
-    if left := [name for name in group["param_names"] if name not in axes]:
-        raise ValueError(f"set_param_axes: no axes for {', '.join(left[:3])} ({len(left)} parameters)")
+    if missing := [name for name in group["param_names"] if name not in axes]:
+        raise ValueError(f"set_param_axes: no axes for {', '.join(missing[:3])} ({len(missing)} parameters)")
     table = group["logical_factor_rules"] or standard_logical_factor_rules()
     names = group["param_names"]
     # escaped: the dots of a name would match any character

@@ -12,16 +12,16 @@ from asr.evaluation.wer import Unit
 
 def drop_duplicates(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     """Return one run per system and seed, the last by folder name, and messages on the others."""
-    kept: dict[tuple[str, int], Run] = {}
+    unique: dict[tuple[str, int], Run] = {}
     problems = []
     for run in sorted(runs, key=lambda run: str(run.folder)):
-        earlier = kept.get((run.system, run.seed))
+        earlier = unique.get((run.system, run.seed))
         if earlier is not None:
             problems.append(
                 f"{run.system}, seed {run.seed} was trained twice: {earlier.folder} is left out, {run.folder} is used"
             )
-        kept[run.system, run.seed] = run
-    return list(kept.values()), problems
+        unique[run.system, run.seed] = run
+    return list(unique.values()), problems
 
 
 def different_budgets(runs: Sequence[Run]) -> list[str]:
@@ -49,29 +49,29 @@ def comparable_runs(runs: Sequence[Run], name: str) -> tuple[list[Run], list[str
         if name in run.sets:
             errors = run.sets[name]
             groups[errors.ids, errors.words, errors.speakers, errors.references].append(run)
-    kept = max(groups.values(), key=len)
+    largest = max(groups.values(), key=len)
     for group in groups.values():
-        if group is not kept:
-            why = _difference(group[0].sets[name], kept[0].sets[name], kept[0].unit)
+        if group is not largest:
+            why = _difference(group[0].sets[name], largest[0].sets[name], largest[0].unit)
             problems.append(f"{name}: {shortlist(run.folder for run in group)} left out: {why}")
-    if sum(map(bool, kept[0].sets[name].words)) > 1:
-        return kept, problems
-    unit = kept[0].unit
+    if sum(map(bool, largest[0].sets[name].words)) > 1:
+        return largest, problems
+    unit = largest[0].unit
     return [], [
         *problems,
         f"{name} is left out: it has a single utterance with {unit}s, which says nothing about others",
     ]
 
 
-def _difference(left_out: SetErrors, kept: SetErrors, unit: Unit) -> str:
-    extra, missing = sorted(set(left_out.ids) - set(kept.ids)), sorted(set(kept.ids) - set(left_out.ids))
+def _difference(left_out: SetErrors, expected: SetErrors, unit: Unit) -> str:
+    extra, missing = sorted(set(left_out.ids) - set(expected.ids)), sorted(set(expected.ids) - set(left_out.ids))
     if extra or missing:
         parts = (("also has", extra), ("lacks", missing))
         return f"it has different utterances ({'; '.join(f'{verb} {shortlist(ids)}' for verb, ids in parts if ids)})"
-    for what, ours, theirs in (
-        (f"number of {unit}s", left_out.words, kept.words),
-        ("speaker", left_out.speakers, kept.speakers),
+    for quantity, values, others in (
+        (f"number of {unit}s", left_out.words, expected.words),
+        ("speaker", left_out.speakers, expected.speakers),
     ):
-        if ids := [name for name, one, other in zip(kept.ids, ours, theirs, strict=True) if one != other]:
-            return f"the {what} differs for {shortlist(ids)}"
+        if ids := [name for name, value, other in zip(expected.ids, values, others, strict=True) if value != other]:
+            return f"the {quantity} differs for {shortlist(ids)}"
     return "it was scored against other reference texts, for example because data.text differs"

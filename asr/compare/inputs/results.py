@@ -59,22 +59,22 @@ def read_results(
     texts: dict[Path, dict[str, str]] = {}
     lacking: dict[tuple[str, int | None, str | None], dict[str, str]] = {}
     for path, name, system in zip(files, named, systems, strict=True):
-        given = _reference_file(path, references, name.get("set"))
-        if given is not None and given not in texts:
-            texts[given] = _references(given, format if references is None else None, columns or {})
+        reference_path = _reference_file(path, references, name.get("set"))
+        if reference_path is not None and reference_path not in texts:
+            texts[reference_path] = _references(reference_path, format if references is None else None, columns or {})
         for row in _read(path, format, columns or {}):
             # what the file itself says comes first, but not against the pattern
             row.system = name.get("system") or row.system or system or path.stem
             row.set = name.get("set") or row.set
             row.seed = int(name["seed"]) if "seed" in name else row.seed
             rows.append(row)
-            if given is not None:
-                row.reference = texts[given].get(row.id)
+            if reference_path is not None:
+                row.reference = texts[reference_path].get(row.id)
                 if row.reference is None:
-                    raise ValueError(f"references: {given} has no text for the utterance {row.id!r} of {path}")
-                lacking.setdefault((row.system, row.seed, row.set), dict(texts[given])).pop(row.id, None)
+                    raise ValueError(f"references: {reference_path} has no text for the utterance {row.id!r} of {path}")
+                lacking.setdefault((row.system, row.seed, row.set), dict(texts[reference_path])).pop(row.id, None)
     # sclite scores what is there, and says nothing of the rest
-    rows += [Row(id, text, None, *key) for key, left in lacking.items() for id, text in left.items()]
+    rows += [Row(id, text, None, *key) for key, remaining in lacking.items() for id, text in remaining.items()]
     return rows
 
 
@@ -84,8 +84,8 @@ def _files(results: str | Path | Sequence[str | Path] | None, pattern: str | Non
             raise ValueError("give the files of results: results=FILES, or pattern='exp/{system}/{set}.txt'")
         results = re.sub(r"\{\w+\}", "*", pattern)
     files: list[Path] = []
-    for given in [results] if isinstance(results, str | Path) else results:
-        name = str(Path(given).expanduser())
+    for file_or_pattern in [results] if isinstance(results, str | Path) else results:
+        name = str(Path(file_or_pattern).expanduser())
         paths = (
             [Path(name)] if Path(name).is_file() else [Path(path) for path in sorted(glob.glob(name, recursive=True))]
         )
@@ -101,12 +101,12 @@ def _named_by(pattern: str, path: Path) -> dict[str, str]:
     """Return what the parts of a path are."""
     if unknown := set(re.findall(r"\{(\w*)\}", pattern)) - {*PLACES}:
         raise ValueError(f"pattern: {{{min(unknown)}}} is unknown; allowed: {{system}}, {{seed}}, {{set}}")
-    expression, seen = "", set[str]()
+    expression, named = "", set[str]()
     for part in re.split(r"(\{\w+\}|\*+)", pattern):
         if part.startswith("{"):
             name = part[1:-1]
-            expression += f"(?P={name})" if name in seen else f"(?P<{name}>{r'[0-9]+' if name == 'seed' else '[^/]+'})"
-            seen.add(name)
+            expression += f"(?P={name})" if name in named else f"(?P<{name}>{r'[0-9]+' if name == 'seed' else '[^/]+'})"
+            named.add(name)
         else:
             expression += "[^/]*" if part == "*" else ".*" if part.startswith("*") else re.escape(part)
     match = re.fullmatch(expression, str(path))
@@ -115,7 +115,7 @@ def _named_by(pattern: str, path: Path) -> dict[str, str]:
     shortest = re.fullmatch(expression.replace("+)", "+?)"), str(path))
     assert shortest is not None
     if match.groupdict() != shortest.groupdict():
-        readings = " or ".join(str(one.groupdict()) for one in (shortest, match))
+        readings = " or ".join(str(reading.groupdict()) for reading in (shortest, match))
         raise ValueError(f"pattern: {str(path)!r} can be read as {readings}; make the pattern more specific")
     return match.groupdict()
 
@@ -181,7 +181,7 @@ def recognize(path: Path, of_references: bool = False) -> str:
     if len(able) > 1 and len(usual) == 1:
         able = usual
     if len(able) != 1:
-        what = f"can be read as {' and '.join(able)}" if able else "has no known format"
+        problem = f"can be read as {' and '.join(able)}" if able else "has no known format"
         choice = "references as id and text" if of_references else f"format=… (one of {', '.join(able or FORMATS)})"
-        raise ValueError(f"{path} {what}; give {choice}")
+        raise ValueError(f"{path} {problem}; give {choice}")
     return able[0]

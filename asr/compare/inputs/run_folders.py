@@ -46,10 +46,10 @@ def with_configs(folders: Iterable[Path], complaint: str) -> list[Path]:
     Raises:
         ConfigError: there is none, with the complaint in front.
     """
-    kept = sorted({folder.resolve() for folder in folders if (folder / "config.yaml").is_file()})
-    if not kept:
+    started = sorted({folder.resolve() for folder in folders if (folder / "config.yaml").is_file()})
+    if not started:
         raise ConfigError(f"{complaint}; a run folder contains config.yaml")
-    return kept
+    return started
 
 
 def read_runs(folders: Sequence[Path], failed_folders: Collection[Path] = ()) -> Inputs:
@@ -82,8 +82,8 @@ def read_runs(folders: Sequence[Path], failed_folders: Collection[Path] = ()) ->
     lost = [(name, run.settings["seed"]) for name, run in zip(names[len(finished) :], failed, strict=True)]
     notes = dict.fromkeys(note for run in finished for note in run.summary["notes"])
     if num_tuning:
-        what = "without results on test sets (decode_test=false), such as tuning trials"
-        notes[f"left out: {count(num_tuning, 'run')} {what}"] = None
+        reason = "without results on test sets (decode_test=false), such as tuning trials"
+        notes[f"left out: {count(num_tuning, 'run')} {reason}"] = None
     return Inputs(runs, [*problems, *left_out, *ambiguous, *warnings(finished)], list(notes), lost)
 
 

@@ -68,7 +68,7 @@ def list_runs(folders: Iterable[Path], default_recipe: str) -> tuple[list[Listed
         except (ValueError, OSError) as error:
             problems.append(f"{path} is left out: {error}")
     systems = name_systems(runs)[0]
-    return [_row(one, system, default_recipe) for one, system in zip(runs, systems, strict=True)], problems
+    return [_row(run, system, default_recipe) for run, system in zip(runs, systems, strict=True)], problems
 
 
 def run_folders(folder: Path) -> Iterator[Path]:
@@ -80,33 +80,33 @@ def run_folders(folder: Path) -> Iterator[Path]:
             yield Path(place)
 
 
-def _row(one: RunFiles, system: str, default_recipe: str) -> ListedRun:
-    recipes = [word.partition("=")[2] for word in one.overrides if word.startswith("recipe=")]
-    sizes, others = _sizes(one.folder)
-    wer = best_dev_wer(one.folder)
-    max_updates = int(one.settings["budget"])
+def _row(run: RunFiles, system: str, default_recipe: str) -> ListedRun:
+    recipes = [word.partition("=")[2] for word in run.overrides if word.startswith("recipe=")]
+    sizes, others = _sizes(run.folder)
+    wer = best_dev_wer(run.folder)
+    max_updates = int(run.settings["budget"])
     return ListedRun(
-        run=str(one.folder),
-        started=datetime.datetime.fromtimestamp((one.folder / FILES[0]).stat().st_mtime).isoformat(" ", "minutes"),
+        run=str(run.folder),
+        started=datetime.datetime.fromtimestamp((run.folder / FILES[0]).stat().st_mtime).isoformat(" ", "minutes"),
         recipe=recipes[-1] if recipes else default_recipe,
         system=system,
-        seed=one.settings["seed"],
-        updates=newest_update(one.folder / "checkpoints") or (max_updates if one.summary else 0),
+        seed=run.settings["seed"],
+        updates=newest_update(run.folder / "checkpoints") or (max_updates if run.summary else 0),
         max_updates=max_updates,
         wer_dev=wer if math.isfinite(wer) else None,
-        wer_test={name: errors["wer"] for name, errors in (at(one.summary, "test") or {}).items()},
-        status=_status(one),
+        wer_test={name: errors["wer"] for name, errors in (at(run.summary, "test") or {}).items()},
+        status=_status(run),
         size_mb=round(sizes / MB, 1),
         other_checkpoints_mb=round(others / MB, 1),
     )
 
 
-def _status(one: RunFiles) -> str:
-    if _is_locked(one.folder / ".lock"):
+def _status(run: RunFiles) -> str:
+    if _is_locked(run.folder / ".lock"):
         return "running"
-    if one.summary:
+    if run.summary:
         return "finished"
-    return "failed" if (one.folder / FAILED).exists() else "interrupted"
+    return "failed" if (run.folder / FAILED).exists() else "interrupted"
 
 
 def _is_locked(path: Path) -> bool:

@@ -41,11 +41,11 @@ def warnings(runs: Sequence[RunFiles]) -> list[str]:
 def _changes(run: RunFiles) -> list[str]:
     """Return what has changed: between the config and its backups, and what the user has accepted."""
     changed: dict[str, str] = {}
-    now = _flat(run.config)
+    current = _flat(run.config)
     for path in sorted(run.folder.glob("config.backup*.yaml")):
         before = _flat(read_yaml(path))
-        for key in sorted(now.keys() | before.keys()):
-            old, new = before.get(key, "absent"), now.get(key, "absent")
+        for key in sorted(current.keys() | before.keys()):
+            old, new = before.get(key, "absent"), current.get(key, "absent")
             if old != new:
                 changed.setdefault(key, f"{key}: {old} / {new}")
     for path in sorted(run.folder.glob("accepted*.yaml")):

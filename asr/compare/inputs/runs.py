@@ -33,10 +33,10 @@ class Texts:
         """The fewest edits that turn each reference into its hypothesis, in words."""
         none = cache(lambda num: Editops([], num, num))  # most texts are right, and need no list of their own
         return tuple(
-            none(len(self.words(said)))
-            if said == recognized
-            else Levenshtein.editops(self.words(said), self.words(recognized))
-            for said, recognized in zip(self.references, self.hypotheses, strict=True)
+            none(len(self.words(reference)))
+            if reference == recognized
+            else Levenshtein.editops(self.words(reference), self.words(recognized))
+            for reference, recognized in zip(self.references, self.hypotheses, strict=True)
         )
 
     def words(self, text: str) -> list[str]:

@@ -68,19 +68,19 @@ def runs_of_rows(
                 f"{name}: {count(num, 'utterance')}: {who}. Correct the files, or give allow=[missing] to compare "
                 "this set without them"
             )
-        kept = _Checks(name, runs_of_set, doubled[name], expected[name], allow, normalized, notes).kept()
-        sets[name] = {key: _errors(kept, own, normalized, unit) for key, own in runs_of_set.items()}
+        ids = _Checks(name, runs_of_set, doubled[name], expected[name], allow, normalized, notes).kept()
+        sets[name] = {key: _errors(ids, run_rows, normalized, unit) for key, run_rows in runs_of_set.items()}
         first = next(iter(runs_of_set.values()))
-        labels[name] = {column: _labels(column, runs_of_set, kept) for column in by}
+        labels[name] = {column: _labels(column, runs_of_set, ids) for column in by}
         if training_texts is not None:
-            texts = [normalized(first[id].reference or "") for id in kept]
-            known = occurring(texts, training_texts, normalized, unit)
+            texts = [normalized(first[id].reference or "") for id in ids]
+            in_training = occurring(texts, training_texts, normalized, unit)
             labels[name][f"reference in {training_texts.name}"] = tuple(
-                "yes" if text in known else "no" for text in texts
+                "yes" if text in in_training else "no" for text in texts
             )
-            num = sum(text in known for text in texts)
+            num = sum(text in in_training for text in texts)
             notes.append(
-                f"{name}: the references of {num} of {count(len(kept), 'utterance')} occur in {training_texts.name} "
+                f"{name}: the references of {num} of {count(len(ids), 'utterance')} occur in {training_texts.name} "
                 "(training_texts); see the verdicts with and without them"
             )
     _complain_if_ids_are_guessed(tables)
@@ -90,7 +90,7 @@ def runs_of_rows(
             Path(system if seed is None else f"{system}/{seed}"),
             system,
             seed or 0,
-            {name: own[system, seed] for name, own in sets.items() if (system, seed) in own},
+            {name: errors[system, seed] for name, errors in sets.items() if (system, seed) in errors},
             unit=unit,
         )
         for system, seed in sorted(keys, key=lambda key: (key[0], key[1] or 0))
@@ -149,7 +149,7 @@ class _Checks:
     def kept(self) -> list[str]:
         """Return the ids of the utterances that are compared, in order."""
         every = set(self.expected).union(*self.runs.values())
-        lacking = {key: every - own.keys() for key, own in self.runs.items() if len(own) < len(every)}
+        lacking = {key: every - rows.keys() for key, rows in self.runs.items() if len(rows) < len(every)}
         missing = set[str]().union(*lacking.values())
         who = "; ".join(
             f"{_named(key)} lacks {len(ids)} of {len(every)}: {shortlist(sorted(ids))}" for key, ids in lacking.items()
@@ -161,9 +161,9 @@ class _Checks:
         self._require_references(ids)
         other = {
             id
-            for own in self.runs.values()
+            for rows in self.runs.values()
             for id in ids
-            if own[id].reference != first[id].reference and not self._is_same(own[id], first[id])
+            if rows[id].reference != first[id].reference and not self._is_same(rows[id], first[id])
         }
         self._leave_out("references", other, f"the references differ between systems{self._why(other)}")
         ids = [id for id in ids if id not in other]
@@ -177,39 +177,39 @@ class _Checks:
             raise ValueError(f"{self.name}: no utterance is left to compare")
         return ids
 
-    def _is_same(self, one: Row, other: Row) -> bool:
-        if one.hypothesis is None or other.hypothesis is None:
-            return one.words == other.words
-        return self.normalized(one.reference or "") == self.normalized(other.reference or "")
+    def _is_same(self, row: Row, other: Row) -> bool:
+        if row.hypothesis is None or other.hypothesis is None:
+            return row.words == other.words
+        return self.normalized(row.reference or "") == self.normalized(other.reference or "")
 
     def _why(self, ids: Collection[str]) -> str:
         """Return that only spelling differs, if that is so."""
         basic = Normalization("basic")
         first = next(iter(self.runs.values()))
-        pairs = ((own[id].reference or "", first[id].reference or "") for own in self.runs.values() for id in ids)
-        same = ids and all(basic.text(one) == basic.text(other) for one, other in pairs)
+        pairs = ((rows[id].reference or "", first[id].reference or "") for rows in self.runs.values() for id in ids)
+        same = ids and all(basic.text(reference) == basic.text(other) for reference, other in pairs)
         return " in case or punctuation: give scoring.normalize=basic" if same else ""
 
     def _require_references(self, ids: Sequence[str]) -> None:
-        for key, own in self.runs.items():
-            if without := [id for id in ids if own[id].hypothesis is not None and own[id].reference is None]:
+        for key, rows in self.runs.items():
+            if without := [id for id in ids if rows[id].hypothesis is not None and rows[id].reference is None]:
                 raise ValueError(
                     f"{self.name}: {_named(key)} has no references of {shortlist(without)}: give references=FILE"
                 )
-            if any(own[id].hypothesis is None and own[id].words is None for id in ids):
+            if any(rows[id].hypothesis is None and rows[id].words is None for id in ids):
                 raise ValueError(f"{self.name}: {_named(key)} has neither texts nor numbers of words")
 
-    def _leave_out(self, kind: Allowed, ids: Collection[str], what: str) -> None:
+    def _leave_out(self, kind: Allowed, ids: Collection[str], problem: str) -> None:
         if ids and kind not in self.allow:
-            self._refuse(kind, ids, what)
+            self._refuse(kind, ids, problem)
         if ids:
             self.notes.append(
-                f"{self.name}: {count(len(ids), 'utterance')} left out of all systems (allow={kind}): {what}"
+                f"{self.name}: {count(len(ids), 'utterance')} left out of all systems (allow={kind}): {problem}"
             )
 
-    def _refuse(self, kind: Allowed, ids: Collection[str], what: str) -> None:
+    def _refuse(self, kind: Allowed, ids: Collection[str], problem: str) -> None:
         raise ValueError(
-            f"{self.name}: {count(len(ids), 'utterance')}, {shortlist(sorted(ids))}: {what}. Correct the files, or "
+            f"{self.name}: {count(len(ids), 'utterance')}, {shortlist(sorted(ids))}: {problem}. Correct the files, or "
             f"give allow=[{kind}]"
         )
 
@@ -233,15 +233,15 @@ def _errors(ids: Sequence[str], rows: Mapping[str, Row], normalized: Callable[[s
         return SetErrors(tuple(ids), speakers, lengths, tuple(rows[id].errors or 0 for id in ids))
     references = tuple(normalized(rows[id].reference or "") for id in ids)
     hypotheses = tuple(normalized(rows[id].hypothesis or "") for id in ids)
-    words, errors = list[int](), list[int]()
-    for one, other in zip(references, hypotheses, strict=True):
-        said = words_of(one, unit)
-        words.append(len(said))
-        errors.append(0 if one == other else Levenshtein.distance(said, words_of(other, unit)))
+    num_words, errors = list[int](), list[int]()
+    for reference, hypothesis in zip(references, hypotheses, strict=True):
+        words = words_of(reference, unit)
+        num_words.append(len(words))
+        errors.append(0 if reference == hypothesis else Levenshtein.distance(words, words_of(hypothesis, unit)))
     return SetErrors(
         tuple(ids),
         speakers,
-        tuple(words),
+        tuple(num_words),
         tuple(errors),
         hashlib.sha256(repr(references).encode()).hexdigest()[:16],
         depends_on_audio(dependence_p(map(Utterance, ids, references, hypotheses))),
@@ -253,18 +253,18 @@ def _labels(column: str, runs: Mapping[RunKey, Mapping[str, Row]], ids: Sequence
     """Return the value of a column of each utterance, of whichever run has it."""
     values = []
     for id in ids:
-        own = {
+        labels = {
             row.speaker if column == "speaker" else row.columns.get(column) for run in runs.values() if (row := run[id])
         }
-        own.discard(None)
-        if len(own) > 1:
+        labels.discard(None)
+        if len(labels) > 1:
             raise ValueError(
-                f"by: {column!r} of the utterance {id!r} differs between systems: {shortlist(sorted(map(str, own)))}"
+                f"by: {column!r} of the utterance {id!r} differs between systems: {shortlist(sorted(map(str, labels)))}"
             )
-        values.append(str(own.pop()) if own else "unknown")
+        values.append(str(labels.pop()) if labels else "unknown")
     if {*values} == {"unknown"}:
-        known = sorted({name for run in runs.values() for name in run[ids[0]].columns})
-        raise ValueError(f"by: no column {column!r}; found {', '.join(known) or 'none'}")
+        columns = sorted({name for run in runs.values() for name in run[ids[0]].columns})
+        raise ValueError(f"by: no column {column!r}; found {', '.join(columns) or 'none'}")
     return tuple(values)
 
 
@@ -283,8 +283,8 @@ def occurring(texts: Iterable[str], path: Path, normalized: Callable[[str], str]
             words = words_of(normalized(line), unit)
             for place in range(len(words)):
                 for length in lengths:
-                    for own, text in starts.get(tuple(words[place : place + length]), ()):
-                        if words[place : place + len(own)] == own:
+                    for text_words, text in starts.get(tuple(words[place : place + length]), ()):
+                        if words[place : place + len(text_words)] == text_words:
                             in_training.add(text)
     return in_training
 
@@ -292,8 +292,8 @@ def occurring(texts: Iterable[str], path: Path, normalized: Callable[[str], str]
 def _complain_if_ids_are_guessed(tables: Tables) -> None:
     """Refuse counts of utterances that only their place in a table names: nothing would show another order."""
     for name, runs in tables.items():
-        own = [next(iter(rows.values())) for rows in runs.values()]
-        if len(own) > 1 and any(row.id == "#1" and row.hypothesis is None for row in own):
+        first_rows = [next(iter(rows.values())) for rows in runs.values()]
+        if len(first_rows) > 1 and any(row.id == "#1" and row.hypothesis is None for row in first_rows):
             raise ValueError(
                 f"{name}: errors and words need the column id, so that utterances of two systems are the same"
             )

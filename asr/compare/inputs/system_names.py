@@ -19,7 +19,7 @@ MAX_NAME = 200
 def name_systems(runs: Sequence[RunFiles]) -> tuple[list[str], list[str]]:
     """Return the name of each run's system, and messages on systems that would have the same name and are numbered."""
     overrides = [_overrides(run) for run in runs]
-    shared = set.intersection(*(set(own.items()) for own in overrides)) if runs else set()
+    shared = set.intersection(*(set(run_overrides.items()) for run_overrides in overrides)) if runs else set()
     groups: dict[str, list[int]] = defaultdict(list)
     for place, run in enumerate(runs):
         groups[json.dumps(run.settings["system"], sort_keys=True)].append(place)
@@ -53,9 +53,9 @@ def concerns_system(key: str, run: RunFiles) -> bool:
     """Return whether an override of a key decides what system a run belongs to."""
     if not has_effect(key):  # also if the config lacks it, as after ~logger
         return False
-    configured = [one for one in flatten(run.config) if is_within(one, (key,))]
+    configured = [subkey for subkey in flatten(run.config) if is_within(subkey, (key,))]
     # the config does not hold the choice of a group by itself, such as recipe=digits/transformer_ctc
-    return not configured or any(is_within(one, (key,)) for one in run.settings["system"])
+    return not configured or any(is_within(subkey, (key,)) for subkey in run.settings["system"])
 
 
 def _overrides(run: RunFiles) -> dict[str, str]:
@@ -72,10 +72,10 @@ def _name(overrides: Mapping[str, str], shared: set[tuple[str, str]], config: Ma
     """Return the name that a tuning sweep has given, or the optimizer and the overrides that others do not share."""
     if label := at(config, "sweep", "tuned", "system"):
         return str(label)
-    own = {key: value for key, value in overrides.items() if (key, value) not in shared}
-    optimizer = own.pop("optimizer", None)
+    unshared = {key: value for key, value in overrides.items() if (key, value) not in shared}
+    optimizer = unshared.pop("optimizer", None)
     # a learning rate says nothing without its optimizer
-    if optimizer is None and (not own or any(key.startswith("optimizer.") for key in own)):
+    if optimizer is None and (not unshared or any(key.startswith("optimizer.") for key in unshared)):
         optimizer = overrides.get("optimizer") or str(at(config, "optimizer", "_target_")).rpartition(".")[2]
-    options = [f"{key.removeprefix('optimizer.')}={value}" for key, value in own.items()]
+    options = [f"{key.removeprefix('optimizer.')}={value}" for key, value in unshared.items()]
     return shortened(" ".join([optimizer, *options] if optimizer else options), MAX_NAME)

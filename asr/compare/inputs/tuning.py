@@ -35,7 +35,9 @@ def read_tuning(folder: Path) -> list[Tuning]:
     return [
         Tuning(
             name,
-            tuple((one["settings"][LR], math.inf if one["wer"] is None else one["wer"]) for one in tuned["trials"]),
+            tuple(
+                (trial["settings"][LR], math.inf if trial["wer"] is None else trial["wer"]) for trial in tuned["trials"]
+            ),
             tuned["chosen"][LR],
             tuned["at_edge"],
         )

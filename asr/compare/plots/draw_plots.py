@@ -34,7 +34,7 @@ class Plots:
     @property
     def all(self) -> tuple[Plot, ...]:
         """Every plot."""
-        return (*(plot for own in self.by_set.values() for plot in own), *self.learning_rates, *self.curves)
+        return (*(plot for plots in self.by_set.values() for plot in plots), *self.learning_rates, *self.curves)
 
 
 def draw_plots(comparison: Comparison) -> Plots:
@@ -49,7 +49,7 @@ def draw_plots(comparison: Comparison) -> Plots:
     rates.append(plot_trials(comparison.tunings, styles, comparison.rate_name))
     curves, notes = curve_plots(comparison, styles)
     return Plots(
-        {name: [plot for plot in own if plot is not None] for name, own in by_set.items()},
+        {name: [plot for plot in plots if plot is not None] for name, plots in by_set.items()},
         [plot for plot in rates if plot is not None],
         curves,
         notes,

@@ -121,19 +121,19 @@ def plot_wers(test_set: SetComparison, styles: Mapping[str, LineStyle], level: f
 def plot_differences(test_set: SetComparison, styles: Mapping[str, LineStyle], level: float) -> Plot | None:
     """Draw the differences from the baseline, or from the best system without one; None if nothing was compared."""
     by_system = {row.system: row.to_baseline if test_set.baseline else row.to_best for row in test_set.rows}
-    compared = {system: one for system, one in by_system.items() if one is not None and one.p_value is not None}
+    compared = {system: pair for system, pair in by_system.items() if pair is not None and pair.p_value is not None}
     if not compared:
         return None
     bars = [
         Bar(
             system,
-            one.mean,
-            one.low,
-            one.high,
-            _numbers(points(one.mean), interval(one.low, one.high, points)),
-            one.low < 0 < one.high,
+            pair.mean,
+            pair.low,
+            pair.high,
+            _numbers(points(pair.mean), interval(pair.low, pair.high, points)),
+            pair.low < 0 < pair.high,
         )
-        for system, one in compared.items()
+        for system, pair in compared.items()
     ]
     other = next(iter(compared.values())).other
     caption = (

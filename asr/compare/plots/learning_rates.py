@@ -91,13 +91,13 @@ def plot_trials(tunings: Sequence[Tuning], styles: Mapping[str, LineStyle], rate
 def _plot(name: str, title: str, lines: Mapping[str, Sequence[Line]], y_label: str, caption: str) -> Plot | None:
     if not lines:
         return None
-    every = [line for own in lines.values() for line in own]
+    every = [line for group in lines.values() for line in group]
     wers = [100 * wer for line in every for _, wer in (*line.points, *line.seeds)]
     rates = [rate for line in every for rate, _ in line.points]
 
     def fill(axes: Axes) -> Legend:
         axes.set(xscale="log", xlabel="learning rate", ylabel=y_label)
-        legend = [([_add(axes, line) for line in own][-1], name) for name, own in lines.items()]
+        legend = [([_add(axes, line) for line in group][-1], name) for name, group in lines.items()]
         if is_wide(wers):
             axes.set_yscale("log")
             label_log_axis(axes.yaxis, min(wers), max(wers))

@@ -41,5 +41,5 @@ def line_styles(systems: Sequence[str], baseline: str | None) -> Mapping[str, Li
     The numbers of hues, dashes and markers have no common divisor, so that 210 systems differ.
     """
     others = zip(itertools.cycle(HUES), itertools.cycle(DASHES), itertools.cycle(MARKERS), strict=False)
-    own = LineStyle(INK, (), "o", width_pt=2.2)
-    return {name: own if name == baseline else LineStyle(*next(others)) for name in systems}
+    baseline_style = LineStyle(INK, (), "o", width_pt=2.2)
+    return {name: baseline_style if name == baseline else LineStyle(*next(others)) for name in systems}

@@ -51,10 +51,10 @@ def used_runs(row: Row) -> str:
 
 def can_find(test_set: SetComparison) -> bool:
     """Return whether any difference was found, or could have been with more than two seeds and a true one below 1."""
-    tested = [one for one in test_set.pairs if one.p_adjusted is not None]
-    if any(one.verdict == "better" for one in tested):
+    tested = [pair for pair in test_set.pairs if pair.p_adjusted is not None]
+    if any(pair.verdict == "better" for pair in tested):
         return True
-    return test_set.power is not None and test_set.power.detectable <= 1 and max(one.num_seeds for one in tested) > 2
+    return test_set.power is not None and test_set.power.detectable <= 1 and max(pair.num_seeds for pair in tested) > 2
 
 
 def headline(test_set: SetComparison, level: float) -> list[str]:
@@ -126,10 +126,10 @@ def _failures(test_set: SetComparison) -> list[str]:
     """Return sentences on runs that failed or learned nothing, if there are any."""
     counts = {row.system: row.reliability for row in test_set.rows} | dict(test_set.gone)
     some = [
-        f"{name} {one.num_learned} of {one.num_runs}"
-        + ("" if one.p_adjusted is None else f" ({p_equation(one.p_adjusted)})")
-        for name, one in counts.items()
-        if one.num_learned < one.num_runs
+        f"{name} {reliability.num_learned} of {reliability.num_runs}"
+        + ("" if reliability.p_adjusted is None else f" ({p_equation(reliability.p_adjusted)})")
+        for name, reliability in counts.items()
+        if reliability.num_learned < reliability.num_runs
     ]
     if not some:
         return []
@@ -211,17 +211,17 @@ def _named(test_set: SetComparison, rows: Sequence[Row]) -> str:
 def _too_few(test_set: SetComparison, best: Row) -> list[str]:
     """Return that nothing could be found, and what is needed, instead of verdicts that could not have been others."""
     learned = {row.system for row in _learned(test_set)}
-    num = max((one.num_seeds for one in test_set.pairs if {one.system, one.other} <= learned), default=0)
-    what = "nothing can be found"
+    num = max((pair.num_seeds for pair in test_set.pairs if {pair.system, pair.other} <= learned), default=0)
+    finding = "nothing can be found"
     if test_set.power is not None and test_set.power.detectable <= 1:
-        what = f"only a difference of {detectable(test_set.power.detectable)} points or more can be found"
+        finding = f"only a difference of {detectable(test_set.power.detectable)} points or more can be found"
     needed = [f"At least {ENOUGH_SEEDS} seeds of each system are needed, better {BETTER_SEEDS}."]
     if num >= ENOUGH_SEEDS:
         needed = ["More seeds, or more speakers, are needed."]
     (first, *_), names = _seeds_needed(test_set, best) or needed, _named(test_set, _learned(test_set))
     rates = shortlist(f"{row.system} {_rate(row)}" for row in test_set.rows)
     return [
-        f"No difference found between {names}: with {count(num, 'seed')} in common, {what}. {first}",
+        f"No difference found between {names}: with {count(num, 'seed')} in common, {finding}. {first}",
         f"Mean {test_set.rate_name}s: {rates}.",
     ]
 
@@ -242,7 +242,7 @@ def _against_best(test_set: SetComparison, best: Row) -> list[str]:
         None: "{} has no seed in common with {}: not compared.",
     }
     others = {row.system: row.to_best and row.to_best.verdict for row in test_set.rows if row is not best}
-    names = {verdict: [name for name, given in others.items() if given == verdict] for verdict in templates}
+    names = {verdict: [name for name, value in others.items() if value == verdict] for verdict in templates}
     return [
         text.format(best.system, shortlist(names[verdict])) for verdict, text in templates.items() if names[verdict]
     ]
@@ -307,9 +307,9 @@ def other_pairs(pairs: Sequence[Pair], shown: Collection[str | None]) -> tuple[l
         pairs: the better system first.
         shown: systems whose pairs are left out, because each other one is compared with them elsewhere.
     """
-    tested = [one for one in pairs if one.p_adjusted is not None and not {one.system, one.other} & {*shown}]
-    significant = [one for one in tested if one.verdict == "better"]
-    return significant, [one for one in tested if one not in significant]
+    tested = [pair for pair in pairs if pair.p_adjusted is not None and not {pair.system, pair.other} & {*shown}]
+    significant = [pair for pair in tested if pair.verdict == "better"]
+    return significant, [pair for pair in tested if pair not in significant]
 
 
 def other_pairs_sentence(pairs: Sequence[Pair], shown: Collection[str | None], *, has_table: bool) -> list[str]:
@@ -323,6 +323,6 @@ def other_pairs_sentence(pairs: Sequence[Pair], shown: Collection[str | None], *
     among = f"Of the {count(len(significant) + len(others), 'other pair')}"
     if not significant:
         return [f"{among}, none differs significantly."]
-    named = shortlist(f"{one.system} is better than {one.other}" for one in significant)
+    named = shortlist(f"{pair.system} is better than {pair.other}" for pair in significant)
     verb = "differs" if len(significant) == 1 else "differ"
     return [f"{among}, {len(significant)} {verb} significantly: {'see their table' if has_table else named}."]

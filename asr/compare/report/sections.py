@@ -97,13 +97,13 @@ def reliability_table(test_set: SetComparison) -> Table:
     rows = [
         [
             Cell(name),
-            Cell(f"{one.num_learned} of {one.num_runs}"),
-            Cell(p_value(one.p_adjusted)),
+            Cell(f"{reliability.num_learned} of {reliability.num_runs}"),
+            Cell(p_value(reliability.p_adjusted)),
             *(Cell(percent(mean)) for mean in means.get(name, (None, None))),
         ]
-        for name, one in counts.items()
+        for name, reliability in counts.items()
     ]
-    are_all = all(one.num_learned == one.num_runs for one in counts.values())
+    are_all = all(reliability.num_learned == reliability.num_runs for reliability in counts.values())
     rate = test_set.rate_name
     columns = [SYSTEM, *map(Column, ("learned", "p (Holm)", f"{rate} % of those", f"{rate} % of all runs"))]
     note = (
@@ -113,9 +113,9 @@ def reliability_table(test_set: SetComparison) -> Table:
     return Table("Runs that learned", columns, [] if are_all else rows, [note])
 
 
-def _verdict(test_set: SetComparison, difference: Difference | None, own: str = "") -> Cell:
+def _verdict(test_set: SetComparison, difference: Difference | None, default: str = "") -> Cell:
     if difference is None:
-        return Cell(own or "no seed in common")
+        return Cell(default or "no seed in common")
     unsure = test_set.num_speakers is None and difference.verdict in ("better", "worse")
     return verdict_cell(difference.verdict, "speakers unknown" if unsure else "")
 
@@ -130,7 +130,7 @@ def _difference_tables(test_set: SetComparison, level: float) -> list[Table]:
         to_baseline = {row.system: row.to_baseline for row in test_set.rows}
         tables.append(_differences(f"Difference from {test_set.baseline} (baseline)", test_set, level, to_baseline))
     significant, others = other_pairs(test_set.pairs, {best, test_set.baseline})
-    between = {f"{one.system} minus {one.other}": one for one in significant}
+    between = {f"{pair.system} minus {pair.other}": pair for pair in significant}
     note = f"Pairs without the lowest and the baseline; {len(others)} more cannot be distinguished."
     return [*tables, _differences("Other pairs that differ significantly", test_set, level, between, note)]
 
@@ -138,23 +138,23 @@ def _difference_tables(test_set: SetComparison, level: float) -> list[Table]:
 def _differences(
     title: str, test_set: SetComparison, level: float, differences: Mapping[str, Difference | None], note: str = ""
 ) -> Table:
-    with_matched = any(one is not None and one.matched_pairs_p is not None for one in differences.values())
+    with_matched = any(pair is not None and pair.matched_pairs_p is not None for pair in differences.values())
     columns = (  # on a phone the first three fit beside the names
         *(SYSTEM, Column("verdict", is_text=True), Column(f"points [{100 * level:g} %]"), Column("p (adjusted)")),
         *(Column(f"P(lower {test_set.rate_name})"), Column("seeds")),
         *([Column("p (matched pairs)")] if with_matched else []),
     )
     rows = []
-    for system, one in differences.items():
-        if one is not None:
-            probability = one.probability_of_improvement
+    for system, pair in differences.items():
+        if pair is not None:
+            probability = pair.probability_of_improvement
             cells = (
-                _verdict(test_set, one),
-                interval_cell(one.mean, one.low, one.high, points),
-                Cell(p_value(one.p_adjusted)),
+                _verdict(test_set, pair),
+                interval_cell(pair.mean, pair.low, pair.high, points),
+                Cell(p_value(pair.p_adjusted)),
                 Cell(UNKNOWN if probability is None else f"{probability:.2f}"),
-                Cell(str(one.num_seeds) if test_set.has_seeds else UNKNOWN),
-                *([Cell(p_value(one.matched_pairs_p))] if with_matched else []),
+                Cell(str(pair.num_seeds) if test_set.has_seeds else UNKNOWN),
+                *([Cell(p_value(pair.matched_pairs_p))] if with_matched else []),
             )
             rows.append([Cell(system), *cells])
     notes = [note] if note else [what_is_found(test_set.power)] if test_set.power and can_find(test_set) else []
@@ -171,10 +171,10 @@ def _weights_table(comparison: Comparison, test_set: SetComparison) -> Table:
                 wers[kind][row.system] = [run[kind][test_set.name] for run in runs]
     rows = []
     for row in test_set.rows if len(wers) > 1 else ():
-        given = [own.get(row.system, []) for own in wers.values()]
+        seed_wers = [by_system.get(row.system, []) for by_system in wers.values()]
         cells = (
-            mean_cell(statistics.mean(own) if own else None, statistics.stdev(own) if len(own) > 1 else None)
-            for own in given
+            mean_cell(statistics.mean(group) if group else None, statistics.stdev(group) if len(group) > 1 else None)
+            for group in seed_wers
         )
         rows.append([Cell(row.system), *cells])
     columns = [SYSTEM, *(Column(f"{kind} {test_set.rate_name} %") for kind in wers)]

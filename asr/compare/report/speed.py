@@ -27,7 +27,7 @@ def cost_table(comparison: Comparison) -> Table:
             _median(runs, "state_bytes_per_parameter"),
             _median(runs, "peak_memory_mb"),
         )
-        step_ms, step_sd = (_median(runs, f"optimizer_step_{what}", 1000) for what in ("seconds", "sd"))
+        step_ms, step_sd = (_median(runs, f"optimizer_step_{field}", 1000) for field in ("seconds", "sd"))
         step, time = mean_cell(step_ms, step_sd, number), Cell(duration(_median(runs, "seconds")))
         rows.append([Cell(name), lr, *(Cell(number(value)) for value in numbers), step, time])
     columns = [
@@ -41,8 +41,8 @@ def cost_table(comparison: Comparison) -> Table:
 
 def _median(runs: Sequence[Run], name: str, scale: float = 1) -> float | None:
     """Return the median of a field of ``Cost`` over the runs that measured it."""
-    known = [value for run in runs if (value := getattr(run.cost, name)) is not None]
-    return scale * statistics.median(known) if known else None
+    values = [value for run in runs if (value := getattr(run.cost, name)) is not None]
+    return scale * statistics.median(values) if values else None
 
 
 def cost_tables(comparison: Comparison) -> list[Table]:
@@ -62,7 +62,7 @@ def speed_tables(comparison: Comparison) -> list[Table]:
 
 
 def _time_table(times: TimesToTarget, target: Target, level: float, rate_name: str) -> Table:
-    shown, what = (duration, "Time") if times.axis == "seconds" else (number, "Updates")
+    shown, quantity = (duration, "Time") if times.axis == "seconds" else (number, "Updates")
     rows, are_all = [], all(row.num_reached == row.num_runs for row in times.rows)
     for row in times.rows:
         least = "" if row.num_reached == row.num_runs else "≥ "
@@ -70,7 +70,7 @@ def _time_table(times: TimesToTarget, target: Target, level: float, rate_name: s
         verdict, numbers = _contrast_cells(times, row.system, row.contrast, ratio)
         rows.append([Cell(row.system), *verdict, *cells, *numbers])
     verdict_column, number_columns = _contrast_columns(times, "ratio", level)
-    columns = [SYSTEM, *verdict_column, Column("reached by"), Column(what.lower()), *number_columns]
+    columns = [SYSTEM, *verdict_column, Column("reached by"), Column(quantity.lower()), *number_columns]
     notes = ["Geometric means over seeds.", *_about_contrasts(times, "Ratios are to", level)]
     if not are_all:
         budget = f"{shown(times.budget)}{' updates' if times.axis == 'updates' else ''}"
@@ -79,7 +79,7 @@ def _time_table(times: TimesToTarget, target: Target, level: float, rate_name: s
             "ratios too."
         )
     when = "fixed before" if target.is_fixed else "chosen after the runs"
-    return Table(f"{what} to {100 * target.wer:g} % {rate_name} on dev ({when})", columns, rows, [" ".join(notes)])
+    return Table(f"{quantity} to {100 * target.wer:g} % {rate_name} on dev ({when})", columns, rows, [" ".join(notes)])
 
 
 def _progress_table(equal: EqualTime, level: float, rate_name: str) -> Table:
@@ -115,22 +115,22 @@ def _contrast_columns(
 
 
 def _contrast_cells(
-    times: TimesToTarget | EqualTime, system: str, one: SeedContrast | None, shown: Callable[[float], str]
+    times: TimesToTarget | EqualTime, system: str, contrast: SeedContrast | None, shown: Callable[[float], str]
 ) -> tuple[Sequence[Cell], Sequence[Cell]]:
     """Return the cells of ``_contrast_columns``."""
     if len(times.rows) == 1:
         return (), ()
-    if one is None:
+    if contrast is None:
         return [Cell("reference" if system == times.reference else "not compared")], [Cell(UNKNOWN), Cell(UNKNOWN)]
-    numbers = interval_cell(one.value, one.low, one.high, shown), Cell(p_value(one.p_adjusted))
-    return [verdict_cell(one.verdict)], numbers
+    numbers = interval_cell(contrast.value, contrast.low, contrast.high, shown), Cell(p_value(contrast.p_adjusted))
+    return [verdict_cell(contrast.verdict)], numbers
 
 
-def _about_contrasts(times: TimesToTarget | EqualTime, what: str, level: float) -> list[str]:
+def _about_contrasts(times: TimesToTarget | EqualTime, opening: str, level: float) -> list[str]:
     if len(times.rows) == 1:
         return []
     return [
-        f"{what} {times.reference}. Intervals cover other seeds on the same development sets, and hold for all "
+        f"{opening} {times.reference}. Intervals cover other seeds on the same development sets, and hold for all "
         f"tested pairs together with {100 * level:g} %.",
         *other_pairs_sentence(times.pairs, {times.reference}, has_table=False),
     ]

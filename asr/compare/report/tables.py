@@ -57,8 +57,8 @@ def mean_cell(mean: float | None, sd: float | None, shown: Callable[[float | Non
 
 def interval_cell(value: float, low: float, high: float, shown: Callable[[float], str]) -> Cell:
     """Return a difference or a ratio with its interval, as far as it is known."""
-    known = math.isfinite(low) or math.isfinite(high)
-    return Cell(shown(value), interval(low, high, shown) if known else "")
+    is_bounded = math.isfinite(low) or math.isfinite(high)
+    return Cell(shown(value), interval(low, high, shown) if is_bounded else "")
 
 
 def verdict_cell(verdict: Verdict, detail: str = "") -> Cell:

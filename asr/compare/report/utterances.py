@@ -67,7 +67,7 @@ def errors_of(comparison: Comparison, test_set: SetComparison) -> Errors | None:
     runs = [min(comparison.runs_of(row.system), key=lambda run: run.seed) for row in test_set.rows]
     if any(test_set.name not in run.sets or run.sets[test_set.name].texts is None for run in runs):
         return None
-    texts = {run.system: own for run in runs if (own := run.sets[test_set.name].texts)}
+    texts = {run.system: run_texts for run in runs if (run_texts := run.sets[test_set.name].texts)}
     counts = np.array([run.sets[test_set.name].errors for run in runs])
     places = _chosen(counts)
     sets = runs[0].sets[test_set.name]
@@ -91,13 +91,13 @@ def _chosen(counts: np.ndarray) -> list[int]:
     num_systems = len(counts)
     each = max(2, MAX_UTTERANCES // max(1, num_systems * num_systems))
     worst = np.argsort(-counts.sum(0), kind="stable")
-    kept = [int(place) for place in worst[: 2 * each] if counts[:, place].any()]
+    places = [int(place) for place in worst[: 2 * each] if counts[:, place].any()]
     for right in range(num_systems):
         for wrong in range(num_systems):
             order = np.argsort(-counts[wrong], kind="stable")
             fits = order[(counts[right][order] == 0) & (counts[wrong][order] > 0)]
-            kept += map(int, fits[:each])
-    chosen = list(dict.fromkeys(kept))
+            places += map(int, fits[:each])
+    chosen = list(dict.fromkeys(places))
     return sorted(chosen, key=lambda place: -counts[:, place].sum())
 
 
@@ -105,66 +105,66 @@ def aligned(texts: Mapping[str, Texts], place: int) -> list[tuple[str, list[Mark
     """Return the reference and all hypotheses of an utterance, in columns."""
     first = next(iter(texts.values()))
     reference = first.words(first.references[place])
-    own: dict[str, tuple[list[Mark], dict[int, list[str]]]] = {}
-    for system, given in texts.items():
-        recognized = given.words(given.hypotheses[place])
+    by_system: dict[str, tuple[list[Mark], dict[int, list[str]]]] = {}
+    for system, system_texts in texts.items():
+        recognized = system_texts.words(system_texts.hypotheses[place])
         marks, inserted = [Mark(word) for word in reference], defaultdict[int, list[str]](list)
-        for edit in given.edits[place]:
+        for edit in system_texts.edits[place]:
             if edit.tag == "insert":
                 inserted[edit.src_pos].append(recognized[edit.dest_pos])
             elif edit.tag == "delete":
                 marks[edit.src_pos] = Mark(reference[edit.src_pos], "del")
             else:
                 marks[edit.src_pos] = Mark(recognized[edit.dest_pos], "sub")
-        own[system] = marks, inserted
-    widths = [max(len(inserted[slot]) for _, inserted in own.values()) for slot in range(len(reference) + 1)]
-    lines: list[tuple[str, list[Mark]]] = [("reference", []), *((system, []) for system in own)]
+        by_system[system] = marks, inserted
+    widths = [max(len(inserted[slot]) for _, inserted in by_system.values()) for slot in range(len(reference) + 1)]
+    lines: list[tuple[str, list[Mark]]] = [("reference", []), *((system, []) for system in by_system)]
     for slot, width in enumerate(widths):
         for name, line in lines:
-            words = own[name][1][slot] if name in own else []
+            words = by_system[name][1][slot] if name in by_system else []
             line += [Mark(words[number], "ins") if number < len(words) else Mark("") for number in range(width)]
             if slot < len(reference):
-                line.append(own[name][0][slot] if name in own else Mark(reference[slot]))
+                line.append(by_system[name][0][slot] if name in by_system else Mark(reference[slot]))
     return lines
 
 
 def _speaker_table(test_set: SetComparison, runs: Sequence[Run]) -> Table:
     """Return the rate of each speaker, most words first; without rows if speakers are unknown."""
-    words: Counter[str] = Counter()
+    num_words: Counter[str] = Counter()
     errors: dict[str, Counter[str]] = {run.system: Counter() for run in runs}
     for run in runs:
-        own = run.sets[test_set.name]
-        for speaker, num, wrong in zip(own.speakers, own.words, own.errors, strict=True):
+        set_errors = run.sets[test_set.name]
+        for speaker, num, wrong in zip(set_errors.speakers, set_errors.words, set_errors.errors, strict=True):
             if speaker is not None:
-                words[speaker] += num if run is runs[0] else 0
+                num_words[speaker] += num if run is runs[0] else 0
                 errors[run.system][speaker] += wrong
     rows = [
         [
             Cell(speaker),
             Cell(str(num)),
-            *(Cell(percent(own[speaker] / num) if num else UNKNOWN) for own in errors.values()),
+            *(Cell(percent(by_speaker[speaker] / num) if num else UNKNOWN) for by_speaker in errors.values()),
         ]
-        for speaker, num in words.most_common(MAX_SPEAKERS)
+        for speaker, num in num_words.most_common(MAX_SPEAKERS)
     ]
     names = (f"{system} {test_set.rate_name} %" for system in errors)
     columns = [Column("speaker", is_text=True), Column(f"{test_set.unit}s"), *map(Column, names)]
-    more = len(words) - len(rows)
+    more = len(num_words) - len(rows)
     return Table(
         "By speaker", columns, rows, [f"{count(more, 'more speaker')} with fewer {test_set.unit}s."] if more else []
     )
 
 
-def _substitutions(texts: Mapping[str, Texts]) -> Table:
+def _substitutions(by_system: Mapping[str, Texts]) -> Table:
     """Return the most frequent substitutions of each system."""
     rows = []
-    for system, own in texts.items():
+    for system, texts in by_system.items():
         pairs: Counter[tuple[str, str]] = Counter()
-        for place, edits in enumerate(own.edits):
+        for place, edits in enumerate(texts.edits):
             if any(edit.tag == "replace" for edit in edits):
-                said, recognized = own.words(own.references[place]), own.words(own.hypotheses[place])
-                pairs.update((said[one.src_pos], recognized[one.dest_pos]) for one in edits if one.tag == "replace")
+                ref, hyp = texts.words(texts.references[place]), texts.words(texts.hypotheses[place])
+                pairs.update((ref[edit.src_pos], hyp[edit.dest_pos]) for edit in edits if edit.tag == "replace")
         frequent = sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:NUM_SUBSTITUTIONS]
-        shown = ", ".join(f"{said} → {recognized} ({num})" for (said, recognized), num in frequent)
+        shown = ", ".join(f"{ref} → {hyp} ({num})" for (ref, hyp), num in frequent)
         rows.append([Cell(system), Cell(str(pairs.total())), Cell(shown or UNKNOWN)])
     columns = [SYSTEM, Column("substitutions"), Column("most frequent", is_text=True)]
     return Table("Substitutions", columns, rows)

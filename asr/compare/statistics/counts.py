@@ -48,7 +48,7 @@ def count_errors(runs: Sequence[Run], name: str) -> SetCounts:
     Errors of one speaker depend on each other, so that utterances are not independent units.
     """
     first = runs[0].sets[name]
-    speaking = {speaker for speaker, words in zip(first.speakers, first.words, strict=True) if words}
+    speaking = {speaker for speaker, num_words in zip(first.speakers, first.words, strict=True) if num_words}
     by_speaker = all(first.speakers) and len(speaking) > 1
     labels = first.speakers if by_speaker else first.ids
     _, units = np.unique(np.array([str(label) for label in labels]), return_inverse=True)

@@ -16,7 +16,7 @@ from asr.compare.statistics.multiple_testing import holm
 
 def learned_runs(runs: Mapping[str, Sequence[Run]], test_set: str) -> dict[str, list[Run]]:
     """Return the runs that learned, by system: any other would decide a mean, and says nothing of the rest."""
-    return {system: [run for run in own if run.sets[test_set].has_learned] for system, own in runs.items()}
+    return {system: [run for run in group if run.sets[test_set].has_learned] for system, group in runs.items()}
 
 
 def reliabilities(counts: Mapping[str, tuple[int, int]]) -> dict[str, Reliability]:
@@ -33,7 +33,7 @@ def reliabilities(counts: Mapping[str, tuple[int, int]]) -> dict[str, Reliabilit
     """
     best = max(counts, key=lambda name: (counts[name][0] / counts[name][1], counts[name][1]))
     pairs = [*itertools.combinations(counts, 2)]
-    p_values = holm(np.array([_fisher(counts[one], counts[other]) for one, other in pairs]))
+    p_values = holm(np.array([_fisher(counts[system], counts[other]) for system, other in pairs]))
     adjusted = {frozenset(pair): float(p) for pair, p in zip(pairs, p_values, strict=True)}
     return {
         name: Reliability(learned, total, adjusted.get(frozenset((best, name))))
@@ -42,6 +42,6 @@ def reliabilities(counts: Mapping[str, tuple[int, int]]) -> dict[str, Reliabilit
 
 
 @lru_cache(maxsize=4096)
-def _fisher(one: tuple[int, int], other: tuple[int, int]) -> float:
-    table = [(learned, total - learned) for learned, total in (one, other)]
+def _fisher(first: tuple[int, int], second: tuple[int, int]) -> float:
+    table = [(learned, total - learned) for learned, total in (first, second)]
     return float(stats.fisher_exact(table).pvalue)

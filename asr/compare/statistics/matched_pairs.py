@@ -13,7 +13,7 @@ from asr.compare.inputs.runs import Texts
 MIN_GOOD = 2  # words that both systems have right between two segments
 
 
-def matched_pairs(one: Texts, other: Texts) -> float | None:
+def matched_pairs(first: Texts, second: Texts) -> float | None:
     """Compare two systems on segments in which at least one of them has errors.
 
     Returns:
@@ -25,9 +25,9 @@ def matched_pairs(one: Texts, other: Texts) -> float | None:
         Differs: the alignment has the fewest edits, where sclite's has the least cost of 4 for a substitution and 3 for
         others; insertions after the last word count for both systems, where sclite drops those of the second one.
     """
-    edges = [_edges(one), _edges(other)]
-    starts, ends = (np.concatenate([own[place] for own in edges]) for place in (0, 1))
-    signs = np.repeat([1, -1], [len(own[0]) for own in edges])
+    edges = [_edges(first), _edges(second)]
+    starts, ends = (np.concatenate([bounds[place] for bounds in edges]) for place in (0, 1))
+    signs = np.repeat([1, -1], [len(bounds[0]) for bounds in edges])
     if not len(starts):
         return None
     order = np.lexsort((ends, starts))

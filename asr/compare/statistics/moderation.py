@@ -47,9 +47,11 @@ def largest_block(seeds: Mapping[str, Collection[int]]) -> tuple[list[str], list
     Args:
         seeds: by system.
     """
-    shared = [sorted(set(one) & set(other)) for one, other in itertools.combinations(seeds.values(), 2)]
+    shared = [sorted(set(first) & set(second)) for first, second in itertools.combinations(seeds.values(), 2)]
     blocks = [
-        ([name for name, own in seeds.items() if set(own) >= set(some)], some) for some in shared if len(some) > 1
+        ([name for name, system_seeds in seeds.items() if set(system_seeds) >= set(some)], some)
+        for some in shared
+        if len(some) > 1
     ]
     return max(blocks, key=lambda block: ((len(block[0]) - 1) * (len(block[1]) - 1), len(block[0])), default=([], []))
 
@@ -93,15 +95,15 @@ def moderated(estimates: Sequence[Estimate], pooled: PooledVariance) -> list[Est
         pooled: of the seeds that all of them have in common.
     """
     moderated_estimates = []
-    for one in estimates:
-        own = one.num_seeds - 1
-        total = pooled.prior + own
-        alone = one.num_seeds * one.seed_variance
-        mixed = (pooled.prior * pooled.value + own * alone) / total
-        variance = np.maximum(mixed, alone) / one.num_seeds
+    for estimate in estimates:
+        pair_freedom = estimate.num_seeds - 1
+        total = pooled.prior + pair_freedom
+        alone = estimate.num_seeds * estimate.seed_variance
+        mixed = (pooled.prior * pooled.value + pair_freedom * alone) / total
+        variance = np.maximum(mixed, alone) / estimate.num_seeds
         excess = np.maximum(alone / np.maximum(pooled.value, SMALLEST), 1)
-        freedom = own + pooled.prior / excess**2
-        moderated_estimates.append(replace(one, seed_variance=variance, seed_freedom=freedom))
+        freedom = pair_freedom + pooled.prior / excess**2
+        moderated_estimates.append(replace(estimate, seed_variance=variance, seed_freedom=freedom))
     return moderated_estimates
 
 
@@ -111,10 +113,10 @@ def _prior_freedom(squares: Array, freedom: int) -> Array:
     spread = np.log(np.maximum(squares, SMALLEST)).var(-1, ddof=1)
     by_chance = special.polygamma(1, freedom / 2)
     excess = spread - by_chance
-    known = np.maximum(excess, 1e-6)
+    clipped = np.maximum(excess, 1e-6)
     # trigamma is convex and falls: Newton's steps on its reciprocal come from one side
-    half = 0.5 + 1 / known
+    half = 0.5 + 1 / clipped
     for _ in range(NEWTON_STEPS):
         value = special.polygamma(1, half)
-        half = half + value * (1 - value / known) / special.polygamma(2, half)
+        half = half + value * (1 - value / clipped) / special.polygamma(2, half)
     return np.where(excess > 0, 2 * half, np.inf)

@@ -74,15 +74,15 @@ def simultaneous(estimates: Sequence[Estimate], alpha: float) -> Simultaneous:
         With Holm's own verdicts and level α/M, the intervals of three systems of which one is far off all held in 92
         of 100 simulated tables.
     """
-    mean = np.stack([one.mean for one in estimates], -1)
-    p_values = np.stack([one.p_value() for one in estimates], -1)
+    mean = np.stack([estimate.mean for estimate in estimates], -1)
+    p_values = np.stack([estimate.p_value() for estimate in estimates], -1)
     num = len(estimates)
     open_ones = np.arange(num, 0, -1)
     adjusted = _step_down(p_values, 2 / (1 / num + 1 / open_ones))
     apart = adjusted <= alpha
     others_open = (~apart).sum(-1, keepdims=True) > ~apart
     levels = np.where(others_open, alpha / (2 * num), alpha / num)
-    half = np.stack([one.half_width(levels[..., place]) for place, one in enumerate(estimates)], -1)
+    half = np.stack([estimate.half_width(levels[..., place]) for place, estimate in enumerate(estimates)], -1)
     low = np.where(apart & (mean > 0), np.maximum(mean - half, 0), mean - half)
     high = np.where(apart & (mean < 0), np.minimum(mean + half, 0), mean + half)
     return Simultaneous(p_values, adjusted, low, high)

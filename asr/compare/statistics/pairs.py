@@ -63,7 +63,7 @@ class PairTests:
             for pair, estimate in self.estimates.items()
             if (estimate.num_seeds > 1 or not has_seeds) and not self.unlearned & {*pair}
         ]
-        systems, seeds = largest_block({name: own for name, own in values.items() if name not in self.unlearned})
+        systems, seeds = largest_block({name: group for name, group in values.items() if name not in self.unlearned})
         self.block = {name: np.array([values[name][seed] for seed in seeds]) for name in systems}
         self.pooled = pooled_variance(np.stack([*self.block.values()])) if systems else None
         if self.pooled is not None:
@@ -78,7 +78,7 @@ class PairTests:
     def pairs(self) -> list[SeedContrast]:
         """Return all pairs that are compared, each once, the better system first; the largest difference first."""
         pairs = (pair if estimate.mean <= 0 else pair[::-1] for pair, estimate in self.estimates.items())
-        return sorted((one for pair in pairs if (one := self.contrast(*pair))), key=lambda one: one.value)
+        return sorted((contrast for pair in pairs if (contrast := self.contrast(*pair))), key=lambda item: item.value)
 
     def contrast(self, system: str, other: str) -> SeedContrast | None:
         """Return the difference of two systems; None if they are not compared."""
@@ -163,13 +163,15 @@ class SetDifferences(PairTests):
                 # the same seeds and units for both: what is hard for both systems cancels out
                 first, second = (counts.matrix(name, seeds) for name in pair)
                 estimates[pair] = estimate(first - second, counts.words)
-        values = {name: dict(zip(own, counts.wers(name, own), strict=True)) for name, own in counts.errors.items()}
+        values = {
+            name: dict(zip(seeds, counts.wers(name, seeds), strict=True)) for name, seeds in counts.errors.items()
+        }
         super().__init__(estimates, values, level, only_with, unlearned, has_seeds)
         self.omnibus = omnibus(self.block) if len(self.block) > 2 else None
 
     def differences(self) -> list[Difference]:
         """Return ``pairs`` with what is known of their WERs."""
-        return [difference for one in self.pairs() if (difference := self.difference(one.system, one.other))]
+        return [difference for pair in self.pairs() if (difference := self.difference(pair.system, pair.other))]
 
     def difference(self, system: str, other: str) -> Difference | None:
         """Return the difference of two systems; None if they have no seed in common."""
@@ -212,8 +214,8 @@ class SetDifferences(PairTests):
             for quantile in stats.chi2.isf((self.alpha / 2, 1 - self.alpha / 2), freedom)
         )
         differences = [self.difference(best, other) for other in self.counts.errors if other != best]
-        open_ones = [one for one in differences if one is not None and one.verdict == "cannot distinguish"]
-        nearest = min(open_ones, key=lambda one: abs(one.mean), default=None)
+        open_ones = [pair for pair in differences if pair is not None and pair.verdict == "cannot distinguish"]
+        nearest = min(open_ones, key=lambda pair: abs(pair.mean), default=None)
         return Power(
             detectable=design.detectable(),
             low=low,
@@ -230,8 +232,8 @@ class SetDifferences(PairTests):
             library rliable, which reports it as probability of improvement. Differs: one task, no average over tasks.
         """
         seeds = self.counts.seeds(system, other)
-        ours, theirs = (np.array(self.counts.wers(name, seeds)) for name in (system, other))
-        below, same = ours[:, None] < theirs, ours[:, None] == theirs
+        wers, other_wers = (np.array(self.counts.wers(name, seeds)) for name in (system, other))
+        below, same = wers[:, None] < other_wers, wers[:, None] == other_wers
         return float((below + 0.5 * same).mean())
 
 

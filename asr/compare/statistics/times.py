@@ -76,11 +76,11 @@ def times_to_target(
             num_reached=num_reached[name],
             num_runs=len(logs[name]),
             mean=math.exp(statistics.mean(logs[name].values())),
-            contrast=None if (one := differences.contrast(name, reference)) is None else _ratio(one),
+            contrast=None if (contrast := differences.contrast(name, reference)) is None else _ratio(contrast),
         )
         for name in ranked
     ]
-    return TimesToTarget(axis, budget, reference, rows, [_ratio(one) for one in differences.pairs()])
+    return TimesToTarget(axis, budget, reference, rows, [_ratio(contrast) for contrast in differences.pairs()])
 
 
 def equal_time(

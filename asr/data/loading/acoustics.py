@@ -287,10 +287,10 @@ def _at_level_of(reference: np.ndarray, samples: np.ndarray) -> np.ndarray:
     return samples if level == 0 else samples * (np.sqrt(np.mean(np.square(reference, dtype=np.float64))) / level)
 
 
-def _range(name: str, given: Sequence[float], least: float = -math.inf) -> tuple[float, float]:
-    low, high = given
+def _range(name: str, bounds: Sequence[float], least: float = -math.inf) -> tuple[float, float]:
+    low, high = bounds
     if not least <= low <= high:
-        raise ValueError(f"{name} must be two numbers of at least {least:g}, the smaller one first, given {given}")
+        raise ValueError(f"{name} must be two numbers of at least {least:g}, the smaller one first, given {bounds}")
     return low, high
 
 

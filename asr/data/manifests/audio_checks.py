@@ -131,9 +131,9 @@ def _problems(
     if file.format not in CHECKED_FORMATS:
         yield f"unknown length: that of {file.format} cannot be checked; convert it to WAV or FLAC"
     if claim := CLAIM.search(file.extra_info):
-        claimed, there = int(claim[1]), int(claim[2])
-        if claimed not in UNKNOWN_BYTES and claimed - there > tolerated:
-            yield f"truncated audio: its header states {claimed} bytes, the file has {there}"
+        claimed, actual = int(claim[1]), int(claim[2])
+        if claimed not in UNKNOWN_BYTES and claimed - actual > tolerated:
+            yield f"truncated audio: its header states {claimed} bytes, the file has {actual}"
     if file.format == "NIST":
         with encoded() as opened:
             count = SAMPLE_COUNT.search(opened.read(SPHERE_HEADER_BYTES))

@@ -39,29 +39,29 @@ class Columns:
 
 
 def find_columns(
-    where: str, header: Sequence[str], given: Mapping[str, str] | None = None, may_lack: bool = False
+    where: str, header: Sequence[str], user_columns: Mapping[str, str] | None = None, may_lack: bool = False
 ) -> Columns:
     """Return which columns are read.
 
     Args:
         where: file and line of the header, for messages.
         header: names of all columns.
-        given: columns that the user names, ``data.columns``.
+        user_columns: columns that the user names, ``data.columns``.
         may_lack: those that are given may be missing, as in another table than that of training.
 
     Raises:
         ValueError: a column is missing.
     """
-    given = given or {}
-    known = {name.strip().lower(): name for name in reversed(header)}
+    user_columns = user_columns or {}
+    columns = {name.strip().lower(): name for name in reversed(header)}
     names = {}
     for field, aliases in ALIASES.items():
-        named = given.get(field)
+        named = user_columns.get(field)
         if named is not None and named not in header and not may_lack:
             raise ValueError(
                 f"{where}: data.columns.{field}: there is no column {named!r}; there are {', '.join(header)}"
             )
-        name = named if named in header else next((known[alias] for alias in aliases if alias in known), None)
+        name = named if named in header else next((columns[alias] for alias in aliases if alias in columns), None)
         if name is not None:
             names[field] = name
     if "start" not in names and "end" not in names:

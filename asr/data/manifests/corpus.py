@@ -74,8 +74,8 @@ class Manifests:
         sources: dict[str, Source] = {}
         for source in self.recordings if self.features is None else self.features:
             name = str(source.recording_id) if isinstance(source, Features) else source.id
-            if (known := sources.setdefault(name, source)) != source:
-                raise ValueError(f"two recordings have the id {name!r}: {files_of(known)[0]} and {files_of(source)[0]}")
+            if (first := sources.setdefault(name, source)) != source:
+                raise ValueError(f"two recordings have the id {name!r}: {files_of(first)[0]} and {files_of(source)[0]}")
         return sources
 
 
@@ -122,14 +122,14 @@ class Corpus:
 
 def _refuse_leaks(splits: Mapping[str, Manifests]) -> None:
     """Refuse the same part of a recording in splits of different kinds, under different ids."""
-    known: dict[tuple[Any, ...], tuple[str, str]] = {}
+    utterances: dict[tuple[Any, ...], tuple[str, str]] = {}
     for split, manifests in splits.items():
         kind = SPLIT.fullmatch(split)[1]  # type: ignore[index]
         files = {name: files_of(source) for name, source in manifests.sources().items()}
         for segment in manifests.supervisions:
             span = round(segment.start, 2), round(segment.end, 2)
             place = files.get(segment.recording_id, ())
-            other, its_kind = known.setdefault((place, str(segment.channel), *span), (segment.id, kind))
+            other, its_kind = utterances.setdefault((place, str(segment.channel), *span), (segment.id, kind))
             if place and its_kind != kind:
                 raise ValueError(
                     f"utterances {other!r} of {its_kind} and {segment.id!r} of {split} are the same {span[0]:g} to "

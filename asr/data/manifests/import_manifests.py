@@ -67,8 +67,8 @@ class ImportedManifests:
         Raises:
             ValueError: there is such a split already.
         """
-        known = self.splits.get(split)
-        if known and not join:
+        former = self.splits.get(split)
+        if former and not join:
             raise ValueError(f"two manifests are of split {split!r}; keep one")
         sources = manifests.sources()
         segments = []
@@ -82,12 +82,12 @@ class ImportedManifests:
                 segments.append(within)
                 self.num_trimmed += within is not segment
         used = {segment.recording_id for segment in segments}
-        kept = {name: source for name, source in sources.items() if name in used}
-        if known:
-            if both := [name for name, source in known.sources().items() if kept.setdefault(name, source) != source]:
+        merged = {name: source for name, source in sources.items() if name in used}
+        if former:
+            if both := [name for name, source in former.sources().items() if merged.setdefault(name, source) != source]:
                 raise ValueError(f"recording {both[0]!r} is described twice, differently, in split {split!r}")
-            segments = [*known.supervisions, *segments]
-        self.splits[split] = Manifests.of(kept.values(), segments)
+            segments = [*former.supervisions, *segments]
+        self.splits[split] = Manifests.of(merged.values(), segments)
 
     def trimmed_note(self) -> list[str]:
         """Return the note on utterances that were trimmed, if there are any."""
@@ -347,7 +347,7 @@ def _check_ids(path: str, imported: ImportedManifests) -> None:
         for segment in manifests.supervisions:
             if not is_one_line(segment.id):  # these tables are written after training
                 raise ValueError(f"{path}: id {segment.id!r} must be one line of text without tabs")
-            if (known := first.setdefault(segment.id, split)) != split:
+            if (other_split := first.setdefault(segment.id, split)) != split:
                 raise ValueError(
-                    f"{path}: supervision {segment.id!r} is in the splits {known!r} and {split!r}; keep one"
+                    f"{path}: supervision {segment.id!r} is in the splits {other_split!r} and {split!r}; keep one"
                 )

@@ -50,8 +50,8 @@ def read_kaldi(folder: Path) -> tuple[list[Row], list[tuple[str, str]]]:
             speaker = speakers[id][1] or None if id in speakers else None
             audio = Path(files[recording][1])
             rows.append(Row(recording, audio, texts[id][1], where, speaker, None, id, start_s, end_s, channel=channel))
-    known = {row.id for row in rows} | {id for id, _ in dropped}
-    dropped += [(id, f"missing recording: only {where} has it") for id, (where, _) in texts.items() if id not in known]
+    ids = {row.id for row in rows} | {id for id, _ in dropped}
+    dropped += [(id, f"missing recording: only {where} has it") for id, (where, _) in texts.items() if id not in ids]
     return rows, dropped
 
 

@@ -200,19 +200,19 @@ def add_item(items: dict[str, Item], item: Item, where: str, sample_s: float | N
         ValueError: another item has this id, or, unless it may repeat, the same.
     """
     name = str(item.recording_id if isinstance(item, Features) else item.id)
-    known = items.setdefault(name, item)
-    if known is not item and (sample_s is None or not _is_same(known, item, sample_s)):
+    first = items.setdefault(name, item)
+    if first is not item and (sample_s is None or not _is_same(first, item, sample_s)):
         raise ValueError(
             f"{where}: the id {name!r} of a {type(item).__name__} was given before; every item needs its own id"
         )
 
 
-def _is_same(known: Item, item: Item, sample_s: float) -> bool:
-    if isinstance(known, SupervisionSegment) and isinstance(item, SupervisionSegment):
+def _is_same(first: Item, item: Item, sample_s: float) -> bool:
+    if isinstance(first, SupervisionSegment) and isinstance(item, SupervisionSegment):
         # rounded: the times are not exact multiples
-        near = all(round(abs(a - b) / sample_s) <= 1 for a, b in ((known.start, item.start), (known.end, item.end)))
-        return near and replace(item, start=known.start, duration=known.duration) == known
-    return known == item
+        near = all(round(abs(a - b) / sample_s) <= 1 for a, b in ((first.start, item.start), (first.end, item.end)))
+        return near and replace(item, start=first.start, duration=first.duration) == first
+    return first == item
 
 
 def to_line(item: ManifestItem) -> str:

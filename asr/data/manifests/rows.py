@@ -109,27 +109,27 @@ def _without_repeats(
         ValueError: two rows give one part of a file different texts.
     """
     first: dict[object, Row] = {}
-    kept, repeats = [], []
+    unique, repeats = [], []
     for split, row in rows:
-        known = row if row.id else first.setdefault((split, row.audio, row.start_s, row.end_s, row.channel), row)
-        if known.text != row.text:
+        other = row if row.id else first.setdefault((split, row.audio, row.start_s, row.end_s, row.channel), row)
+        if other.text != row.text:
             raise ValueError(
-                f"{row.where}: {known.where} gives the same audio another text; keep one of them, or give both an id"
+                f"{row.where}: {other.where} gives the same audio another text; keep one of them, or give both an id"
             )
-        if known is row:
-            kept.append((split, row))
+        if other is row:
+            unique.append((split, row))
         else:
-            repeats.append((split, row, f"repeated: {row.where} is the same as {known.where}"))
-    return kept, repeats
+            repeats.append((split, row, f"repeated: {row.where} is the same as {other.where}"))
+    return unique, repeats
 
 
 def _ids(rows: Sequence[tuple[str, Row]], names: Mapping[Path, str]) -> Iterator[str]:
     """Yield the id of each utterance."""
-    in_file, seen = Counter(row.audio for _, row in rows), Counter[Path]()
+    in_file, counts = Counter(row.audio for _, row in rows), Counter[Path]()
     for _, row in rows:
-        seen[row.audio] += 1
+        counts[row.audio] += 1
         is_whole = row.start_s == 0 and row.end_s is None
-        number = "" if is_whole or in_file[row.audio] == 1 else f"-{seen[row.audio]}"
+        number = "" if is_whole or in_file[row.audio] == 1 else f"-{counts[row.audio]}"
         yield row.id or f"{names[row.audio]}{number}"
 
 

@@ -32,14 +32,14 @@ def arrow_files(folder: Path) -> list[Path]:
 
 
 def read_saved(
-    folder: Path, split: str | None, given: Mapping[str, str] | None, may_lack: bool, audio_dir: Path | None
+    folder: Path, split: str | None, user_columns: Mapping[str, str] | None, may_lack: bool, audio_dir: Path | None
 ) -> list[Row]:
     """Read one split, and print how it was read.
 
     Args:
         folder: of the split.
         split: name that it is saved under.
-        given: columns, by what they are, that the user names.
+        user_columns: columns, by what they are, that the user names.
         may_lack: as of `find_columns`.
         audio_dir: where audio is written that the Arrow files hold; None: nowhere.
 
@@ -64,7 +64,7 @@ def read_saved(
                 raise ValueError(f"{file}: not Arrow data: {error}") from error
 
     header = list(next(records(), {}))
-    columns = find_columns(str(folder), header, given, may_lack)
+    columns = find_columns(str(folder), header, user_columns, may_lack)
     rows = []
     for number, fields in enumerate(track(records(), f"reading {folder.name}", transient=True), start=1):
         audio, stem = fields[columns.names["audio"]], f"{split or 'all'}-{number:06}"

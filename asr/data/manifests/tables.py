@@ -32,7 +32,7 @@ def ending(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix
 
 
-def read_table(path: Path, given: Mapping[str, str] | None = None, may_lack: bool = False) -> list[Row]:
+def read_table(path: Path, user_columns: Mapping[str, str] | None = None, may_lack: bool = False) -> list[Row]:
     """Read a table, and print how it was read.
 
     A TSV has no quoting, a CSV has quotation marks; both have a header, unless a CSV has two or three fields between
@@ -41,14 +41,14 @@ def read_table(path: Path, given: Mapping[str, str] | None = None, may_lack: boo
 
     Args:
         path: of the table.
-        given: columns, by what they are, that the user names.
+        user_columns: columns, by what they are, that the user names.
         may_lack: as of `find_columns`.
 
     Raises:
         ValueError: the table is malformed; the message names the file and the line.
     """
     read = _json_records if ending(path) in JSON else _delimited_records
-    columns, records = read(path, lambda header: find_columns(f"{path}, line 1", header, given, may_lack))
+    columns, records = read(path, lambda header: find_columns(f"{path}, line 1", header, user_columns, may_lack))
     numbered = [(number, fields) for number, fields in track(records, f"reading {path.name}", transient=True)]
     names = [fields.get(columns.names["audio"]) for _, fields in numbered[:NUM_LOOKED_FOR]]
     folder, suffix = _place(path.parent, [str(name).strip() for name in names if name])

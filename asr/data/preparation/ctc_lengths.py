@@ -69,8 +69,8 @@ class CtcLengths:
         Args:
             output_frames: (N,) frames of features → (N,) frames of encodings.
         """
-        left = output_frames(self.num_frames)
+        num_output_frames = output_frames(self.num_frames)
         return {
-            int(i): f"too short for its transcript: {left[i]} frames, {self.num_ctc_frames[i]} needed"
-            for i in np.flatnonzero(left < self.num_ctc_frames)
+            int(i): f"too short for its transcript: {num_output_frames[i]} frames, {self.num_ctc_frames[i]} needed"
+            for i in np.flatnonzero(num_output_frames < self.num_ctc_frames)
         }

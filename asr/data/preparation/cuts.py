@@ -167,10 +167,10 @@ def refuse_unfit(source: Recording | StoredFeatures, features: Features, of_run:
             width or frame shift.
     """
     if isinstance(source, Recording):
-        given, choose = "audio", "features=log_mel, or features=log_mel_precomputed to compute them once"
+        available, choose = "audio", "features=log_mel, or features=log_mel_precomputed to compute them once"
         fits = features.from_audio
     else:
-        given = f"features without audio, {source.num_features} per frame every {1000 * source.frame_shift:g} ms"
+        available = f"features without audio, {source.num_features} per frame every {1000 * source.frame_shift:g} ms"
         choose = f"features=precomputed data.num_features={source.num_features}"
         fits = not features.from_audio and source.num_features == features.num_features
         fits = fits and abs(source.frame_shift - features.frame_shift_s) <= 1e-6
@@ -178,9 +178,9 @@ def refuse_unfit(source: Recording | StoredFeatures, features: Features, of_run:
         origin = ", computed from audio" if features.from_audio else " without audio"
         needed = f"{features.num_features} features per frame every {1000 * features.frame_shift_s:g} ms{origin}"
         raise ValueError(
-            f"the run was trained on {needed}, but this is {given}; give data like those of the run"
+            f"the run was trained on {needed}, but this is {available}; give data like those of the run"
             if of_run
-            else f"the corpus has {given}, but features and data.num_features say {needed}; choose {choose}"
+            else f"the corpus has {available}, but features and data.num_features say {needed}; choose {choose}"
         )
 
 

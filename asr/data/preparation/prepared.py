@@ -92,14 +92,14 @@ class PreparedData:
                 continue
             cuts, masked[name] = self.cuts(name), list(reasons)
             items += [Dropped(name, cuts[number].id, reason) for number, reason in reasons.items()]
-            left = cuts.without(masked[name])
-            if not len(left):
+            remaining = cuts.without(masked[name])
+            if not len(remaining):
                 first = [f"{item.item}: {item.reason}" for item in items if item.split == name][:5]
                 raise ValueError(
                     f"nothing is left of split {name!r}; the first reasons: {first}. Choose an encoder that leaves "
                     "more frames, or a tokenizer with longer tokens."
                 )
-            changed = {"num_utterances": len(left), "hours": round(float(left.durations.sum()) / 3600, 4)}
+            changed = {"num_utterances": len(remaining), "hours": round(float(remaining.durations.sum()) / 3600, 4)}
             splits[name] = {**splits[name], **changed, "num_dropped": splits[name]["num_dropped"] + len(reasons)}
         ends = np.cumsum(list(self.corpora.values()))  # of corpora that stand one after the other
         gone = np.bincount(np.searchsorted(ends, masked.get("train", []), side="right"), minlength=len(ends)).tolist()

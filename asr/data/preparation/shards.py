@@ -96,10 +96,10 @@ def _write_split(split: CheckedSplit, storage: ShardStorage, num_jobs: int) -> C
         made_of = digest([f"{field.options}\n".encode(), *lines])
         index = _found_index(files, made_of) or _write_shard(files, made_of, cuts, field)
         left_out = dict(index["dropped"])
-        kept = [cut for cut in cuts if cut.id not in left_out]
+        readable = [cut for cut in cuts if cut.id not in left_out]
         stored = [
             field.stored(cut, cut.id, (first, second), ShardMember(str(files["tar"]), *place))
-            for cut, (first, second, *place) in zip(kept, index["members"], strict=True)
+            for cut, (first, second, *place) in zip(readable, index["members"], strict=True)
         ]
         dropped = [unreadable(chunk.split, name, why, field.source) for name, why in left_out.items()]
         return CheckedChunk.write(chunk.sibling("sharded"), chunk.split, made_of, stored, dropped, chunk.duration_s)
@@ -113,15 +113,15 @@ def _found_index(files: Files, made_of: str) -> dict[str, Any] | None:
     Raises:
         ValueError: another shard has its name, or its files have changed.
     """
-    there = [kind for kind in ("tar", "cuts") if files[kind].exists()]
+    kinds = [kind for kind in ("tar", "cuts") if files[kind].exists()]
     index: dict[str, Any] = json.loads(files["index"].read_bytes()) if files["index"].exists() else {"made_of": None}
     if index["made_of"] == made_of:
-        for kind in there:
+        for kind in kinds:
             refuse_changed(files[kind], index[kind], files["index"].name)
-        return index if len(there) == 2 else None
-    if there:
+        return index if len(kinds) == 2 else None
+    if kinds:
         raise ValueError(
-            f"data.storage.dir: {files[there[0]]} belongs to other data, or to other options of text or limits; give a "
+            f"data.storage.dir: {files[kinds[0]]} belongs to other data, or to other options of text or limits; give a "
             "new folder, or remove this one if nothing needs it"
         )
     return None

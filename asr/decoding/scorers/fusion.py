@@ -123,11 +123,11 @@ class ShallowFusion:
         return [f"{description}{ends.get(option, '')}" for option, (_, description) in self._loaded.items()]
 
 
-def _file(option: str, given: str | None) -> Path | None:
+def _file(option: str, value: str | None) -> Path | None:
     """Return the path of a file that is there; what is in it is read later."""
-    if given is None:
+    if value is None:
         return None
-    path = named_path(given)
+    path = named_path(value)
     if not path.is_file():
         raise ValueError(f"{option}: {str(path)!r} is not a file that exists")
     return path
@@ -143,9 +143,9 @@ def _language_model(
     missing = [piece for piece in tokens if piece not in model.numbers]
     num_common = len(tokens) - len(missing)
     # with a word or two that are tokens by chance it is a model of words still, and so it is of letters and words
-    known, letters = set(tokens), {*"".join(tokens)}
+    token_set, letters = set(tokens), {*"".join(tokens)}
     of_tokens = 2 * num_common > len(words) and not any(
-        len(word) > 1 and word not in known and letters.issuperset(word) for word in words
+        len(word) > 1 and word not in token_set and letters.issuperset(word) for word in words
     )
     has_spaces = any(SPACE_PIECE in piece for piece in tokens)
     if has_spaces and not any(SPACE_PIECE in word for word in words) and not of_tokens:

@@ -112,8 +112,8 @@ class HotwordScorer:
     def score(self, state: Tensor, tokens: Tensor) -> Tensor:
         """Return what tokens add to hypotheses, below 0 where they leave a phrase: (B, K, C)."""
         before, nodes = state.unsqueeze(2), self._after(state.unsqueeze(2), tokens)
-        left = self.begun[before] + self.completed[before].masked_fill(self.ends_words[tokens], 0.0)
-        return self.completed[nodes] + self.begun[nodes] - left
+        credited = self.begun[before] + self.completed[before].masked_fill(self.ends_words[tokens], 0.0)
+        return self.completed[nodes] + self.begun[nodes] - credited
 
     def advance(self, state: Tensor, tokens: Tensor) -> Tensor:
         """Return the nodes (B, K) after tokens (B, K)."""

@@ -132,8 +132,8 @@ def _reach(children: list[Trie], word_of: list[int], unigrams: np.ndarray, unkno
     reach = [unigrams[unknown] if word == unknown else unigrams[word] for word in word_of]
     # children have higher numbers
     for node in reversed(range(len(children))):
-        words = [] if word_of[node] == unknown else [reach[node]]
-        reach[node] = max((*words, *(reach[child] for child in children[node].values())), default=reach[node])
+        word_reach = [] if word_of[node] == unknown else [reach[node]]
+        reach[node] = max((*word_reach, *(reach[child] for child in children[node].values())), default=reach[node])
     reach[ROOT] = 0.0
     return reach
 

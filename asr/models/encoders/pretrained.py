@@ -278,7 +278,7 @@ class PretrainedEncoder(nn.Module):
         states: list[Tensor] = []
         layers = encoder_of(self.model).layers
         hooks = [layer.register_forward_hook(lambda _, __, out: states.append(_first(out))) for layer in layers]
-        hooks.append(layers[0].register_forward_pre_hook(lambda _, given: states.append(given[0])))
+        hooks.append(layers[0].register_forward_pre_hook(lambda _, inputs: states.append(inputs[0])))
         try:
             output = module(*args, **kwargs).last_hidden_state
         finally:

@@ -58,8 +58,8 @@ class Snapshot:
         """Return the options of the model's features; empty if there is no file of them."""
         path = self.folder / INPUTS
         options = read_json(path) if path.is_file() else {}
-        known = ("sampling_rate", "do_normalize", "feature_size")
-        return {key: options[key] for key in known if key in options}
+        keys = ("sampling_rate", "do_normalize", "feature_size")
+        return {key: options[key] for key in keys if key in options}
 
     def license(self) -> str:
         """Return the licence that the model's card names, or that none is named."""

@@ -51,8 +51,8 @@ class StackedFbank(nn.Module):
         from transformers import SeamlessM4TFeatureExtractor
 
         super().__init__()
-        theirs = SeamlessM4TFeatureExtractor(feature_size=num_mels, num_mel_bins=num_mels)
-        for name, values in (("window", theirs.window), ("filters", theirs.mel_filters)):
+        extractor = SeamlessM4TFeatureExtractor(feature_size=num_mels, num_mel_bins=num_mels)
+        for name, values in (("window", extractor.window), ("filters", extractor.mel_filters)):
             self.register_buffer(name, torch.tensor(values, dtype=torch.float64), persistent=False)
 
     @staticmethod

@@ -73,9 +73,9 @@ def prune_checkpoints(folder: Path, newest: int, keep: int) -> None:
     """Keep the ``keep`` newest checkpoints up to an update; remove older ones, and later ones that were abandoned."""
     # best.ckpt is a hard link or a copy: it stays when its update is removed
     files = update_files(folder)
-    kept = [update for update in files if update <= newest][:keep]
+    to_keep = [update for update in files if update <= newest][:keep]
     for update, path in files.items():
-        if update not in kept:
+        if update not in to_keep:
             path.unlink(missing_ok=True)
 
 
@@ -103,5 +103,5 @@ def explaining_failed_writes(run_dir: Path) -> Iterator[None]:
 def how_to_resume(run_dir: Path) -> str:
     """Return the command that resumes a run, and from where it does."""
     newest = newest_update(run_dir / "checkpoints")
-    left = f"continues from update {newest}" if newest is not None else "starts again: it has no checkpoint yet"
-    return f"{resume_command(run_dir)} {left}"
+    where = f"continues from update {newest}" if newest is not None else "starts again: it has no checkpoint yet"
+    return f"{resume_command(run_dir)} {where}"

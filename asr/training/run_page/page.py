@@ -128,6 +128,6 @@ def _confusion_table(name: str, score: Score) -> Table:
 
 
 def _difference_table(difference: Mapping[str, tuple[str, str]]) -> Table:
-    rows = [[Cell(key), Cell(theirs), Cell(ours)] for key, (theirs, ours) in difference.items()]
+    rows = [[Cell(key), Cell(recipe_value), Cell(run_value)] for key, (recipe_value, run_value) in difference.items()]
     columns = [Column("key", True), Column("recipe", True), Column("this run", True)]
     return Table("Differs from its recipe", columns, rows)

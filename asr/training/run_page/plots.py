@@ -51,12 +51,12 @@ def _plot_curves(name: str, title: str, label: str, curves: Mapping[str, Points]
             marker = styles[curve].marker if len(steps) < 30 else ""
             (line,) = axes.plot(steps, values, marker=marker, markersize=4, **styles[curve].line_options)
             legend.append((line, curve))
-        known = np.concatenate([values[np.isfinite(values)] for _, values in thinned.values()])
+        finite = np.concatenate([values[np.isfinite(values)] for _, values in thinned.values()])
         # a schedule may end at almost 0
-        is_log = len(known) and known.min() > 0 and name != "lr" and (name == "loss" or is_wide(known.tolist()))
+        is_log = len(finite) and finite.min() > 0 and name != "lr" and (name == "loss" or is_wide(finite.tolist()))
         if is_log:
             axes.set_yscale("log")
-            label_log_axis(axes.yaxis, known.min(), known.max())
+            label_log_axis(axes.yaxis, finite.min(), finite.max())
         return legend if len(legend) > 1 else []
 
     return draw(name, title, "", fill)

@@ -48,10 +48,10 @@ def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
         segments = meeteval.io.load(path, format=kind).to_seglst()
     except ImportError as error:
         raise ValueError(f"{path} needs {error.name}: pip install meeteval simplejson") from error
-    said = defaultdict(list)
-    for segment in sorted(segments, key=lambda one: float(one.get("start_time", 0))):
+    texts_by_speaker = defaultdict(list)
+    for segment in sorted(segments, key=lambda segment: float(segment.get("start_time", 0))):
         speaker = None if kind == "ctm" else str(segment["speaker"])
-        said[segment["session_id"], speaker].append(segment["words"])
-    for (recording, speaker), texts in said.items():
+        texts_by_speaker[segment["session_id"], speaker].append(segment["words"])
+    for (recording, speaker), texts in texts_by_speaker.items():
         id = recording if speaker is None else f"{recording}-{speaker}"
         yield Row(id, hypothesis=" ".join(" ".join(texts).split()), speaker=speaker)

@@ -38,25 +38,25 @@ def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
     """
     with path.open(encoding="utf-8") as file:
         lines = [json.loads(line) for line in file if line.strip()]
-    given = columns.get("hypothesis")
-    predicted = [given] if given else sorted({key for line in lines for key in line if key.startswith(PREDICTED)})
+    column = columns.get("hypothesis")
+    predicted = [column] if column else sorted({key for line in lines for key in line if key.startswith(PREDICTED)})
     if lines and "parent_id" in lines[0]:
         lines = _whole_recordings(path, lines, predicted)
     id, reference, speaker = (
-        columns.get(name, own)
-        for name, own in zip(("id", "reference", "speaker"), ("audio_filepath", "text", "speaker"), strict=True)
+        columns.get(name, default)
+        for name, default in zip(("id", "reference", "speaker"), ("audio_filepath", "text", "speaker"), strict=True)
     )
     repeated = {name for name, times in Counter(line.get(id) for line in lines).items() if times > 1}
     for number, line in enumerate(lines, 1):
         name = str(line[id])
         if line[id] in repeated and "offset" in line:
             name = f"{name}@{line['offset']}"
-        own = {key: str(value) for key, value in line.items() if key not in OWN and not isinstance(value, list | dict)}
+        more = {key: str(value) for key, value in line.items() if key not in OWN and not isinstance(value, list | dict)}
         for key in predicted:
             if not isinstance(line.get(key), str):
                 raise ValueError(f"{path}, line {number}: {key!r} has no text; given {line.get(key)!r}")
             system = key.removeprefix(PREDICTED).removeprefix("_") if len(predicted) > 1 else None
-            yield Row(name, line.get(reference), line[key], system, speaker=line.get(speaker), columns=own)
+            yield Row(name, line.get(reference), line[key], system, speaker=line.get(speaker), columns=more)
 
 
 def _whole_recordings(path: Path, lines: Sequence[dict[str, Any]], predicted: Sequence[str]) -> list[dict[str, Any]]:

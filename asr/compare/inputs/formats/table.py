@@ -88,24 +88,24 @@ def rows_of(lines: Iterable[Mapping[str, Any]], columns: Mapping[str, str], plac
         ValueError: a column is missing, or does not hold a number.
     """
     names = {field: columns.get(field, field) for field in (*TEXTS, *NUMBERS)}
-    own = {*names.values()}
+    used = {*names.values()}
     places: Counter[object] = Counter()
     for number, line in enumerate(lines, 1):
-        given = {field: line[name] for field, name in names.items() if name in line and not _is_missing(line[name])}
-        if not ("hypothesis" in given or names["hypothesis"] in line) and not {"errors", "words"} <= given.keys():
+        values = {field: line[name] for field, name in names.items() if name in line and not _is_missing(line[name])}
+        if not ("hypothesis" in values or names["hypothesis"] in line) and not {"errors", "words"} <= values.keys():
             expected = f"{names['hypothesis']!r}, or {names['errors']!r} and {names['words']!r}"
             raise ValueError(f"{place}, row {number}: expected the columns {expected}; found {', '.join(line)}")
         try:
-            numbers = {field: _whole(given[field]) for field in NUMBERS if field in given}
+            numbers = {field: _whole(values[field]) for field in NUMBERS if field in values}
         except ValueError as error:
             raise ValueError(f"{place}, row {number}: {error}") from None
         # the same few systems and speakers, and the same references of each system, take memory once
-        texts = {field: sys.intern(str(given[field])) for field in TEXTS if field in given}
+        texts = {field: sys.intern(str(values[field])) for field in TEXTS if field in values}
         if not numbers.keys() >= {"errors", "words"}:
             texts.setdefault("hypothesis", "")  # an empty text, as CSV has it
             if names["reference"] in line:
                 texts.setdefault("reference", "")
-        others = {name: sys.intern(str(line[name])) for name in line.keys() - own if not _is_missing(line[name])}
+        others = {name: sys.intern(str(line[name])) for name in line.keys() - used if not _is_missing(line[name])}
         if "id" not in texts:  # then the place among those of the same run is its name
             run = (texts.get("system"), numbers.get("seed"), texts.get("set"))
             places[run] += 1

@@ -64,9 +64,9 @@ def find_shards(folder: Path) -> list[Shard]:
     if not numbers or not any(name.endswith((".tar", ".tar.gz")) for name in names):
         return []
     if unpaired := sorted(numbers - (cuts.keys() & shards.keys())):
-        here = cuts.get(unpaired[0]) or shards[unpaired[0]]
+        file = cuts.get(unpaired[0]) or shards[unpaired[0]]
         raise ValueError(
-            f"{folder}: the shard of {here.name} is incomplete; expected cuts.NUMBER.jsonl.gz with "
+            f"{folder}: the shard of {file.name} is incomplete; expected cuts.NUMBER.jsonl.gz with "
             "recording.NUMBER.tar, or features.NUMBER.tar, not compressed; restore it"
         )
     return [Shard(cuts[number], shards[number], field) for number in sorted(numbers)]

@@ -45,9 +45,9 @@ class ConvNeXt(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to x (B, T, F, C), which must be 0 where padded."""
-        kept = utterance_mask(x, self.batch_count.values[self.rate]) if self.training else None
+        mask = utterance_mask(x, self.batch_count.values[self.rate]) if self.training else None
         convolved, x = self.depthwise_conv(x)
-        return self.out_whiten(self.out_balancer(self._mlp(convolved, kept).add_(x)))
+        return self.out_whiten(self.out_balancer(self._mlp(convolved, mask).add_(x)))
 
     def stream(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """Apply the layer to a chunk.
@@ -59,21 +59,21 @@ class ConvNeXt(nn.Module):
         Returns:
             (B, T, F, C), and the end of this chunk (B, 3, F, C).
         """
-        seen = torch.cat((past, x), dim=1)
+        extended = torch.cat((past, x), dim=1)
         x = x[:, :-CONTEXT]
-        return x + self._mlp(self.depthwise_conv(seen, pad_time=False)[0]), seen[:, x.shape[1] : -CONTEXT]
+        return x + self._mlp(self.depthwise_conv(extended, pad_time=False)[0]), extended[:, x.shape[1] : -CONTEXT]
 
-    def _mlp(self, x: Tensor, kept: Tensor | None = None) -> Tensor:
+    def _mlp(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map x (B, T, F, C), and multiply it by factors (B, 1, 1)."""
         if is_tracing():
             return self.pointwise_conv2(SWOOSH_L(self.pointwise_conv1(x)))
         # asked here, because inside of `mlp` nothing requires a gradient
         trained = torch.is_grad_enabled() and (x.requires_grad or self.pointwise_conv1.weight.requires_grad)
         bounds = self.hidden_balancer.active_bounds(trained)
-        if kept is not None:
-            kept = kept.expand(-1, *x.shape[1:3]).reshape(-1, 1)
+        if mask is not None:
+            mask = mask.expand(-1, *x.shape[1:3]).reshape(-1, 1)
         rows = x.flatten(0, 2)
-        return mlp(rows, self.pointwise_conv1, SWOOSH_L, self.pointwise_conv2, kept, bounds).view(x.shape)
+        return mlp(rows, self.pointwise_conv1, SWOOSH_L, self.pointwise_conv2, mask, bounds).view(x.shape)
 
 
 class DepthwiseConv2d(nn.Conv2d):

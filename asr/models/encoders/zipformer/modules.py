@@ -217,7 +217,7 @@ class BypassModule(nn.Module):
         self.scale_min = ScheduledFloat(batch_count, (0.0, 0.9), (20_000.0, 0.2))
 
     def forward(
-        self, before: Tensor, after: Tensor, limits: Tensor | None = None, kept: Tensor | None = None
+        self, before: Tensor, after: Tensor, limits: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """Return the mixture of (B, T, D) and (B, T, D).
 
@@ -225,9 +225,9 @@ class BypassModule(nn.Module):
             before: what went into the modules in between.
             after: what came out of them.
             limits: (2,) of the scale; None: it is not limited.
-            kept: (B, 1, 1), 0 for utterances that go past the modules; None: none does.
+            mask: (B, 1, 1), 0 for utterances that go past the modules; None: none does.
         """
-        scale = masked(limit_param_value(self.bypass_scale, limits), kept).to(before.dtype)
+        scale = masked(limit_param_value(self.bypass_scale, limits), mask).to(before.dtype)
         if is_tracing():
             return torch.lerp(before, after, scale)
         mixture: Tensor = _Mixture.apply(before, after, scale)

@@ -297,8 +297,8 @@ class SharedDropout(nn.Module):
         if not self.training:
             return x
         probability = self.batch_count.values[self.place]
-        kept = torch.rand(x.shape[0], 1, x.shape[2], device=x.device) >= probability
-        return x * (kept / (1 - probability)).to(x.dtype)
+        mask = torch.rand(x.shape[0], 1, x.shape[2], device=x.device) >= probability
+        return x * (mask / (1 - probability)).to(x.dtype)
 
 
 def scale_initial_(layer: nn.Linear | nn.Conv2d, scale: float) -> None:

@@ -91,8 +91,8 @@ class ZipformerStack(nn.Module):
         attn_mask = torch.where(hidden, HIDDEN, 0.0).to(x.dtype)
         equal = None
         if self.training:
-            seen = (~hidden.squeeze(1)).to(x.dtype)
-            equal = seen / seen.sum(dim=-1, keepdim=True).clamp(min=1)  # 1: a batch may be filled up with no frames
+            visible = (~hidden.squeeze(1)).to(x.dtype)
+            equal = visible / visible.sum(dim=-1, keepdim=True).clamp(min=1)  # 1: padding utterances have no frames
         frames = Frames(pos_emb, padding, attn_mask, chunks, equal)
         x = x if channel_mask is None else x * channel_mask
         layers = cast("list[ZipformerEncoderLayer]", list(self.layers))
@@ -123,14 +123,14 @@ class ZipformerStack(nn.Module):
         Returns:
             (B, T, D), and what each layer keeps.
         """
-        factor, kept = self.factor, list[tuple[Tensor, ...]]()
+        factor, new_past = self.factor, list[tuple[Tensor, ...]]()
         few = x if self.downsample is None else self.downsample(x, lengths)
         frames = self._chunk(few, (lengths + factor - 1) // factor, num_processed // factor, left_frames // factor)
         for layer, layer_past in zip(self.layers, past, strict=True):
             cache = StreamingCache(layer_past)
             few = layer(few, frames, None, cache)
-            kept.append(tuple(cache.kept))
-        return few if self.out_combiner is None else self.out_combiner(x, upsample(few, factor, x.shape[1])), kept
+            new_past.append(tuple(cache.kept))
+        return few if self.out_combiner is None else self.out_combiner(x, upsample(few, factor, x.shape[1])), new_past
 
     def _chunk(self, x: Tensor, lengths: Tensor, num_processed: Tensor, num_left: int) -> Frames:
         num_frames = x.shape[1]

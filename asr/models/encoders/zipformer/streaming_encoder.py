@@ -89,13 +89,13 @@ class StreamingZipformer:
         # the last three frames are there for the ConvNeXt layer: the next chunk encodes them
         lengths = halved_frames(num_frames).clamp(max=self.chunk_size)
         x, front_end = encoder.encoder_embed.stream(features, num_frames, state.subsampling)
-        outputs, past, kept = [], list(state.layers), list[tuple[Tensor, ...]]()
+        outputs, past, new_past = [], list(state.layers), list[tuple[Tensor, ...]]()
         for stack, width in zip(self.stacks, encoder.encoder_dim, strict=True):
             x = convert_num_channels(x, width)
             x, layers = stack.stream(x, lengths, past[: len(stack.layers)], state.num_processed, self.left_frames)
             past = past[len(stack.layers) :]
             outputs.append(x)
-            kept.extend(layers)
+            new_past.extend(layers)
         encodings = encoder.downsample_output(full_dim_output(outputs), lengths)
-        new = StreamingState(state.num_processed + self.chunk_size, front_end, tuple(kept))
+        new = StreamingState(state.num_processed + self.chunk_size, front_end, tuple(new_past))
         return encodings, (lengths + 1) // 2, new

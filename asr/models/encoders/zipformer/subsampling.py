@@ -107,8 +107,8 @@ class ZipformerSubsampling(nn.Module):
             Vectors (B, T' − 3, D), and what the next chunk needs (B, 3, F', C).
         """
         image, _ = self._image(features, num_frames)
-        x, kept = self.convnext.stream(image, past)
-        return self.out_norm(self._project(x)), kept
+        x, new_past = self.convnext.stream(image, past)
+        return self.out_norm(self._project(x)), new_past
 
     def _image(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return (B, T', F', C), 0 where padded, and lengths (B,)."""

@@ -75,15 +75,15 @@ def _forward_backward(
 
     # the same from the end, with the frames in reverse
     ends, labelled, passed = (x.flip(-1) for x in (blanks.masked_fill(~is_end, NEVER), labels, before))
-    left = torch.empty_like(ends)
+    remaining = torch.empty_like(ends)
     following = blanks.new_full((size, longest), NEVER)
     for s in reversed(range(num_places)):
         leaving = torch.logaddexp(ends[s], labelled[s] + following)
-        following = torch.sub(torch.logcumsumexp(leaving + passed[s], -1), passed[s], out=left[s])
-    left = left.flip(-1)
+        following = torch.sub(torch.logcumsumexp(leaving + passed[s], -1), passed[s], out=remaining[s])
+    remaining = remaining.flip(-1)
 
-    next_frame = F.pad(left[..., 1:], (0, 1)).masked_fill_(is_last_frame, NEVER).masked_fill_(is_end, 0.0)
-    next_place = F.pad(left[1:], (0, 0, 0, 0, 0, 1), value=NEVER)
+    next_frame = F.pad(remaining[..., 1:], (0, 1)).masked_fill_(is_last_frame, NEVER).masked_fill_(is_end, 0.0)
+    next_place = F.pad(remaining[1:], (0, 0, 0, 0, 0, 1), value=NEVER)
     # as a share of the total before exp: probabilities of whole paths alone would underflow
     passing = reached - total[:, None]
     taken = ((passing + scores).add_(then).exp_() for scores, then in ((blanks, next_frame), (labels, next_place)))
