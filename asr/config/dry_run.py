@@ -237,7 +237,7 @@ def _refuse_unknown_peers(trainer: Trainer) -> None:
     if alone and is_one_of_several():
         ranks = " ".join(f"{name}={os.environ[name]}" for name in (*RANK_VARIABLES, NUM_RANKS) if name in os.environ)
         raise ConfigError(
-            f"{ranks}: these variables say that this is one of several processes, but the trainer is set up for one; "
+            f"{ranks}: these variables say that this is one of several processes, but the trainer would not join them; "
             "unset them, or start all processes with torchrun or srun, as docs/clusters.md shows"
         )
     if trainer.world_size > trainer.num_devices and not is_started_as_rank(trainer):

@@ -228,8 +228,8 @@ def _refuse_other_base(checkpoint: LoadedCheckpoint, config: Mapping[str, Any]) 
     if source_sha256 != run_sha256 and at(checkpoint.config, "encoder", "train") not in (None, "all"):
         model = at(checkpoint.config, "encoder", "model")
         raise ConfigError(
-            f"init: {checkpoint.path} holds only what was trained on top of {model!r}, but encoder.model has other "
-            f"weights; give encoder=pretrained encoder.model={model}"
+            f"init: {checkpoint.path} holds only what was trained on top of {model!r}, which this run does not "
+            f"have; give encoder=pretrained encoder.model={model}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import shutil
 from pathlib import Path
@@ -12,6 +13,17 @@ from asr.commands.startup import explain_import
 from asr.safe_io import named_path
 from tests.commands.test_resume import wait_for_update
 from tests.small_runs import TINY
+
+
+def test_a_folder_for_temporary_files_with_a_long_path_is_named(small_run, tmp_path):
+    with_room = f"/tmp/{'d' * 71}"
+    os.mkdir(with_room)
+    words = (*TINY, "data.workers.num_workers=1", f"run_dir={tmp_path / 'run'}")
+    try:
+        ended = small_run.run("train", *words, environment={"TMPDIR": with_room})
+    finally:
+        shutil.rmtree(with_room)
+    assert (ended.code, f"TMPDIR={with_room}: " in ended.last_line) == (2, True), ended.printed
 
 
 def test_a_user_without_a_home_folder_is_told_to_name_one(monkeypatch):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from rich.panel import Panel
 
 from asr.commands import transcribe
@@ -48,10 +50,14 @@ def test_what_rich_draws_has_no_controls_either():
 
 @pytest.mark.parametrize(("is_terminal", "shown"), [(True, "\\x1b]0;a.wav\tone\n"), (False, "\x1b]0;a.wav\tone\n")])
 def test_transcripts_are_what_files_are_called_but_on_a_terminal(monkeypatch, is_terminal, shown):
-    file = io.StringIO()
+    file, audio = io.StringIO(), Path("a.wav")
     monkeypatch.setattr(file, "isatty", lambda: is_terminal)
     monkeypatch.setattr("sys.stdout", file)
-    transcribe._print("\x1b]0;a.wav\tone\n")
+    monkeypatch.setattr(transcribe, "find_audio", lambda patterns, endings: {audio: audio})
+    monkeypatch.setattr(transcribe, "_transcriber", lambda options: lambda files: (["\x1b]0;a.wav\tone\n"], []))
+    monkeypatch.setitem(transcribe.FORMATS, "tsv", str)
+    options = {"audio": "a.wav", "output": None, "output_dir": None, "output_format": "tsv"}
+    transcribe.run(OmegaConf.create(options))
     assert file.getvalue() == shown
 
 

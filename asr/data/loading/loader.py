@@ -9,6 +9,7 @@ import multiprocessing.queues
 import os
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Iterable, Iterator
@@ -29,6 +30,8 @@ from asr.errors import RunFailed, first_line, too_many_open_files
 from asr.processes import ENDING, die_with_parent
 
 MOST_WORKERS = 8  # that are started without being asked for
+MAX_SOCKET_PATH = 107  # bytes, on Linux; workers send tensors through a socket
+SOCKET_NAME = "/pymp-12345678/listener-12345678"  # its name in TMPDIR, chosen by multiprocessing
 CANNOT_SEND = 3  # exit code of a worker
 MORE_ROOM = (
     "raise the limits of the shell (ulimit -n, the number of open files; ulimit -f, the size of a file), make room in "
@@ -48,6 +51,14 @@ class Workers:
 
     num_workers: NonNegativeInt | None = None
     prefetch: PositiveInt = 4
+
+    def __post_init__(self) -> None:
+        folder, max_bytes = tempfile.gettempdir(), MAX_SOCKET_PATH - len(SOCKET_NAME)
+        if self.count and len(os.fsencode(folder)) > max_bytes:
+            raise ValueError(
+                f"TMPDIR={folder}: processes that read data need a path of at most {max_bytes} bytes; choose a folder "
+                "with a shorter path, as in TMPDIR=/tmp"
+            )
 
     @property
     def count(self) -> int:
