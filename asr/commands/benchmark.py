@@ -23,7 +23,7 @@ from asr.compare.inputs.run_files import SUMMARY
 from asr.config.command_line import override_key, override_value
 from asr.errors import ConfigError
 from asr.plain_data import at, read_yaml
-from asr.sweeps.jobs import records
+from asr.sweeps.jobs import RECORDS, JobRecord, records
 
 HELP = f"""\
 asr-benchmark: optimizers compared on the same speech tasks, by fixed rules (docs/benchmark/rules.md)
@@ -145,7 +145,7 @@ def _train(arguments: Sequence[str], sweep_dir: Path, num_runs: int) -> int:
     printed = -1
     try:
         while process.poll() is None:
-            done = [job.seconds for job in records(sweep_dir) if job.status == "finished" and job.seconds]
+            done = [job.seconds for job in jobs_of(sweep_dir) if job.status == "finished" and job.seconds]
             if done and len(done) != printed:
                 printed = len(done)
                 hours = (num_runs - printed) * statistics.median(done) / 3600
@@ -157,10 +157,16 @@ def _train(arguments: Sequence[str], sweep_dir: Path, num_runs: int) -> int:
     return process.returncode
 
 
+def jobs_of(sweep_dir: Path) -> list[JobRecord]:
+    """Return the jobs of a sweep, of those that differ in places and machines alone the newest."""
+    by_age = sorted(records(sweep_dir), key=lambda job: (sweep_dir / RECORDS / f"{job.name}.json").stat().st_mtime)
+    newest = {tuple(word for word in job.overrides if not is_of_machine(word)): job for job in by_age}
+    return sorted(newest.values(), key=lambda job: job.name)
+
+
 def _collect(folder: Path, sweep_dir: Path, about: dict[str, Any], num_seeds: int) -> Entry | None:
     """Write the runs that the sweep has finished so far; None if there are none."""
-    jobs = records(sweep_dir)
-    compared = [job for job in jobs if "decode_test=false" not in job.overrides]
+    compared = [job for job in jobs_of(sweep_dir) if "decode_test=false" not in job.overrides]
     finished = [sweep_dir / job.name for job in compared if (sweep_dir / job.name / SUMMARY).is_file()]
     failed = {
         sweep_dir / job.name: f"exit code {job.exit_code}" for job in compared if job.failed and not job.was_ended

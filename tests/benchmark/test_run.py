@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -87,3 +88,14 @@ def test_a_wrong_word_is_named_before_anything_is_trained(tmp_path, monkeypatch,
     with pytest.raises(ConfigError, match=named):
         benchmark.run(words)
     assert not [*tmp_path.iterdir()]
+
+
+def test_of_jobs_that_differ_in_their_place_alone_the_newest_counts(tmp_path):
+    (tmp_path / "jobs").mkdir()
+    for age, (name, words) in enumerate(
+        {"old": ["seed=1", "data.source=/a"], "new": ["seed=1", "data.source=/b"], "other": ["seed=2"]}.items()
+    ):
+        file = tmp_path / "jobs" / f"{name}.json"
+        file.write_text(json.dumps({"name": name, "overrides": words, "status": "finished"}))
+        os.utime(file, (age, age))
+    assert [job.name for job in benchmark.jobs_of(tmp_path)] == ["new", "other"]
