@@ -80,7 +80,7 @@ def _beside(folder: Path, files: Iterable[Path]) -> Iterator[Row]:
     audio: dict[str, Path] = {}
     for place in {file.parent for file in best.values()}:
         # x.flac before x.wav, and x.wav before x.WAV
-        paths = filter(os.path.isfile, map(place.joinpath, _audio(str(place))))
+        paths = map(place.joinpath, _audio(str(place)))
         for path in sorted(paths, key=lambda path: (ENDINGS.index(path.suffix.lower()), path.suffix.swapcase())):
             audio.setdefault(str(path.with_suffix("")), path)
     for stem, file in track(sorted(best.items()), f"reading {folder.name}", transient=True):
