@@ -28,6 +28,7 @@ from asr.safe_io import write_whole
 DEV_LOSS = "val/dev/loss"
 TEST = "test"
 ABOUT, RUNS, UTTERANCES = "entry.yaml", "runs.jsonl", "utterances.tsv"
+REPRODUCED = "reproduced"  # folder in that of an entry
 DIGITS = 5  # of stored losses
 
 
@@ -100,14 +101,14 @@ def entries_of(folder: Path) -> list[Entry]:
     return [read_entry(path.parent) for path in sorted(folder.glob(f"*/{ABOUT}"))]
 
 
-def write_runs(folder: Path, about: Mapping[str, Any], run_dirs: Iterable[Path], failed: Mapping[Path, str]) -> Entry:
+def write_runs(folder: Path, about: Mapping[str, Any], run_dirs: Iterable[Path], failed: Mapping[int, str]) -> Entry:
     """Write what the runs of an entry have measured.
 
     Args:
         folder: of the entry.
         about: what ``entry.yaml`` is to say beside what the runs tell.
         run_dirs: folders of finished runs.
-        failed: how each run failed that did, by folder.
+        failed: how each run failed that did, by seed.
 
     Raises:
         ConfigError: the runs were tested on other utterances than the entries before.
@@ -139,7 +140,7 @@ def write_runs(folder: Path, about: Mapping[str, Any], run_dirs: Iterable[Path],
                 **{key: summary[key] for key in ("commit", "date", "machine", "python", "versions")},
             }
         )
-    lines += [{"seed": read_run(path).config["seed"], "failed": why} for path, why in failed.items()]
+    lines += [{"seed": seed, "failed": why} for seed, why in failed.items()]
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / ABOUT, yaml.safe_dump({**about, **told}, sort_keys=False, allow_unicode=True, width=1000))
     ordered = sorted(lines, key=lambda line: line["seed"])

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from scipy import stats
 
-from asr.benchmark.entries import ABOUT, DEV_LOSS, Entry, entries_of, read_entry
-from asr.benchmark.rules import BASELINE, LEVEL
+from asr.benchmark.entries import ABOUT, DEV_LOSS, REPRODUCED, TEST, Entry, entries_of, read_entry
+from asr.benchmark.rules import BASELINE, LEVEL, NEW_SEEDS
 from asr.compare.compare import compare
 from asr.compare.inputs.runs import Inputs
 from asr.compare.report.html_and_json import json_text
@@ -20,6 +20,7 @@ from asr.compare.statistics.times import times_to_target
 
 REPRODUCED_P = 0.05
 COMPARISON = "comparison.json"
+DIGITS = 9  # of its numbers
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,10 @@ def groups(test_set: SetComparison) -> dict[str, int]:
     """Return the group of each entry by its error rates: the best of a group is better than all of later groups.
 
     A group has the lowest mean of the entries that are left, and all that are not significantly worse than it.
+    Entries of which fewer than two seeds learned have no verdicts, and no group.
     """
     worse = {(pair.other, pair.system) for pair in test_set.pairs if pair.verdict == "better"}
-    remaining = [row.system for row in test_set.rows]
+    remaining = [row.system for row in test_set.rows if row.reliability.num_learned > 1]
     result: dict[str, int] = {}
     number = 0
     while remaining:
@@ -93,11 +95,13 @@ def groups(test_set: SetComparison) -> dict[str, int]:
 
 def status(entry: Entry) -> str:
     """Return whether an entry was reproduced with other seeds, by Welch's test of the two mean error rates."""
-    folder = entry.folder / "reproduced"
-    if not folder.is_dir():
+    folder = entry.folder / REPRODUCED
+    if not folder.is_dir() or len((again := read_entry(folder)).lines) < len(NEW_SEEDS):
         return "submitted"
-    rates = ([run.sets["test"].wer for run in runs] for runs in (entry.runs, read_entry(folder).runs))
-    return "reproduced" if stats.ttest_ind(*rates, equal_var=False).pvalue >= REPRODUCED_P else "challenged"
+    first, second = ([run.sets[TEST].wer for run in runs] for runs in (entry.runs, again.runs))
+    # the test says nothing of equal rates without any spread
+    is_reproduced = first == second or stats.ttest_ind(first, second, equal_var=False).pvalue >= REPRODUCED_P
+    return "reproduced" if is_reproduced else "challenged"
 
 
 def benchmark_verdicts(root: Path) -> Iterator[Verdicts]:
@@ -115,7 +119,7 @@ def benchmark_verdicts(root: Path) -> Iterator[Verdicts]:
 
 
 def comparison_text(verdicts: Verdicts) -> str:
-    """Return what ``comparison.json`` says."""
-    plain = json.loads(json_text(verdicts.comparison))
-    data = {"target_loss": verdicts.target, "groups": verdicts.groups, **plain}
-    return json.dumps(data, indent=1, ensure_ascii=False)
+    """Return what ``comparison.json`` says, with as many digits as do not depend on the processor."""
+    data = {"target_loss": verdicts.target, "groups": verdicts.groups, **json.loads(json_text(verdicts.comparison))}
+    plain = json.loads(json.dumps(data), parse_float=lambda digits: float(f"{float(digits):.{DIGITS}g}"))
+    return json.dumps(plain, indent=1, ensure_ascii=False)

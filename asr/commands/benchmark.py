@@ -11,19 +11,20 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from asr.benchmark.check import problems
-from asr.benchmark.entries import Entry, write_runs
+from asr.benchmark.entries import ABOUT, REPRODUCED, Entry, write_runs
 from asr.benchmark.page import write_pages
-from asr.benchmark.rules import RULESETS, SEEDS, TASKS, VERSION, check_override, is_of_machine
+from asr.benchmark.rules import NEW_SEEDS, RULESETS, SEEDS, TASKS, VERSION, check_override, is_of_machine
 from asr.compare.inputs.run_files import SUMMARY
 from asr.config.command_line import override_key, override_value
 from asr.errors import ConfigError
 from asr.plain_data import at, read_yaml
-from asr.sweeps.jobs import RECORDS, JobRecord, records
+from asr.sweeps.jobs import JobRecord, asked_for, records
 
 HELP = f"""\
 asr-benchmark: optimizers compared on the same speech tasks, by fixed rules (docs/benchmark/rules.md)
@@ -43,7 +44,7 @@ By default as many jobs run at a time as there are cores: hydra.launcher.n_jobs=
 """
 OWN = ("task", "ruleset", "name", "author", "reproduces")
 ROOT, PAGES = Path("benchmark") / VERSION, Path("docs") / "benchmark"
-NEW_SEEDS = tuple(seed + 10 for seed in SEEDS)  # of a reproduction
+TRIAL = "decode_test=false"  # override of a trial of a study, which is no result
 POLL_S = 30.0
 
 
@@ -78,10 +79,15 @@ def run(arguments: Sequence[str]) -> int:
     if not optimizer:
         raise ConfigError("optimizer: give one, for example optimizer=muon or optimizer._target_=mypkg.MyOptimizer")
     name = str(options.get("reproduces") or options.get("name") or str(optimizer).rpartition(".")[2])
-    seeds = NEW_SEEDS if "reproduces" in options else SEEDS
-    sweep = "-".join(("benchmark", VERSION, task, ruleset, name, *(["reproduced"] if "reproduces" in options else [])))
-    folder = ROOT / task / ruleset / name / ("reproduced" if "reproduces" in options else "")
-    code = _train(_sweep_words(task, ruleset, sweep, seeds, free), Path("runs") / sweep, _num_runs(ruleset))
+    seeds, folder, sweep = SEEDS, ROOT / task / ruleset / name, f"benchmark-{VERSION}-{task}-{ruleset}-{name}"
+    if "reproduces" in options:
+        if not (folder / ABOUT).exists():
+            raise ConfigError(f"reproduces={name}: {folder} is not an entry")
+        seeds, folder, sweep = NEW_SEEDS, folder / REPRODUCED, f"{sweep}-{REPRODUCED}"
+    sweep_dir = Path("runs") / sweep
+    if (folder / ABOUT).exists() and not sweep_dir.exists():
+        raise ConfigError(f"{folder} is an entry already: give name=…, or reproduces={name}, or remove it")
+    code = _train(_sweep_words(task, ruleset, sweep, seeds, free), sweep_dir, _num_runs(ruleset))
     about = {
         "name": name,
         "task": task,
@@ -90,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
         "optimizer": str(optimizer),
         "overrides": [word for word in free if not is_of_machine(word)],
     }
-    entry = _collect(folder, Path("runs") / sweep, about, len(seeds))
+    entry = _collect(folder, sweep_dir, about)
     if entry is not None:
         print(f"entry: {folder} ({len(entry.lines)} of {len(seeds)} runs)")
     return code
@@ -142,10 +148,12 @@ def _train(arguments: Sequence[str], sweep_dir: Path, num_runs: int) -> int:
     print(f"asr-train {' '.join(arguments)}", flush=True)
     process = subprocess.Popen([sys.executable, "-m", "asr.commands", "train", *arguments])
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # the sweep ends its jobs, which save
-    printed = -1
+    start, printed = time.time_ns(), -1
     try:
         while process.poll() is None:
-            done = [job.seconds for job in jobs_of(sweep_dir) if job.status == "finished" and job.seconds]
+            times = asked_for(sweep_dir)
+            jobs = [job for job in records(sweep_dir) if times[job.name] >= start and job.status == "finished"]
+            done = [job.seconds for job in jobs if job.seconds]
             if done and len(done) != printed:
                 printed = len(done)
                 hours = (num_runs - printed) * statistics.median(done) / 3600
@@ -157,20 +165,18 @@ def _train(arguments: Sequence[str], sweep_dir: Path, num_runs: int) -> int:
     return process.returncode
 
 
-def jobs_of(sweep_dir: Path) -> list[JobRecord]:
-    """Return the jobs of a sweep, of those that differ in places and machines alone the newest."""
-    by_age = sorted(records(sweep_dir), key=lambda job: (sweep_dir / RECORDS / f"{job.name}.json").stat().st_mtime)
-    newest = {tuple(word for word in job.overrides if not is_of_machine(word)): job for job in by_age}
-    return sorted(newest.values(), key=lambda job: job.name)
+def jobs_by_seed(sweep_dir: Path) -> dict[int, JobRecord]:
+    """Return the job of each seed that was asked for last; earlier ones had other options, or data at another place."""
+    times = asked_for(sweep_dir)
+    jobs = sorted(records(sweep_dir), key=lambda job: times[job.name])
+    return {int(str(override_value(job.overrides, "seed"))): job for job in jobs if TRIAL not in job.overrides}
 
 
-def _collect(folder: Path, sweep_dir: Path, about: dict[str, Any], num_seeds: int) -> Entry | None:
+def _collect(folder: Path, sweep_dir: Path, about: dict[str, Any]) -> Entry | None:
     """Write the runs that the sweep has finished so far; None if there are none."""
-    compared = [job for job in jobs_of(sweep_dir) if "decode_test=false" not in job.overrides]
-    finished = [sweep_dir / job.name for job in compared if (sweep_dir / job.name / SUMMARY).is_file()]
-    failed = {
-        sweep_dir / job.name: f"exit code {job.exit_code}" for job in compared if job.failed and not job.was_ended
-    }
+    jobs = jobs_by_seed(sweep_dir)
+    finished = [sweep_dir / job.name for job in jobs.values() if (sweep_dir / job.name / SUMMARY).is_file()]
+    failed = {seed: f"exit code {job.exit_code}" for seed, job in jobs.items() if job.failed and not job.was_ended}
     if not finished:
         return None
     config = read_yaml(finished[0] / "config.yaml")
@@ -186,11 +192,12 @@ def _collect(folder: Path, sweep_dir: Path, about: dict[str, Any], num_seeds: in
 
 
 def _origin(target: str) -> dict[str, str]:
-    """Return the commit, and the package of an optimizer that is neither ours nor torch's but installed."""
+    """Return the commit, and the package of an optimizer that is neither ours nor torch's but from an index."""
     names = importlib.metadata.packages_distributions().get(target.partition(".")[0], [])
-    package = "" if not names or target.startswith(("optim.", "torch.")) else names[0]
-    version = {"package": f"{package}=={importlib.metadata.version(package)}"} if package else {}
-    return {"commit": _git("rev-parse", "HEAD"), **version}
+    distributions = [] if target.startswith(("optim.", "torch.")) else map(importlib.metadata.distribution, names)
+    # what was installed from a folder or a repository has this file (PEP 610)
+    packages = [f"{one.name}=={one.version}" for one in distributions if one.read_text("direct_url.json") is None]
+    return {"commit": _git("rev-parse", "HEAD"), **({"package": packages[0]} if packages else {})}
 
 
 def _source(target: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import yaml
 from asr.benchmark.check import problems
 from asr.benchmark.entries import read_entry
 from asr.benchmark.page import write_pages
-from asr.benchmark.rules import BASELINE, SEEDS, check_override
-from asr.benchmark.verdicts import groups, status, target_loss
+from asr.benchmark.rules import BASELINE, NEW_SEEDS, SEEDS, check_override
+from asr.benchmark.verdicts import benchmark_verdicts, comparison_text, groups, status, target_loss
 from asr.errors import ConfigError
 from tests.compare.made_runs import compare_runs, run_of
 
@@ -73,7 +74,8 @@ def test_verdicts_and_groups_follow_from_stored_runs(root, tmp_path):
     write_pages(root, pages)
     found = json.loads((root / "fsdd" / "as_shipped" / "comparison.json").read_text())
     assert found["groups"] == {"muon": 1, BASELINE: 2, "lion": 2}
-    assert found["target_loss"] == target_loss(read_entry(root / "fsdd" / "as_shipped" / BASELINE))
+    target = target_loss(read_entry(root / "fsdd" / "as_shipped" / BASELINE))
+    assert found["target_loss"] == pytest.approx(target)
     verdicts = {row["system"]: row["to_baseline"] and row["to_baseline"]["verdict"] for row in found["sets"][0]["rows"]}
     assert verdicts == {"muon": "better", BASELINE: None, "lion": "cannot distinguish"}
     (times,) = found["times_to_target"]
@@ -161,5 +163,27 @@ def test_the_first_of_a_group_is_better_than_all_of_later_groups():
 def test_a_reproduction_with_other_seeds_confirms_or_challenges(root, tmp_path, rate, expected):
     folder = root / "fsdd" / "as_shipped" / BASELINE
     assert status(read_entry(folder)) == "submitted"
-    write_entry(tmp_path / "again", BASELINE, rate, seeds=(11, 12, 13, 14, 15)).rename(folder / "reproduced")
+    write_entry(tmp_path / "again", BASELINE, rate, target=ADAMW, seeds=NEW_SEEDS).rename(folder / "reproduced")
     assert status(read_entry(folder)) == expected
+    assert problems(root, [folder / "reproduced"]) == []
+    change(folder / "reproduced", overrides=[f"optimizer={BASELINE}", "optimizer.lr=1"])
+    assert any("overrides" in problem for problem in problems(root, [folder / "reproduced"]))
+    runs = folder / "reproduced" / "runs.jsonl"
+    runs.write_text("".join(runs.read_text().splitlines(keepends=True)[:4]))
+    assert status(read_entry(folder)) == "submitted"
+
+
+def test_an_entry_that_did_not_learn_is_in_no_group(root):
+    for name, num_learned in (("never", 0), ("once", 1)):
+        path = write_entry(root, name, 0.05) / "runs.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        texts = [json.dumps({**line, "depends_on_audio": line["seed"] <= num_learned}) for line in lines]
+        path.write_text("".join(f"{text}\n" for text in texts))
+    (found,) = benchmark_verdicts(root)
+    assert found.groups == {"muon": 1, BASELINE: 2, "lion": 2}
+
+
+def test_stored_numbers_do_not_depend_on_the_last_bits(root):
+    (found,) = benchmark_verdicts(root)
+    nudged = replace(found, target=float(np.nextafter(found.target, 1)))
+    assert comparison_text(nudged) == comparison_text(found)

@@ -15,6 +15,7 @@ from asr.benchmark import check
 from asr.benchmark.rules import BASELINE, SEEDS
 from asr.commands import benchmark
 from asr.errors import ConfigError
+from asr.sweeps.jobs import JobRecord
 from tests.commands.conftest import TINY
 from tests.commands.test_resume import data
 
@@ -90,12 +91,36 @@ def test_a_wrong_word_is_named_before_anything_is_trained(tmp_path, monkeypatch,
     assert not [*tmp_path.iterdir()]
 
 
-def test_of_jobs_that_differ_in_their_place_alone_the_newest_counts(tmp_path):
+def test_of_jobs_with_a_seed_the_one_asked_for_last_counts(tmp_path):
     (tmp_path / "jobs").mkdir()
-    for age, (name, words) in enumerate(
-        {"old": ["seed=1", "data.source=/a"], "new": ["seed=1", "data.source=/b"], "other": ["seed=2"]}.items()
-    ):
-        file = tmp_path / "jobs" / f"{name}.json"
-        file.write_text(json.dumps({"name": name, "overrides": words, "status": "finished"}))
-        os.utime(file, (age, age))
-    assert [job.name for job in benchmark.jobs_of(tmp_path)] == ["new", "other"]
+    jobs = {"old": ["seed=1", "optimizer.lr=-1"], "new": ["seed=1"], "other": ["seed=2"]}
+    for age, (name, words) in enumerate({**jobs, "trial": ["seed=2", "decode_test=false"]}.items()):
+        JobRecord(name, words, "finished").save(tmp_path)
+        lock = tmp_path / "jobs" / f"{name}.lock"
+        lock.touch()
+        os.utime(lock, (age, age))
+    assert {seed: job.name for seed, job in benchmark.jobs_by_seed(tmp_path).items()} == {1: "new", 2: "other"}
+
+
+@pytest.mark.parametrize("words", [["name=signs"], ["reproduces=mine"]])
+def test_an_entry_of_others_is_not_replaced_and_what_is_reproduced_exists(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    entry = tmp_path / "benchmark/v1/fsdd/as_shipped/signs/entry.yaml"
+    entry.parent.mkdir(parents=True)
+    entry.write_text("name: signs\n")
+    with pytest.raises(ConfigError, match=words[0].partition("=")[2]):
+        benchmark.run(["task=fsdd", "optimizer=muon", *words])
+    assert entry.read_text() == "name: signs\n"
+
+
+@pytest.mark.parametrize(("source", "expected"), [(None, {"package": "mypkg==1.0"}), ("{}", {})])
+def test_what_is_installed_from_a_folder_is_no_package_of_an_index(tmp_path, monkeypatch, source, expected):
+    info = tmp_path / "mypkg-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mypkg\nVersion: 1.0\n")
+    (info / "top_level.txt").write_text("mypkg\n")
+    if source is not None:
+        (info / "direct_url.json").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    origin = benchmark._origin("mypkg.signs.Signs")
+    assert {key: value for key, value in origin.items() if key != "commit"} == expected
