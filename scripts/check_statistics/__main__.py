@@ -25,7 +25,7 @@ from reports import (
 from seeds import seed_rows
 from targets import target_power_rows, target_rows
 from tuning import tuning_rows
-from worlds import NOISY, UNEQUAL, WORLDS
+from worlds import NOISY, UNEQUAL, UNSTABLE, WORLDS
 
 # the most that are equal, and two equal ones among others that are found different first
 EXTREMES = ("none", "all but two, far")
@@ -40,6 +40,9 @@ def main(num: int) -> int:
         "All pairs": table_rows(WORLDS, (2, 3, 4, 8), num),
         "All pairs, speakers few or of different sizes": table_rows(UNEQUAL, (2, 4, 8), num, differing=EXTREMES),
         "All pairs, systems that vary ten times as much": table_rows(NOISY, (3, 4, 8), num),
+        "All pairs, systems with ten times the standard deviation": table_rows(
+            UNSTABLE, (4, 8), few, differing=EXTREMES
+        ),
         "Pairs with the baseline alone": table_rows(
             [*WORLDS, *NOISY[:15]], (3, 8), num, differing=EXTREMES, only_with=0
         ),

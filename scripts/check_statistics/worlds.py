@@ -29,7 +29,8 @@ class World:
         taste_sd: between speakers, for each system anew.
         num_seeds: of each system.
         num_speakers: in the test set.
-        noisy: systems whose seeds vary more, with ten times the variance.
+        noisy: of the first systems, how many have seeds that vary more, with ten times the variance.
+        unstable: of the last systems, how many have seeds with ten times the standard deviation.
         sizes: words of the speakers: equal; log-normal with a standard deviation of 1.5; or one has 60 % of them.
         words_each: of a speaker of usual size.
     """
@@ -41,6 +42,7 @@ class World:
     num_speakers: int = 40
     sizes: Sizes = "equal"
     noisy: int = 0
+    unstable: int = 0
     words_each: int = 100
 
     def errors(self, rng: np.random.Generator, num: int, wers: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -65,6 +67,7 @@ class World:
         """Standard deviation between the seeds of each system."""
         sds = np.full((num_systems, 1, 1), self.seed_sd)
         sds[: self.noisy] *= np.sqrt(10)
+        sds[num_systems - self.unstable :] *= 10
         return sds
 
     @property
@@ -84,7 +87,13 @@ class World:
         """What differs between worlds, by column of a table."""
         sds = " / ".join(f"{100 * sd:g}" for sd in (self.seed_sd, self.speaker_sd, self.taste_sd))
         speakers = f"{self.num_speakers} {self.sizes}"
-        return {"seeds": self.num_seeds, "speakers": speakers, "sd of seed / speaker / taste": sds, "noisy": self.noisy}
+        return {
+            "seeds": self.num_seeds,
+            "speakers": speakers,
+            "sd of seed / speaker / taste": sds,
+            "noisy": self.noisy,
+            "unstable": self.unstable,
+        }
 
 
 WORLDS = [
@@ -97,6 +106,11 @@ NOISY = [
     World(0.01, 0.03, 0.0, num_seeds, num_speakers, noisy=noisy)
     for num_seeds, num_speakers in (*((num, 40) for num in (2, 3, 5, 10, 20)), *((num, 1000) for num in (2, 3, 5)))
     for noisy in (1, 2, 4)
+]
+UNSTABLE = [
+    World(0.004, 0.03, 0.0, num_seeds, num_speakers=1000, unstable=unstable)
+    for num_seeds in (2, 3, 5, 10)
+    for unstable in (1, 2, 3)
 ]
 SETS: tuple[tuple[int, Sizes], ...] = (
     *((few, "equal") for few in (3, 4, 8)),

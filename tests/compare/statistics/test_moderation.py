@@ -7,6 +7,7 @@ import pytest
 
 from asr.compare.statistics.estimate import Estimate
 from asr.compare.statistics.moderation import largest_block, moderated, pooled_variance
+from asr.compare.statistics.multiple_testing import simultaneous
 
 
 def estimates_of(wers: np.ndarray) -> list[Estimate]:
@@ -56,6 +57,14 @@ def test_the_pooled_variance_is_right_on_average_and_no_variance_is_drawn_below_
     for found, own in zip(together(wers), estimates_of(wers), strict=True):
         assert np.all(found.seed_variance >= own.seed_variance)
         assert 2 / num_seeds < found.seed_variance.mean() < 1.7 * 2 / num_seeds
+
+
+def test_an_unstable_system_does_not_hide_what_distinguishes_the_others():
+    wers = 0.01 * made(8, 5, num=500)
+    wers[:, 7] *= 10
+    wers[:, 0] -= 0.05
+    first_two = simultaneous(together(wers), alpha=0.05).adjusted[:, 0]
+    assert (first_two <= 0.05).mean() > 0.7
 
 
 def test_seeds_that_agree_to_the_word_have_variances():
