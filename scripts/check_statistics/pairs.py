@@ -133,7 +133,7 @@ def power_rows(num: int) -> Iterator[Mapping[str, object]]:
     for num_systems, num_seeds, unstable in ((2, 3, 0), (2, 5, 0), (8, 3, 0), (8, 5, 0), (8, 5, 1), (8, 10, 0)):
         wers = [WER, WER - BETTER, *[WER] * (num_systems - 2)]
         for only_with in (None, 0):
-            # half the spread, so that no rate of an unstable system is below 0
+            # half the spread, so that hardly any rate of an unstable system is below 0
             world = replace(POWER, num_seeds=num_seeds, unstable=unstable, seed_sd=POWER.seed_sd / (1 + unstable))
             tables = pair_tables(world, num, wers, only_with=only_with)
             own = tables.apart[:, tables.true != 0]

@@ -28,15 +28,16 @@ class PooledVariance:
 
     Attributes:
         value: (R) of the difference on one seed, mean over all pairs.
-        typical: (R) its geometric mean, which few unstable systems hardly raise.
-        freedom: its degrees of freedom, if all systems vary alike.
+        freedom: degrees of freedom of ``value``, if all systems vary alike.
+        typical: (R) of the difference of two typical systems: twice the geometric mean of the variances of systems,
+            which few unstable systems raise less; of two systems, ``value``.
         prior: (R) d₀, degrees of freedom that it adds to the variance of each pair.
         num_seeds: S.
     """
 
     value: Array
-    typical: Array
     freedom: int
+    typical: Array
     prior: Array
     num_seeds: int
 
@@ -62,7 +63,8 @@ def pooled_variance(wers: Array) -> PooledVariance:
     """Return the variance of pairs, as mean and as the typical one, and how much that counts for each.
 
     The less the variances of the systems seem to differ, the more it counts: as much as d₀ degrees of freedom, at most
-    40 % of those that all systems together have more than a pair, a third with three systems.
+    40 % of those that all systems together have more than a pair, a third with three systems. Systems with one value
+    for all seeds, for example because they never reached a target, are left out: they tell nothing of how others vary.
 
     Args:
         wers: (R, K, S), at least two systems on at least two seeds.
@@ -70,14 +72,15 @@ def pooled_variance(wers: Array) -> PooledVariance:
     Reference:
         Smyth 2004, "Linear models and empirical Bayes methods for assessing differential expression in microarray
         experiments", Statistical Applications in Genetics and Molecular Biology 3, article 3: the moderated t and the
-        estimate of d₀ from the spread of log variances. Differs: d₀ is bounded, because few systems may look alike by
-        chance; no variance is drawn down; and to one that is c times the typical one, only d₀/c² is added. With d₀ up
-        to 65 %, added to all, 8 of 100 tables were wrong that had two equal systems, which vary ten times as much as
-        six others, all of them far worse. What pairs are drawn up to is larger than Smyth's s₀², by the part that
-        depends on d₀. One of eight systems, with ten times the standard deviation of the others, must not hide what
-        distinguishes these: with the arithmetic mean in place of the geometric one, and all systems weighted alike, one
-        that is better by six standard deviations over five seeds was significantly better than any other in 42 of 100
-        tables, and now in all (scripts/check_statistics).
+        estimate of d₀ from the spread of log variances. Differs: d₀ is estimated from systems, whose sums of squares
+        depend on each other a little, and added to pairs; it is bounded, because few systems may look alike by chance;
+        no variance is drawn down; and to one that is c times the typical one, only d₀/c² is added. With d₀ up to 65 %,
+        added to all, 8 of 100 tables were wrong that had two equal systems, with ten times the variance of six others,
+        all of them far worse. What pairs are drawn up to is larger than Smyth's s₀², by the part that depends on d₀.
+        One of eight systems, with ten times the standard deviation of the others, must not hide what distinguishes
+        these: with the arithmetic mean in place of the geometric one, and all systems weighted alike, one that is
+        better by six standard deviations over five seeds was significantly better than at least one other in 42 of
+        100 tables, and now in all (scripts/check_statistics).
     """
     num_systems, num_seeds = wers.shape[-2:]
     around = wers - wers.mean(-1, keepdims=True)
@@ -86,20 +89,21 @@ def pooled_variance(wers: Array) -> PooledVariance:
     # differences of two systems have the variances of both
     value = 2 * np.square(residuals).sum((-2, -1)) / freedom
     if num_systems == 2:
-        return PooledVariance(value, value, freedom, np.zeros_like(value), num_seeds)
-    # what a seed adds to all systems is best seen in those that vary little
+        return PooledVariance(value, freedom, value, np.zeros_like(value), num_seeds)
+    varies, half = np.square(around).sum(-1) > SMALLEST, (num_seeds - 1) / 2
+    # what a seed adds to all systems is best seen in those that vary little; of fewer than three nothing is pooled
     squares = np.square(residuals).sum(-1)
     weights = 1 / np.maximum(squares + np.median(squares, axis=-1, keepdims=True), SMALLEST)
+    weights *= varies | (varies.sum(-1, keepdims=True) < 3)
     weights /= weights.sum(-1, keepdims=True)
     squares = np.square(around - (weights[..., None] * around).sum(-2, keepdims=True)).sum(-1) / (1 - weights)
-    # a system with one value for all seeds, which never reached a target, tells nothing of how others vary
-    varies, half = np.square(around).sum(-1) > SMALLEST, (num_seeds - 1) / 2
-    logs = np.ma.array(np.log(np.maximum(squares, SMALLEST)), mask=~varies)
-    typical = 2 * np.exp(np.ma.filled(logs.mean(-1), np.log(SMALLEST)) - np.log(2) - special.digamma(half))
-    num = varies.sum(-1)
+    # systems whose seeds differ by the same numbers have no logarithm either
+    logs = np.ma.log(np.ma.array(squares, mask=~varies | (squares < SMALLEST)))
+    num = logs.count(-1)
+    typical = 2 * np.exp(np.ma.filled(logs.mean(-1), 0.0) - np.log(2) - special.digamma(half))
     most = np.minimum(MOST_SHARE, (num - 1) / 6) * np.maximum(num - 2, 0) * (num_seeds - 1)
-    spread = np.ma.filled(logs.var(-1, ddof=1), 0.0)
-    return PooledVariance(value, typical, freedom, np.minimum(_prior_freedom(spread, half), most), num_seeds)
+    prior = np.minimum(_prior_freedom(np.ma.filled(logs.var(-1, ddof=1), 0.0), half), most)
+    return PooledVariance(value, freedom, np.where(num > 2, typical, value), prior, num_seeds)
 
 
 def moderated(estimates: Sequence[Estimate], pooled: PooledVariance) -> list[Estimate]:

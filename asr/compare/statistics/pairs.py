@@ -195,12 +195,13 @@ class SetDifferences(PairTests):
     def power(self, best: str) -> Power | None:
         """Return what the comparison can find, and how many seeds would distinguish the nearest system from the best.
 
-        The variance over seeds is that of the systems and seeds of ``largest_block``, its range that of a χ²
-        distribution; None if there are none, or if no pair is tested.
+        The variance over seeds is the typical one of the systems and seeds of ``largest_block``, its range that of a χ²
+        distribution with the degrees of freedom of their mean, which is too narrow if they vary differently; None if
+        there are none, or if no pair is tested.
         """
         if self.pooled is None or not self.tested:
             return None
-        value, freedom, num_seeds = float(self.pooled.value), self.pooled.freedom, self.pooled.num_seeds
+        value, freedom, num_seeds = float(self.pooled.typical), self.pooled.freedom, self.pooled.num_seeds
         design = Design(
             seed_variance=value,
             test_variance=statistics.mean(float(self.estimates[pair].test_variance) for pair in self.tested),

@@ -67,6 +67,20 @@ def test_an_unstable_system_does_not_hide_what_distinguishes_the_others():
     assert (first_two <= 0.05).mean() > 0.7
 
 
+def test_systems_with_one_value_for_all_seeds_tell_nothing_of_the_others():
+    wers = made(8, 5)
+    wers += 3 * np.random.default_rng(1).normal(size=(len(wers), 1, 5))
+    wers[:, 5:] = 1.0
+    assert np.median(pooled_variance(wers).typical) == pytest.approx(2, rel=0.15)
+    wers[:, 1:] = 1.0
+    assert np.all(pooled_variance(wers).prior == 0)
+
+
+def test_a_pair_that_varies_much_more_than_others_keeps_the_paired_t_test():
+    wers = made(8, 5, noisy=10.0)
+    assert np.median(together(wers)[0].seed_freedom) == pytest.approx(4, abs=0.1)
+
+
 def test_seeds_that_agree_to_the_word_have_variances():
     wers = np.zeros((1, 3, 2))
     for found in together(wers):
