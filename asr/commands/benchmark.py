@@ -11,7 +11,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from asr.compare.inputs.run_files import SUMMARY
 from asr.config.command_line import override_key, override_value
 from asr.errors import ConfigError
 from asr.plain_data import at, read_yaml
-from asr.sweeps.jobs import JobRecord, asked_for, records
+from asr.sweeps.jobs import JobRecord, asked_for, asked_since, records
 
 HELP = f"""\
 asr-benchmark: optimizers compared on the same speech tasks, by fixed rules (docs/benchmark/rules.md)
@@ -146,14 +145,13 @@ def _num_runs(ruleset: str) -> int:
 def _train(arguments: Sequence[str], sweep_dir: Path, num_runs: int) -> int:
     """Run the sweep, and say the hours that are left after each job; return its exit code."""
     print(f"asr-train {' '.join(arguments)}", flush=True)
+    before, printed = asked_for(sweep_dir), -1
     process = subprocess.Popen([sys.executable, "-m", "asr.commands", "train", *arguments])
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # the sweep ends its jobs, which save
-    start, printed = time.time_ns(), -1
     try:
         while process.poll() is None:
-            times = asked_for(sweep_dir)
-            jobs = [job for job in records(sweep_dir) if times[job.name] >= start and job.status == "finished"]
-            done = [job.seconds for job in jobs if job.seconds]
+            jobs = asked_since(sweep_dir, before)
+            done = [job.seconds for job in jobs if job.status == "finished" and job.seconds]
             if done and len(done) != printed:
                 printed = len(done)
                 hours = (num_runs - printed) * statistics.median(done) / 3600

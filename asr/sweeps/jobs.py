@@ -199,6 +199,12 @@ def asked_for(sweep_dir: Path) -> dict[str, int]:
     return {path.stem: path.stat().st_mtime_ns for path in (sweep_dir / RECORDS).glob("*.lock")}
 
 
+def asked_since(sweep_dir: Path, before: Mapping[str, int]) -> list[JobRecord]:
+    """Return what is known of the jobs of a sweep that were asked for since ``asked_for`` returned ``before``."""
+    times = asked_for(sweep_dir)
+    return [job for job in records(sweep_dir) if times.get(job.name) != before.get(job.name)]
+
+
 def _run_to_end(
     record: JobRecord, arguments: Sequence[str], sweep: Mapping[str, Any], sweep_dir: Path, to_file: bool
 ) -> None:

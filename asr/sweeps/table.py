@@ -20,7 +20,7 @@ from asr.evaluation.formatting import percent
 from asr.evaluation.metrics_csv import best_dev_wer
 from asr.plain_data import at, read_json
 from asr.processes import end_by_default, end_with
-from asr.sweeps.jobs import RECORDS, SWEPT, JobRecord, asked_for, check_sweep_name, records, swept_keys
+from asr.sweeps.jobs import RECORDS, SWEPT, JobRecord, asked_for, asked_since, check_sweep_name, records, swept_keys
 
 console = PlainConsole()
 
@@ -59,11 +59,11 @@ class SweepTable(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Print the table, and exit with 1 if a job of this command is not finished."""
         sweep_dir = Path(config.hydra.sweep.dir)
-        jobs, request_times = records(sweep_dir), asked_for(sweep_dir)
+        jobs = records(sweep_dir)
         if not jobs:
             print("asr-train: the sweep has no job: nothing matches what is swept", file=sys.stderr)
             raise SystemExit(2)
-        own_jobs = [record for record in jobs if request_times.get(record.name) != self._asked.get(record.name)]
+        own_jobs = asked_since(sweep_dir, self._asked)
         # without an exit code: left alone by this command
         before = {job.name for job in jobs if not job.failed and (job not in own_jobs or job.exit_code is None)}
         console.print(job_table(sweep_dir, jobs, before))
