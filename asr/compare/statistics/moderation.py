@@ -27,17 +27,15 @@ class PooledVariance:
     """The variance over seeds of the difference of two systems, estimated from all systems together.
 
     Attributes:
-        value: (R) of the difference on one seed, mean over all pairs.
-        freedom: degrees of freedom of ``value``, if all systems vary alike.
-        typical: (R) of the difference of two typical systems: twice the geometric mean of the variances of systems,
-            which few unstable systems raise less; of two systems, ``value``.
+        value: (R) of the difference of two typical systems on one seed: twice the geometric mean of the variances of
+            systems, which few unstable ones raise less than the mean; the mean, if fewer than three systems vary.
+        freedom: degrees of freedom of the mean variance, if all systems vary alike.
         prior: (R) d₀, degrees of freedom that it adds to the variance of each pair.
         num_seeds: S.
     """
 
     value: Array
     freedom: int
-    typical: Array
     prior: Array
     num_seeds: int
 
@@ -60,7 +58,7 @@ def largest_block(seeds: Mapping[str, Collection[int]]) -> tuple[list[str], list
 
 
 def pooled_variance(wers: Array) -> PooledVariance:
-    """Return the variance of pairs, as mean and as the typical one, and how much that counts for each.
+    """Return the typical variance of pairs, and how much it counts for each.
 
     The less the variances of the systems seem to differ, the more it counts: as much as d₀ degrees of freedom, at most
     40 % of those that all systems together have more than a pair, a third with three systems. Systems with one value
@@ -85,14 +83,12 @@ def pooled_variance(wers: Array) -> PooledVariance:
     num_systems, num_seeds = wers.shape[-2:]
     around = wers - wers.mean(-1, keepdims=True)
     residuals = around - around.mean(-2, keepdims=True)
-    freedom = (num_systems - 1) * (num_seeds - 1)
-    # differences of two systems have the variances of both
-    value = 2 * np.square(residuals).sum((-2, -1)) / freedom
-    if num_systems == 2:
-        return PooledVariance(value, freedom, value, np.zeros_like(value), num_seeds)
-    varies, half = np.square(around).sum(-1) > SMALLEST, (num_seeds - 1) / 2
-    # what a seed adds to all systems is best seen in those that vary little; of fewer than three nothing is pooled
     squares = np.square(residuals).sum(-1)
+    freedom, half = (num_systems - 1) * (num_seeds - 1), (num_seeds - 1) / 2
+    # differences of two systems have the variances of both
+    mean = 2 * squares.sum(-1) / freedom
+    # what a seed adds to all systems is best seen in those that vary little; of fewer than three nothing is pooled
+    varies = np.square(around).sum(-1) > SMALLEST
     weights = 1 / np.maximum(squares + np.median(squares, axis=-1, keepdims=True), SMALLEST)
     weights *= varies | (varies.sum(-1, keepdims=True) < 3)
     weights /= weights.sum(-1, keepdims=True)
@@ -103,7 +99,7 @@ def pooled_variance(wers: Array) -> PooledVariance:
     typical = 2 * np.exp(np.ma.filled(logs.mean(-1), 0.0) - np.log(2) - special.digamma(half))
     most = np.minimum(MOST_SHARE, (num - 1) / 6) * np.maximum(num - 2, 0) * (num_seeds - 1)
     prior = np.minimum(_prior_freedom(np.ma.filled(logs.var(-1, ddof=1), 0.0), half), most)
-    return PooledVariance(value, freedom, np.where(num > 2, typical, value), prior, num_seeds)
+    return PooledVariance(np.where(num > 2, typical, mean), freedom, prior, num_seeds)
 
 
 def moderated(estimates: Sequence[Estimate], pooled: PooledVariance) -> list[Estimate]:
@@ -120,9 +116,9 @@ def moderated(estimates: Sequence[Estimate], pooled: PooledVariance) -> list[Est
         pair_freedom = estimate.num_seeds - 1
         total = pooled.prior + pair_freedom
         alone = estimate.num_seeds * estimate.seed_variance
-        mixed = (pooled.prior * pooled.typical + pair_freedom * alone) / total
+        mixed = (pooled.prior * pooled.value + pair_freedom * alone) / total
         variance = np.maximum(mixed, alone) / estimate.num_seeds
-        excess = np.maximum(alone / np.maximum(pooled.typical, SMALLEST), 1)
+        excess = np.maximum(alone / np.maximum(pooled.value, SMALLEST), 1)
         freedom = pair_freedom + pooled.prior / excess**2
         moderated_estimates.append(replace(estimate, seed_variance=variance, seed_freedom=freedom))
     return moderated_estimates

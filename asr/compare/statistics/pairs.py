@@ -201,7 +201,7 @@ class SetDifferences(PairTests):
         """
         if self.pooled is None or not self.tested:
             return None
-        value, freedom, num_seeds = float(self.pooled.typical), self.pooled.freedom, self.pooled.num_seeds
+        value, freedom, num_seeds = float(self.pooled.value), self.pooled.freedom, self.pooled.num_seeds
         design = Design(
             seed_variance=value,
             test_variance=statistics.mean(float(self.estimates[pair].test_variance) for pair in self.tested),

@@ -53,7 +53,7 @@ def test_alike_systems_share_their_degrees_of_freedom_and_different_ones_do_not(
 @pytest.mark.parametrize(("num_systems", "num_seeds"), [(3, 2), (8, 3), (8, 10)])
 def test_the_pooled_variance_is_right_on_average_and_no_variance_is_drawn_below_its_own(num_systems, num_seeds):
     wers = made(num_systems, num_seeds)
-    assert pooled_variance(wers).value.mean() == pytest.approx(2, rel=0.05)
+    assert 1.95 < pooled_variance(wers).value.mean() < 2.3  # of few seeds too large rather than too small
     for found, own in zip(together(wers), estimates_of(wers), strict=True):
         assert np.all(found.seed_variance >= own.seed_variance)
         assert 2 / num_seeds < found.seed_variance.mean() < 1.7 * 2 / num_seeds
@@ -71,7 +71,7 @@ def test_systems_with_one_value_for_all_seeds_tell_nothing_of_the_others():
     wers = made(8, 5)
     wers += 3 * np.random.default_rng(1).normal(size=(len(wers), 1, 5))
     wers[:, 5:] = 1.0
-    assert np.median(pooled_variance(wers).typical) == pytest.approx(2, rel=0.15)
+    assert np.median(pooled_variance(wers).value) == pytest.approx(2, rel=0.15)
     wers[:, 1:] = 1.0
     assert np.all(pooled_variance(wers).prior == 0)
 
