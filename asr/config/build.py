@@ -93,6 +93,12 @@ def build_data_parts(config: Mapping[str, Any], tokenizer: Tokenizer | None = No
     perturb = part(config, "augment.audio")
     if perturb is not None and features.precomputed:
         raise ConfigError("augment.audio changes the audio, but features are stored; choose augment.audio=null")
+    masks, content = part(config, "augment.features"), getattr(features, "content", "spectrum")
+    if getattr(masks, "needs", None) not in (None, content):
+        raise ConfigError(
+            f"augment.features: {type(masks).__name__} needs features with content={masks.needs}, but those of "
+            f"{type(features).__name__} have content={content}; choose augment.features=null"
+        )
     text, limits, batch, workers = (part(config, f"data.{name}") for name in ("text", "limits", "batch", "workers"))
     trainer = part(config, "tokenizer") if tokenizer is None else KeptTokenizer(tokenizer)
     return DataParts(features, text, limits, batch, workers, perturb, trainer)

@@ -60,6 +60,7 @@ class SpecAugment:
         self.num_time_masks, self.max_time_frames = num_time_masks, max_time_frames
         self.max_time_fraction = max_time_fraction
         self.num_feature_masks, self.max_feature_bins = num_feature_masks, max_feature_bins
+        self.needs = "spectrum" if num_feature_masks else None
 
     def __call__(self, features: Tensor, num_frames: Tensor, generator: torch.Generator) -> Tensor:
         """Return masked features.
