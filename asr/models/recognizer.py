@@ -20,7 +20,7 @@ BIAS_STD = 0.01
 class Augment(Protocol):
     """Changes features in training, but moves no frame in time; one generator state always gives one change.
 
-    An attribute ``needs`` that is not None is the ``content`` that its features must have.
+    It may have an attribute ``needs``: the ``content`` of the only features that it is for.
     """
 
     def __call__(self, features: Tensor, num_frames: Tensor, generator: torch.Generator) -> Tensor:

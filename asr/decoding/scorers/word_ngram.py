@@ -57,8 +57,8 @@ class WordNGramScorer:
         unknown = model.numbers[UNKNOWN]
         spelled = _spelled(model, unigrams, normalize)
         if SURROGATE.search("".join(surfaces)):  # tokens of single bytes: parts of letters, which may be split anywhere
-            surfaces = [_as_bytes(surface) for surface in surfaces]
-            spelled = {_as_bytes(word): number for word, number in spelled.items()}
+            surfaces = [surface.encode("utf-8", "surrogateescape").decode("latin-1") for surface in surfaces]
+            spelled = {word.encode().decode("latin-1"): number for word, number in spelled.items()}
         letters = set("".join(surfaces))
         if not any(letters.issuperset(word) for word in spelled):
             raise ValueError(f"its words are like {[*spelled][:3]}, and none is written with the letters of the run")
@@ -109,10 +109,6 @@ class WordNGramScorer:
     def _after(self, ngrams: Tensor, letters: Tensor) -> Tensor:
         """Return the n-grams (B, K) after the words whose letters these are."""
         return torch.where(letters == ROOT, ngrams, self.tables.after(ngrams, self.word_of[letters]))
-
-
-def _as_bytes(text: str) -> str:
-    return text.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
 def _spelled(model: NGrams, unigrams: np.ndarray, normalize: Callable[[str], str]) -> dict[str, int]:
