@@ -158,8 +158,7 @@ def _spell_out(line: str) -> str:
 def icefall_tokenizer(model: bytes) -> tuple[SubwordTokenizer, list[int]]:
     """Return the tokenizer, and for each of its tokens the number that the token has in icefall's models.
 
-    Theirs begins ``<blk>``, ``<sos/eos>``, ``<unk>``; ours has the unknown token second. Its rules that rewrite
-    characters are left out: transcripts are normalized before.
+    Theirs begins ``<blk>``, ``<sos/eos>``, ``<unk>``; ours has the unknown token second.
 
     Args:
         model: a serialized sentencepiece model.
@@ -183,8 +182,6 @@ def icefall_tokenizer(model: bytes) -> tuple[SubwordTokenizer, list[int]]:
     for piece in spec.pieces:
         if piece.piece in ICEFALL_MARKS:
             piece.type = KINDS.CONTROL
-    for rules in (spec.normalizer_spec, spec.denormalizer_spec):
-        rules.precompiled_charsmap, rules.name = b"", "identity"
     return _rebuilt(spec, [spec.pieces[number] for number in order]), order
 
 
