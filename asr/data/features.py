@@ -5,7 +5,7 @@ N samples, T frames, F mel bins.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 from lhotse import Fbank, FbankConfig
@@ -31,7 +31,7 @@ class Features(Protocol):
     on_device: bool  # loaders bring audio; the device of the recognizer makes features of it
     from_audio: bool
     sampling_rate_hz: int  # of audio when features are made from it; 0 if they are not
-    content: Literal["spectrum", "samples"]  # what the numbers of a frame are
+    content: str  # what the numbers of a frame are: "spectrum" or "samples"
 
     def __call__(self, cut: Cut) -> np.ndarray:
         """Return (T, F) float32."""
