@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -30,7 +31,7 @@ from asr.features.global_norm import GlobalNorm
 from asr.models.heads.protocols import Head
 from asr.models.recognizer import Recognizer, initialize, is_pretrained
 from asr.plain_data import at
-from asr.text.normalize import TextNormalizer
+from asr.text.subword import SubwordTokenizer
 from asr.text.tokenizer import KeptTokenizer, Tokenizer
 from asr.training.checkpoints.loading import FORMAT
 from asr.training.initial_weights import freeze
@@ -74,7 +75,7 @@ class DataParts:
     """What turns a corpus into batches."""
 
     features: Features
-    text: TextNormalizer
+    text: Callable[[str], str]
     limits: Limits
     batch: BucketingConfig
     workers: Workers
@@ -93,9 +94,22 @@ def build_data_parts(config: Mapping[str, Any], tokenizer: Tokenizer | None = No
     perturb = part(config, "augment.audio")
     if perturb is not None and features.precomputed:
         raise ConfigError("augment.audio changes the audio, but features are stored; choose augment.audio=null")
-    text, limits, batch, workers = (part(config, f"data.{name}") for name in ("text", "limits", "batch", "workers"))
+    masks, content = part(config, "augment.features"), getattr(features, "content", "spectrum")
+    if getattr(masks, "needs", None) not in (None, content):
+        raise ConfigError(
+            f"augment.features: {type(masks).__name__} needs features with content={masks.needs}, but those of "
+            f"{type(features).__name__} have content={content}; choose augment.features=null"
+        )
+    limits, batch, workers = (part(config, f"data.{name}") for name in ("limits", "batch", "workers"))
     trainer = part(config, "tokenizer") if tokenizer is None else KeptTokenizer(tokenizer)
+    text = build_text(config, trainer.tokenizer if isinstance(trainer, KeptTokenizer) else None)
     return DataParts(features, text, limits, batch, workers, perturb, trainer)
+
+
+def build_text(config: Mapping[str, Any], tokenizer: Tokenizer | None) -> Callable[[str], str]:
+    """Build the normalizer of transcripts, after which the rules of the user's own sentencepiece model rewrite them."""
+    normalize: Callable[[str], str] = part(config, "data.text")
+    return partial(tokenizer.rewritten, normalize) if isinstance(tokenizer, SubwordTokenizer) else normalize
 
 
 def build_encoder(config: Mapping[str, Any], num_features: int) -> Any:

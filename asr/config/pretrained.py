@@ -51,5 +51,5 @@ def pretrained_choices(config: DictConfig, overridden: Collection[str]) -> Itera
         yield Choice("features", "waveform", reason)
     if config.data.sampling_rate_hz != rate_hz and "data.sampling_rate_hz" not in overridden:
         yield Choice("data.sampling_rate_hz", rate_hz, reason)
-    if config.augment.features is not None and not any(is_within(key, ["augment"]) for key in overridden):
+    if config.augment.features is not None and not any(is_within(key, ["augment.features"]) for key in overridden):
         yield Choice("augment.features", None, "it would mask audio; encoder.masks masks encodings")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from asr.config.build import (
     build_decoder,
     build_recognizer,
+    build_text,
     check_decoder,
     num_threads,
     part,
@@ -40,7 +41,6 @@ from asr.inference.transcripts_lm import FOLDER, saved_search
 from asr.models.recognizer import Recognizer, is_pretrained
 from asr.plain_data import at
 from asr.safe_io import named_path
-from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint, run_folder_of
 from asr.training.weights import choose_weights, load_weights
@@ -59,7 +59,7 @@ class Restored:
     checkpoint: LoadedCheckpoint
     recognizer: Recognizer
     decoder: Decoder
-    text: TextNormalizer
+    text: Callable[[str], str]
     data_module: DataModule
     lacking: str = ""
     unit: Unit = "word"  # of error rates
@@ -119,7 +119,7 @@ class TextSide:
     """
 
     checkpoint: LoadedCheckpoint
-    normalize: TextNormalizer
+    normalize: Callable[[str], str]
     tokenizer: Tokenizer
 
 
@@ -129,7 +129,7 @@ def restore_text(run: object) -> TextSide:
     _check_decoded(checkpoint)
     with _naming(checkpoint.path):
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
-        return TextSide(checkpoint, part(checkpoint.config, "data.text"), tokenizer)
+        return TextSide(checkpoint, build_text(checkpoint.config, tokenizer), tokenizer)
 
 
 def _check_decoded(checkpoint: LoadedCheckpoint) -> None:
@@ -190,8 +190,9 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
     checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
     config, recognizer = checkpoint.config, recognizer_of(checkpoint).to(default_device())
     with _naming(checkpoint.path):
-        features, text, unit = part(config, "features"), part(config, "data.text"), config["data"]["scoring_unit"]
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
+        features, text = part(config, "features"), build_text(config, tokenizer)
+        unit = config["data"]["scoring_unit"]
         num_features = len(recognizer.normalize.mean)
         if features.num_features != num_features:
             raise ConfigError(f"features have {features.num_features} numbers per frame, its weights {num_features}")

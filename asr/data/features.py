@@ -31,6 +31,7 @@ class Features(Protocol):
     on_device: bool  # loaders bring audio; the device of the recognizer makes features of it
     from_audio: bool
     sampling_rate_hz: int  # of audio when features are made from it; 0 if they are not
+    content: str  # what the numbers of a frame are: "spectrum" or "samples"
 
     def __call__(self, cut: Cut) -> np.ndarray:
         """Return (T, F) float32."""
@@ -72,6 +73,7 @@ class LogMel:
     """
 
     from_audio = True
+    content = "spectrum"
 
     def __init__(
         self,
@@ -126,6 +128,7 @@ class PrecomputedFeatures:
     on_device = False
     from_audio = False
     sampling_rate_hz = 0
+    content = "spectrum"  # or its cepstrum
 
     def __init__(self, num_features: int, frame_shift_ms: float = 10.0) -> None:
         self.num_features, self.frame_shift_s = num_features, frame_shift_ms / 1000

@@ -38,6 +38,7 @@ class Waveform:
     precomputed = False
     on_device = False
     from_audio = True
+    content = "samples"
 
     def __init__(self, sampling_rate_hz: int = 16_000, frame_ms: float = 10.0) -> None:
         self.num_features = round(sampling_rate_hz * frame_ms / 1000)

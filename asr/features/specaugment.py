@@ -22,7 +22,7 @@ def _masks(lengths: Tensor, num_masks: int, max_width: Tensor, size: int, genera
 
 
 class SpecAugment:
-    """Sets random stretches of time and bands of frequency to zero, the mean of normalized features.
+    """Sets random stretches of time and bands of frequency to the mean of the utterance's features.
 
     Masks are drawn on the CPU from a given generator, so they depend neither on the device nor on what ran before.
 
@@ -60,12 +60,13 @@ class SpecAugment:
         self.num_time_masks, self.max_time_frames = num_time_masks, max_time_frames
         self.max_time_fraction = max_time_fraction
         self.num_feature_masks, self.max_feature_bins = num_feature_masks, max_feature_bins
+        self.needs = "spectrum" if num_feature_masks else None
 
     def __call__(self, features: Tensor, num_frames: Tensor, generator: torch.Generator) -> Tensor:
         """Return masked features.
 
         Args:
-            features: (B, T, F), normalized.
+            features: (B, T, F); padding may hold anything.
             num_frames: (B,) valid frames.
             generator: a CPU generator; its state alone decides the masks.
         """
@@ -77,4 +78,8 @@ class SpecAugment:
         widest = torch.full_like(lengths, float(min(self.max_feature_bins, bins)))
         in_frequency = _masks(full, self.num_feature_masks, widest, bins, generator)
         mask = in_time.unsqueeze(2) | in_frequency.unsqueeze(1)
-        return features.masked_fill(mask, 0.0)
+        padding = torch.arange(frames, device=features.device) >= num_frames.unsqueeze(1)
+        # as in lhotse, since features need not be normalized: zero may be the loudest value of a spectrum
+        total = features.masked_fill(padding.unsqueeze(2), 0.0).sum(dim=(1, 2), dtype=torch.float64)
+        mean = total / (num_frames * bins).clamp(min=1)
+        return torch.where(mask, mean.to(features.dtype).view(-1, 1, 1), features)

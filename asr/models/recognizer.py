@@ -18,7 +18,10 @@ BIAS_STD = 0.01
 
 
 class Augment(Protocol):
-    """Changes features in training, but moves no frame in time; one generator state always gives one change."""
+    """Changes features in training, but moves no frame in time; one generator state always gives one change.
+
+    It may have an attribute ``needs``: the ``content`` of the only features that it is for.
+    """
 
     def __call__(self, features: Tensor, num_frames: Tensor, generator: torch.Generator) -> Tensor:
         """Return changed features (B, T, F); each utterance is changed differently."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -70,6 +70,10 @@ class SubwordTokenizer:
     def pieces(self) -> list[str]:
         """The piece of every id; U+2581 stands for a space."""
         return list(self._pieces)
+
+    def rewritten(self, normalize: Callable[[str], str], text: str) -> str:
+        """Return text normalized, and then as the rules of the user's own model rewrite it, which ``decode`` keeps."""
+        return collapse_spaces(self._processor.normalize(normalize(text)))
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of the best segmentation of normalized text."""
@@ -154,8 +158,7 @@ def _spell_out(line: str) -> str:
 def icefall_tokenizer(model: bytes) -> tuple[SubwordTokenizer, list[int]]:
     """Return the tokenizer, and for each of its tokens the number that the token has in icefall's models.
 
-    Theirs begins ``<blk>``, ``<sos/eos>``, ``<unk>``; ours has the unknown token second. Its rules that rewrite
-    characters are left out: transcripts are normalized before.
+    Theirs begins ``<blk>``, ``<sos/eos>``, ``<unk>``; ours has the unknown token second.
 
     Args:
         model: a serialized sentencepiece model.
@@ -179,16 +182,14 @@ def icefall_tokenizer(model: bytes) -> tuple[SubwordTokenizer, list[int]]:
     for piece in spec.pieces:
         if piece.piece in ICEFALL_MARKS:
             piece.type = KINDS.CONTROL
-    for rules in (spec.normalizer_spec, spec.denormalizer_spec):
-        rules.precompiled_charsmap, rules.name = b"", "identity"
     return _rebuilt(spec, [spec.pieces[number] for number in order]), order
 
 
 def own_tokenizer(model: bytes) -> SubwordTokenizer:
     """Return the tokenizer of any sentencepiece model, with the blank first, the unknown token second.
 
-    Control pieces such as ``<s>``, which no text has, are left out. Rules that rewrite characters, user-defined symbols
-    and bytes work as in sentencepiece.
+    Control pieces such as ``<s>``, which no text has, are left out. Rules that rewrite characters (see ``rewritten``),
+    user-defined symbols and bytes work as in sentencepiece.
 
     Args:
         model: serialized.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from asr.plain_data import is_within, trusted
 from asr.safe_io import named_path
 from asr.text.character import CharacterTokenizer
+from asr.text.normalize import collapse_spaces
 from asr.text.subword import SubwordTokenizer, own_tokenizer
 from asr.text.vocabulary import UNKNOWN_ID, TokenizerState
 
@@ -70,6 +71,23 @@ def unknown_characters(tokenizer: Tokenizer, texts: Iterable[str]) -> tuple[floa
     return sum(unknown.values()) / max(1, counts.total()), sorted(unknown, key=lambda char: -unknown[char])[:10]
 
 
+def unchanged(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
+    """Yield normalized texts; ValueError after the last if the tokenizer changes one whose characters it knows."""
+    num_texts, changed = 0, list[str]()
+    for text in texts:
+        num_texts += 1
+        ids = tokenizer.encode(text)
+        if UNKNOWN_ID not in ids and (decoded := tokenizer.decode(ids)) != collapse_spaces(text):
+            changed.append(f"{text!r} → {decoded!r}")
+        yield text
+    if changed:
+        raise ValueError(
+            f"the tokenizer changes {len(changed)} of {num_texts} training texts ({len(changed) / num_texts:.1%}), so "
+            f"that even a perfect recognizer has errors, such as {', '.join(changed[:3])}; change the texts as it does "
+            "(data.text), or choose tokenizer=bpe"
+        )
+
+
 class KeptTokenizer:
     """Instead of training a tokenizer, uses one that another model was trained with."""
 
@@ -82,9 +100,9 @@ class KeptTokenizer:
         """Return the tokenizer.
 
         Raises:
-            ValueError: it does not know much of the texts.
+            ValueError: it does not know much of the texts, or changes one.
         """
-        share, most = unknown_characters(self.tokenizer, texts)
+        share, most = unknown_characters(self.tokenizer, unchanged(self.tokenizer, texts))
         if share > MAX_UNKNOWN:
             raise ValueError(
                 f"the tokenizer does not know {share:.1%} of the characters of the training texts, such as "

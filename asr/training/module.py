@@ -142,11 +142,11 @@ class TrainingModule(pl.LightningModule):
         self.current_batch = batch
         self.unreadable.record(batch)
         self.sums = self.sums.plus(num_unreadable=len(batch.skipped))
+        self._set_batch_count()
         frozen = self._frozen_parameters()
         if len(batch) == 0:
             # DDP waits for the gradients of every parameter: without this term the other ranks would hang
             return torch.stack([0.0 * p.sum() for p in self.parameters() if p.requires_grad]).sum()
-        self.recognizer.set_batch_count(self.nominal_audio.read(self.global_step, self.max_audio_per_update_s()))
         # a function of the batch: a resumed run draws the same masks although no generator is saved
         devices.seed(seed_for("dropout", batch.seed), self.device)
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
@@ -166,6 +166,9 @@ class TrainingModule(pl.LightningModule):
         if self.in_backward is not None:
             self.in_backward.begin(loss, self.sums.num_tokens)
         return loss
+
+    def _set_batch_count(self) -> None:
+        self.recognizer.set_batch_count(self.nominal_audio.read(self.global_step, self.max_audio_per_update_s()))
 
     def _frozen_parameters(self) -> list[nn.Parameter]:
         """Return parameters of a pretrained encoder that this update, one of the first, leaves as they are."""
@@ -278,7 +281,9 @@ class TrainingModule(pl.LightningModule):
         """Go to where the recognizer is to be evaluated."""
         if self.guard.pending:
             self.sync_guard()
-        number_logged_update(self.trainer)  # a resumed run may begin with a validation
+        # a resumed run may begin with a validation
+        number_logged_update(self.trainer)
+        self._set_batch_count()
         go_to_evaluation_point(self.trainer.optimizers)
 
     def on_validation_end(self) -> None:

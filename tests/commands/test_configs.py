@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from asr.config.build import plain
 from asr.config.dry_run import dry_run
 from asr.config.help import CONFIGS, choices
+from asr.config.pretrained import pretrained_choices
 from tests.configs import choice
 from tests.models.pretrained import save_model
 from tests.text.cases import own_model
@@ -30,6 +31,7 @@ COMPANIONS = {
     ("augment", "speed_specaugment"): ["features=log_mel"],
     ("augment", "noise"): ["features=log_mel", "augment.audio.noise=null"],
     ("encoder", "pretrained"): ["features=waveform", "augment=none"],
+    ("features", "waveform"): ["augment=none"],
     ("features", "log_mel_precomputed"): ["augment=specaugment"],
     ("head", "transducer"): ["decoder=transducer_greedy"],
     ("decoder", "transducer_greedy"): ["head=transducer"],
@@ -60,6 +62,22 @@ def test_every_choice_composes_and_is_built(group, name, tmp_path, monkeypatch, 
     Path("own.model").write_bytes(own_model(vocab_size=12))
     words = request.getfixturevalue("own_encoder") if name == "pretrained" else []
     dry_run(plain(composed(f"{group}={name}", *COMPANIONS.get((group, name), []), *words)))
+
+
+@pytest.mark.parametrize(
+    ("words", "is_left_out"),
+    [
+        ((), True),
+        (("augment=noise", "augment.audio.noise=null"), True),
+        (("augment=specaugment", "augment.features.num_feature_masks=0"), False),
+    ],
+)
+def test_masks_of_a_spectrum_are_left_out_of_audio_unless_they_are_given(words, is_left_out, own_encoder):
+    config = composed("encoder=pretrained", "features=waveform", *words, *own_encoder)
+    keys = {choice.key for choice in pretrained_choices(config, {word.partition("=")[0] for word in words})}
+    assert ("augment.features" in keys) == is_left_out
+    if not is_left_out:
+        dry_run(plain(config))
 
 
 SEARCHED = OmegaConf.load(CONFIGS / "sweep" / "optimizers.yaml").sweep.optimizers

@@ -74,6 +74,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("trainer.devices=0", "trainer", ["devices", "0"]),
         # what does not fit together, or would be lost
         ("features=log_mel_precomputed augment=speed_specaugment", "augment.audio", ["stored"]),
+        ("features=waveform", "augment.features", ["SpecAugment", "spectrum", "samples"]),
         ("features=log_mel_on_device features.precomputed=true", "features", ["precomputed", "on_device"]),
         ("augment=noise", "augment.audio.noise", ["folder"]),
         ("weights=ema callbacks.averaging.ema_decay=null", "weights=ema", ["ema_decay=null"]),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from asr.config.restore import restore_text
 from asr.text.tokenizer import tokenizer_from_state
 from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint
 from tests.small_runs import TINY
@@ -118,15 +119,21 @@ def test_what_is_frozen_stays_and_a_resumed_run_needs_no_source(small_run, tmp_p
 
 def test_a_tokenizer_of_ones_own_is_in_the_checkpoints_so_that_a_resumed_run_needs_no_file(small_run, tmp_path):
     own = tmp_path / "own.model"
-    own.write_bytes(own_model(NUMBERS, vocab_size=300, byte_fallback=True, user_defined_symbols=["<laugh>"]))
+    options = {"vocab_size": 300, "byte_fallback": True, "user_defined_symbols": ["<laugh>"]}
+    own.write_bytes(own_model(NUMBERS, normalization_rule_name="nmt_nfkc_cf", **options))
     words = (*(word for word in TINY if word != "tokenizer=char"), "tokenizer=file", f"tokenizer.path={own}")
-    ended = small_run.run("train", *words, f"run_dir={tmp_path}/new", "trainer.max_steps=3")
+    ended = small_run.run("train", *words, "data.text.case=upper", f"run_dir={tmp_path}/new", "trainer.max_steps=3")
     assert ended.code == 0, ended.printed
     own.unlink()
     ended = small_run.run("train", f"resume={tmp_path}/new", "trainer.max_steps=6", "allow_changes=true")
     assert ended.code == 0, ended.printed
     pieces = tokenizer_from_state(load_checkpoint(checkpoint_file(f"{tmp_path}/new")).tokenizer).pieces
     assert {"<0xFF>", "<laugh>"} < {*pieces}
+    # the model folds case
+    written = (tmp_path / "new" / "decode" / "test.alignments.txt").read_text()
+    assert any(number in written for number in NUMBERS)
+    assert not any(number.upper() in written for number in NUMBERS)
+    assert restore_text(tmp_path / "new").normalize("SIX") == "six"
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_is_resumed_from_its_source(small_run, tmp_path):

@@ -8,15 +8,18 @@ import pytest
 from asr.decoding.scorers.word_ngram import WordNGramScorer
 from asr.language_models.arpa import read_arpa
 from asr.text.character import CharacterTokenizerTrainer
-from asr.text.subword import SentencePieceTrainer
+from asr.text.subword import SentencePieceTrainer, own_tokenizer
 from tests.decoding.test_ngram import random_arpa, scored
 from tests.language_models.arpa_texts import Reference
+from tests.text.cases import own_model
 
-WORDS = ("a", "an", "ant", "bat", "tab")
-TEXTS = ["an ant", "a bat tab", "tab tab a", "bat", "banana a", "an tan tat", "antant", ""]
+WORDS = ("a", "an", "ant", "bat", "tab", "tä")
+TEXTS = ["an ant", "a bat tab", "tab tab a", "bat", "banana a", "an tan tat", "antant", "tä bä an tä", ""]
 TOKENIZERS = {
     "characters": CharacterTokenizerTrainer().train(TEXTS),
-    "subwords": SentencePieceTrainer(13, "bpe").train(TEXTS),
+    "subwords": SentencePieceTrainer(14, "bpe").train(TEXTS),
+    "spaces at the ends of tokens": own_tokenizer(own_model(TEXTS, vocab_size=16, treat_whitespace_as_suffix=True)),
+    "bytes": own_tokenizer(own_model(["ant bat tab"], vocab_size=270, byte_fallback=True)),
 }
 
 
@@ -36,6 +39,13 @@ def test_whole_texts_have_the_scores_of_their_words(kind, order, seed, tmp_path)
         found = sum(scored(scorer, tokenizer.encode(sentence)))
         known = [word if word in WORDS else "<unk>" for word in sentence.split()]
         assert found == pytest.approx(sum(reference.of_text(known)), abs=1e-9)
+
+
+def test_tokens_of_several_words_are_refused(tmp_path):
+    tokenizer = own_tokenizer(own_model(["an ant"] * 9, vocab_size=12, model_type="bpe", split_by_whitespace=False))
+    assert "▁an▁ant" in tokenizer.pieces
+    with pytest.raises(ValueError, match=r"\[' an a.* asr-lm"):
+        scorer_of(random_arpa(0, 1, WORDS, pruned=False), tmp_path, tokenizer)
 
 
 def test_a_beginning_is_worth_the_most_probable_word_that_has_it(tmp_path):

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from lhotse.dataset.signal_transforms import SpecAugment as LhotseSpecAugment
 
 from asr.features.specaugment import SpecAugment
 
@@ -8,43 +9,58 @@ def apply(seed: int, features: torch.Tensor, lengths: torch.Tensor, **options) -
     return SpecAugment(**options)(features, lengths, torch.Generator().manual_seed(seed))
 
 
+def masks(seed: int, lengths: torch.Tensor, frames: int, bins: int, **options) -> torch.Tensor:
+    """Return (B, T, F), true where features are masked."""
+    features = torch.rand(len(lengths), frames, bins, generator=torch.Generator().manual_seed(1))
+    return apply(seed, features, lengths, **options) != features
+
+
 def test_masks_stay_within_their_limits():
-    features, lengths = torch.ones(8, 200, 40), torch.tensor([200, 150, 100, 80, 60, 40, 20, 7])
+    lengths = torch.tensor([200, 150, 100, 80, 60, 40, 20, 7])
     for seed in range(20):
-        masked = apply(
-            seed, features, lengths, num_time_masks=1, max_time_frames=12, max_time_fraction=0.1, max_feature_bins=0
-        )
-        frames = (masked == 0).all(dim=2)
+        options = {"num_time_masks": 1, "max_time_frames": 12, "max_time_fraction": 0.1, "max_feature_bins": 0}
+        frames = masks(seed, lengths, 200, 40, **options).all(dim=2)
         for index, length in enumerate(lengths.tolist()):
             assert frames[index].sum() <= min(12, int(0.1 * length))
             assert not frames[index, length:].any()
-        masked = apply(seed, features, lengths, num_time_masks=0, num_feature_masks=1, max_feature_bins=9)
-        assert ((masked == 0).all(dim=1).sum(dim=1) <= 9).all()
+        masked = masks(seed, lengths, 200, 40, num_time_masks=0, num_feature_masks=1, max_feature_bins=9)
+        assert (masked.all(dim=1).sum(dim=1) <= 9).all()
 
 
 def test_every_allowed_width_and_place_is_drawn():
-    features, lengths = torch.ones(400, 20, 6), torch.full((400,), 20)
+    lengths = torch.full((400,), 20)
     options = {"num_time_masks": 1, "max_time_frames": 3, "max_time_fraction": 1.0, "num_feature_masks": 0}
-    masked = (apply(0, features, lengths, **options) == 0).all(dim=2)
+    masked = masks(0, lengths, 20, 6, **options).all(dim=2)
     assert set(masked.sum(dim=1).tolist()) == {0, 1, 2, 3}
     assert masked.any(dim=0).all()
-    bands = apply(0, features, lengths, num_time_masks=0, num_feature_masks=1, max_feature_bins=100)
-    masked = (bands == 0).all(dim=1)
+    masked = masks(0, lengths, 20, 6, num_time_masks=0, num_feature_masks=1, max_feature_bins=100).all(dim=1)
     widths = masked.sum(dim=1)
     assert [30 < (widths == width).sum() < 90 for width in range(7)] == [True] * 7
     assert masked.any(dim=0).all()
 
 
-def test_what_is_masked_is_zero_and_the_rest_untouched():
-    features = torch.randn(3, 50, 40)
-    masked = apply(0, features, torch.tensor([50, 40, 30]))
-    assert ((masked == 0) | (masked == features)).all()
-    assert (masked == 0).any()
+def test_what_is_masked_is_the_mean_of_its_utterance_and_the_rest_untouched():
+    features, lengths = 3 * torch.randn(3, 50, 40) - 8, torch.tensor([50, 40, 30])
+    masked = apply(0, features, lengths)
+    for before, after, length in zip(features, masked, lengths, strict=True):
+        changed = after != before
+        assert changed.any()
+        torch.testing.assert_close(after[changed], before[:length].mean().expand(int(changed.sum())))
+
+
+def test_a_mask_holds_what_lhotses_hold_whatever_the_padding_and_the_other_utterances():
+    features = torch.randn(1, 50, 40) - 8
+    reference = LhotseSpecAugment(time_warp_factor=None, p=1.0)(features)
+    padded = torch.cat((features, torch.full((1, 30, 40), torch.nan)), dim=1)
+    alone = apply(0, features, torch.tensor([50]))
+    batch = apply(0, torch.cat((padded, torch.randn(1, 80, 40))), torch.tensor([50, 80]))[:1, :50]
+    held = [torch.unique(masked[masked != features]) for masked in (reference, alone, batch)]
+    torch.testing.assert_close(held[0], held[1])
+    assert torch.equal(held[1], held[2])
 
 
 def test_utterances_of_a_batch_are_masked_differently():
-    features, lengths = torch.ones(4, 100, 40), torch.full((4,), 100)
-    masked = apply(0, features, lengths)
+    masked = masks(0, torch.full((4,), 100), 100, 40)
     assert len({tuple(row.flatten().tolist()) for row in masked}) == 4
 
 

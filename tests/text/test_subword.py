@@ -1,11 +1,13 @@
 import base64
 import io
+import pickle
 import random
 import re
 
 import pytest
 import sentencepiece
 
+from asr.config.build import build_text
 from asr.inference.word_times import spelled
 from asr.text.normalize import collapse_spaces
 from asr.text.subword import SentencePieceTrainer, SubwordTokenizer, own_tokenizer
@@ -17,6 +19,7 @@ TEXTS = [
     "the cat sat on the mat", "a cat and the other cat", "that mat is that of the cat", "she sees the sea",
     "the sea is the other side", "on the other mat", "cats see the seas and the mats",
 ]  # fmt: skip
+NORMALIZER = {"_target_": "asr.text.normalize.TextNormalizer"}
 MODEL_TYPES = ("bpe", "unigram")
 
 
@@ -118,6 +121,24 @@ def test_a_model_of_ones_own_reads_and_writes_as_sentencepiece_does(options, tmp
         ids = rng.choices(range(2, tokenizer.vocab_size), k=8)
         expected = theirs.decode([theirs.piece_to_id(tokenizer.pieces[token]) for token in ids])
         assert tokenizer.decode(ids) == collapse_spaces(expected)
+
+
+@pytest.mark.parametrize("rule", ["nmt_nfkc_cf", "nmt_nfkc", "identity"])
+@pytest.mark.parametrize("options", [{"model_type": "bpe"}, {"model_type": "char", "treat_whitespace_as_suffix": True}])
+def test_texts_are_rewritten_as_by_the_rules_of_ones_own_model_or_refused(rule, options, tmp_path):
+    texts = ["HELLO WORLD", "THE ﬁRST ½ OF Ａ LINE", "GOOD MORNING"]
+    model = own_model(texts, vocab_size=60, normalization_rule_name=rule, **options)
+    (tmp_path / "own.model").write_bytes(model)
+    trainer = SentencePieceFile(str(tmp_path / "own.model"))
+    text = pickle.loads(pickle.dumps(build_text({"data": {"text": NORMALIZER}}, trainer.tokenizer)))
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
+    transcripts = [text(line) for line in texts]
+    assert transcripts == [theirs.decode(theirs.encode(line)).strip() for line in texts]
+    tokenizer = trainer.train(transcripts)
+    assert [tokenizer.decode(tokenizer.encode(line)) for line in transcripts] == transcripts
+    if rule != "identity":
+        with pytest.raises(ValueError, match=rf"{2 if rule == 'nmt_nfkc_cf' else 1} of 2 .*½.*1⁄2"):
+            trainer.train(texts[:2])
 
 
 def test_a_file_that_is_no_model_or_knows_little_of_the_texts_is_refused(tmp_path):

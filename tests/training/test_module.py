@@ -4,16 +4,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 
 from asr.data.loading.batch import Batch
 from asr.tracking.metrics_csv import MetricsCsv
+from asr.training.callbacks.checkpoint_callback import CheckpointCallback
+from asr.training.callbacks.preemption import Preempted, Preemption
 from asr.training.module import TrainingModule
 from optim import Eden
 from tests.training import runs
 from tests.training.heads import module_with, share_of
+from tests.training.test_preemption import Signalled
 from tests.training.test_unreadable import unread
 from tests.training.tiny import Metrics, batch_of, batches_loader, sgd, tiny_module, tiny_trainer, trained
 
@@ -188,9 +192,35 @@ def test_updates_of_another_size_do_not_change_how_much_the_ones_before_may_have
 
     monkeypatch.setattr(runs, "tiny_module", listening)
     for max_steps, accumulate in ((4, 1), (6, 2), (8, 2), (9, 1)):
-        runs.run(tmp_path, max_steps, accumulate_grad_batches=accumulate)
+        runs.run(tmp_path, max_steps, validate_every=None, accumulate_grad_batches=accumulate)
     told = [sorted(set(listener.told)) for listener in listeners]
     assert told == [[0.0, 10.0, 20.0, 30.0], [40.0, 60.0], [80.0, 100.0], [120.0]]
+
+
+class ToldInValidation(pl.Callback):
+    """Keeps what a `Listener` was told last before each validation, by update."""
+
+    def __init__(self) -> None:
+        self.told: dict[int, list[float]] = {}
+
+    def on_validation_batch_start(self, trainer, pl_module, *_):
+        self.told[trainer.global_step] = pl_module.recognizer.encoder.told[-1:]
+
+
+def test_a_validation_counts_all_updates_before_it_also_after_a_resumption(tmp_path, monkeypatch):
+    def listening() -> TrainingModule:
+        module = tiny_module()
+        module.recognizer.encoder = Listener(module.recognizer.encoder)
+        return module
+
+    monkeypatch.setattr(runs, "tiny_module", listening)
+    stopped, resumed = ToldInValidation(), ToldInValidation()
+    stop = Signalled("on_validation_batch_start", 6)
+    with pytest.raises(Preempted):
+        runs.run(tmp_path, 9, [stop, stopped, CheckpointCallback(tmp_path), Preemption()])
+    runs.run(tmp_path, 9, [resumed])
+    assert stopped.told == {3: [30.0], 6: [60.0]}
+    assert resumed.told == {6: [60.0], 9: [90.0]}
 
 
 def test_callbacks_see_the_numbers_of_every_update_and_loggers_those_of_the_logged_ones(tmp_path):

@@ -7,7 +7,7 @@ import os
 import shutil
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -32,7 +32,7 @@ from asr.data.preparation.prepared import DROPPED, PreparedData
 from asr.data.preparation.saved_corpus import SavedCorpus
 from asr.data.preparation.shards import ShardStorage, write_shards
 from asr.errors import RunFailed
-from asr.text.normalize import TextNormalizer
+from asr.text.tokenizer import KeptTokenizer, unchanged
 
 NUM_STATISTICS_CUTS = 500
 CUTS_PER_JOB = 50  # a process more for fewer would take longer to start
@@ -50,7 +50,7 @@ class PrepareSpec:
         shards: where audio, or features, are stored; None: where the corpus has them.
     """
 
-    text: TextNormalizer
+    text: Callable[[str], str]
     limits: Limits
     features: Features
     tokenizer_trainer: Any
@@ -94,6 +94,9 @@ def _fill(work: Path, chunks: Path, corpus: SavedCorpus, spec: PrepareSpec, num_
     with PlainProgress(transient=True) as progress:
         progress.add_task("training the tokenizer", total=None)
         tokenizer = spec.tokenizer_trainer.train(splits["train"].texts())
+        if not isinstance(spec.tokenizer_trainer, KeptTokenizer):  # which has looked at them already
+            for _ in unchanged(tokenizer, splits["train"].texts()):
+                pass
     mean, std = _statistics(splits["train"], spec.features, num_jobs)
     if spec.shards is not None:
         splits = write_shards(splits, spec.shards, num_jobs)

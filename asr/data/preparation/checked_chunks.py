@@ -25,7 +25,6 @@ from asr.data.preparation.cuts import Limits, check_cuts, supervised_cuts
 from asr.data.preparation.indexed_cut_set import parse_cut
 from asr.data.preparation.saved_corpus import Chunk, SavedCorpus, digest, portable_line
 from asr.safe_io import write_whole
-from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import Tokenizer
 
 FEATURES = "features"  # folder of stored ones
@@ -148,7 +147,7 @@ def unreadable(split: str, cut_id: str, why: str, kind: str = "audio") -> Droppe
 
 
 def check_corpus(
-    corpus: SavedCorpus, folder: Path, text: TextNormalizer, limits: Limits, features: Features, num_jobs: int
+    corpus: SavedCorpus, folder: Path, text: Callable[[str], str], limits: Limits, features: Features, num_jobs: int
 ) -> dict[str, CheckedSplit]:
     """Check audio and text of all chunks of a corpus, or find which an earlier call has checked.
 

@@ -21,7 +21,6 @@ from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.feature_storage import IN_SHARD, place_of, with_checksum
 from asr.data.manifests.import_manifests import import_manifests
 from asr.data.manifests.shar.members import ShardMember
-from asr.text.normalize import TextNormalizer
 
 LEAST_PLAIN_S = 0.01  # of segments that are cut out without lhotse
 
@@ -88,7 +87,7 @@ def _trimmed(recording: Recording, segment: SupervisionSegment) -> Cut:
 
 
 def check_cuts(
-    split: str, cuts: Iterable[Cut], normalize: TextNormalizer, limits: Limits, features: Features
+    split: str, cuts: Iterable[Cut], normalize: Callable[[str], str], limits: Limits, features: Features
 ) -> tuple[list[Cut], list[Dropped], bool]:
     """Normalize transcripts and drop cuts that cannot be used.
 

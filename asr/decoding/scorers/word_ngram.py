@@ -15,11 +15,13 @@ from torch import Tensor
 from asr.decoding.scorers.ngram import LN_10, NGramTables
 from asr.decoding.scorers.scorer import Moves
 from asr.language_models.ngrams import SPECIAL, UNKNOWN, NGrams
+from asr.text.normalize import SURROGATE
 from asr.text.vocabulary import BLANK_ID
 
 ROOT = 0  # between words
 
 Trie = dict[str, Any]
+WordState = tuple[Tensor, Tensor, Tensor]  # (B, K): n-grams, letters of the last word, whether a space ended it
 TOKENS = ""  # key of the tokens that end in a node of a trie of them
 
 
@@ -39,16 +41,24 @@ class WordNGramScorer:
         """Lay out the tables.
 
         Args:
-            surfaces: (V,) text of each token; a space in front begins a word.
+            surfaces: (V,) text of each token; a space in front begins a word, one at the end completes it.
             normalize: words of the model → words as in the transcripts of the run.
 
         Raises:
-            ValueError: no word can be written with the tokens.
+            ValueError: no word can be written with the tokens, or a token holds parts of several words.
         """
+        if spanning := [surface for surface in surfaces if " " in surface.strip(" ")]:
+            raise ValueError(
+                f"a model of words cannot score tokens that hold parts of several, such as {spanning[:3]}; give a "
+                "model of tokens, which asr-lm run=RUN text=FILE output=FILE makes"
+            )
         self.tables = NGramTables(model)
         unigrams = model.log_probs[: model.counts[0]] * LN_10  # shorter n-grams come first, ordered by their words
         unknown = model.numbers[UNKNOWN]
         spelled = _spelled(model, unigrams, normalize)
+        if SURROGATE.search("".join(surfaces)):  # tokens of single bytes: parts of letters, which may be split anywhere
+            surfaces = [surface.encode("utf-8", "surrogateescape").decode("latin-1") for surface in surfaces]
+            spelled = {word.encode().decode("latin-1"): number for word, number in spelled.items()}
         letters = set("".join(surfaces))
         if not any(letters.issuperset(word) for word in spelled):
             raise ValueError(f"its words are like {[*spelled][:3]}, and none is written with the letters of the run")
@@ -57,36 +67,38 @@ class WordNGramScorer:
         reach = _reach(children, word_of, unigrams, unknown)
         self.moves = Moves(_moves(children, surfaces), len(surfaces))
         self.begins = torch.tensor([surface.startswith(" ") for surface in surfaces])
+        self.ends = torch.tensor([surface.endswith(" ") for surface in surfaces])
         self.word_of = torch.tensor([*word_of, unknown])
         self.reach = torch.tensor([*reach, unigrams[unknown]], dtype=torch.float64)
 
-    def start(self, batch_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the n-grams and the letters (B, 1) of the empty text; see ``Scorer``, also for the other methods."""
-        for name in ("moves", "begins", "word_of", "reach"):
+    def start(self, batch_size: int, device: torch.device) -> WordState:
+        """Return the state (B, 1) of the empty text; see ``Scorer``, also for the other methods."""
+        for name in ("moves", "begins", "ends", "word_of", "reach"):
             setattr(self, name, getattr(self, name).to(device))
         ngrams = self.tables.start(batch_size, device)
-        return ngrams, torch.full_like(ngrams, ROOT)
+        return ngrams, torch.full_like(ngrams, ROOT), torch.zeros_like(ngrams, dtype=torch.bool)
 
-    def score(self, state: tuple[Tensor, Tensor], tokens: Tensor) -> Tensor:
+    def score(self, state: WordState, tokens: Tensor) -> Tensor:
         """Return what tokens add (B, K, C): what is now expected of a word, and what is known of the one before."""
-        ngrams, letters = state
-        begins, inside = self.begins[tokens], letters.unsqueeze(2).expand(tokens.shape)
+        ngrams, letters, ended_word = state
+        begins, inside = self.begins[tokens] | ended_word.unsqueeze(2), letters.unsqueeze(2).expand(tokens.shape)
         # a token that begins a word leaves the letters of the word before
         target = self.moves.after(inside.masked_fill(begins, ROOT), tokens, otherwise=self.dead)
         ended = torch.where(begins, self._completed(ngrams, letters).unsqueeze(2), 0.0)
         return self.reach[target] - self.reach[inside] + ended
 
-    def advance(self, state: tuple[Tensor, Tensor], tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the n-grams and the letters (B, K) after tokens (B, K)."""
-        ngrams, letters = state
-        begins, is_blank = self.begins[tokens], tokens == BLANK_ID
+    def advance(self, state: WordState, tokens: Tensor) -> WordState:
+        """Return the state (B, K) after tokens (B, K)."""
+        ngrams, letters, ended_word = state
+        begins, is_blank = self.begins[tokens] | ended_word, tokens == BLANK_ID
         after = torch.where(begins & ~is_blank, self._after(ngrams, letters), ngrams)
         target = self.moves.after(letters.masked_fill(begins, ROOT), tokens, otherwise=self.dead)
-        return after, torch.where(is_blank, letters, target)
+        ended_word = torch.where(is_blank, ended_word, self.ends[tokens])
+        return after, torch.where(is_blank, letters, target), ended_word
 
-    def end(self, state: tuple[Tensor, Tensor]) -> Tensor:
+    def end(self, state: WordState) -> Tensor:
         """Return what is known (B, K) of the last word and the end of the text."""
-        ngrams, letters = state
+        ngrams, letters, _ = state
         return self._completed(ngrams, letters) - self.reach[letters] + self.tables.end(self._after(ngrams, letters))
 
     def _completed(self, ngrams: Tensor, letters: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """What `prepare` does once, does again after an interruption, and measures."""
 
 import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import soundfile
 import asr.data.preparation.build_prepared
 import asr.data.preparation.prepare
 from asr.data.manifests.corpus import Corpus
+from asr.text.character import CharacterTokenizer, CharacterTokenizerTrainer
 from tests.data.corpora import (
     NUM_MELS,
     PRECOMPUTED,
@@ -99,6 +101,24 @@ def test_a_call_that_waited_for_another_does_its_work_no_second_time(tmp_path, m
         assert others[0].result(timeout=600).splits == prepared.splits
     assert len(recipe.folders) == 1
     assert len(builds) == 1
+
+
+class FirstWords(CharacterTokenizer):
+    def decode(self, ids):
+        return super().decode(ids).partition(" ")[0]
+
+
+class FirstWordsTrainer:
+    def train(self, texts: Iterable[str]) -> CharacterTokenizer:
+        return FirstWords(CharacterTokenizerTrainer().train(texts).pieces)
+
+
+def test_a_tokenizer_that_changes_transcripts_is_refused_with_examples(tmp_path):
+    def change(folder, splits):
+        splits["train"].append(utterance(folder, "train-of-two-words", text="ab ba"))
+
+    with pytest.raises(ValueError, match=r"1 of 4 .*'ab ba' → 'ab'"):
+        run(tmp_path, Recipe(change), replace(SPEC, tokenizer_trainer=FirstWordsTrainer()))
 
 
 def test_the_table_counts_utterances_hours_and_speakers(tmp_path):

@@ -162,7 +162,7 @@ def test_its_tokenizer_cuts_text_alike(exported, tmp_path):
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "bpe.model"))
     ours, order = icefall_tokenizer((tmp_path / "bpe.model").read_bytes())
     assert ours.pieces[:3] == ["<blk>", "<unk>", "<sos/eos>"]
-    for text in ("ONE TWO", "SEVEN", "FOURTEEN", "OX Z"):
+    for text in ("ONE TWO", "SEVEN", "FOURTEEN", "OX Z", "ＯＮＥ"):
         assert [order[token] for token in ours.encode(text)] == theirs.encode(text)
         assert ours.decode(ours.encode(text)).replace("\u2047", "⁇") == theirs.decode(theirs.encode(text)).replace(
             " ⁇ ", "⁇"
