@@ -235,7 +235,10 @@ class Compare(TypedDict):
             "problems that are accepted and counted, not refused: missing, duplicates, references (that differ), empty"
         ),
     ]
-    unit: Annotated[Literal["word", "character"], Option("what is counted in texts of results: word or character")]
+    unit: Annotated[
+        Literal["word", "character", "nonspace-character"],
+        Option("what is counted in texts of results; spaces between words are characters, but not nonspace ones"),
+    ]
     scoring: Scoring
     by: Annotated[
         list[Name],

@@ -26,7 +26,7 @@ from asr.decoding.scorers.fusion import ShallowFusion
 from asr.errors import RunFailed
 from asr.evaluation.error_stats import headline, summary
 from asr.evaluation.formatting import percent
-from asr.evaluation.wer import RATE_NAMES
+from asr.evaluation.wer import RATE_NAMES, UNIT_NOTES
 from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.plain_data import at
 from asr.safe_io import write_whole
@@ -94,9 +94,7 @@ def report_run(
         notes = [*prepared.notes, *notes]
         if missing:
             notes.append(_warned(f"{missing}. Decoded with its raw weights instead"))
-        if module.unit == "character":
-            # asr-compare, which calls every error rate a WER, shows the notes of runs
-            notes.append("error rates are of characters, without spaces (CER)")
+        notes += UNIT_NOTES[module.unit]
         tested = prepared.names("test") if config["decode_test"] else ()
         cuts = {name: prepared.cuts(name) for name in (*tested, *module.scores)}
         decoding = _Decoding(module, data, {name: cuts[name] for name in tested}, notes, run_dir)
