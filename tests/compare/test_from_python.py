@@ -86,6 +86,41 @@ def test_spaces_are_characters_as_in_jiwer_unless_the_unit_leaves_them_out():
     assert asr.compare(rows, unit="nonspace-character").table()[0]["cer"] == jiwer.cer(*closed)
 
 
+CHANGED = {
+    "upper": (str.upper, {}, "scoring.normalize=basic"),
+    "punctuation": (lambda text: f"{text[:5].title()}, {text[6:]}.", {}, "scoring.normalize=basic"),
+    "normalized": (str.upper, {"normalize": "basic"}, ""),
+    "as it is": (str, {}, ""),
+}
+
+
+@pytest.mark.parametrize(("changed", "options", "hint"), CHANGED.values(), ids=CHANGED)
+@pytest.mark.parametrize("key", ["hypothesis", "reference"])
+def test_a_system_that_spells_in_another_way_is_named_with_the_option(key, changed, options, hint):
+    rows = results(each=1, systems=(("A", 0.1),)) + [
+        {**row, key: changed(row[key])} for row in results(each=1, systems=(("B", 0.1),))
+    ]
+    rows = rows if key == "hypothesis" else [row for row in rows if row["system"] == "B"]
+    named = [note for note in asr.compare(rows, **options).comparison.notes if "case or punctuation alone" in note]
+    assert [hint in note and " B " in note and " A " not in note for note in named] == [True] * bool(hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "is_said"),
+    [
+        ("今天天气很好", {}, True),
+        ("วันนี้อากาศดี มาก", {}, True),
+        ("今天 天气 很 好", {}, False),
+        ("今天天气很好", {"unit": "character"}, False),
+        ("seven", {}, False),
+        ("오늘 날씨가 좋다", {}, False),
+    ],
+)
+def test_references_without_spaces_between_words_name_the_unit(text, options, is_said):
+    rows = [{"id": str(number), "reference": text, "hypothesis": text} for number in range(6)]
+    assert any("unit=character" in note for note in asr.compare(rows, **options).comparison.notes) == is_said
+
+
 def test_what_occurs_in_the_training_text_is_compared_apart(tmp_path):
     rows = results()
     (tmp_path / "lm.txt").write_text("\n".join(row["reference"] for row in rows[:20]))
