@@ -268,9 +268,10 @@ def test_counts_in_a_table_need_no_texts_but_ids(tmp_path):
         runs_of_rows(read_results(tmp_path / "counts.csv"))
 
 
-def test_columns_may_have_other_names(tmp_path):
-    (tmp_path / "mine.csv").write_text("wav,truth,hypothesis\nu1,one,two\n")
-    (row,) = read_results(tmp_path / "mine.csv", columns={"id": "wav", "reference": "truth"})
+@pytest.mark.parametrize("heard", ["hypothesis", "text"])
+def test_columns_may_have_other_names(heard, tmp_path):
+    (tmp_path / "mine.csv").write_text(f"wav,truth,{heard}\nu1,one,two\n")
+    (row,) = read_results(tmp_path / "mine.csv", columns={"id": "wav", "reference": "truth", "hypothesis": heard})
     assert (row.id, row.reference, row.hypothesis, row.system) == ("u1", "one", "two", "mine")
 
 
