@@ -226,7 +226,9 @@ class Compare(TypedDict):
         Place | None, Option("file of the reference texts, if the results have none; its name may contain {set}")
     ]
     columns: Annotated[
-        dict[Literal["id", "reference", "hypothesis", "system", "seed", "set", "speaker", "words", "errors"], Name | None],
+        dict[
+            Literal["id", "reference", "hypothesis", "system", "seed", "set", "speaker", "words", "errors"], Name | None
+        ],
         Option("names of columns or keys in the results, if they differ: columns.hypothesis=pred_text_canary"),
     ]
     allow: Annotated[

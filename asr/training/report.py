@@ -123,7 +123,7 @@ def report_run(
         lines = _headlines(module, results, best, config, outcome.get("without_lm", {}))
         facts = run_facts(run_dir, config, recipe, module, prepared.splits, minutes, provenance())
         write_run_page(RunPage(run_dir, lines, facts, notes, scores, cuts, *examples, difference or {}))
-        _print_places(run_dir, best.path, training, decoded=bool(results))
+        _print_places(run_dir, best.path, training, minutes, decoded=bool(results))
     if decoding.failures:
         raise RunFailed(decoding.failures[0])
 
@@ -267,11 +267,13 @@ def _log_summary(loggers: Sequence[Any], numbers: Mapping[str, float]) -> None:
             logger.log_summary(numbers)
 
 
-def _print_places(run_dir: Path, checkpoint: Path, training: Mapping[str, float], decoded: bool) -> None:
-    minutes, cpu_minutes = training["seconds"] / 60, training["cpu_seconds"] / 60
+def _print_places(
+    run_dir: Path, checkpoint: Path, training: Mapping[str, float], minutes: float, decoded: bool
+) -> None:
+    cpu_minutes = training["cpu_seconds"] / 60
     since = f" since it was resumed after update {training['resumed_after']}" if "resumed_after" in training else ""
     for line in (
-        f"trained in {minutes:.1f} minutes ({cpu_minutes:.1f} CPU minutes){since}",
+        f"trained in {minutes:g} minutes ({cpu_minutes:.1f} CPU minutes{since})",
         f"report:      {run_dir / 'report' / 'report.html'}",
         f"hypotheses:  {run_dir / 'decode' if decoded else 'none, no test set was decoded'}",
         f"checkpoint:  {checkpoint}",

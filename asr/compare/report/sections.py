@@ -259,6 +259,6 @@ def what_verdicts_are_about(comparison: Comparison) -> str:
             "the order of the systems. sweep.studies=5 includes this in the verdicts."
         )
     return (
-        "Verdicts are about these settings only: with other settings the order of the systems may change (asr-train -m "
-        "sweep=optimizers tunes all in the same way)."
+        "Verdicts are about these settings only: with other settings the order of the systems may change"
+        f"{' (asr-train -m sweep=optimizers tunes all in the same way)' * comparison.is_of_our_runs}."
     )
