@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from asr.compare.inputs.run_files import DAMAGED, RunFiles
@@ -30,7 +31,7 @@ def warnings(runs: Sequence[RunFiles]) -> list[str]:
             "utterances could not be read in training or validation, and were left out; other runs may have used them "
             f"({shortlist(affected)})"
         )
-    changes = {}
+    changes: dict[Path, list[str]] = {}
     for run in runs:
         try:
             changes |= {run.folder: changed} if (changed := _changes(run)) else {}

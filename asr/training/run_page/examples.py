@@ -53,8 +53,8 @@ def augmented_features(recognizer: Recognizer, data: SpeechDataModule) -> list[E
     if recognizer.augment is not None:
         generator = torch.Generator().manual_seed(batch.seed)
         features = recognizer.augment(features, batch.num_frames, generator)
-    if hasattr(recognizer.encoder, "example_masks"):
-        masked = recognizer.encoder.example_masks(batch.num_frames)
+    if (draw := getattr(recognizer.encoder, "example_masks", None)) is not None:
+        masked = draw(batch.num_frames)
         features = features.masked_fill(masked.to(features.device).unsqueeze(2), torch.nan)
     matrices = [row[:length].mT for row, length in zip(features, batch.num_frames, strict=True)]
     return _examples(batch, matrices, data.readers.features.frame_shift_s)
