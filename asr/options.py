@@ -154,8 +154,8 @@ class Data(TypedDict):
     ]
     text: Annotated[Group, Option()]
     scoring_unit: Annotated[
-        Literal["word", "character"],
-        Option("character: error rates count characters (CER), for scripts without spaces between words"),
+        Literal["word", "character", "nonspace-character"],
+        Option("character: error rates count characters (CER), for scripts without spaces; spaces that exist count"),
     ]
     limits: Annotated[Group, Option()]
     batch: Annotated[Group, Option()]

@@ -37,6 +37,7 @@ console = PlainConsole()
 def run(options: DictConfig) -> None:
     """Compare runs or results, print what is found and write it to a new folder."""
     config = cast(dict[str, Any], OmegaConf.to_container(options, resolve=True))
+    config["columns"] = {name: column for name, column in config["columns"].items() if column is not None}
     is_results = config["results"] is not None or config["pattern"] is not None
     sweep, folders = (None, []) if is_results else _run_folders(config)
     # before the work, so that its result can be written after it

@@ -16,6 +16,7 @@ from asr.data.manifests.corpus import files_of
 from asr.decoding.scorers.fusion import ShallowFusion
 from asr.errors import ConfigError, RunFailed
 from asr.evaluation.normalization import Normalization
+from asr.evaluation.wer import UNIT_NOTES
 from asr.inference.evaluate import evaluate_sets
 from asr.inference.tune import report_trials, tune
 from asr.safe_io import named_path
@@ -47,7 +48,7 @@ def run(options: DictConfig) -> None:
         if tuned_on:
             trials = tune(restored.recognizer, restored.decoder, restored.data_module, tuned_on, restored.unit)
             notes.append(report_trials(trials, list(tuned_on), output))
-        notes += [checkpoint.decoding_note(), *restored.notes]
+        notes += [checkpoint.decoding_note(), *restored.notes, *UNIT_NOTES[restored.unit]]
         parts = restored.recognizer, restored.decoder, restored.data_module
         _, failures = evaluate_sets(*parts, sets, notes, output, normalization, restored.unit)
     console.print_line(f"hypotheses and error rates: {output}")

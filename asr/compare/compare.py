@@ -23,9 +23,11 @@ from asr.compare.statistics.pairs import SetDifferences
 from asr.compare.statistics.times import equal_time, times_to_target
 from asr.evaluation.confidence import interval_of_counts
 from asr.evaluation.formatting import shortlist
+from asr.evaluation.normalization import lacks_spaces, spelling_share
 from asr.evaluation.wer import RATE_NAMES
 
 AUTO, USUAL = "auto", "adamw"  # baselines
+MUCH = 0.1  # of a system's errors
 
 
 def compare(
@@ -86,7 +88,17 @@ def compare(
     times = [table for table in tables if table is not None]
     after = equal_time(runs, level, minutes and 60 * minutes, base, only_with)
     problems += _missing_curves(runs, bool(axes) and not times, after is None, minutes)
-    return Comparison(title, sets, runs, target, times, after, level, problems, list(inputs.notes), tunings)
+    return Comparison(title, sets, runs, target, times, after, level, problems, [*inputs.notes, *_hints(runs)], tunings)
+
+
+def _hints(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield how texts can be scored in another way, if much of what is counted now is no error of recognition."""
+    texts = {run.system: errors.texts for run in runs for errors in run.sets.values() if errors.texts is not None}
+    shares = {system: spelling_share(one.references, one.hypotheses) for system, one in texts.items()}
+    if much := [f"{system} {share:.0%}" for system, share in shares.items() if share >= MUCH]:
+        yield f"errors in case or punctuation alone: {shortlist(much)}; scoring.normalize=basic does not count them"
+    if runs[0].unit == "word" and any(lacks_spaces(one.references) for one in texts.values()):
+        yield "words have no spaces between them, so that whole sentences are counted: unit=character counts characters"
 
 
 def _parts(runs: Sequence[Run], name: str, labels: Sequence[str]) -> Iterator[tuple[str, list[Run]]]:

@@ -59,7 +59,7 @@ class ComparedResults:
                 "low": row.low,
                 "high": row.high,
                 "seeds": len(row.seeds) if test_set.has_seeds else None,
-                "vs_lowest": row.to_best.verdict if row.to_best else None,
+                "vs_reference": row.to_best.verdict if row.to_best else None,
             }
             for test_set in self.comparison.sets
             for row in test_set.rows

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from asr.compare.inputs.runs import Run
+from asr.compare.inputs.runs import Cost, Run
 from asr.compare.inputs.tuning import Tuning
 from asr.evaluation.wer import RATE_NAMES, Unit
 
@@ -336,6 +336,11 @@ class Comparison:
     def has_seeds(self) -> bool:
         """False for single runs."""
         return all(test_set.has_seeds for test_set in self.sets)
+
+    @property
+    def is_of_our_runs(self) -> bool:
+        """False for results of which nothing is known of their training."""
+        return any(run.cost != Cost() or run.curves for run in self.runs)
 
     @property
     def systems(self) -> list[str]:

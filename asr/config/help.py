@@ -126,5 +126,5 @@ def command_help(config_name: str, configs: Path) -> str:
 
 def _columns(pairs: Iterable[tuple[str, str]]) -> list[str]:
     rows = list(pairs)
-    width = max((len(name) for name, _ in rows), default=0)
+    width = min(max((len(name) for name, _ in rows), default=0), 60)
     return [f"  {name:<{width}}  {text}".rstrip() for name, text in rows]

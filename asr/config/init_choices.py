@@ -14,7 +14,7 @@ from asr.config.data import source_corpus
 from asr.config.init_source import OF_FILE
 from asr.data.preparation.corpus_facts import Choice
 from asr.plain_data import at, is_within
-from asr.text.tokenizer import tokenizer_from_state, unknown_characters
+from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown_characters
 from asr.training.checkpoints.loading import LoadedCheckpoint
 
 # where a config has a rate that weights know, and the key that sets it
@@ -69,6 +69,8 @@ def fine_tuning(config: DictConfig, source: LoadedCheckpoint | None, overridden:
         share, most = unknown_characters(tokenizer, _training_texts(plain(config)))
         keep_tokenizer = not most
         lacking = f"{share:.2%} of the characters of the training texts, such as {' '.join(map(repr, most))}"
+        if case := case_that_is_known(tokenizer, most):
+            lacking += f"; it can spell most of them with {case}, which keeps it and its trained head"
         reason = "can spell the training texts" if keep_tokenizer else f"cannot spell {lacking}"
         yield Choice("init.keep_tokenizer", keep_tokenizer, f"that of the source {reason}")
     # a value that nobody has set is an interpolation of our configs

@@ -226,8 +226,10 @@ class Compare(TypedDict):
         Place | None, Option("file of the reference texts, if the results have none; its name may contain {set}")
     ]
     columns: Annotated[
-        dict[Literal["id", "reference", "hypothesis", "system", "seed", "set", "speaker", "words", "errors"], Name],
-        Option("names of columns or keys in the results, if they differ: {hypothesis: pred_text_canary}"),
+        dict[
+            Literal["id", "reference", "hypothesis", "system", "seed", "set", "speaker", "words", "errors"], Name | None
+        ],
+        Option("names of columns or keys in the results, if they differ: columns.hypothesis=pred_text_canary"),
     ]
     allow: Annotated[
         list[Literal["missing", "duplicates", "references", "empty"]],
@@ -235,7 +237,10 @@ class Compare(TypedDict):
             "problems that are accepted and counted, not refused: missing, duplicates, references (that differ), empty"
         ),
     ]
-    unit: Annotated[Literal["word", "character"], Option("what is counted in texts of results: word or character")]
+    unit: Annotated[
+        Literal["word", "character", "nonspace-character"],
+        Option("what is counted in texts of results; spaces between words are characters, but not nonspace ones"),
+    ]
     scoring: Scoring
     by: Annotated[
         list[Name],

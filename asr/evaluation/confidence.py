@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.evaluation.wer import ErrorCounts, Score
+from asr.evaluation.wer import ErrorCounts, Score, Unit
 
 MIN_RESAMPLES = 100  # with fewer the ends of an interval are too random
 MAX_DRAWS = 2 * 10**8  # units drawn for one interval; takes about two seconds
@@ -33,7 +33,7 @@ class Interval:
 
     low: float
     high: float
-    unit: Literal["speaker", "utterance", "word", "character"]
+    unit: Literal["speaker", "utterance"] | Unit
     num_units: int
     level: float = 0.95
     method: Literal["bootstrap", "exact upper bound", "none"] = "bootstrap"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
+
+from rapidfuzz.distance import Levenshtein
 
 from asr.evaluation.wer import Utterance
 from asr.text.normalize import TextNormalizer, collapse_spaces
@@ -15,6 +18,11 @@ CHOICES = ("none", "basic", "english")
 APOSTROPHES = str.maketrans(dict.fromkeys("`´ʻʼʽ‘’‛′＇", "'"))
 # those that quote, or end a plural: at an end of a word, or several
 _QUOTES = re.compile(r"(?<!\S)'+|'+(?!\S)|''+")
+
+
+# first words of the Unicode names of characters that are written without spaces between words
+_UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
+_NUM_SAMPLED = 1000  # texts that are looked at for a hint
 
 
 class Normalization:
@@ -65,3 +73,20 @@ class Normalization:
             replace(utterance, reference=self.text(utterance.reference), hypothesis=self.text(utterance.hypothesis))
             for utterance in utterances
         ]
+
+
+def spelling_share(references: Sequence[str], hypotheses: Sequence[str]) -> float:
+    """Return the share of the word errors that ``basic`` does not count, in evenly spaced texts; 0 without errors."""
+    wrong = [pair for pair in zip(references, hypotheses, strict=True) if pair[0] != pair[1]]
+    wrong, basic = wrong[:: max(1, len(wrong) // _NUM_SAMPLED)], Normalization("basic").text
+    errors = sum(Levenshtein.distance(said.split(), heard.split()) for said, heard in wrong)
+    left = sum(Levenshtein.distance(basic(said).split(), basic(heard).split()) for said, heard in wrong)
+    return 1 - left / errors if errors else 0.0
+
+
+def lacks_spaces(references: Sequence[str]) -> bool:
+    """Return whether texts are of a script without spaces between words, and have none there."""
+    words = " ".join(references[:: max(1, len(references) // _NUM_SAMPLED)]).split()
+    names = [unicodedata.name(character, "") for character in "".join(words)]
+    # with spaces between words of these scripts, words are shorter
+    return sum(name.startswith(_UNSPACED) for name in names) > max(len(names) / 2, 4 * len(words) - 1)

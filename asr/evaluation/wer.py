@@ -15,11 +15,18 @@ from asr.text.normalize import is_one_line
 AlignedWord = tuple[str | None, str | None]
 """A reference word and the hypothesis word aligned with it; None: no word."""
 
-Unit = Literal["word", "character"]
+Unit = Literal["word", "character", "nonspace-character"]
 """What an error rate counts. Scripts without spaces between words are scored by character: each counts as a word."""
 
 
-RATE_NAMES: dict[Unit, str] = {"word": "WER", "character": "CER"}
+RATE_NAMES: dict[Unit, str] = {"word": "WER", "character": "CER", "nonspace-character": "CER"}
+# on how characters are counted, to be shown with a rate of them
+UNIT_NOTES: dict[Unit, list[str]] = {
+    "word": [],
+    "character": ["CER: spaces count as characters (by the unit nonspace-character they do not)"],
+    "nonspace-character": ["CER: spaces do not count as characters"],
+}
+SPACE = "␣"  # between words, as a character that readers see
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,7 @@ class Score:
     Attributes:
         utterances: each id once, in the given order.
         words: total over them; at least one reference word.
-        characters: the same in Unicode code points, with the single spaces between words.
+        characters: the same in Unicode code points, with the single spaces between words, whatever the unit.
         num_duplicates: utterances left out because an earlier one has the same id.
         unit: what counted as a word.
     """
@@ -137,8 +144,8 @@ class Score:
 def score(utterances: Iterable[Utterance], unit: Unit = "word") -> Score:
     """Count the errors of every utterance and in total.
 
-    Words are separated by whitespace; with ``unit="character"`` each character but whitespace is one. Of utterances
-    with the same id only the first counts: distributed samplers repeat some to fill their last batch.
+    Words are separated by whitespace; other units are those of ``words_of``. Of utterances with the same id only the
+    first counts: distributed samplers repeat some to fill their last batch.
 
     Raises:
         ValueError: there is no reference word, so that no error rate exists.
@@ -159,9 +166,9 @@ def score(utterances: Iterable[Utterance], unit: Unit = "word") -> Score:
 
 
 def words_of(text: str, unit: Unit) -> list[str]:
-    """Return what counts as the words of a text."""
+    """Return what counts as the words of a text; characters with the single spaces between words, if these count."""
     words = text.split()
-    return words if unit == "word" else list("".join(words))
+    return words if unit == "word" else list((SPACE if unit == "character" else "").join(words))
 
 
 def _score_utterance(utterance: Utterance, unit: Unit) -> ScoredUtterance:

@@ -16,7 +16,7 @@ from asr.decoding.hypothesis import Decoder
 from asr.evaluation.confidence import Interval, bootstrap_interval
 from asr.evaluation.error_stats import headline, write_report
 from asr.evaluation.formatting import percent, shortlist
-from asr.evaluation.normalization import Normalization
+from asr.evaluation.normalization import Normalization, lacks_spaces
 from asr.evaluation.wer import RATE_NAMES, Score, Unit, Utterance, score
 from asr.inference.batches import Processed
 from asr.inference.decode import decode_all
@@ -72,6 +72,10 @@ def evaluate_sets(
             )
         else:
             all_notes = [*notes, *_on_unknown_words(decoded.results, data_module.tokenizer, normalization)]
+            if unit == "word" and lacks_spaces([utterance.reference for utterance in decoded.results]):
+                all_notes.append(
+                    "words have no spaces between them: data.scoring_unit=character trains a run with a CER"
+                )
             results[name] = _report(name, decoded, all_notes, folder, normalization or Normalization(), unit, shown)
     if len(sets) > 1:
         console.print(_table(results, unit))

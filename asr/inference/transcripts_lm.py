@@ -7,6 +7,7 @@ folder.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,10 @@ def search_with_transcripts(
         tuned = _beam(recognizer.head, model, TUNING_BEAM_SIZE)
         tuned.load_scorers(data_module.tokenizer, normalize)
         dev = {name: prepared.cuts(name) for name in prepared.names("dev")}
+        console.print_line(
+            f"trying {math.prod(map(len, tuned.tunable.values()))} weights of the language model on {', '.join(dev)}, "
+            "which may take longer than a short training; data.transcripts_lm=0 trains without the model"
+        )
         trials = tune(recognizer, tuned, data_module, dev, unit)
         note = report_trials(trials, list(dev), run_dir / FOLDER)
         weights: dict[str, Any] = dict(best_of(trials).weights)

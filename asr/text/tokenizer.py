@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from asr.plain_data import is_within, trusted
@@ -88,6 +88,15 @@ def unchanged(tokenizer: Tokenizer, texts: Iterable[str]) -> Iterator[str]:
         )
 
 
+def case_that_is_known(tokenizer: Tokenizer, unknown: Collection[str]) -> str:
+    """Return the option by which most of some unknown characters become known, as those of an upper-case vocabulary."""
+    for case, changed in (("upper", str.upper), ("lower", str.lower)):
+        known = [character for character in unknown if UNKNOWN_ID not in tokenizer.encode(changed(character))]
+        if 2 * len(known) > len(unknown):
+            return f"data.text.case={case}"
+    return ""
+
+
 class KeptTokenizer:
     """Instead of training a tokenizer, uses one that another model was trained with."""
 
@@ -106,7 +115,8 @@ class KeptTokenizer:
         if share > MAX_UNKNOWN:
             raise ValueError(
                 f"the tokenizer does not know {share:.1%} of the characters of the training texts, such as "
-                f"{' '.join(map(repr, most))}; change the texts (data.text.case), or train a tokenizer ({self.instead})"
+                f"{' '.join(map(repr, most))}; change the texts "
+                f"({case_that_is_known(self.tokenizer, most) or 'data.text'}), or train a tokenizer ({self.instead})"
             )
         return self.tokenizer
 

@@ -26,7 +26,7 @@ from asr.decoding.scorers.fusion import ShallowFusion
 from asr.errors import RunFailed
 from asr.evaluation.error_stats import headline, summary
 from asr.evaluation.formatting import percent
-from asr.evaluation.wer import RATE_NAMES
+from asr.evaluation.wer import RATE_NAMES, UNIT_NOTES
 from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.plain_data import at
 from asr.safe_io import write_whole
@@ -94,9 +94,7 @@ def report_run(
         notes = [*prepared.notes, *notes]
         if missing:
             notes.append(_warned(f"{missing}. Decoded with its raw weights instead"))
-        if module.unit == "character":
-            # asr-compare, which calls every error rate a WER, shows the notes of runs
-            notes.append("error rates are of characters, without spaces (CER)")
+        notes += UNIT_NOTES[module.unit]
         tested = prepared.names("test") if config["decode_test"] else ()
         cuts = {name: prepared.cuts(name) for name in (*tested, *module.scores)}
         decoding = _Decoding(module, data, {name: cuts[name] for name in tested}, notes, run_dir)
@@ -125,7 +123,7 @@ def report_run(
         lines = _headlines(module, results, best, config, outcome.get("without_lm", {}))
         facts = run_facts(run_dir, config, recipe, module, prepared.splits, minutes, provenance())
         write_run_page(RunPage(run_dir, lines, facts, notes, scores, cuts, *examples, difference or {}))
-        _print_places(run_dir, best.path, training, decoded=bool(results))
+        _print_places(run_dir, best.path, training, minutes, decoded=bool(results))
     if decoding.failures:
         raise RunFailed(decoding.failures[0])
 
@@ -269,11 +267,13 @@ def _log_summary(loggers: Sequence[Any], numbers: Mapping[str, float]) -> None:
             logger.log_summary(numbers)
 
 
-def _print_places(run_dir: Path, checkpoint: Path, training: Mapping[str, float], decoded: bool) -> None:
-    minutes, cpu_minutes = training["seconds"] / 60, training["cpu_seconds"] / 60
+def _print_places(
+    run_dir: Path, checkpoint: Path, training: Mapping[str, float], minutes: float, decoded: bool
+) -> None:
+    cpu_minutes = training["cpu_seconds"] / 60
     since = f" since it was resumed after update {training['resumed_after']}" if "resumed_after" in training else ""
     for line in (
-        f"trained in {minutes:.1f} minutes ({cpu_minutes:.1f} CPU minutes){since}",
+        f"trained in {minutes:g} minutes ({cpu_minutes:.1f} CPU minutes{since})",
         f"report:      {run_dir / 'report' / 'report.html'}",
         f"hypotheses:  {run_dir / 'decode' if decoded else 'none, no test set was decoded'}",
         f"checkpoint:  {checkpoint}",

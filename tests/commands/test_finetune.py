@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.compare.report.parsed_page import parse, table_of
 from tests.models.pretrained import LETTERS, save_ctc_model, save_model
 from tests.small_runs import SmallRun
 from tests.training.runs import same
@@ -31,6 +33,7 @@ def run(small_run) -> SmallRun:
     save_model(small_run.folder / "model")
     ended = small_run.run("train", *WORDS, "trainer.accumulate_grad_batches=2", "run_dir=adapted", timeout_s=900)
     assert ended.code == 0, ended.printed
+    (small_run.folder / "adapted.log").write_text(ended.printed)
     return SmallRun(small_run.programs, small_run.folder, small_run.folder / "adapted")
 
 
@@ -49,6 +52,18 @@ def test_a_run_that_stopped_is_resumed_bit_for_bit(run):
     first, second = last(run.run_dir), last(folder)
     for part in ("state_dict", "averages", "optimizer_states"):
         assert same(first[part], second[part]), part
+
+
+def test_the_page_says_what_of_the_model_was_trained_and_for_how_long_as_the_screen_does(run):
+    page = parse((run.run_dir / "report" / "report.html").read_text())
+    facts = dict(table_of(page, "This run")[1:])
+    assert facts["trained of it"].startswith("adapters, r 8")
+    own, all_of_it = (int(number.replace(",", "")) for number in re.findall(r"[\d,]{3,}", facts["encoder"]))
+    assert 0 < own < all_of_it
+    assert "trained of" not in facts["head"]
+    assert "trained of" in facts["parameters"]
+    minutes = facts["time"].partition(" minutes")[0]
+    assert f"trained in {minutes} minutes" in (run.folder / "adapted.log").read_text()
 
 
 def test_two_processes_train_adapters_as_one_does(run):

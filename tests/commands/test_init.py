@@ -95,6 +95,7 @@ def test_tokenizer_and_learning_rate_follow_the_source_unless_they_are_given(sma
     assert ended.code == 0, ended.printed
     lines = [line for line in ended.printed.splitlines() if line.startswith("chosen: ")]
     assert {f"{line.partition('  (')[0]} " for line in lines} == chosen
+    assert ("data.text.case=lower" in ended.printed) == (words == OTHERS_TEXTS)
 
 
 def test_what_is_frozen_stays_and_a_resumed_run_needs_no_source(small_run, tmp_path):
@@ -161,7 +162,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_is_resumed_from_its_s
         (["features.num_mels=40"], "features"),
         (["init.freeze=[nothing]"], "init.freeze: 'nothing'"),
         (["init.keep_tokenizer=true", "init.path=null"], "init=PATH"),
-        (["init.keep_tokenizer=true", "data.text.case=upper"], "does not know"),
+        (["init.keep_tokenizer=true", "data.text.case=upper"], "data.text.case=lower"),
     ],
 )
 def test_what_cannot_start_a_run_is_said_before_it_begins(small_run, tmp_path, words, said):

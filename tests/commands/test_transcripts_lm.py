@@ -14,7 +14,8 @@ STEPS = ("logger=csv", "trainer.max_steps=6", "trainer.val_check_interval=3")
 @pytest.fixture(scope="module")
 def place(trained, tmp_path_factory):
     place = Workplace(tmp_path_factory.mktemp("lm"))
-    place.run("train", *TINY, *STEPS, "data.transcripts_lm=3", "run_dir=run", f"data.dir={data(trained)}")
+    printed = place.run("train", *TINY, *STEPS, "data.transcripts_lm=3", "run_dir=run", f"data.dir={data(trained)}")
+    (place.folder / "printed").write_text(printed)
     return place
 
 
@@ -39,6 +40,13 @@ def test_the_run_holds_its_model_its_weights_and_both_results(place):
     with_lm, greedy, *_ = content(place, "report/report.html").split('class="first"')[1].split("</ul>")[0].split("<li>")
     assert "with a language model" in with_lm
     assert f"{100 * summary['without_lm']['test']['wer']:.2f} %" in greedy
+
+
+def test_the_search_for_weights_says_how_to_do_without_it(place):
+    before, option, after = (place.folder / "printed").read_text().partition("data.transcripts_lm=0")
+    assert option
+    assert "trained in" not in before
+    assert "chosen: decoder.lm_weight" in after
 
 
 def test_decoding_the_run_again_gives_its_result_and_greedy_search_the_other(place):

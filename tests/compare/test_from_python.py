@@ -9,11 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jiwer
 import numpy as np
 import pytest
 
 import asr
-from tests.compare.report.parsed_page import parse
+from tests.compare.report.parsed_page import parse, table_of
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "lightning", "lhotse", "wandb", "sentencepiece", "soundfile", "torchaudio")
@@ -73,6 +74,51 @@ def test_parts_of_a_set_have_their_own_intervals(single):
     assert all(row.low <= row.wer_mean <= row.high for part in parts for row in part.rows)
     with pytest.raises(ValueError, match=r"'age'.*accent"):
         asr.compare(results(), by=["age"])
+
+
+def test_spaces_are_characters_as_in_jiwer_unless_the_unit_leaves_them_out():
+    rows = results(each=1, systems=(("one", 0.3),))
+    references, hypotheses = ([row[key] for row in rows] for key in ("reference", "hypothesis"))
+    found = asr.compare(rows, unit="character")
+    assert found.table()[0]["cer"] == jiwer.cer(references, hypotheses)
+    assert "spaces count" in str(found)
+    closed = [[text.replace(" ", "") for text in texts] for texts in (references, hypotheses)]
+    assert asr.compare(rows, unit="nonspace-character").table()[0]["cer"] == jiwer.cer(*closed)
+
+
+CHANGED = {
+    "upper": (str.upper, {}, "scoring.normalize=basic"),
+    "punctuation": (lambda text: f"{text[:5].title()}, {text[6:]}.", {}, "scoring.normalize=basic"),
+    "normalized": (str.upper, {"normalize": "basic"}, ""),
+    "as it is": (str, {}, ""),
+}
+
+
+@pytest.mark.parametrize(("changed", "options", "hint"), CHANGED.values(), ids=CHANGED)
+@pytest.mark.parametrize("key", ["hypothesis", "reference"])
+def test_a_system_that_spells_in_another_way_is_named_with_the_option(key, changed, options, hint):
+    rows = results(each=1, systems=(("A", 0.1),)) + [
+        {**row, key: changed(row[key])} for row in results(each=1, systems=(("B", 0.1),))
+    ]
+    rows = rows if key == "hypothesis" else [row for row in rows if row["system"] == "B"]
+    named = [note for note in asr.compare(rows, **options).comparison.notes if "case or punctuation alone" in note]
+    assert [hint in note and " B " in note and " A " not in note for note in named] == [True] * bool(hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "is_said"),
+    [
+        ("今天天气很好", {}, True),
+        ("วันนี้อากาศดี มาก", {}, True),
+        ("今天 天气 很 好", {}, False),
+        ("今天天气很好", {"unit": "character"}, False),
+        ("seven", {}, False),
+        ("오늘 날씨가 좋다", {}, False),
+    ],
+)
+def test_references_without_spaces_between_words_name_the_unit(text, options, is_said):
+    rows = [{"id": str(number), "reference": text, "hypothesis": text} for number in range(6)]
+    assert any("unit=character" in note for note in asr.compare(rows, **options).comparison.notes) == is_said
 
 
 def test_what_occurs_in_the_training_text_is_compared_apart(tmp_path):
@@ -147,3 +193,67 @@ sys.meta_path.insert(0, Refuse())
         assert done.returncode == 0, done.stderr
         assert "good" in done.stdout
     assert (tmp_path / "comparison" / "report.html").is_file()
+
+
+def seeded(rates: dict[str, tuple[float | None, ...]]) -> list[dict]:
+    """Rows of systems whose seeds have these error rates; None: a seed that has learned nothing."""
+    rows, rng = [], np.random.default_rng(0)
+    for number in range(60):
+        said = [str(word) for word in rng.choice(WORDS, 6)]
+        for system, of_seeds in rates.items():
+            for seed, rate in enumerate(of_seeds, start=1):
+                recognized = ["one", "two"]
+                if rate is not None:
+                    recognized = [word if rng.random() > rate else str(rng.choice(WORDS)) for word in said]
+                row = {"system": system, "seed": seed, "id": str(number), "speaker": f"s{number % 10}"}
+                rows.append(row | {"reference": " ".join(said), "hypothesis": " ".join(recognized)})
+    return rows
+
+
+def tables_of(found, folder: Path) -> dict[str, list[list[str]]]:
+    root = parse(found.to_html(folder / "page.html").read_text())
+    titles = [caption.text for caption in root.all("caption")]
+    return {title: table_of(root, title) for title in titles if title.startswith(("Word", "By", "Sub", "Diff"))}
+
+
+@pytest.mark.parametrize(
+    ("rates", "among"),
+    [
+        ({"good": (0.2, None, None), "bad": (0.4,) * 3, "worst": (0.6,) * 3}, " of those with two seeds that learned"),
+        ({"good": (0.2,) * 2, "bad": (0.4,) * 3}, ""),
+    ],
+)
+def test_the_reference_is_called_the_lowest_only_among_those_whose_mean_it_is_the_lowest_of(rates, among, tmp_path):
+    found = asr.compare([{**row, "part": "all"} for row in seeded(rates)], by=["part"])
+    reference, role = ("bad", "reference") if among else ("good", "lowest")
+    tables = tables_of(found, tmp_path)
+    header, *rows = tables["Word error rates"]
+    assert header[1] == f"vs. {role}"
+    assert [row[0] for row in rows if row[1] == role] == [reference]
+    assert [title for title in tables if title.startswith("Difference")] == [
+        f"Difference from {reference} (lowest{among})"
+    ]
+    header, *rows = tables["By part"]
+    assert header[1] == f"vs. {role}"
+    assert [row[0] for row in rows if row[1] == f"lowest{among}"] == [f"all: {reference}"]
+
+
+def test_errors_by_speaker_are_means_and_texts_are_of_the_median_seed(tmp_path):
+    rows = seeded({"good": (None, 0.1, 0.5, 0.3), "bad": (0.6, 0.6, 0.6, 0.6)})
+    found = asr.compare(rows)
+    tables, means = tables_of(found, tmp_path), {row["system"]: row["wer"] for row in found.table()}
+    header, *speakers = tables["By speaker"]
+    for column, system in ((2, "good"), (3, "bad")):
+        assert header[column].startswith(system)
+        mean = sum(float(row[column]) for row in speakers) / len(speakers)  # all have as many words
+        assert mean == pytest.approx(100 * means[system], abs=0.01)
+    (title,) = (title for title in tables if title.startswith("Substitutions"))
+    assert "median" in title
+    assert tables[title][1][:2] == ["good", "4"]
+    texts = {row["id"]: row["hypothesis"] for row in rows if (row["system"], row["seed"]) == ("good", 4)}
+    root = parse((tmp_path / "page.html").read_text())
+    for block in [block for block in root.all("div") if "utterance" in (block.attributes.get("class") or "")]:
+        number = block.all("caption")[0].text.split()[0]
+        line = next(row for row in block.all("tr") if row.all("th")[0].text.split()[0] == "good")
+        shown = [cell.text for cell in line.all("td") if "del" not in (cell.attributes["class"] or "")]
+        assert " ".join(filter(None, shown)) == texts[number]

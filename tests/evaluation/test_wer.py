@@ -95,8 +95,9 @@ def test_an_id_that_would_break_the_lines_of_a_report_is_refused(name):
 
 def test_scripts_without_spaces_are_scored_by_character():
     said = [Utterance("a", "今天 天气很好", "今天气很 号"), Utterance("b", "好", "好")]
-    words, characters = score(said), score(said, unit="character")
+    words, characters, nonspace = score(said), score(said, unit="character"), score(said, unit="nonspace-character")
     assert (words.words.num_reference, words.words.errors, words.rate_name) == (3, 2, "WER")
-    assert (characters.words.num_reference, characters.words.errors, characters.rate_name) == (7, 2, "CER")
-    assert characters.wer == 2 / 7
+    assert characters.words == characters.characters == nonspace.characters  # there is one CER, in which spaces count
+    assert characters.wer == characters.cer == words.cer == 4 / 8
+    assert (nonspace.words.num_reference, nonspace.words.errors, nonspace.rate_name) == (7, 2, "CER")
     assert characters.utterances[0].alignment[:2] == (("今", "今"), ("天", "天"))

@@ -169,6 +169,18 @@ def test_masks_depend_on_torchs_generator_alone_and_cover_their_share():
     assert 60 <= int(drawn[0].sum()) <= 130
 
 
+@pytest.mark.parametrize("name", ["wav2vec2, group norm", "whisper"])
+def test_masks_can_be_drawn_for_a_page_as_spans_of_frames(name, tmp_path):
+    save_model(tmp_path / "model", name)
+    encoder = encoder_for(tmp_path / "model", masks=Masks(time_share=0.4))
+    _, num_frames = audio(*FRAMES)
+    drawn = torch.stack([encoder.example_masks(num_frames) for _ in range(50)])
+    assert drawn.shape == (50, len(FRAMES), max(FRAMES))
+    assert 0.1 < drawn[:, 0].float().mean() < 0.45
+    save_model(tmp_path / "sew", "sew")  # of which nothing can be masked
+    assert not encoder_for(tmp_path / "sew").example_masks(num_frames).any()
+
+
 def test_training_draws_masks_and_dropout_and_evaluation_does_not(folder):
     encoder = encoder_for(folder, masks=Masks(time_share=0.3, channel_share=0.3))
 

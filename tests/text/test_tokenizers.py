@@ -5,7 +5,7 @@ import pytest
 
 from asr.text.character import CharacterTokenizerTrainer
 from asr.text.normalize import TextNormalizer
-from asr.text.tokenizer import tokenizer_from_state, unknown_characters
+from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown_characters
 
 from .cases import TEXTS, trainers
 
@@ -128,6 +128,19 @@ def test_a_text_without_spaces_gives_no_space_character():
 )
 def test_what_a_tokenizer_cannot_spell_is_counted(trained_on, texts, expected):
     assert unknown_characters(CharacterTokenizerTrainer().train(trained_on), texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "unknown", "option"),
+    [
+        ("ABC'", "ab,", "data.text.case=upper"),
+        ("abc", "ABC", "data.text.case=lower"),
+        ("abc", "xÿ1", ""),
+        ("ABC", "", ""),
+    ],
+)
+def test_the_case_of_a_vocabulary_is_named_if_it_makes_characters_known(trained_on, unknown, option):
+    assert case_that_is_known(CharacterTokenizerTrainer().train([trained_on]), unknown) == option
 
 
 def test_a_state_of_an_unknown_kind_is_refused_with_the_known_ones():

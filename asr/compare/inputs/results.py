@@ -152,6 +152,13 @@ def _references(path: Path, format: str | None, columns: Mapping[str, str]) -> d
 def _read(path: Path, format: str | None, columns: Mapping[str, str], of_references: bool = False) -> Iterator[Row]:
     if format is not None and format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, given {format!r}")
+    if format is None and columns and not of_references:
+        try:
+            format = recognize(path)
+        except ValueError:
+            format = "table"
+        # a header of other names does not tell of a table
+        format = "table" if format == "kaldi" else format
     reader = FORMATS[format or recognize(path, of_references)]
     rows: Iterable[Row] = reader.read(path, columns)
     empty = True

@@ -20,6 +20,13 @@ from asr.plain_data import at, read_json, read_yaml
 
 SUMMARY = "report/summary.json"
 ELAPSED = "train/elapsed_s"
+# what must stand in the files of a run, and of what kind
+IN_CONFIG = {"seed": int, "weights": str, "decode": list, "decode_test": bool, "callbacks": dict | None}
+IN_SUMMARY = {
+    **{"system": dict, "seed": int, "budget": int, "data": str, "notes": list, "test": dict, "training": dict},
+    **{"cost": dict, "num_parameters": int, "peak_memory_mb": float | int},
+}
+DAMAGED = (ValueError, OSError, LookupError, TypeError, AttributeError)  # what the rest of a damaged file raises
 CURVES = ("train/loss", "train/lr", "train/gradient_norm", "val/")  # names, or their beginnings
 
 
@@ -51,8 +58,10 @@ class RunFiles:
     def set_errors(self, name: str) -> SetErrors:
         """Read the errors on a test set, as ``asr.evaluation.error_stats.write_report`` has written them."""
         with (self.folder / "decode" / f"{name}.errors.tsv").open(newline="\n", encoding="utf-8") as file:
-            next(file)
+            next(file, None)
             rows = sorted(line.removesuffix("\n").split("\t") for line in file)
+        if not any(int(row[2]) for row in rows):
+            raise ValueError(f"{file.name} is damaged: it has no words")
         ids, speakers, words, *edits = zip(*rows, strict=True)
         return SetErrors(
             ids=ids,
@@ -70,8 +79,19 @@ def read_run(folder: Path) -> RunFiles:
     Raises:
         ValueError: a file does not exist, or is damaged.
     """
-    summary = read_json(folder / SUMMARY) if (folder / SUMMARY).is_file() else {}
-    return RunFiles(folder, read_yaml(folder / "overrides.yaml"), read_yaml(folder / "config.yaml"), summary)
+    summary, config, words = folder / SUMMARY, folder / "config.yaml", folder / "overrides.yaml"
+    overrides = read_yaml(words)
+    if not isinstance(overrides, list) or not all(isinstance(word, str) for word in overrides):
+        raise ValueError(f"{words} is damaged: it must be a list of overrides")
+    read = _checked(read_json(summary), IN_SUMMARY, summary) if summary.is_file() else {}
+    return RunFiles(folder, overrides, _checked(read_yaml(config), IN_CONFIG, config), read)
+
+
+def _checked(data: Any, kinds: Mapping[str, Any], path: Path) -> Any:
+    for key, kind in kinds.items():
+        if not isinstance(at(data, key), kind):
+            raise ValueError(f"{path} is damaged: {key} must not be {at(data, key)!r}")
+    return data
 
 
 def read_curves(path: Path) -> dict[str, Curve]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from asr.compare.inputs.run_files import SUMMARY, RunFiles, read_curves, read_run
+from asr.compare.inputs.run_files import DAMAGED, SUMMARY, RunFiles, read_curves, read_run
 from asr.compare.inputs.run_warnings import warnings
 from asr.compare.inputs.runs import Cost, Inputs, Run, SetErrors
 from asr.compare.inputs.system_names import name_systems
@@ -78,7 +78,12 @@ def read_runs(folders: Sequence[Path], failed_folders: Collection[Path] = ()) ->
             problems.append(f"{folder} is left out: the run has {state}: {SUMMARY} does not exist")
     finished, failed, left_out = _of_one_unit(finished, failed)
     names, ambiguous = name_systems([*finished, *failed])
-    runs = [_run(run, name, problems) for run, name in zip(finished, names, strict=False)]
+    runs = []
+    for run, name in zip(finished, names, strict=False):
+        try:
+            runs.append(_run(run, name, problems))
+        except DAMAGED as error:
+            problems.append(f"{run.folder} is left out: a file of it is damaged: {error!r}")
     lost = [(name, run.settings["seed"]) for name, run in zip(names[len(finished) :], failed, strict=True)]
     notes = dict.fromkeys(note for run in finished for note in run.summary["notes"])
     if num_tuning:
@@ -93,7 +98,7 @@ def _run(run: RunFiles, system: str, problems: list[str]) -> Run:
     for name in run.summary["test"]:
         try:
             sets[name] = run.set_errors(name)
-        except (ValueError, OSError) as error:
+        except DAMAGED as error:
             problems.append(f"{run.folder}: {error}")
     metrics = run.folder / "metrics.csv"
     decoded = run.config["decode"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from asr.compare.inputs.run_files import RunFiles, read_run
+from asr.compare.inputs.run_files import DAMAGED, RunFiles, read_run
 from asr.compare.inputs.system_names import name_systems
 from asr.evaluation.formatting import percent, shortened
 from asr.evaluation.metrics_csv import best_dev_wer
@@ -67,8 +67,13 @@ def list_runs(folders: Iterable[Path], default_recipe: str) -> tuple[list[Listed
             runs.append(read_run(path))
         except (ValueError, OSError) as error:
             problems.append(f"{path} is left out: {error}")
-    systems = name_systems(runs)[0]
-    return [_row(run, system, default_recipe) for run, system in zip(runs, systems, strict=True)], problems
+    rows = []
+    for run, system in zip(runs, name_systems(runs)[0], strict=True):
+        try:
+            rows.append(_row(run, system, default_recipe))
+        except DAMAGED as error:
+            problems.append(f"{run.folder} is left out: a file of it is damaged: {error!r}")
+    return rows, problems
 
 
 def run_folders(folder: Path) -> Iterator[Path]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from asr.compare.inputs.run_files import RunFiles
+from asr.compare.inputs.run_files import DAMAGED, RunFiles
 from asr.compare.inputs.system_names import concerns_system
 from asr.compare.inputs.systems import BUDGET, run_settings
 from asr.evaluation.formatting import shortlist
@@ -30,7 +31,12 @@ def warnings(runs: Sequence[RunFiles]) -> list[str]:
             "utterances could not be read in training or validation, and were left out; other runs may have used them "
             f"({shortlist(affected)})"
         )
-    changes = {run.folder: changed for run in runs if (changed := _changes(run))}
+    changes: dict[Path, list[str]] = {}
+    for run in runs:
+        try:
+            changes |= {run.folder: changed} if (changed := _changes(run)) else {}
+        except DAMAGED as error:
+            messages.append(f"{run.folder}: a file on its former options is damaged: {error!r}")
     return messages + [
         f"{folder} was resumed with other options than it was begun with, and is compared by the last "
         f"({shortlist(changed)})"

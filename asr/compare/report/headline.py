@@ -35,6 +35,16 @@ def best_of(test_set: SetComparison) -> Row:
     return next((row for row in test_set.rows if row.system in others), test_set.rows[0])
 
 
+def lowest_of(test_set: SetComparison) -> str:
+    """Return of which systems the best one has the lowest mean, as an end of a phrase; empty if of all."""
+    best = best_of(test_set)
+    lower = [row for row in test_set.rows if row.wer_mean < best.wer_mean]
+    if not lower:
+        return ""
+    any_learned = any(row.reliability.num_learned for row in lower)
+    return " of those with two seeds that learned" if any_learned else " of those that learned"
+
+
 def chosen_best(test_set: SetComparison) -> list[str]:
     """Return why the interval of the best system is wider than others; empty if there was no choice, or no end."""
     num = test_set.num_candidates
@@ -110,7 +120,7 @@ def _parts(test_set: SetComparison) -> list[str]:
             best = best_of(part)
             verdict = _winner(part, best) or "no difference found" if len(part.rows) > 1 else best.system
             where = f"{column} is {part.name}, {count(part.num_utterances, 'utterance')}"
-            sentences.append(f"Where {where}: {verdict}, lowest mean {best.system} {_rate(best)}.")
+            sentences.append(f"Where {where}: {verdict}, lowest mean{lowest_of(part)} {best.system} {_rate(best)}.")
     return sentences
 
 
@@ -250,7 +260,7 @@ def _against_best(test_set: SetComparison, best: Row) -> list[str]:
 
 def _against_baseline(test_set: SetComparison, best: Row) -> list[str]:
     if test_set.baseline == best.system:
-        return ["The system with the lowest mean is the baseline."]
+        return [f"The system with the lowest mean{lowest_of(test_set)} is the baseline."]
     difference = best.to_baseline
     if difference is None:
         return []

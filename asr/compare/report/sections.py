@@ -13,6 +13,7 @@ from asr.compare.report.headline import (
     can_find,
     chosen_best,
     headline,
+    lowest_of,
     other_pairs,
     used_runs,
     what_is_found,
@@ -21,6 +22,7 @@ from asr.compare.report.headline import (
 from asr.compare.report.tables import SYSTEM, Cell, Column, Table, interval_cell, mean_cell, verdict_cell
 from asr.compare.result import Comparison, Difference, SetComparison
 from asr.evaluation.formatting import UNKNOWN, count, interval, number, p_value, percent, points
+from asr.evaluation.wer import UNIT_NOTES
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,16 @@ def set_sections(comparison: Comparison) -> list[SetSection]:
 
 def _wer_table(test_set: SetComparison, level: float) -> Table:
     best, others = best_of(test_set).system, dict[str, str]()
+    role = _role([test_set])
     # the tables of differences repeat the verdicts
     if len(test_set.rows) > 1:
-        others["lowest"] = best
+        others[role] = best
         if test_set.baseline not in (None, best):
             others["baseline"] = str(test_set.baseline)
     any_left_out = any(row.leaves_out_results for row in test_set.rows)
     rows = []
     for row in test_set.rows:
-        against = {"lowest": row.to_best, "baseline": row.to_baseline}
+        against = {role: row.to_best, "baseline": row.to_baseline}
         verdicts = [_verdict(test_set, against[role], role * (row.system == other)) for role, other in others.items()]
         around = Cell(interval(row.low, row.high), row.scope)
         of_all = [Cell(percent(row.wer_mean_of_all))] if any_left_out else []
@@ -86,8 +89,15 @@ def _wer_table(test_set: SetComparison, level: float) -> Table:
         *([Column(f"{test_set.rate_name} % of all runs")] if any_left_out else []),
         *(Column(f"{100 * level:g} % interval"), Column("seeds")),
     ]
-    notes = [f"Each interval is for its system alone; that of {best} {chosen}." for chosen in chosen_best(test_set)]
+    notes = [f"Reference: {best}, the lowest mean{lowest_of(test_set)}."] * (role == "reference")
+    notes += [f"Each interval is for its system alone; that of {best} {chosen}." for chosen in chosen_best(test_set)]
+    notes += [f"{note}." for note in UNIT_NOTES[test_set.unit]]
     return Table(f"{test_set.unit.capitalize()} error rates", columns, rows, notes)
+
+
+def _role(sets: Sequence[SetComparison]) -> str:
+    """Return what the system that others are compared with is called in a column."""
+    return "reference" if any(map(lowest_of, sets)) else "lowest"
 
 
 def reliability_table(test_set: SetComparison) -> Table:
@@ -123,7 +133,7 @@ def _verdict(test_set: SetComparison, difference: Difference | None, default: st
 def _difference_tables(test_set: SetComparison, level: float) -> list[Table]:
     """Return differences from the lowest, the baseline unless it is the same, and other significant ones."""
     best = best_of(test_set).system
-    role = "lowest and baseline" if best == test_set.baseline else "lowest"
+    role = f"lowest{lowest_of(test_set)}{' and baseline' * (best == test_set.baseline)}"
     to_best = {row.system: row.to_best for row in test_set.rows}
     tables = [_differences(f"Difference from {best} ({role})", test_set, level, to_best)]
     if test_set.baseline not in (None, best):
@@ -131,7 +141,7 @@ def _difference_tables(test_set: SetComparison, level: float) -> list[Table]:
         tables.append(_differences(f"Difference from {test_set.baseline} (baseline)", test_set, level, to_baseline))
     significant, others = other_pairs(test_set.pairs, {best, test_set.baseline})
     between = {f"{pair.system} minus {pair.other}": pair for pair in significant}
-    note = f"Pairs without the lowest and the baseline; {len(others)} more cannot be distinguished."
+    note = f"Pairs without the references of the tables above; {len(others)} more cannot be distinguished."
     return [*tables, _differences("Other pairs that differ significantly", test_set, level, between, note)]
 
 
@@ -187,18 +197,18 @@ def _weights_table(comparison: Comparison, test_set: SetComparison) -> Table:
 
 def _part_table(column: str, parts: Sequence[SetComparison], level: float) -> Table:
     """Return the rates of all systems on each part of a set."""
-    rows = []
+    rows, role = [], _role(parts)
     for part in parts:
         best = best_of(part).system
         for row in part.rows:
-            verdict = _verdict(part, row.to_best, "lowest" * (row.system == best))
+            verdict = _verdict(part, row.to_best, f"lowest{lowest_of(part)}" * (row.system == best))
             around = Cell(interval(row.low, row.high), row.scope)
             size = Cell(count(part.num_utterances, "utterance"))
             rows.append(
                 [Cell(f"{part.name}: {row.system}"), verdict, mean_cell(row.wer_mean, row.wer_sd), around, size]
             )
     names = (f"{parts[0].rate_name} %", f"{100 * level:g} % interval", "size") if parts else ()
-    columns = [SYSTEM, Column("vs. lowest", is_text=True), *map(Column, names)]
+    columns = [SYSTEM, Column(f"vs. {role}", is_text=True), *map(Column, names)]
     note = "Verdicts are corrected for the pairs of each part, not for the number of parts."
     return Table(f"By {column}", columns, rows, [note])
 
@@ -249,6 +259,6 @@ def what_verdicts_are_about(comparison: Comparison) -> str:
             "the order of the systems. sweep.studies=5 includes this in the verdicts."
         )
     return (
-        "Verdicts are about these settings only: with other settings the order of the systems may change (asr-train -m "
-        "sweep=optimizers tunes all in the same way)."
+        "Verdicts are about these settings only: with other settings the order of the systems may change"
+        f"{' (asr-train -m sweep=optimizers tunes all in the same way)' * comparison.is_of_our_runs}."
     )

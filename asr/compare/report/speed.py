@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from asr.compare.inputs.runs import Cost, Run
+from asr.compare.inputs.runs import Run
 from asr.compare.report.headline import other_pairs_sentence
 from asr.compare.report.tables import SYSTEM, Cell, Column, Table, interval_cell, mean_cell, verdict_cell
 from asr.compare.result import Comparison, EqualTime, SeedContrast, Target, TimesToTarget
@@ -47,7 +47,7 @@ def _median(runs: Sequence[Run], name: str, scale: float = 1) -> float | None:
 
 def cost_tables(comparison: Comparison) -> list[Table]:
     """Return all tables of speed, time and memory; none for runs of which only their results are known."""
-    if all(run.cost == Cost() and not run.curves for run in comparison.runs):
+    if not comparison.is_of_our_runs:
         return []
     return [*speed_tables(comparison), cost_table(comparison)]
 

@@ -63,10 +63,21 @@ class Errors:
 
 
 def errors_of(comparison: Comparison, test_set: SetComparison) -> Errors | None:
-    """Return the errors on a test set, of the first run of each system; None if texts are unknown."""
-    runs = [min(comparison.runs_of(row.system), key=lambda run: run.seed) for row in test_set.rows]
-    if any(test_set.name not in run.sets or run.sets[test_set.name].texts is None for run in runs):
+    """Return the errors on a test set: rates over the seeds of each row, texts of its median seed; None without texts.
+
+    What is not a mean is of one run, which must not contradict the mean: a first seed may have learned nothing.
+    """
+    by_system = {
+        row.system: [
+            run
+            for run in comparison.runs_of(row.system)
+            if run.seed in row.seeds and test_set.name in run.sets and run.sets[test_set.name].texts is not None
+        ]
+        for row in test_set.rows
+    }
+    if not all(by_system.values()):
         return None
+    runs = [_median(runs, test_set.name) for runs in by_system.values()]
     texts = {run.system: run_texts for run in runs if (run_texts := run.sets[test_set.name].texts)}
     counts = np.array([run.sets[test_set.name].errors for run in runs])
     places = _chosen(counts)
@@ -81,9 +92,15 @@ def errors_of(comparison: Comparison, test_set: SetComparison) -> Errors | None:
         for place in places
     ]
     num_wrong = int((counts.sum(0) > 0).sum())
-    seeds = f", each with seed {runs[0].seed}" if test_set.has_seeds else ""
-    note = f"Shown: {len(places)} of {count(num_wrong, 'utterance')} with errors of any system{seeds}."
-    return Errors([*texts], [_speaker_table(test_set, runs), _substitutions(texts)], examples, note)
+    seeds = ", ".join(f"{run.system} {run.seed}" for run in runs)
+    of_seeds = f", each with the seed of its median {test_set.rate_name}: {seeds}" if test_set.has_seeds else ""
+    note = f"Shown: {len(places)} of {count(num_wrong, 'utterance')} with errors of any system{of_seeds}."
+    tables = [_speaker_table(test_set, by_system), _substitutions(test_set, runs, texts)]
+    return Errors([*texts], tables, examples, note)
+
+
+def _median(runs: Sequence[Run], test_set: str) -> Run:
+    return sorted(runs, key=lambda run: (run.sets[test_set].wer, run.seed))[(len(runs) - 1) // 2]
 
 
 def _chosen(counts: np.ndarray) -> list[int]:
@@ -128,36 +145,40 @@ def aligned(texts: Mapping[str, Texts], place: int) -> list[tuple[str, list[Mark
     return lines
 
 
-def _speaker_table(test_set: SetComparison, runs: Sequence[Run]) -> Table:
-    """Return the rate of each speaker, most words first; without rows if speakers are unknown."""
+def _speaker_table(test_set: SetComparison, by_system: Mapping[str, Sequence[Run]]) -> Table:
+    """Return the mean rate of each speaker, most words first; without rows if speakers are unknown."""
     num_words: Counter[str] = Counter()
-    errors: dict[str, Counter[str]] = {run.system: Counter() for run in runs}
-    for run in runs:
-        set_errors = run.sets[test_set.name]
-        for speaker, num, wrong in zip(set_errors.speakers, set_errors.words, set_errors.errors, strict=True):
-            if speaker is not None:
-                num_words[speaker] += num if run is runs[0] else 0
-                errors[run.system][speaker] += wrong
+    errors: dict[str, Counter[str]] = {system: Counter() for system in by_system}
+    first = next(iter(by_system.values()))[0].sets[test_set.name]
+    for speaker, num in zip(first.speakers, first.words, strict=True):
+        num_words.update({} if speaker is None else {speaker: num})
+    for system, runs in by_system.items():
+        for run in runs:
+            for speaker, wrong in zip(first.speakers, run.sets[test_set.name].errors, strict=True):
+                errors[system][speaker or ""] += wrong
     rows = [
         [
             Cell(speaker),
             Cell(str(num)),
-            *(Cell(percent(by_speaker[speaker] / num) if num else UNKNOWN) for by_speaker in errors.values()),
+            *(
+                Cell(percent(errors[name][speaker] / num / len(runs) if num else None))
+                for name, runs in by_system.items()
+            ),
         ]
         for speaker, num in num_words.most_common(MAX_SPEAKERS)
     ]
     names = (f"{system} {test_set.rate_name} %" for system in errors)
     columns = [Column("speaker", is_text=True), Column(f"{test_set.unit}s"), *map(Column, names)]
     more = len(num_words) - len(rows)
-    return Table(
-        "By speaker", columns, rows, [f"{count(more, 'more speaker')} with fewer {test_set.unit}s."] if more else []
-    )
+    notes = [f"Means over the seeds of the table of {test_set.rate_name}s."] * test_set.has_seeds
+    notes += [f"{count(more, 'more speaker')} with fewer {test_set.unit}s."] * (more > 0)
+    return Table("By speaker", columns, rows, notes)
 
 
-def _substitutions(by_system: Mapping[str, Texts]) -> Table:
-    """Return the most frequent substitutions of each system."""
+def _substitutions(test_set: SetComparison, runs: Sequence[Run], by_system: Mapping[str, Texts]) -> Table:
+    """Return the most frequent substitutions of one run of each system."""
     rows = []
-    for system, texts in by_system.items():
+    for run, texts in zip(runs, by_system.values(), strict=True):
         pairs: Counter[tuple[str, str]] = Counter()
         for place, edits in enumerate(texts.edits):
             if any(edit.tag == "replace" for edit in edits):
@@ -165,6 +186,8 @@ def _substitutions(by_system: Mapping[str, Texts]) -> Table:
                 pairs.update((ref[edit.src_pos], hyp[edit.dest_pos]) for edit in edits if edit.tag == "replace")
         frequent = sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:NUM_SUBSTITUTIONS]
         shown = ", ".join(f"{ref} → {hyp} ({num})" for (ref, hyp), num in frequent)
-        rows.append([Cell(system), Cell(str(pairs.total())), Cell(shown or UNKNOWN)])
-    columns = [SYSTEM, Column("substitutions"), Column("most frequent", is_text=True)]
-    return Table("Substitutions", columns, rows)
+        seed = [Cell(str(run.seed))] * test_set.has_seeds
+        rows.append([Cell(run.system), *seed, Cell(str(pairs.total())), Cell(shown or UNKNOWN)])
+    columns = [SYSTEM, *[Column("seed")] * test_set.has_seeds, Column("substitutions")]
+    title = f"Substitutions{' (of the seed with the median rate)' * test_set.has_seeds}"
+    return Table(title, [*columns, Column("most frequent", is_text=True)], rows)

@@ -271,6 +271,20 @@ class PretrainedEncoder(nn.Module):
             hidden = hidden.masked_fill(channels.unsqueeze(1), 0.0)
         return hidden
 
+    def example_masks(self, num_frames: Tensor) -> Tensor:
+        """Return which frames (B, T) of utterances of ``num_frames`` (B,) spans of time mask, as drawn in training."""
+        counts = self.output_frames(num_frames.cpu()).clamp(min=1).tolist()
+        size = max(counts)
+        if self.family == WHISPER:  # windows are masked, with the silence after an utterance
+            size = max(2 * self.model.config.max_source_positions, int(num_frames.max()))
+            counts = [size] * len(counts)
+        share = self.masks.time_share * (self.family in (*WITH_MASKS, WHISPER))
+        masks = (
+            span_masks(counts, size, share, self.masks.time_width) if share else torch.zeros(len(counts), size).bool()
+        )
+        frames = torch.arange(int(num_frames.max()), device="cpu")
+        return masks[:, frames if self.family == WHISPER else frames * size // len(frames)]
+
     def _run(self, module: nn.Module, inner: bool, *args: Tensor, **kwargs: Any) -> list[Tensor]:
         """Return the output of a module alone, or after what enters its layers, and what each but the last returns."""
         if not inner:

@@ -43,7 +43,7 @@ class Example:
 
 
 def augmented_features(recognizer: Recognizer, data: SpeechDataModule) -> list[Example]:
-    """Return normalized features of training utterances, with the augmentation of audio and features."""
+    """Return normalized features of training utterances, with the augmentation of audio and features; NaN: masked."""
     cuts = data.prepared.cuts("train")
     dataset, _ = data.readers.training_data(cuts, data.seed, data.perturb)
     batch = _batch(dataset, cuts, recognizer, seed_for("report", data.seed))
@@ -53,6 +53,9 @@ def augmented_features(recognizer: Recognizer, data: SpeechDataModule) -> list[E
     if recognizer.augment is not None:
         generator = torch.Generator().manual_seed(batch.seed)
         features = recognizer.augment(features, batch.num_frames, generator)
+    if (draw := getattr(recognizer.encoder, "example_masks", None)) is not None:
+        masked = draw(batch.num_frames)
+        features = features.masked_fill(masked.to(features.device).unsqueeze(2), torch.nan)
     matrices = [row[:length].mT for row, length in zip(features, batch.num_frames, strict=True)]
     return _examples(batch, matrices, data.readers.features.frame_shift_s)
 

@@ -44,16 +44,20 @@ def run_facts(
     batch_s = at(config, "data", "batch", "max_duration_s")
     versions = {"Python": provenance["python"], **provenance["versions"]}
     origin = getattr(parts.encoder, "origin", None)
-    pretrained = (
-        {"pretrained": f"{origin['model']} {origin['revision']}, licence {origin['license']}"} if origin else {}
-    )
+    started = {}
+    if origin:
+        started["pretrained"] = f"{origin['model']} {origin['revision']}, licence {origin['license']}"
+        adapters = f", {_choice(config['encoder']['lora'])}" * (config["encoder"]["train"] == "adapters")
+        started["trained of it"] = f"{config['encoder']['train']}{adapters}"
+    if at(config, "init", "path"):
+        started["starts from"] = f"{config['init']['path']}, frozen: {', '.join(config['init']['freeze']) or 'nothing'}"
     return {
         "recipe": recipe,
         "corpus": f"{config['data']['corpus']}: {'; '.join(sizes)}",
         "encoder": _part(parts.encoder),
-        **pretrained,
+        **started,
         "head": _part(parts.head),
-        "parameters": f"{sum(p.numel() for p in parts.parameters()):,}",
+        "parameters": _parameters(parts),
         "optimizer": _choice(config["optimizer"]),
         "peak learning rate": _peak_rate(run_dir, config),
         "schedule": _choice(config["schedule"]),
@@ -69,7 +73,14 @@ def run_facts(
 
 def _part(module: object) -> str:
     assert isinstance(module, nn.Module)
-    return f"{type(module).__name__}, {sum(p.numel() for p in module.parameters()):,} parameters"
+    return f"{type(module).__name__}, {_parameters(module)} parameters"
+
+
+def _parameters(module: nn.Module) -> str:
+    """Return the number of parameters and, if they are fewer, of those that were trained."""
+    total = sum(p.numel() for p in module.parameters())
+    trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
+    return f"{total:,}" if trained == total else f"{trained:,} trained of {total:,}"
 
 
 def _choice(node: Mapping[str, Any] | None) -> str:
@@ -79,7 +90,7 @@ def _choice(node: Mapping[str, Any] | None) -> str:
     options = [
         f"{key} {value}" for key, value in node.items() if key[0] != "_" and not (value is None or value is False)
     ]
-    return ", ".join([str(node.get("_target_")).rpartition(".")[2], *options])
+    return ", ".join([*filter(None, [str(node.get("_target_", "")).rpartition(".")[2]]), *options])
 
 
 def _peak_rate(run_dir: Path, config: Mapping[str, Any]) -> str:

@@ -162,7 +162,7 @@ def test_characters_of_icefall_are_words_and_count_as_characters():
     rows = read_results(FILES / "recogs-cer.txt")
     by_word = runs_of_rows(rows).runs[0].sets["test"]
     texts = read_results(FILES / "recogs-test-greedy_search.txt")
-    assert by_word.errors == runs_of_rows(texts, unit="character").runs[0].sets["test"].errors
+    assert by_word.errors == runs_of_rows(texts, unit="nonspace-character").runs[0].sets["test"].errors
 
 
 def test_speakers_of_trn_may_have_hyphens():
@@ -268,9 +268,10 @@ def test_counts_in_a_table_need_no_texts_but_ids(tmp_path):
         runs_of_rows(read_results(tmp_path / "counts.csv"))
 
 
-def test_columns_may_have_other_names(tmp_path):
-    (tmp_path / "mine.csv").write_text("wav,truth,hypothesis\nu1,one,two\n")
-    (row,) = read_results(tmp_path / "mine.csv", columns={"id": "wav", "reference": "truth"})
+@pytest.mark.parametrize("heard", ["hypothesis", "text"])
+def test_columns_may_have_other_names(heard, tmp_path):
+    (tmp_path / "mine.csv").write_text(f"wav,truth,{heard}\nu1,one,two\n")
+    (row,) = read_results(tmp_path / "mine.csv", columns={"id": "wav", "reference": "truth", "hypothesis": heard})
     assert (row.id, row.reference, row.hypothesis, row.system) == ("u1", "one", "two", "mine")
 
 

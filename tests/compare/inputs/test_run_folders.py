@@ -1,15 +1,19 @@
 """Folders of runs: what is read, and what is said of runs that cannot be compared."""
 
+import json
+
 import pytest
 import yaml
 
+from asr.compare.compare import compare
 from asr.compare.inputs.run_files import read_curves, read_run
 from asr.compare.inputs.run_folders import read_runs
+from asr.compare.inputs.run_list import list_runs
 from asr.compare.inputs.runs import Cost
 from asr.evaluation.confidence import bootstrap_interval
 from asr.evaluation.error_stats import write_report
 from asr.evaluation.wer import Utterance, score
-from tests.compare.run_folders import write_run
+from tests.compare.run_folders import config_of, write_run
 
 
 def the_problem(*folders) -> str:
@@ -185,3 +189,50 @@ def test_runs_of_another_unit_than_most_are_left_out_with_their_notes(tmp_path, 
     assert {run.unit for run in found.runs} == {"word"}
     assert found.notes == ["word"]
     assert len(found.problems) == 1
+
+
+DAMAGE = {
+    "empty config": ("config.yaml", ""),
+    "config that is a list": ("config.yaml", "[a]"),
+    "config without a seed": ("config.yaml", "{decode: [best], decode_test: true, weights: raw, callbacks: {}}"),
+    "config that decodes nothing": (
+        "config.yaml",
+        "{seed: 1, decode: [], decode_test: true, weights: raw, callbacks: null}",
+    ),
+    "empty overrides": ("overrides.yaml", ""),
+    "overrides that are no words": ("overrides.yaml", "[{seed: 1}]"),
+    "empty errors": ("decode/test.errors.tsv", ""),
+    "errors with a header alone": ("decode/test.errors.tsv", "id\tspeaker\twords\n"),
+    "errors of other columns": ("decode/test.errors.tsv", "id\nutt1\n"),
+    "errors without words": ("decode/test.errors.tsv", "id\nutt1\ts\t0\t0\t0\t0\n"),
+    "summary that is a list": ("report/summary.json", "[1]"),
+    "summary that is null": ("report/summary.json", "null"),
+    "metrics of other columns": ("metrics.csv", "step,name,value\n1,val/wer\n"),
+    "binary metrics": ("metrics.csv", "step,name,value\n\0\0,val/wer,\0\n"),
+    "backup of another shape": ("config.backup1.yaml", "[1]"),
+    "accepted changes of another shape": ("accepted.yaml", "[1]"),
+    **{
+        f"summary with another {key}": (key, value)
+        for key, value in (
+            *(("test", None), ("test", {"test": None}), ("test", {"test": {}}), ("training", {}), ("cost", None)),
+            *(("notes", None), ("other_weights", {"last": 1}), ("budget", "many"), ("system", None)),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize(("place", "content"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_run_is_named_and_stops_neither_the_comparison_nor_the_list(tmp_path, place, content):
+    whole, bad = (write_run(tmp_path / name, f"seed={seed}") for seed, name in enumerate(("whole", "bad")))
+    if "." in place:
+        (bad / place).write_text(content)
+    else:
+        (bad / "config.yaml").write_text(yaml.safe_dump(config_of(["seed=1"], decode=["best", "last"])))
+        summary = json.loads((bad / "report" / "summary.json").read_text())
+        (bad / "report" / "summary.json").write_text(json.dumps({**summary, place: content}))
+    found = read_runs([bad, whole])
+    rows, problems = list_runs([tmp_path], "")
+    assert whole in [run.folder for run in found.runs if run.sets]
+    assert str(whole) in [row.run for row in rows]
+    assert any(str(bad) in problem for problem in [*found.problems, *problems])
+    assert compare(found, title="").sets[0].rows

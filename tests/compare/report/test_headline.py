@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from asr.compare.inputs.runs import Cost
 from asr.compare.report.headline import best_of, headline
 from asr.compare.report.sections import what_verdicts_are_about
 from asr.evaluation.formatting import detectable, duration, interval, number, p_value, percent, points, ratio, shortened
@@ -215,6 +216,9 @@ def test_verdicts_are_about_settings_or_about_a_way_of_tuning(studies, about):
     """What counts are the studies that the runs come from, not those that a sweep was to have."""
     runs = [dataclasses.replace(run, study=studies.get(run.system, (None,) * 3)[run.seed - 1]) for run in sweep()]
     assert about in what_verdicts_are_about(compare_runs(runs))
+    of_others = compare_runs([dataclasses.replace(run, cost=Cost()) for run in runs])
+    assert "asr-train" not in what_verdicts_are_about(of_others)
+    assert ("asr-train" in what_verdicts_are_about(compare_runs(runs))) == (not studies)
 
 
 @pytest.mark.parametrize(
