@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
@@ -32,7 +33,7 @@ from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.corpus_facts import Budget, Choice, CorpusFacts
 from asr.data.preparation.prepared import PreparedData
-from asr.errors import ConfigError
+from asr.errors import ConfigError, did_you_mean
 from asr.plain_data import is_within
 from asr.processes import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process
 from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint
@@ -157,6 +158,10 @@ def resolve(config: DictConfig, check: Callable[[Mapping[str, Any]], Checked]) -
     if config.resume is not None:  # all of it is in the run's own config
         return check(plain(config))
     overridden = {override_key(word) for word in HydraConfig.get().overrides.task}
+    optimizers = GlobalHydra.instance().config_loader().get_group_options("optimizer")
+    for name in config.best_lr:
+        if name not in optimizers:
+            raise ConfigError(f"best_lr.{name}: there is no such optimizer.{did_you_mean(name, optimizers)}")
     settle_classes(config)
     if is_pretrained_config(plain(config)):
         apply_choices(config, pretrained_choices(config, overridden))
