@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from omegaconf import DictConfig
 
+from asr.config.build import part, plain
 from asr.config.own_code import at_work
 from asr.data.preparation.corpus_facts import Choice
 from asr.errors import ConfigError
 from asr.plain_data import at, is_within
+
+if TYPE_CHECKING:
+    from asr.models.encoders.pretrained import PretrainedEncoder
 
 PRETRAINED = "asr.models.encoders.pretrained.PretrainedEncoder"
 WAVEFORM = "asr.data.waveform.Waveform"
@@ -34,6 +40,7 @@ def pretrained_choices(config: DictConfig, overridden: Collection[str]) -> Itera
         ConfigError: there is no such model, or it cannot be fetched.
     """
     # transformers is an extra
+    from asr.models.encoders.pretrained import FRAMES_HZ, WHISPER, WITH_MASKS
     from asr.models.pretrained.build import describe
     from asr.models.pretrained.files import find_snapshot
 
@@ -53,3 +60,23 @@ def pretrained_choices(config: DictConfig, overridden: Collection[str]) -> Itera
         yield Choice("data.sampling_rate_hz", rate_hz, reason)
     if config.augment.features is not None and not any(is_within(key, ["augment"]) for key in overridden):
         yield Choice("augment.features", None, "it would mask audio; encoder.masks masks encodings")
+    kind = options["model_type"]
+    places = [key for key in overridden if key != "encoder"]  # encoder=pretrained says nothing of masks
+    given = {key: value for key, value in (encoder.masks or {}).items() if is_within(f"encoder.masks.{key}", places)}
+    if kind not in (*WITH_MASKS, WHISPER) and given != encoder.masks:
+        yield Choice("encoder.masks", given or None, f"nothing of a {kind} can be masked")
+    with torch.device("meta"):
+        outline: PretrainedEncoder = part(plain(config), "encoder", num_features=rate_hz // FRAMES_HZ)
+    if unused := [re.escape(name) for name in without_gradient(outline) if ".lora_" not in name]:
+        yield Choice("init.freeze", [*config.init.freeze, *unused], f"a {kind} has these weights, but never uses them")
+
+
+def without_gradient(encoder: PretrainedEncoder) -> list[str]:
+    """Return the names of parameters that would be trained, but get no gradient; needs an encoder without numbers."""
+    with at_work("encoder", type(encoder)):
+        encodings, _ = encoder(torch.zeros(2, 100, encoder.frame, device="meta"), torch.zeros(2, device="meta"))
+        if encodings.requires_grad:
+            encodings.sum().backward()
+    without = [name for name, p in encoder.named_parameters() if p.requires_grad and p.grad is None]
+    encoder.zero_grad()
+    return without

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+import soundfile
 import torch
 
-from tests.models.pretrained import LETTERS, save_ctc_model, save_model
+from tests.models.pretrained import LETTERS, MODELS, save_ctc_model, save_model
 from tests.small_runs import SmallRun
 from tests.training.runs import same
 
@@ -183,3 +185,50 @@ def test_what_cannot_work_is_refused_before_data_are_prepared(run, words, named)
     assert named in ended.printed
     assert not (run.folder / "none").exists()
     assert not (run.folder / "refused").exists()
+
+
+TABLE = (Path(__file__).parents[2] / "docs" / "finetuning.md").read_text(encoding="utf-8").partition("| family |")[2]
+# targets of adapters by the model types of the documented families
+FAMILIES = {
+    family: re.search(r"`\[(.*?)\]`", row[3])[1] if "[" in row[3] else "q_proj,v_proj"  # type: ignore[index]
+    for row in (line.split("|") for line in TABLE.partition("\n\n")[0].splitlines()[2:])
+    for family in re.findall(r"`([\w-]+)`", row[1])
+}
+BY_TYPE = {kind: name for name, (kind, _) in MODELS.items()}
+
+
+@pytest.fixture(scope="module")
+def table(small_run) -> Path:
+    """A table of recordings, as the recipe takes it."""
+    path = small_run.folder / "my.tsv"
+    noise = 0.1 * torch.randn(12, 16_000, generator=torch.Generator().manual_seed(1)).numpy()
+    rows = ["audio\ttext\tsplit"]
+    for number, samples in enumerate(noise):
+        soundfile.write(small_run.folder / f"{number}.wav", samples, 16_000)
+        rows.append(f"{number}.wav\t{['yes', 'no'][number % 2]}\t{'train' if number < 8 else 'dev'}")
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("train", ["all", "adapters"])
+def test_each_documented_family_is_run_by_its_recipe_as_documented(small_run, table, family, train):
+    model = small_run.folder / f"family-{family}"
+    if not model.exists():
+        save_model(model, BY_TYPE[family])
+    given = ("optimizer.lr=1e-3", f"encoder.lora.target_modules=[{FAMILIES[family]}]") if train == "adapters" else ()
+    short = ("trainer=cpu", "trainer.max_steps=2", "trainer.val_check_interval=2", "data.workers.num_workers=0")
+    words = (f"data.source={table}", f"encoder.model={model}", f"encoder.train={train}", *given)
+    here = ("logger=csv", "torch_threads=1", f"data.dir={small_run.folder}/tuned", f"run_dir={family}-{train}")
+    ended = small_run.run("train", "recipe=finetune/ctc", *words, *short, *here, timeout_s=900)
+    assert ended.code == 0, ended.printed
+
+
+@pytest.mark.parametrize("key", ["time_share", "channel_share"])
+def test_masks_that_are_given_are_refused_where_nothing_can_be_masked(small_run, key):
+    if not (small_run.folder / "family-sew").exists():
+        save_model(small_run.folder / "family-sew", "sew")
+    words = (*DATA, *RUN, "encoder=pretrained", "encoder.model=family-sew", f"encoder.masks.{key}=0.2")
+    ended = small_run.run("train", *words, "encoder.masks.time_width=5", "run_dir=masked")
+    assert ended.code == 2
+    assert "masks" in ended.printed

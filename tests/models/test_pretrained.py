@@ -164,6 +164,26 @@ def test_what_is_trained_gets_gradients_and_is_saved_and_nothing_else(case, chec
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "is_frozen", "moves"),
+    [
+        ({}, False, True),
+        ({}, True, False),  # during the first updates
+        ({"train": "head"}, False, False),
+        ({"train": "adapters", "lora": Lora(target_modules=["linear_q"])}, False, False),
+    ],
+)
+def test_statistics_of_a_frozen_batch_norm_stand_still(options, is_frozen, moves, tmp_path):
+    save_model(tmp_path, "conformer")
+    encoder = encoder_for(tmp_path, **options)
+    encoder.is_frozen = is_frozen
+    before = {name: tensor.clone() for name, tensor in encoder.named_buffers() if "running" in name}
+    encoder(*audio(*FRAMES))
+    moved = [name for name, tensor in encoder.named_buffers() if name in before and (tensor != before[name]).any()]
+    assert len(before) == 2 * encoder.num_layers
+    assert len(moved) == len(before) * moves
+
+
 def test_masks_depend_on_torchs_generator_alone_and_cover_their_share():
     torch.manual_seed(1)
     drawn = span_masks([400, 200], 400, 0.3, 10)

@@ -112,7 +112,7 @@ class PretrainedEncoder(nn.Module):
             self.mels = WhisperMel(config.num_mel_bins)
         elif self.family == FBANK:
             self.mels = StackedFbank(inputs.get("feature_size", 80))
-        elif layers_found is None or not hasattr(self.model, "_get_feat_extract_output_lengths"):
+        elif layers_found is None or not hasattr(config, "conv_stride"):
             raise ValueError(f"{model}: a {self.family} does not encode samples by layers, and cannot be used here")
         if self.masks != Masks() and self.family not in (*WITH_MASKS, WHISPER):
             raise ValueError(f"masks: nothing of a {self.family} can be masked; leave them out")
@@ -124,6 +124,7 @@ class PretrainedEncoder(nn.Module):
             # its former name warns in transformers 5.24
             enable = getattr(self.model, "activation_checkpointing_enable", self.model.gradient_checkpointing_enable)
             enable({"use_reentrant": False})
+        self.batch_norms = [module for module in self.modules() if isinstance(module, nn.BatchNorm1d)]
         self.train()  # transformers builds models for evaluation
 
     def _choose_trained(self, last_n: int | None, freeze_convolutions: bool, lora: Lora) -> None:
@@ -197,6 +198,8 @@ class PretrainedEncoder(nn.Module):
         """
         if self.trained == "head":
             self.model.eval()  # what is not trained needs no dropout
+        for norm in self.batch_norms if self.training else ():
+            norm.train(norm.weight.requires_grad and not self.is_frozen)  # statistics belong to the weights
         # on the meta device, which has no lengths, and in a trace, which would keep them, all are as long as the batch
         is_whole = features.is_meta or is_tracing()
         frames = [features.shape[1]] * len(features) if is_whole else devices.to_host(num_frames)
