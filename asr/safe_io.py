@@ -32,15 +32,7 @@ def named_path(value: object) -> Path:
 
 
 def refuse_pointer(start: bytes, name: object) -> None:
-    """Refuse what Git LFS leaves in the place of a file.
-
-    Args:
-        start: of the content.
-        name: of the file.
-
-    Raises:
-        ValueError: names the file, and how to fetch it.
-    """
+    """Raise a ValueError if ``start``, of the content of a file, is what Git LFS leaves in the file's place."""
     if start.startswith(POINTER):
         raise ValueError(
             f"{name} is a pointer of Git LFS, not the file itself: run git lfs pull there, or fetch it by hf download"

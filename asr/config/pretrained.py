@@ -15,6 +15,7 @@ from asr.config.own_code import at_work
 from asr.data.preparation.corpus_facts import Choice
 from asr.errors import ConfigError
 from asr.plain_data import at, is_within
+from asr.safe_io import named_path
 
 if TYPE_CHECKING:
     from asr.models.encoders.pretrained import PretrainedEncoder
@@ -49,6 +50,8 @@ def pretrained_choices(config: DictConfig, overridden: Collection[str]) -> Itera
         raise ConfigError("trainer.compile=true: layers of transformers are not compiled here; leave it out")
     with at_work("encoder.model", describe):
         encoder.source = describe(str(encoder.model))
+        if (folder := named_path(encoder.model)).is_dir():
+            encoder.model_folder = str(folder.resolve())
         if config.init.path == encoder.model:  # a name of the hub is no path
             config.init.path = str(find_snapshot(str(encoder.model)).folder)
     options, inputs = json.loads(encoder.source.config), json.loads(encoder.source.inputs)
@@ -69,6 +72,19 @@ def pretrained_choices(config: DictConfig, overridden: Collection[str]) -> Itera
         outline: PretrainedEncoder = part(plain(config), "encoder", num_features=rate_hz // FRAMES_HZ)
     if unused := [re.escape(name) for name in without_gradient(outline) if ".lora_" not in name]:
         yield Choice("init.freeze", [*config.init.freeze, *unused], f"a {kind} has these weights, but never uses them")
+
+
+def base_folder(config: Mapping[str, Any], place: object) -> str:
+    """Return the folder that ``encoder.model=PATH`` names: where the pretrained model of a run is now.
+
+    Raises:
+        ConfigError: there is no such folder, or the run has no pretrained encoder.
+    """
+    if not is_pretrained_config(config):
+        raise ConfigError(f"encoder.model={place}: the run has no pretrained encoder; leave it out")
+    if not (folder := named_path(place)).is_dir():
+        raise ConfigError(f"encoder.model: there is no folder {str(place)!r}; give the folder of the run's base model")
+    return str(folder.resolve())
 
 
 def without_gradient(encoder: PretrainedEncoder) -> list[str]:

@@ -187,6 +187,75 @@ def test_what_cannot_work_is_refused_before_data_are_prepared(run, words, named)
     assert not (run.folder / "refused").exists()
 
 
+@pytest.fixture(scope="module")
+def moved(run) -> Path:
+    """A copy of the run and its model, as sent to a colleague; where it was trained, the model is gone."""
+    folder = run.folder.parent / "colleague"
+    shutil.copytree(run.run_dir, folder / "adapted", symlinks=True)
+    shutil.copytree(run.folder / "model", folder / "base")
+    path = folder / "adapted" / "checkpoints" / "best.ckpt"
+    state = torch.load(path, weights_only=True)
+    state["werdict"]["config"]["encoder"] |= {"model": "/gone", "model_folder": "/gone"}
+    path.unlink()
+    torch.save(state, path)
+    return folder
+
+
+def test_a_run_finds_its_base_model_from_another_folder(run, tmp_path):
+    ended = run.programs.run("evaluate", f"run={run.run_dir}", "output_dir=again", "num_workers=0", cwd=tmp_path)
+    assert ended.code == 0, ended.printed
+
+
+def test_a_run_that_was_sent_to_a_colleague_decodes_where_its_base_model_is_now(run, moved):
+    ended = run.programs.run("evaluate", "adapted", "num_workers=0", cwd=moved)
+    assert ended.code == 2
+    assert "encoder.model=PATH" in ended.printed
+    for command, *words in (
+        ("evaluate", "run=adapted", "output_dir=again", "num_workers=0"),
+        ("export", "run=adapted", "output=exported", "format=safetensors"),
+    ):
+        ended = run.programs.run(command, *words, "encoder.model=base", cwd=moved)
+        assert ended.code == 0, ended.printed
+    texts = [path.read_text() for path in (moved / "again" / "test.hyp.txt", run.run_dir / "decode" / "test.hyp.txt")]
+    assert texts[0] == texts[1]
+    save_model(moved / "other", layer_norm_eps=1e-6, intermediate_size=20)
+    ended = run.programs.run("evaluate", "run=adapted", "encoder.model=other", "num_workers=0", cwd=moved)
+    assert ended.code == 2
+    assert "SHA-256" in ended.printed
+    ended = run.programs.run("evaluate", "run=adapted", "encoder.model=nowhere", "num_workers=0", cwd=moved)
+    assert ended.code == 2
+    assert "encoder.model" in ended.printed
+
+
+def test_a_run_is_resumed_with_its_base_model_elsewhere(run, tmp_path):
+    shutil.copytree(run.run_dir, tmp_path / "stopped", symlinks=True)
+    base = shutil.copytree(run.folder / "model", tmp_path / "base")
+    config = (tmp_path / "stopped" / "config.yaml").read_text()
+    assert f"model_folder: {run.folder / 'model'}" in config
+    (tmp_path / "stopped" / "config.yaml").write_text(config.replace(f"{run.folder / 'model'}\n", "/gone\n"))
+    words = (f"resume={tmp_path}/stopped", "trainer.max_steps=7", "allow_changes=true")
+    ended = run.programs.run("train", *words, f"data.dir={run.data_dir}", cwd=tmp_path)
+    assert ended.code == 2
+    ended = run.programs.run("train", *words, f"data.dir={run.data_dir}", "encoder.model=base", cwd=tmp_path)
+    assert ended.code == 0, ended.printed
+    assert f"model_folder: {base}" in (tmp_path / "stopped" / "config.yaml").read_text()
+
+
+def test_adapters_and_their_base_become_one_whole_file(run, moved):
+    ended = run.programs.run("convert", "run=adapted", "output=whole.ckpt", "+encoder.model=base", cwd=moved)
+    assert ended.code == 0, ended.printed
+    (moved / "alone").mkdir()
+    shutil.move(moved / "whole.ckpt", moved / "alone")
+    words = ("run=whole.ckpt", "output_dir=again", "num_workers=0")
+    ended = run.programs.run("evaluate", *words, cwd=moved / "alone")
+    assert ended.code == 0, ended.printed
+    texts = [path / "test.hyp.txt" for path in (moved / "alone" / "again", run.run_dir / "decode")]
+    assert texts[0].read_text() == texts[1].read_text()
+    ended = run.programs.run("convert", "run=whole.ckpt", "output=again.ckpt", cwd=moved / "alone")
+    assert ended.code == 2
+    assert "holds all weights already" in ended.printed
+
+
 TABLE = (Path(__file__).parents[2] / "docs" / "finetuning.md").read_text(encoding="utf-8").partition("| family |")[2]
 # targets of adapters by the model types of the documented families
 FAMILIES = {

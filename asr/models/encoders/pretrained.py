@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -51,6 +52,7 @@ class PretrainedEncoder(nn.Module):
     Args:
         num_features: samples of a frame of 10 ms.
         model: a folder, or the name of a model of the Hugging Face hub.
+        model_folder: where the folder is, whatever the current one; None: `model` says it.
         source: what `describe` says of it; None: it is asked now. Weights with another digest are refused.
         layers: ``last``, or ``weighted``: a learned mean of what enters the first layer, and what each returns.
         train: ``all``; ``head``, which leaves this encoder as it is; ``adapters``; or ``last_n`` layers.
@@ -78,6 +80,7 @@ class PretrainedEncoder(nn.Module):
         self,
         num_features: int,
         model: str,
+        model_folder: str | None = None,
         source: Mapping[str, str] | None = None,
         layers: Literal["last", "weighted"] = "last",
         train: Literal["all", "head", "adapters", "last_n"] = "all",
@@ -104,7 +107,8 @@ class PretrainedEncoder(nn.Module):
         self.masks, self.normalizes = masks or Masks(), inputs.get("do_normalize", True)
         self.is_frozen = False  # during the first updates
         is_read = reads_weights and torch.get_default_device().type != "meta"
-        self.model = build_model(options, self.masks.time_share > 0, model if is_read else None, self.source)
+        place = model_folder if model_folder and Path(model_folder).is_dir() else model
+        self.model = build_model(options, self.masks.time_share > 0, place if is_read else None, self.source)
         config, self.frame = self.model.config, num_features
         layers_found = getattr(encoder_of(self.model), "layers", None)
         self.mels: nn.Module | None = None

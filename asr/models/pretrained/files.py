@@ -125,14 +125,14 @@ def read_tensors(path: Path, remedy: str = "") -> Any:
             data.
         PermissionError: it may not be read.
     """
-    from safetensors.torch import load_file
-
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     with path.open("rb") as file:
         refuse_pointer(start := file.read(100), path)
     try:
         if path.suffix == ".safetensors":
+            from safetensors.torch import load_file  # of an extra, which checkpoints do not need
+
             return load_file(path)
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
@@ -184,7 +184,8 @@ def find_snapshot(model: str, revision: str | None = None) -> Snapshot:
         return Snapshot(model, folder)
     if not HUB_NAME.fullmatch(model):
         raise ValueError(
-            f"there is no folder {model!r}, and names of the Hugging Face hub are like facebook/hubert-base"
+            f"there is no folder {model!r}, and names of the Hugging Face hub are like facebook/hubert-base; "
+            "give encoder.model=PATH, where it is now"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
@@ -200,7 +201,7 @@ def find_snapshot(model: str, revision: str | None = None) -> Snapshot:
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise ValueError(
             f"{model!r} is neither a folder nor in the cache of the Hugging Face hub, which cannot be reached; fetch "
-            f"it where there is a network, as by hf download {model}, and give the folder"
+            f"it where there is a network, as by hf download {model}, and give encoder.model=PATH, where it is now"
         ) from error
     return Snapshot(model, path, path.name)
 
