@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from omegaconf import DictConfig
@@ -16,9 +16,6 @@ from asr.data.preparation.corpus_facts import Choice
 from asr.errors import ConfigError
 from asr.plain_data import at, is_within
 from asr.safe_io import named_path
-
-if TYPE_CHECKING:
-    from asr.models.encoders.pretrained import PretrainedEncoder
 
 PRETRAINED = "asr.models.encoders.pretrained.PretrainedEncoder"
 WAVEFORM = "asr.data.waveform.Waveform"
@@ -69,7 +66,7 @@ def pretrained_choices(config: DictConfig, overridden: Collection[str]) -> Itera
     if kind not in (*WITH_MASKS, WHISPER) and given != encoder.masks:
         yield Choice("encoder.masks", given or None, f"nothing of a {kind} can be masked")
     with torch.device("meta"):
-        outline: PretrainedEncoder = part(plain(config), "encoder", num_features=rate_hz // FRAMES_HZ)
+        outline = part(plain(config), "encoder", num_features=rate_hz // FRAMES_HZ)
     if unused := [re.escape(name) for name in without_gradient(outline) if ".lora_" not in name]:
         yield Choice("init.freeze", [*config.init.freeze, *unused], f"a {kind} has these weights, but never uses them")
 
@@ -87,8 +84,8 @@ def base_folder(config: Mapping[str, Any], place: object) -> str:
     return str(folder.resolve())
 
 
-def without_gradient(encoder: PretrainedEncoder) -> list[str]:
-    """Return the names of parameters that would be trained, but get no gradient; needs an encoder without numbers."""
+def without_gradient(encoder: Any) -> list[str]:
+    """Return which parameters of a pretrained encoder on the meta device would be trained, but get no gradient."""
     with at_work("encoder", type(encoder)):
         encodings, _ = encoder(torch.zeros(2, 100, encoder.frame, device="meta"), torch.zeros(2, device="meta"))
         if encodings.requires_grad:
