@@ -244,6 +244,7 @@ class Encoder(TypedDict, total=False):
     """``encoder``: what differs from its class's other options."""
 
     gradient_checkpointing: Annotated[bool, Option("", "speed")]
+    model_folder: Annotated[str | None, Option("", "place")]
 
 
 class Train(TypedDict):

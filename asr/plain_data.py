@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from asr.errors import first_line
+from asr.safe_io import refuse_pointer
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster, if PyYAML was built with libyaml
 TRUST = "WERDICT_TRUST"  # names of packages, separated by commas, for this process and those that it starts
@@ -43,9 +44,11 @@ def read_json(path: Path) -> Any:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
         raise ValueError(f"there is no file {path}") from None
+    refuse_pointer(content, path)
+    return content
 
 
 def trusted() -> list[str]:

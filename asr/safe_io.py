@@ -14,6 +14,7 @@ from typing import IO, Any
 
 WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # of exFAT and some network disks: no symbolic links
 TEMPORARY = ".tmp"  # after the name of a file that is being written
+POINTER = b"version https://git-lfs.github.com/spec/"  # how Git LFS begins what stands for a file not yet fetched
 
 
 def named_path(value: object) -> Path:
@@ -28,6 +29,14 @@ def named_path(value: object) -> Path:
         user = str(value).partition("/")[0]
         why = f"no user is called {user[1:]!r}" if user[1:] else "HOME is not set"
         raise ValueError(f"{str(value)!r}: {why}; write ./{user} for a file") from None
+
+
+def refuse_pointer(start: bytes, name: object) -> None:
+    """Raise a ValueError if ``start``, of the content of a file, is what Git LFS leaves in the file's place."""
+    if start.startswith(POINTER):
+        raise ValueError(
+            f"{name} is a pointer of Git LFS, not the file itself: run git lfs pull there, or fetch it by hf download"
+        )
 
 
 def replace_by(path: Path, make: Callable[[Path], object]) -> None:

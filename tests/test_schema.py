@@ -16,7 +16,13 @@ from asr.errors import ConfigError
 from asr.options import Columns, decides, fields, has_effect, options_of
 
 # of some choices of their groups
-OPTIONAL = {*CHOOSABLE, "trainer.strategy", "callbacks.averaging", "encoder.gradient_checkpointing"}
+OPTIONAL = {
+    *CHOOSABLE,
+    "trainer.strategy",
+    "callbacks.averaging",
+    "encoder.gradient_checkpointing",
+    "encoder.model_folder",
+}
 
 
 @pytest.mark.parametrize("command", NAMES)

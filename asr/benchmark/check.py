@@ -75,6 +75,14 @@ def _settings(root: Path, entry: Entry, seeds: Sequence[int]) -> Iterator[str]:
         if [line["study"] for line in finished] != [seeds.index(line["seed"]) + 1 for line in finished]:
             yield "each seed must be of a study of its own"
         return
+    for word in entry.about["overrides"]:
+        key, _, text = word.lstrip("+").partition("=")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        if differing := [line["seed"] for line in finished if line["settings"].get(key, value) != value]:
+            yield f"{word}: runs of the seeds {differing} had another {key}"
     if any(line["settings"] != finished[0]["settings"] for line in finished):
         yield "its runs have different settings"
     for path in sorted(root.glob(f"*/as_shipped/{entry.about['name']}/{ABOUT}")):

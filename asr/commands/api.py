@@ -167,13 +167,19 @@ def training_parts(
         return plan.module, SpeechDataModule(plan.prepared, plan.data_module, plan.config["seed"], plan.data.perturb)
 
 
-def load(run: str | Path, weights: str = "raw", decoder: Mapping[str, Any] | None = None) -> SpeechRecognizer:
+def load(
+    run: str | Path,
+    weights: str = "raw",
+    decoder: Mapping[str, Any] | None = None,
+    encoder_model: str | Path | None = None,
+) -> SpeechRecognizer:
     """Return what decodes with a run, on a GPU if there is one.
 
     Args:
         run: folder of a run, or a checkpoint.
         weights: ``raw``, ``average`` or ``ema``.
         decoder: config of a decoder; None: that of the run.
+        encoder_model: folder of the run's pretrained model, if it is elsewhere now.
 
     Raises:
         ConfigError: there is no such run, or it names classes of packages that are not trusted (``WERDICT_TRUST``).
@@ -184,6 +190,7 @@ def load(run: str | Path, weights: str = "raw", decoder: Mapping[str, Any] | Non
     """
     options = OmegaConf.load(config_folder("transcribe") / "transcribe.yaml")
     changed = {"run": str(run), "weights": weights, "decoder": None if decoder is None else dict(decoder)}
+    changed["encoder"] = {"model": None if encoder_model is None else str(encoder_model)}
     quieten()
     return SpeechRecognizer(restore(cast(DictConfig, OmegaConf.merge(options, changed))))
 

@@ -1,25 +1,30 @@
-"""``asr-convert``: a Zipformer of icefall and its tokenizer → a checkpoint."""
+"""``asr-convert``: a Zipformer of icefall and its tokenizer, or a run on a pretrained model → a whole checkpoint."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
+from torch import Tensor
 
 from asr.commands.output_file import new_file
 from asr.config.build import build_decoder, build_recognizer, check_decoder, part, plain
+from asr.config.pretrained import is_pretrained_config
+from asr.config.restore import recognizer_of
 from asr.console import PlainConsole
 from asr.errors import ConfigError
+from asr.plain_data import at
 from asr.safe_io import named_path, write_new
 from asr.text.subword import SubwordTokenizer, icefall_tokenizer
 from asr.training.checkpoints.icefall import convert_weights
-from asr.training.checkpoints.loading import FORMAT, PREFIX
+from asr.training.checkpoints.loading import FORMAT, PREFIX, LoadedCheckpoint, checkpoint_file, load_checkpoint
 
 ENDING = ".ckpt"
-OWN_KEYS = ("model", "bpe_model", "output")
+OWN_KEYS = ("model", "bpe_model", "run", "trust", "output")
 
 console = PlainConsole()
 
@@ -29,6 +34,11 @@ def run(options: DictConfig) -> None:
     output = new_file(options.output)
     if output.suffix != ENDING:
         raise ConfigError(f"output must be a name that ends with {ENDING}, given {str(options.output)!r}")
+    if len({options.model is None, options.bpe_model is None, options.run is not None}) != 1:
+        raise ConfigError("model and bpe_model of icefall must be given, or run= alone")
+    if options.run is not None:
+        _write_whole(output, *_merged(load_checkpoint(checkpoint_file(str(options.run))), plain(options)))
+        return
     model, bpe_model = named_path(options.model), named_path(options.bpe_model)
     config = {key: value for key, value in plain(options).items() if key not in OWN_KEYS}
     try:
@@ -43,27 +53,40 @@ def run(options: DictConfig) -> None:
         weights, unused = convert_weights(model, recognizer.state_dict(), order)
     except ValueError as error:
         raise ConfigError(f"model: {model}: {error}") from error
-    state = {
-        "state_dict": {f"{PREFIX}{name}": weight for name, weight in weights.items()},
-        "global_step": 0,
-        "werdict": {
-            "format": FORMAT,
-            "config": config,
-            "tokenizer": tokenizer.state(),
-            "data": {
-                "fingerprint": "none",
-                "folder": "",
-                "notes": [f"weights of icefall, converted from {model.name}"],
-            },
-        },
-    }
-    content = io.BytesIO()
-    torch.save(state, content)
-    write_new(output, content.getvalue())
+    data = {"fingerprint": "none", "folder": "", "notes": [f"weights of icefall, converted from {model.name}"]}
     num_parameters = sum(parameter.numel() for parameter in recognizer.parameters())
     console.print(f"{num_parameters:,} parameters, {tokenizer.vocab_size} tokens")
     if unused:
         console.print_line(f"left out {len(unused)} tensors that are not used here: {', '.join(unused[:3])} …")
+    _write_whole(output, weights, {"config": config, "tokenizer": tokenizer.state(), "data": data})
+
+
+def _merged(checkpoint: LoadedCheckpoint, options: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the weights of a run and of its pretrained model as one, adapters merged, and what goes with them."""
+    config = checkpoint.config
+    encoder_config = config["encoder"]
+    if not is_pretrained_config(config) or encoder_config.get("train", "all") == "all":
+        raise ConfigError(f"run: {checkpoint.path} holds all weights already: copy that file")
+    recognizer = recognizer_of(checkpoint, at(options, "encoder", "model"))
+    encoder: Any = recognizer.encoder
+    weights = {
+        name: weight for name, weight in recognizer.state_dict().items() if not name.startswith("encoder.model.")
+    }
+    weights |= {f"encoder.model.{name}": weight for name, weight in encoder.merged_weights().items()}
+    whole = {**config, "encoder": {**encoder_config, "train": "all", "last_n": None, "model_folder": None}}
+    return weights, {"config": whole, "tokenizer": checkpoint.tokenizer, "data": checkpoint.data}
+
+
+def _write_whole(output: Path, weights: Mapping[str, Tensor], contents: Mapping[str, Any]) -> None:
+    """Write a checkpoint that holds all weights."""
+    state = {
+        "state_dict": {f"{PREFIX}{name}": weight for name, weight in weights.items()},
+        "global_step": 0,
+        "werdict": {"format": FORMAT, **contents},
+    }
+    content = io.BytesIO()
+    torch.save(state, content)
+    write_new(output, content.getvalue())
     console.print_line(f"checkpoint: {output}")
 
 

@@ -41,7 +41,7 @@ def run(options: DictConfig) -> None:
     check_packages(options.format)
     text = restore_text(options.run)
     checkpoint = choose_weights(text.checkpoint, options.weights, options.average_since)
-    recognizer, features = recognizer_of(checkpoint), part(checkpoint.config, "features")
+    recognizer, features = recognizer_of(checkpoint, options.encoder.model), part(checkpoint.config, "features")
     console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
     with new_folder(output) as folder:
         pieces = text.tokenizer.pieces

@@ -108,8 +108,11 @@ def _explain_choice(error: MissingConfigException, config_path: str, command: st
     if group == "hydra/launcher" and choice in PLUGINS:
         return f"{group}: the plugin for {choice} is not installed: pip install 'werdict[{PLUGINS[choice]}]'"
     allowed = error.options or [*choices(config_folder(command), group)]
-    allowed = [name for name in allowed if name.startswith(f"{choice}/")] or allowed  # recipes of this corpus
-    return f"{group}={choice}: there is no such {group}.{did_you_mean(choice, allowed)} Allowed: {', '.join(allowed)}."
+    corpora = {name.partition("/")[0] for name in allowed if "/" in name}
+    meant = "" if choice in corpora else did_you_mean(choice, corpora) or did_you_mean(choice, allowed)
+    shown = {corpus for corpus in corpora if f"{corpus!r}" in f"{meant}{choice!r}"}  # whose recipes alone are listed
+    named = [name for name in allowed if name.partition("/")[0] in shown]
+    return f"{group}={choice}: there is no such {group}.{meant} Allowed: {', '.join(named or allowed)}."
 
 
 def _explain_key(key: str, name: str, parent: DictConfig, command: str) -> str:

@@ -32,6 +32,7 @@ from asr.config.data import data_folder, shard_storage
 from asr.config.init_source import Source, kept_tokenizer, read_source
 from asr.config.instantiate import Configured, check_values, instantiate, parameters_of
 from asr.config.own_code import at_work
+from asr.config.pretrained import without_gradient
 from asr.config.replaced_defaults import RULE_KEYS
 from asr.config.trainer import build_trainer
 from asr.console import PlainConsole
@@ -131,8 +132,12 @@ def try_updates(config: Mapping[str, Any], updates: UpdateParts, recognizer: Rec
     check_decoder(updates.decoder, recognizer.head)
     if is_own_model(config):
         _try_model(recognizer)
-    elif is_pretrained(recognizer.encoder):
-        _try_pretrained(recognizer)
+    elif is_pretrained(recognizer.encoder) and (without := without_gradient(recognizer.encoder)):
+        # transformers reads the weights of some layers past their adapters
+        raise ConfigError(
+            f"encoder: {len(without)} parameters would be trained but get no gradient, such as {without[0]}; exclude "
+            "them by encoder.lora.target_modules (adapters) or init.freeze"
+        )
     _try_optimizers(config, on_cpu)
     # a capturable optimizer keeps its rate on the device of its parameters, and the meta device has no numbers
     optimizer = updates.optimizer_factory(small_parameters(recognizer.named_parameters()))
@@ -163,27 +168,6 @@ def _try_model(recognizer: Recognizer) -> None:
     tokens = torch.randint(1, VOCAB_SIZE, (2, 4), generator=generator)
     with at_work("head", type(recognizer.head)):
         recognizer.losses(features, num_frames, tokens, torch.tensor([4, 3]), generator).total.sum().backward()
-    recognizer.zero_grad()
-
-
-def _try_pretrained(recognizer: Recognizer) -> None:
-    """Encode without numbers, on the meta device, and ask each parameter that is trained for its gradient.
-
-    Raises:
-        ConfigError: names parameters without one: transformers reads the weights of some layers past their adapters.
-    """
-    encoder = recognizer.encoder
-    with at_work("encoder", type(encoder)):
-        num_features = len(recognizer.normalize.mean)
-        encodings, _ = encoder(torch.zeros(2, 100, num_features, device="meta"), torch.zeros(2, device="meta"))
-        if encodings.requires_grad:
-            encodings.sum().backward()
-    without = [name for name, p in encoder.named_parameters() if p.requires_grad and p.grad is None]
-    if without:
-        raise ConfigError(
-            f"encoder: {len(without)} parameters would be trained but get no gradient, such as {without[0]}; exclude "
-            "them by encoder.lora.target_modules (adapters) or init.freeze"
-        )
     recognizer.zero_grad()
 
 

@@ -16,6 +16,7 @@ from asr.config.pretrained import WAVEFORM, is_pretrained_config
 from asr.data.features import Features
 from asr.data.preparation.fingerprint import describe_file
 from asr.errors import ConfigError
+from asr.models.pretrained.files import check_finite
 from asr.plain_data import at, read_json
 from asr.processes import is_first_process
 from asr.run_folder import INIT_RECORD, update_files
@@ -128,6 +129,7 @@ def read_source(
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
     except ValueError as error:
         raise ConfigError(f"init: {checkpoint.path}: {error}") from error
+    check_finite(checkpoint.weights, checkpoint.path)
     _check_features(str(checkpoint.path), features, saved.num_features, saved.sampling_rate_hz, saved.frame_shift_s)
     if checkpoint.path.name != CONFIG:  # a transformers model is the encoder itself, and its head the source
         _refuse_other_base(checkpoint, config)

@@ -165,6 +165,10 @@ def _checked(value: Any, hint: Any, key: str) -> Any:
         return TypeAdapter(hint).validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
+        options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        fixed = next((kind for kind in options if get_origin(kind) is tuple and Ellipsis not in get_args(kind)), None)
+        if fixed and first["type"] in ("missing", "too_long", "tuple_type"):  # in words about fields and tuples
+            raise ConfigError(f"{key}: a list of {len(get_args(fixed))} values is needed, given {value!r}") from error
         place = "".join(f".{item}" for item in first["loc"] if isinstance(item, int))
         raise ConfigError(f"{key}{place}: {first['msg']}, given {value!r}") from error
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
@@ -23,7 +24,7 @@ from asr.config.init_choices import RATES, fine_tuning, source_rates
 from asr.config.init_source import ICEFALL, Source, load_source
 from asr.config.mixtures import complete_sources, mixing_of
 from asr.config.own_code import check_restored, trust_own
-from asr.config.pretrained import FOLLOWING, is_pretrained_config, pretrained_choices
+from asr.config.pretrained import FOLLOWING, base_folder, is_pretrained_config, pretrained_choices
 from asr.config.replaced_defaults import drop_replaced_defaults
 from asr.config.resume import changes_explain_errors, changes_since, fit_checkpoint
 from asr.config.resumed_config import Change, changes, recorded_data, run_folder, saved_config
@@ -32,7 +33,7 @@ from asr.console import PlainConsole
 from asr.data.loading.data_module import DataModule
 from asr.data.preparation.corpus_facts import Budget, Choice, CorpusFacts
 from asr.data.preparation.prepared import PreparedData
-from asr.errors import ConfigError
+from asr.errors import ConfigError, did_you_mean
 from asr.plain_data import is_within
 from asr.processes import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process
 from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint
@@ -154,9 +155,17 @@ def resolve(config: DictConfig, check: Callable[[Mapping[str, Any]], Checked]) -
         ValueError: an option is refused, or the corpus cannot be used.
     """
     complete_sources(config)
-    if config.resume is not None:  # all of it is in the run's own config
-        return check(plain(config))
     overridden = {override_key(word) for word in HydraConfig.get().overrides.task}
+    if config.resume is not None:  # all of it is in the run's own config
+        if "encoder.model" in overridden:
+            saved = saved_config(run_folder(config.resume))
+            config.encoder.model_folder = base_folder(saved, config.encoder.model)
+            config.encoder.model = saved["encoder"]["model"]
+        return check(plain(config))
+    optimizers = GlobalHydra.instance().config_loader().get_group_options("optimizer")
+    for name in config.best_lr:
+        if name not in optimizers:
+            raise ConfigError(f"best_lr.{name}: there is no such optimizer.{did_you_mean(name, optimizers)}")
     settle_classes(config)
     if is_pretrained_config(plain(config)):
         apply_choices(config, pretrained_choices(config, overridden))

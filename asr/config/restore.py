@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from asr.config.build import (
     build_decoder,
@@ -23,7 +23,7 @@ from asr.config.build import (
 )
 from asr.config.data import data_folder
 from asr.config.own_code import check_restored
-from asr.config.pretrained import is_pretrained_config
+from asr.config.pretrained import base_folder, is_pretrained_config
 from asr.data.loading.data_module import DataModule
 from asr.data.loading.loader import Workers
 from asr.data.loading.sampling import BucketingConfig
@@ -140,8 +140,12 @@ def _check_decoded(checkpoint: LoadedCheckpoint) -> None:
     check_restored(parts, checkpoint.path)
 
 
-def recognizer_of(checkpoint: LoadedCheckpoint) -> Recognizer:
+def recognizer_of(checkpoint: LoadedCheckpoint, base: object = None) -> Recognizer:
     """Return the recognizer of a checkpoint, in evaluation mode.
+
+    Args:
+        checkpoint: of the run.
+        base: folder of its pretrained model, if it is elsewhere now.
 
     Raises:
         ConfigError: its parts do not fit each other.
@@ -155,6 +159,8 @@ def recognizer_of(checkpoint: LoadedCheckpoint) -> Recognizer:
             shape = "" if mean is None else f" of one dimension, but of the shape {tuple(mean.shape)}"
             raise ConfigError(f"it has no statistics of features, normalize.mean{shape}")
         config = checkpoint.config
+        if base is not None:
+            config = {**config, "encoder": {**config["encoder"], "model_folder": base_folder(config, base)}}
         if is_pretrained_config(config) and config["encoder"].get("train") == "all":  # it holds all weights
             config = {**config, "encoder": {**config["encoder"], "reads_weights": False}}
         recognizer = build_recognizer(config, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
@@ -188,7 +194,8 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
     decoder = None if decoder_config is None else part({"decoder": dict(decoder_config)}, "decoder")
     checkpoint = load_checkpoint(checkpoint_file(str(options.run)))
     checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
-    config, recognizer = checkpoint.config, recognizer_of(checkpoint).to(default_device())
+    config, base = checkpoint.config, OmegaConf.select(options, "encoder.model")
+    recognizer = recognizer_of(checkpoint, base).to(default_device())
     with _naming(checkpoint.path):
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
         features, text = part(config, "features"), build_text(config, tokenizer)

@@ -42,11 +42,18 @@ MaxSegment = Annotated[
 ]
 
 
+class Base(TypedDict):
+    """``encoder`` of a run that holds only a part of its pretrained model."""
+
+    model: Annotated[Place | None, Option("folder of the run's pretrained model, if it is elsewhere now")]
+
+
 class OfRun(TypedDict):
     """What is done with a run."""
 
     run: Annotated[Place, Option("a run's folder, or a checkpoint")]
     trust: Trust
+    encoder: Annotated[Base, Option()]
     weights: Annotated[
         Weights,
         Option("raw; average: their mean over about the last third of training; ema: their exponential moving average"),
@@ -192,8 +199,12 @@ class Demo(OfRun):
 class Convert(TypedDict):
     """``asr-convert``."""
 
-    model: Annotated[Place, Option("exp/pretrained.pt, as icefall's export.py makes it")]
-    bpe_model: Annotated[Place, Option("data/lang_bpe_500/bpe.model: its tokenizer")]
+    model: Annotated[Place | None, Option("exp/pretrained.pt, as icefall's export.py makes it")]
+    bpe_model: Annotated[Place | None, Option("data/lang_bpe_500/bpe.model: its tokenizer")]
+    run: Annotated[
+        Place | None, Option("or a run on a part of a pretrained model, such as adapters: both in one checkpoint")
+    ]
+    trust: Trust
     output: Annotated[Place, Option("a checkpoint to write, *.ckpt")]
     seed: Annotated[Seed, Option("of the weights that are replaced")]
     data: Data

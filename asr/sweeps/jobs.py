@@ -36,6 +36,13 @@ LONGEST_LABEL = 80
 SWEPT = "sweep.swept"  # key by which each job is told what its sweep varies
 RECORDS = "jobs"  # folder of a sweep
 KILLED = 128  # exit codes above it are signals
+# variables that belong to one run: of wandb, and of the process that SLURM or torchrun has started for the sweep
+OF_ONE_RUN = re.compile(
+    r"WANDB_((RUN_)?(ID|NAME)|RESUME(_FROM)?|FORK_FROM|SWEEP_ID|SWEEP_PARAM_PATH)"
+    r"|SLURM_(NTASKS|NPROCS|TASKS|PROCID|LOCALID|NODEID|STEP|GTIDS).*"
+    r"|TORCHELASTIC_.*|((LOCAL|GROUP|ROLE|NODE)_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)"
+)
+ID = re.compile(r"logger\.wandb\.(id|version)")  # keys of the id of one run
 
 
 @dataclass(frozen=True)
@@ -165,8 +172,12 @@ def run_job(
         and not a number if another process is running it.
 
     Raises:
+        ConfigError: all jobs would have one id in wandb.
         Terminated: a signal asked this process to end.
     """
+    swept = at(config, *SWEPT.split(".")) or ()
+    if shared := [word for word in overrides if ID.fullmatch(key := override_key(word)) and key not in swept]:
+        raise ConfigError(f"{shared[0]}: every job of a sweep is a run of its own in wandb; leave it out")
     overrides = [word for word in overrides if override_key(word) != SWEPT]  # not the user's, and of the sweep alone
     name = job_name(overrides, config, sweep_dir)
     folder = (sweep_dir / name).resolve()
@@ -232,7 +243,7 @@ def _run(arguments: Sequence[str], sweep: Mapping[str, Any], output: IO[str] | N
     with claimed_gpus(sweep.get("gpus_per_job"), sweep.get("jobs_per_gpu")) as environment:
         process = subprocess.Popen(
             [sys.executable, "-m", "asr.commands", "train", *arguments],
-            env=environment,
+            env={name: value for name, value in environment.items() if not OF_ONE_RUN.fullmatch(name)},
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
             preexec_fn=functools.partial(die_with_parent, os.getpid()),

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
 from asr.errors import first_line
+from asr.safe_io import refuse_pointer
 from asr.text.normalize import collapse_spaces
 from asr.text.vocabulary import (
     BLANK_ID,
@@ -205,6 +206,7 @@ def own_tokenizer(model: bytes) -> SubwordTokenizer:
 
 
 def _parsed(model: bytes) -> Any:
+    refuse_pointer(model, "it")
     try:
         spec = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
     except DecodeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ def log_comparison(
     online = chosen_mode(mode) == "online"
     try:
         run = wandb.init(
+            id=secrets.token_hex(4),  # not that of WANDB_RUN_ID, which is the id of a training run
             project=project or default_project(),
             entity=entity,
             group=group,

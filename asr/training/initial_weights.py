@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from asr.safe_io import write_whole
 
@@ -130,5 +131,8 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
             raise ValueError(f"{pattern!r} is found in no parameter's name; names are {some[0]} to {some[-1]}")
         for parameter in frozen:
             parameter.requires_grad_(False)
+    for module in model.modules():
+        if isinstance(module, _BatchNorm) and module.affine and not module.weight.requires_grad:
+            module.eval()  # its statistics stand still too
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"{list(patterns)} leave no parameter to train")

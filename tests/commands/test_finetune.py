@@ -8,10 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import soundfile
 import torch
 
 from tests.compare.report.parsed_page import parse, table_of
-from tests.models.pretrained import LETTERS, save_ctc_model, save_model
+from tests.models.pretrained import LETTERS, MODELS, save_ctc_model, save_model
 from tests.small_runs import SmallRun
 from tests.training.runs import same
 
@@ -198,3 +199,119 @@ def test_what_cannot_work_is_refused_before_data_are_prepared(run, words, named)
     assert named in ended.printed
     assert not (run.folder / "none").exists()
     assert not (run.folder / "refused").exists()
+
+
+@pytest.fixture(scope="module")
+def moved(run) -> Path:
+    """A copy of the run and its model, as sent to a colleague; where it was trained, the model is gone."""
+    folder = run.folder.parent / "colleague"
+    shutil.copytree(run.run_dir, folder / "adapted", symlinks=True)
+    shutil.copytree(run.folder / "model", folder / "base")
+    path = folder / "adapted" / "checkpoints" / "best.ckpt"
+    state = torch.load(path, weights_only=True)
+    state["werdict"]["config"]["encoder"] |= {"model": "/gone", "model_folder": "/gone"}
+    path.unlink()
+    torch.save(state, path)
+    return folder
+
+
+def test_a_run_finds_its_base_model_from_another_folder(run, tmp_path):
+    ended = run.programs.run("evaluate", f"run={run.run_dir}", "output_dir=again", "num_workers=0", cwd=tmp_path)
+    assert ended.code == 0, ended.printed
+
+
+def test_a_run_that_was_sent_to_a_colleague_decodes_where_its_base_model_is_now(run, moved):
+    ended = run.programs.run("evaluate", "adapted", "num_workers=0", cwd=moved)
+    assert ended.code == 2
+    assert "encoder.model=PATH" in ended.printed
+    for command, *words in (
+        ("evaluate", "run=adapted", "output_dir=again", "num_workers=0"),
+        ("export", "run=adapted", "output=exported", "format=safetensors"),
+    ):
+        ended = run.programs.run(command, *words, "encoder.model=base", cwd=moved)
+        assert ended.code == 0, ended.printed
+    texts = [path.read_text() for path in (moved / "again" / "test.hyp.txt", run.run_dir / "decode" / "test.hyp.txt")]
+    assert texts[0] == texts[1]
+    save_model(moved / "other", layer_norm_eps=1e-6, intermediate_size=20)
+    ended = run.programs.run("evaluate", "run=adapted", "encoder.model=other", "num_workers=0", cwd=moved)
+    assert ended.code == 2
+    assert "SHA-256" in ended.printed
+    ended = run.programs.run("evaluate", "run=adapted", "encoder.model=nowhere", "num_workers=0", cwd=moved)
+    assert ended.code == 2
+    assert "encoder.model" in ended.printed
+
+
+def test_a_run_is_resumed_with_its_base_model_elsewhere(run, tmp_path):
+    shutil.copytree(run.run_dir, tmp_path / "stopped", symlinks=True)
+    base = shutil.copytree(run.folder / "model", tmp_path / "base")
+    config = (tmp_path / "stopped" / "config.yaml").read_text()
+    assert f"model_folder: {run.folder / 'model'}" in config
+    (tmp_path / "stopped" / "config.yaml").write_text(config.replace(f"{run.folder / 'model'}\n", "/gone\n"))
+    words = (f"resume={tmp_path}/stopped", "trainer.max_steps=7", "allow_changes=true")
+    ended = run.programs.run("train", *words, f"data.dir={run.data_dir}", cwd=tmp_path)
+    assert ended.code == 2
+    ended = run.programs.run("train", *words, f"data.dir={run.data_dir}", "encoder.model=base", cwd=tmp_path)
+    assert ended.code == 0, ended.printed
+    assert f"model_folder: {base}" in (tmp_path / "stopped" / "config.yaml").read_text()
+
+
+def test_adapters_and_their_base_become_one_whole_file(run, moved):
+    ended = run.programs.run("convert", "run=adapted", "output=whole.ckpt", "+encoder.model=base", cwd=moved)
+    assert ended.code == 0, ended.printed
+    (moved / "alone").mkdir()
+    shutil.move(moved / "whole.ckpt", moved / "alone")
+    words = ("run=whole.ckpt", "output_dir=again", "num_workers=0")
+    ended = run.programs.run("evaluate", *words, cwd=moved / "alone")
+    assert ended.code == 0, ended.printed
+    texts = [path / "test.hyp.txt" for path in (moved / "alone" / "again", run.run_dir / "decode")]
+    assert texts[0].read_text() == texts[1].read_text()
+    ended = run.programs.run("convert", "run=whole.ckpt", "output=again.ckpt", cwd=moved / "alone")
+    assert ended.code == 2
+    assert "holds all weights already" in ended.printed
+
+
+TABLE = (Path(__file__).parents[2] / "docs" / "finetuning.md").read_text(encoding="utf-8").partition("| family |")[2]
+# targets of adapters by the model types of the documented families
+FAMILIES = {
+    family: re.search(r"`\[(.*?)\]`", row[3])[1] if "[" in row[3] else "q_proj,v_proj"  # type: ignore[index]
+    for row in (line.split("|") for line in TABLE.partition("\n\n")[0].splitlines()[2:])
+    for family in re.findall(r"`([\w-]+)`", row[1])
+}
+BY_TYPE = {kind: name for name, (kind, _) in MODELS.items()}
+
+
+@pytest.fixture(scope="module")
+def table(small_run) -> Path:
+    """A table of recordings, as the recipe takes it."""
+    path = small_run.folder / "my.tsv"
+    noise = 0.1 * torch.randn(12, 16_000, generator=torch.Generator().manual_seed(1)).numpy()
+    rows = ["audio\ttext\tsplit"]
+    for number, samples in enumerate(noise):
+        soundfile.write(small_run.folder / f"{number}.wav", samples, 16_000)
+        rows.append(f"{number}.wav\t{['yes', 'no'][number % 2]}\t{'train' if number < 8 else 'dev'}")
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("train", ["all", "adapters"])
+def test_each_documented_family_is_run_by_its_recipe_as_documented(small_run, table, family, train):
+    model = small_run.folder / f"family-{family}"
+    if not model.exists():
+        save_model(model, BY_TYPE[family])
+    given = ("optimizer.lr=1e-3", f"encoder.lora.target_modules=[{FAMILIES[family]}]") if train == "adapters" else ()
+    short = ("trainer=cpu", "trainer.max_steps=2", "trainer.val_check_interval=2", "data.workers.num_workers=0")
+    words = (f"data.source={table}", f"encoder.model={model}", f"encoder.train={train}", *given)
+    here = ("logger=csv", "torch_threads=1", f"data.dir={small_run.folder}/tuned", f"run_dir={family}-{train}")
+    ended = small_run.run("train", "recipe=finetune/ctc", *words, *short, *here, timeout_s=900)
+    assert ended.code == 0, ended.printed
+
+
+@pytest.mark.parametrize("key", ["time_share", "channel_share"])
+def test_masks_that_are_given_are_refused_where_nothing_can_be_masked(small_run, key):
+    if not (small_run.folder / "family-sew").exists():
+        save_model(small_run.folder / "family-sew", "sew")
+    words = (*DATA, *RUN, "encoder=pretrained", "encoder.model=family-sew", f"encoder.masks.{key}=0.2")
+    ended = small_run.run("train", *words, "encoder.masks.time_width=5", "run_dir=masked")
+    assert ended.code == 2
+    assert "masks" in ended.printed

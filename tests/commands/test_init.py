@@ -161,6 +161,8 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_is_resumed_from_its_s
         (["encoder.d_model=24"], "encoder.subsampling.project.weight is [24, 40] here"),
         (["features.num_mels=40"], "features"),
         (["init.freeze=[nothing]"], "init.freeze: 'nothing'"),
+        (["init.freeze=[encoder,nothing]"], "init.freeze: 'nothing'"),
+        (["++best_lr.adamww=1e-3"], "best_lr.adamww"),
         (["init.keep_tokenizer=true", "init.path=null"], "init=PATH"),
         (["init.keep_tokenizer=true", "data.text.case=upper"], "data.text.case=lower"),
     ],

@@ -7,13 +7,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from asr.config.command_line import name_sweep
 from asr.errors import ConfigError
 from asr.sweeps.gpus import VARIABLE, claimed_gpus
-from asr.sweeps.jobs import LONGEST_LABEL, RECORDS, check_sweep_name, job_name, swept_keys
+from asr.sweeps.jobs import LONGEST_LABEL, RECORDS, check_sweep_name, job_name, run_job, swept_keys
 
 CONFIG = {"seed": 1, "optimizer": {"lr": 0.1}, "data": {"dir": None}, "trainer": {"devices": 1}, "sweep": {"name": "a"}}
 
@@ -146,3 +147,26 @@ def test_jobs_may_share_gpus_and_go_where_the_fewest_are(two_gpus):
     assert len(got) == 2
     with claimed_gpus(2, jobs_per_gpu=3) as both:
         assert both[VARIABLE] == "3,GPU-a/b"
+
+
+def test_jobs_do_not_inherit_what_belongs_to_one_run(monkeypatch, tmp_path):
+    of_one = (
+        *("WANDB_RUN_ID", "WANDB_NAME", "WANDB_RESUME", "WANDB_SWEEP_ID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"),
+        *("SLURM_PROCID", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
+    )
+    shared = ("WANDB_PROJECT", "WANDB_TAGS", "SLURM_JOB_ID", "SLURM_TMPDIR", "PATH")
+    for name in (*of_one, *shared):
+        monkeypatch.setenv(name, "1")
+    environments: list[Mapping[str, str]] = []
+    monkeypatch.setattr(
+        "subprocess.Popen", lambda *_, env, **__: environments.append(env) or Mock(**{"wait.return_value": 1})
+    )
+    run_job(["seed=1"], CONFIG, tmp_path)
+    assert not environments[0].keys() & {*of_one}
+    assert environments[0].keys() >= {*shared}
+
+
+def test_jobs_do_not_share_an_id_that_is_given(tmp_path):
+    words = ["+logger.wandb.id=fixed"]
+    with pytest.raises(ConfigError, match=r"logger\.wandb\.id"):
+        run_job(words, CONFIG, tmp_path)

@@ -24,6 +24,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "data2vec": ("data2vec-audio", SIZE | CONVOLUTIONS | {"num_conv_pos_embeddings": 3, "conv_pos_kernel_size": 5}),
     "unispeech": ("unispeech-sat", SIZE | CONVOLUTIONS),
     "sew": ("sew", SIZE | {"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, "squeeze_factor": 2}),
+    "conformer": ("wav2vec2-conformer", SIZE | CONVOLUTIONS | {"conv_depthwise_kernel_size": 5}),
     "w2v-bert": ("wav2vec2-bert", SIZE | {"feature_projection_input_dim": 160, "conv_depthwise_kernel_size": 5}),
     "whisper": ("whisper", WHISPER | DECODER | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}),
 }

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
+import pickle
 import re
+import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -20,7 +25,7 @@ pytest.importorskip("peft")
 from asr.features.global_norm import GlobalNorm
 from asr.models.encoders.pretrained import Masks, PretrainedEncoder
 from asr.models.heads.ctc import CtcHead
-from asr.models.pretrained.build import Lora
+from asr.models.pretrained.build import Lora, describe
 from asr.models.pretrained.ctc import ctc_head
 from asr.models.pretrained.files import find_snapshot
 from asr.models.pretrained.inputs import normalized, span_masks
@@ -159,6 +164,26 @@ def test_what_is_trained_gets_gradients_and_is_saved_and_nothing_else(case, chec
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "is_frozen", "moves"),
+    [
+        ({}, False, True),
+        ({}, True, False),  # during the first updates
+        ({"train": "head"}, False, False),
+        ({"train": "adapters", "lora": Lora(target_modules=["linear_q"])}, False, False),
+    ],
+)
+def test_statistics_of_a_frozen_batch_norm_stand_still(options, is_frozen, moves, tmp_path):
+    save_model(tmp_path, "conformer")
+    encoder = encoder_for(tmp_path, **options)
+    encoder.is_frozen = is_frozen
+    before = {name: tensor.clone() for name, tensor in encoder.named_buffers() if "running" in name}
+    encoder(*audio(*FRAMES))
+    moved = [name for name, tensor in encoder.named_buffers() if name in before and (tensor != before[name]).any()]
+    assert len(before) == 2 * encoder.num_layers
+    assert len(moved) == len(before) * moves
+
+
 def test_masks_depend_on_torchs_generator_alone_and_cover_their_share():
     torch.manual_seed(1)
     drawn = span_masks([400, 200], 400, 0.3, 10)
@@ -270,6 +295,9 @@ def test_other_weights_than_those_of_the_run_are_refused(folder, tmp_path):
         ({"num_hidden_layers": 4}, {}, "lack"),
         ({"add_adapter": True}, {}, "add_adapter"),
         ({}, {"train": "adapters", "lora": Lora(target_modules=["unheard"])}, "target_modules"),
+        ({}, {"train": "adapters", "lora": Lora(target_modules=["q_proj", "value"])}, "'value'"),
+        ({}, {"train": "adapters", "lora": Lora(target_modules=["q_proj", "conv"])}, "'conv'"),
+        ({}, {"train": "adapters", "lora": Lora(target_modules=[])}, "target_modules"),
         ({}, {"train": "last_n"}, "last_n"),
         ({}, {"train": "last_n", "last_n": 4}, "last_n"),
     ],
@@ -306,6 +334,44 @@ def test_a_models_files_run_no_code(folder, tmp_path):
     with pytest.raises(Exception, match=r"[Ww]eights"):
         encoder_for(tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 380267417\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "named"),
+    [
+        *((name, lambda _: POINTER, "git lfs pull") for name in ("model.safetensors", "pytorch_model.bin")),
+        *((name, lambda content: content[:2000], "damaged") for name in ("model.safetensors", "pytorch_model.bin")),
+        *((name, lambda _: b"", "damaged") for name in ("model.safetensors", "pytorch_model.bin")),
+        ("pytorch_model.bin", lambda _: b"<html>", "damaged"),
+        ("pytorch_model.bin", lambda _: pickle.dumps({"a": Path()}), "more than tensors"),
+        ("model.safetensors.index.json", lambda _: b"{}", "weight_map"),
+        ("config.json", lambda _: POINTER, "git lfs pull"),
+    ],
+)
+def test_files_of_a_model_that_are_not_whole_are_named_in_one_line(name, change, named, folder, tmp_path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    if name == "pytorch_model.bin":
+        torch.save(safetensors.torch.load_file(tmp_path / "model.safetensors"), tmp_path / name)
+        (tmp_path / "model.safetensors").unlink()
+    path = tmp_path / name
+    path.write_bytes(change(path.read_bytes() if path.exists() else b""))
+    with warnings.catch_warnings(action="error"), pytest.raises(ValueError, match=named) as refused:
+        describe(str(tmp_path))
+    assert name in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_refused(value, folder, tmp_path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    state = safetensors.torch.load_file(folder / "model.safetensors")
+    state["encoder.layer_norm.weight"][3] = value
+    safetensors.torch.save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model\.safetensors: encoder\.layer_norm\.weight"):
+        describe(str(tmp_path))
 
 
 def test_a_name_that_the_hub_cannot_be_asked_for_is_refused(monkeypatch, tmp_path):

@@ -56,6 +56,14 @@ def test_what_is_frozen_needs_no_gradient():
     assert [name for name, parameter in frozen.named_parameters() if parameter.requires_grad] == ["b.weight"]
 
 
+def test_statistics_of_a_frozen_batch_norm_stand_still():
+    norms = nn.ModuleDict({"a": nn.BatchNorm1d(2), "b": nn.BatchNorm1d(2)})
+    freeze(norms, ["^a"])
+    for norm in norms.values():
+        norm(torch.randn(3, 2))
+    assert [float(norm.running_mean.abs().sum()) > 0 for norm in norms.values()] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("patterns", "said"),
     [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -51,6 +52,7 @@ class PretrainedEncoder(nn.Module):
     Args:
         num_features: samples of a frame of 10 ms.
         model: a folder, or the name of a model of the Hugging Face hub.
+        model_folder: where the folder is, whatever the current one; None: `model` says it.
         source: what `describe` says of it; None: it is asked now. Weights with another digest are refused.
         layers: ``last``, or ``weighted``: a learned mean of what enters the first layer, and what each returns.
         train: ``all``; ``head``, which leaves this encoder as it is; ``adapters``; or ``last_n`` layers.
@@ -78,6 +80,7 @@ class PretrainedEncoder(nn.Module):
         self,
         num_features: int,
         model: str,
+        model_folder: str | None = None,
         source: Mapping[str, str] | None = None,
         layers: Literal["last", "weighted"] = "last",
         train: Literal["all", "head", "adapters", "last_n"] = "all",
@@ -104,7 +107,8 @@ class PretrainedEncoder(nn.Module):
         self.masks, self.normalizes = masks or Masks(), inputs.get("do_normalize", True)
         self.is_frozen = False  # during the first updates
         is_read = reads_weights and torch.get_default_device().type != "meta"
-        self.model = build_model(options, self.masks.time_share > 0, model if is_read else None, self.source)
+        place = model_folder if model_folder and Path(model_folder).is_dir() else model
+        self.model = build_model(options, self.masks.time_share > 0, place if is_read else None, self.source)
         config, self.frame = self.model.config, num_features
         layers_found = getattr(encoder_of(self.model), "layers", None)
         self.mels: nn.Module | None = None
@@ -112,7 +116,7 @@ class PretrainedEncoder(nn.Module):
             self.mels = WhisperMel(config.num_mel_bins)
         elif self.family == FBANK:
             self.mels = StackedFbank(inputs.get("feature_size", 80))
-        elif layers_found is None or not hasattr(self.model, "_get_feat_extract_output_lengths"):
+        elif layers_found is None or not hasattr(config, "conv_stride"):
             raise ValueError(f"{model}: a {self.family} does not encode samples by layers, and cannot be used here")
         if self.masks != Masks() and self.family not in (*WITH_MASKS, WHISPER):
             raise ValueError(f"masks: nothing of a {self.family} can be masked; leave them out")
@@ -124,6 +128,7 @@ class PretrainedEncoder(nn.Module):
             # its former name warns in transformers 5.24
             enable = getattr(self.model, "activation_checkpointing_enable", self.model.gradient_checkpointing_enable)
             enable({"use_reentrant": False})
+        self.batch_norms = [module for module in self.modules() if isinstance(module, nn.BatchNorm1d)]
         self.train()  # transformers builds models for evaluation
 
     def _choose_trained(self, last_n: int | None, freeze_convolutions: bool, lora: Lora) -> None:
@@ -197,6 +202,8 @@ class PretrainedEncoder(nn.Module):
         """
         if self.trained == "head":
             self.model.eval()  # what is not trained needs no dropout
+        for norm in self.batch_norms if self.training else ():
+            norm.train(norm.weight.requires_grad and not self.is_frozen)  # statistics belong to the weights
         # on the meta device, which has no lengths, and in a trace, which would keep them, all are as long as the batch
         is_whole = features.is_meta or is_tracing()
         frames = [features.shape[1]] * len(features) if is_whole else devices.to_host(num_frames)

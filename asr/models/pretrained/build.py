@@ -10,6 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, PositiveInt
 from torch import nn
 
+from asr.errors import did_you_mean, first_line
 from asr.models.pretrained.files import find_snapshot, without_code
 from asr.options import Positive, Probability
 
@@ -28,9 +29,10 @@ def describe(model: str) -> dict[str, str]:
     """Return what a run records of a model, as texts: ``config`` and ``inputs`` are JSON.
 
     Raises:
-        ValueError: the model cannot be read.
+        ValueError: the model cannot be read, or its weights.
     """
     snapshot = find_snapshot(model)
+    snapshot.weights()  # refused now, and not after data were prepared
     return {
         "config": json.dumps(snapshot.options()),
         "inputs": json.dumps(snapshot.inputs()),
@@ -108,18 +110,26 @@ def add_adapters(model: nn.Module, lora: Lora) -> None:
     """Put low-rank adapters into a model; nothing else of it is trained then.
 
     Raises:
-        ValueError: no module of the model has one of the names.
+        ValueError: no layer that can be adapted has one of the names.
         ImportError: peft is not installed.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
     linear = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    for target in [] if isinstance(lora.target_modules, str) else lora.target_modules:
+        found = [module for name, module in model.named_modules() if f".{name}".endswith(f".{target}")]
+        # peft (0.21) ignores a name if it finds another, and cannot merge into convolutions with groups
+        if not found or any(getattr(module, "groups", 1) > 1 for module in found):
+            raise ValueError(
+                f"lora.target_modules: {target!r} names no layer that can be adapted."
+                f"{did_you_mean(target, linear)} Allowed: {', '.join(sorted(linear))}"
+            )
     options: Any = {"r": lora.r, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
     try:
         inject_adapter_in_model(LoraConfig(**options, target_modules=lora.target_modules), model)
     except ValueError as error:
         raise ValueError(
-            f"lora.target_modules={lora.target_modules}: {error} It has {', '.join(sorted(linear))}"
+            f"lora.target_modules={lora.target_modules}: {first_line(error)} It has {', '.join(sorted(linear))}"
         ) from error
     model.to(torch.get_default_device())
 

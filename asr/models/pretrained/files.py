@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import re
+import warnings
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +17,9 @@ import torch
 import yaml
 from torch import Tensor
 
-from asr.plain_data import LOADER, read_json
-from asr.safe_io import named_path
+from asr.errors import first_line, is_out_of_memory
+from asr.plain_data import LOADER, at, read_json
+from asr.safe_io import named_path, refuse_pointer
 
 CONFIG, INPUTS, VOCABULARY, CARD = "config.json", "preprocessor_config.json", "vocab.json", "README.md"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
@@ -73,12 +77,14 @@ class Snapshot:
         """Return the files of weights, safetensors before those of torch.
 
         Raises:
-            ValueError: there are none.
+            ValueError: there are none, or the list of their parts is damaged.
         """
         for name in (SAFE, PICKLED):
             index = self.folder / f"{name}.index.json"
-            names = sorted({*read_json(index)["weight_map"].values()}) if index.is_file() else [name]
-            files = [self.folder / Path(file).name for file in names]
+            parts = at(read_json(index), "weight_map") if index.is_file() else {"": name}
+            if not isinstance(parts, Mapping) or not parts:
+                raise ValueError(f"{index} names no files: it needs a weight_map; fetch it again, as by hf download")
+            files = [self.folder / Path(str(file)).name for file in sorted({*parts.values()})]
             if all(file.is_file() for file in files):
                 return files
         raise ValueError(f"{self.folder} holds no weights: neither {SAFE} nor {PICKLED}, or not all of their parts")
@@ -92,14 +98,76 @@ class Snapshot:
         return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the tensors by the model's own names; a pickled file may hold tensors and plain data alone."""
-        from safetensors.torch import load_file
+        """Return the tensors by the model's own names; a pickled file may hold tensors and plain data alone.
 
+        Raises:
+            ValueError: a file cannot be read, or a number in it is not finite.
+        """
         state: dict[str, Tensor] = {}
         for path in self.weight_files():
-            is_safe = path.suffix == ".safetensors"
-            state |= load_file(path) if is_safe else torch.load(path, map_location="cpu", weights_only=True)
+            part = read_tensors(path, "; fetch it again, as by hf download")
+            if not isinstance(part, Mapping):
+                raise ValueError(f"{path} holds no weights by name, but a {type(part).__name__}")
+            check_finite(part, path)
+            state |= {name: value for name, value in part.items() if isinstance(value, Tensor)}
         return state
+
+
+def read_tensors(path: Path, remedy: str = "") -> Any:
+    """Return the tensors and plain data of a file of safetensors or ``torch.save``; no code in it runs.
+
+    Args:
+        path: of the file.
+        remedy: what to do if it is damaged, after a semicolon.
+
+    Raises:
+        ValueError: there is no such file, it is a pointer of Git LFS, damaged, or holds more than tensors and plain
+            data.
+        PermissionError: it may not be read.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    with path.open("rb") as file:
+        refuse_pointer(start := file.read(100), path)
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file  # of an extra, which checkpoints do not need
+
+            return load_file(path)
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                # torch.load (2.13) does not compare checksums: it would return weights with a flipped bit
+                bad = archive.testzip()
+            if bad is not None:
+                raise ValueError(f"the checksum of {bad} does not match")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a pickle that torch has not written, which is refused
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a flipped bit in the list of parts makes zipfile and torch raise anything
+        if is_out_of_memory(error) or isinstance(error, PermissionError):
+            raise
+        why = first_line(error)
+        if isinstance(error, pickle.UnpicklingError):
+            # torch's own text proposes to run the code in the file
+            if start.startswith((b"PK", b"\x80")):
+                raise ValueError(
+                    f"{path} holds more than tensors and plain data; such files are not opened; use weights in {SAFE}"
+                ) from None
+            why = "torch has not written it"
+        raise ValueError(
+            f"{path} is damaged, or holds no weights: {why} ({path.stat().st_size} bytes){remedy}"
+        ) from error
+
+
+def check_finite(weights: Mapping[str, Any], path: Path) -> None:
+    """Refuse weights with which every loss would be NaN.
+
+    Raises:
+        ValueError: names the file, and the first tensor that holds NaN or infinity.
+    """
+    for name, tensor in weights.items():
+        if isinstance(tensor, Tensor) and tensor.is_floating_point() and not tensor.isfinite().all():
+            raise ValueError(f"{path}: {name} holds NaN or infinity; use other weights, or fetch them again")
 
 
 def find_snapshot(model: str, revision: str | None = None) -> Snapshot:
@@ -116,7 +184,8 @@ def find_snapshot(model: str, revision: str | None = None) -> Snapshot:
         return Snapshot(model, folder)
     if not HUB_NAME.fullmatch(model):
         raise ValueError(
-            f"there is no folder {model!r}, and names of the Hugging Face hub are like facebook/hubert-base"
+            f"there is no folder {model!r}, and names of the Hugging Face hub are like facebook/hubert-base; "
+            "give encoder.model=PATH, where it is now"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
@@ -132,7 +201,7 @@ def find_snapshot(model: str, revision: str | None = None) -> Snapshot:
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise ValueError(
             f"{model!r} is neither a folder nor in the cache of the Hugging Face hub, which cannot be reached; fetch "
-            f"it where there is a network, as by hf download {model}, and give the folder"
+            f"it where there is a network, as by hf download {model}, and give encoder.model=PATH, where it is now"
         ) from error
     return Snapshot(model, path, path.name)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from asr.models.icefall_weights import Converted, convert_encoder, convert_head
-from asr.training.checkpoints.loading import read_saved
+from asr.models.pretrained.files import check_finite, read_tensors
 
 FIRST_FRONT_END, FIRST_PROJECTION = "encoder_embed.conv.0.weight", "encoder_embed.out.weight"
 
@@ -21,10 +21,11 @@ def icefall_state(path: Path) -> Mapping[str, Tensor]:
         ValueError: the file is damaged, holds no Zipformer, or more than tensors and plain data; icefall's export.py
             writes one of weights alone.
     """
-    state = read_saved(path)
+    state = read_tensors(path)
     state = state.get("model", state) if isinstance(state, Mapping) else state
     if not isinstance(state, Mapping) or FIRST_FRONT_END not in state or FIRST_PROJECTION not in state:
         raise ValueError(f"it contains no Zipformer: {FIRST_FRONT_END} or {FIRST_PROJECTION} is missing")
+    check_finite(state, path)
     return state
 
 

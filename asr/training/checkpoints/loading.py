@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +9,8 @@ from typing import Any
 
 import torch
 
-from asr.errors import explaining_out_of_memory, first_line, is_out_of_memory
+from asr.errors import explaining_out_of_memory
+from asr.models.pretrained.files import read_tensors
 from asr.run_folder import update_files
 from asr.safe_io import named_path
 from asr.training.running_averages import RunningAverages
@@ -86,33 +85,6 @@ def checkpoint_file(run: str, option: str = "run") -> Path:
     )
 
 
-def read_saved(path: Path) -> Any:
-    """Return the tensors and plain data that ``torch.save`` has written to a file.
-
-    Raises:
-        ValueError: there is no such file, it is damaged, or it holds more than tensors and plain data.
-        PermissionError: it may not be read.
-    """
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            # torch.load (2.13) does not compare checksums: it would return weights with a flipped bit
-            bad = archive.testzip()
-        if bad is not None:
-            raise ValueError(f"the checksum of {bad} does not match")
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        # torch's own text proposes to run the code in the file
-        raise ValueError(f"{path} holds more than tensors and plain data; such files are not opened") from error
-    except Exception as error:  # a flipped bit in the list of parts makes zipfile and torch raise anything
-        if is_out_of_memory(error) or isinstance(error, PermissionError):
-            raise
-        raise ValueError(
-            f"{path} is damaged, or not a checkpoint: {first_line(error)} ({path.stat().st_size} bytes)"
-        ) from error
-
-
 def load_checkpoint(path: Path, to_resume: bool = False) -> LoadedCheckpoint:
     """Read a checkpoint without running any code that it may hold.
 
@@ -125,7 +97,7 @@ def load_checkpoint(path: Path, to_resume: bool = False) -> LoadedCheckpoint:
         OutOfMemory: it does not fit into memory.
     """
     with explaining_out_of_memory(lambda: f"when reading {path}: free some, or raise its limit (ulimit -v)"):
-        state = read_saved(path)
+        state = read_tensors(path)
     contents = state.get("werdict") if isinstance(state, Mapping) else None
     if contents is None or contents["format"] != FORMAT:
         problem = (
