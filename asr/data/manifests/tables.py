@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ from typing import Any
 from asr.console import PlainConsole, track
 from asr.data.manifests.columns import Columns, find_columns
 from asr.data.manifests.rows import Row
-from asr.data.manifests.source_files import as_number, as_text, json_objects, read_lines
+from asr.data.manifests.source_files import as_number, as_text
 from asr.data.manifests.splits import split_of
+from asr.text_files import composed, json_objects, read_lines
 
 TABLES = (".tsv", ".csv", ".json", ".jsonl")
 JSON = (".json", ".jsonl")
@@ -65,14 +65,14 @@ def is_lhotse(path: Path) -> bool:
 
 
 def _json_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator[Record]]:
-    numbered = list(json_objects(path))
+    numbered = list(json_objects(path, as_written=True))
     # not the first object alone: another may be the first part of a file
     return find(list(dict.fromkeys(name for _, fields in numbered for name in fields))), iter(numbered)
 
 
 def _delimited_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator[Record]]:
     # str.splitlines would split at U+2028 too, which a transcript may hold
-    text = read_lines(path)
+    text = read_lines(path, as_written=True)
     first = next(read_lines(path), "")
     is_csv = ending(path) == ".csv"
     has_bars = is_csv and "|" in first and "," not in first.partition("|")[0]
@@ -87,7 +87,7 @@ def _delimited_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator
         and len(header) in (2, 3)
         and not {"text", "transcription", "sentence"} & {name.lower() for name in header}
     ):
-        lines = csv.reader(read_lines(path), **plain)  # type: ignore[arg-type]
+        lines = csv.reader(read_lines(path, as_written=True), **plain)  # type: ignore[arg-type]
         header = list(LJSPEECH[: len(header)])
         columns = Columns({"audio": "id", "text": header[-1]}, header[1:-1])
     else:
@@ -131,10 +131,11 @@ def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fo
         ValueError: a field is not of its type, no audio is named, or there is no such split.
     """
     texts = {field: _text(where, name, fields.get(name)) for field, name in columns.items()}
-    name = texts["audio"].strip()
+    name, text = texts["audio"].strip(), texts["text"]
     if not name:
         raise ValueError(f"{where}: no audio is given; give a path relative to the table, or absolute")
-    split = unicodedata.normalize("NFC", texts.get("split", "").strip().lower()) or None
+    texts = composed(texts)  # ids and speakers are compared; a path is as it is written
+    split = texts.get("split", "").strip().lower() or None
     if split is not None and split_of(split) is None:
         raise ValueError(f"{where}: there is no split {split!r}; allowed are train, dev… and test…")
     start_s, end_s, duration_s = (
@@ -144,7 +145,7 @@ def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fo
     return Row(
         stem=name if suffix else str(Path(name).with_suffix("")),
         audio=folder / f"{os.path.expanduser(name)}{suffix}",  # Path.expanduser raises an error on an unknown user
-        text=texts["text"],
+        text=text,
         where=where,
         speaker=texts.get("speaker", "").strip() or None,
         split=split,
