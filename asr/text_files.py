@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import glob
 import gzip
 import json
+import math
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +37,10 @@ def matching_files(option: str, pattern: str, allowed: str) -> list[Path]:
     """
     expanded = str(named_path(pattern))
     # a file name may look like a pattern
-    names = [expanded] if Path(expanded).is_file() else sorted(glob.glob(expanded, recursive=True))
-    files = [Path(name) for name in names if Path(name).is_file()]
+    names = [expanded] if Path(expanded).is_file() else glob.glob(expanded, recursive=True)
+    # and so may that of a folder
+    names = names or glob.glob(expanded.replace("[", "[[]"), recursive=True)
+    files = [Path(name) for name in sorted(names) if Path(name).is_file()]
     if not files:
         raise ValueError(f"{option}: {pattern!r} names no file; give {allowed}")
     return files
@@ -133,3 +139,92 @@ def _as_object(where: str, value: object, as_written: bool) -> dict[str, Any]:
         raise ValueError(f"{where}: {str(value)[:60]!r} is not a JSON object of names and values")
     # not the line before, because a letter may be escaped in it
     return value if as_written else composed(value)  # type: ignore[no-any-return]
+
+
+def table_rows(path: Path, as_written: bool = False, **dialect: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield the lines that are not empty of a table, as numbers and fields; the names of its columns are the first.
+
+    Args:
+        path: of the table.
+        as_written: as of `read_lines`.
+        **dialect: of ``csv.reader``.
+
+    Raises:
+        ValueError: a quotation mark is wrong, or a column has the name of another; names file and line.
+    """
+    rows = csv.reader(read_lines(path, as_written), **dialect)
+    try:
+        yield from ((rows.line_num, fields) for fields in rows if fields)
+    except csv.Error as error:  # such as a quotation mark that is never closed
+        raise ValueError(f"{path}, line {rows.line_num}: {error}") from error
+
+
+def table_records(
+    path: Path, header: Sequence[str], rows: Iterable[tuple[int, list[str]]]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield rows of `table_rows` by the names of their columns.
+
+    Raises:
+        ValueError: names the file and the line that has more fields than names, or fewer.
+    """
+    for number, fields in rows:
+        if len(fields) != len(header):  # as a separator in a text makes it that is not quoted
+            names = ", ".join(header)
+            raise ValueError(f"{path}, line {number}: {len(fields)} fields, the header has {len(header)} ({names})")
+        yield number, dict(zip(header, fields, strict=True))
+
+
+def check_header(where: str, names: Sequence[str]) -> list[str]:
+    """Return the names of a table's columns without spaces around them.
+
+    Raises:
+        ValueError: two columns have one name.
+    """
+    header = [name.strip() for name in names]
+    if twice := [name for name, times in Counter(header).items() if times > 1 and name]:
+        raise ValueError(f"{where}: two columns are called {twice[0]!r}; rename or remove one")
+    return header
+
+
+def optional_text(value: object, name: str) -> str | None:
+    """Return a value of a line as text; numbers become text, and null, or NaN as pandas writes it, None.
+
+    Raises:
+        ValueError: it is a list or the like.
+    """
+    if value is None or value != value:
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | Real):
+        raise ValueError(f"{name} must be text or a number, given {value!r:.60}")
+    return str(value)
+
+
+def as_text(value: object, name: str) -> str:
+    """Return what `optional_text` returns, an empty text for null."""
+    return optional_text(value, name) or ""
+
+
+def as_number(value: object, name: str) -> float:
+    """Return a value of a line as a number, also if it is written as text.
+
+    Raises:
+        ValueError: it is not a finite number.
+    """
+    try:
+        number = float("nan" if isinstance(value, bool) else value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be a number, given {value!r:.60}")
+    return number
+
+
+def as_integer(value: object, name: str) -> int:
+    """Return a value of a line as a whole number.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    if (number := as_number(value, name)) != int(number):
+        raise ValueError(f"{name} must be a whole number, given {value!r}")
+    return int(number)

@@ -21,9 +21,8 @@ from lhotse.utils import to_list
 from asr.console import track
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.recordings import existing_form
-from asr.data.manifests.source_files import as_integer, as_number, as_text
 from asr.errors import raise_if_out_of_resources
-from asr.text_files import composed, json_objects
+from asr.text_files import as_integer, as_number, as_text, composed, json_objects
 
 ManifestItem: TypeAlias = Recording | Features | SupervisionSegment | Cut
 Item = TypeVar("Item", Recording, Features, SupervisionSegment)

@@ -11,9 +11,17 @@ from typing import Any
 from asr.console import PlainConsole, track
 from asr.data.manifests.columns import Columns, find_columns
 from asr.data.manifests.rows import Row
-from asr.data.manifests.source_files import as_number, as_text
 from asr.data.manifests.splits import split_of
-from asr.text_files import composed, json_objects, read_lines
+from asr.text_files import (
+    as_number,
+    as_text,
+    check_header,
+    composed,
+    json_objects,
+    read_lines,
+    table_records,
+    table_rows,
+)
 
 TABLES = (".tsv", ".csv", ".json", ".jsonl")
 JSON = (".json", ".jsonl")
@@ -71,43 +79,25 @@ def _json_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator[Reco
 
 
 def _delimited_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator[Record]]:
-    # str.splitlines would split at U+2028 too, which a transcript may hold
-    text = read_lines(path, as_written=True)
     first = next(read_lines(path), "")
     is_csv = ending(path) == ".csv"
-    has_bars = is_csv and "|" in first and "," not in first.partition("|")[0]
+    has_bars = is_csv and "|" in first and not {",", ";"} & {*first.partition("|")[0]}
+    # spreadsheets separate by semicolons where numbers have a decimal comma
+    quoted = {"delimiter": max(",;\t", key=first.count)}
     plain = {"delimiter": "|" if has_bars else "\t", "quoting": csv.QUOTE_NONE}
-    lines = csv.reader(text, **({} if is_csv and not has_bars else plain))  # type: ignore[arg-type]
-    try:
-        header = [name.strip() for name in next(lines, [])]
-    except csv.Error as error:
-        raise ValueError(f"{path}, line 1: {error}") from error
+    rows = table_rows(path, as_written=True, **(quoted if is_csv and not has_bars else plain))
+    header = check_header(f"{path}, line 1", next(rows, (1, []))[1])
     if (
         has_bars
         and len(header) in (2, 3)
         and not {"text", "transcription", "sentence"} & {name.lower() for name in header}
     ):
-        lines = csv.reader(read_lines(path, as_written=True), **plain)  # type: ignore[arg-type]
+        rows = table_rows(path, as_written=True, **plain)
         header = list(LJSPEECH[: len(header)])
         columns = Columns({"audio": "id", "text": header[-1]}, header[1:-1])
     else:
         columns = find(header)
-
-    def records() -> Iterator[Record]:
-        try:
-            for fields in lines:
-                if not any(field.strip() for field in fields):
-                    continue
-                if len(fields) != len(header):
-                    raise ValueError(
-                        f"{path}, line {lines.line_num}: {len(fields)} fields, the header has {len(header)} "
-                        f"({', '.join(header)})"
-                    )
-                yield lines.line_num, dict(zip(header, fields, strict=True))
-        except csv.Error as error:  # such as a quotation mark that is never closed
-            raise ValueError(f"{path}, line {lines.line_num}: {error}") from error
-
-    return columns, records()
+    return columns, table_records(path, header, (row for row in rows if any(field.strip() for field in row[1])))
 
 
 def _place(folder: Path, names: Sequence[str]) -> tuple[Path, str]:
