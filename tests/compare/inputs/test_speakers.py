@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from asr.compare.inputs.speakers import read_speakers, speakers_by_pattern, with_speakers
+from asr.compare.inputs.rows import part_of_id
+from asr.compare.inputs.speakers import read_speakers, with_speakers
 from tests.compare.made_runs import errors_of, run_of
 
 
@@ -43,10 +44,10 @@ def test_a_table_that_does_not_name_all_is_refused(tmp_path, content, said):
     ("pattern", "speaker"), [(r"^[^-]+", "1089"), (r"-(\d+)-", "134"), (r"(?:x|-)(\d+)-", "134"), ("9-1", "9-1")]
 )
 def test_the_first_group_or_all_that_is_found_is_the_speaker(pattern, speaker):
-    assert speakers_by_pattern(pattern)("1089-134-0007") == speaker
+    assert part_of_id("speaker_pattern", pattern)("1089-134-0007") == speaker
 
 
 @pytest.mark.parametrize("pattern", ["x", "u0(-)?"])
 def test_a_pattern_that_finds_nothing_is_refused(pattern):
     with pytest.raises(ValueError, match=r"^speaker_pattern="):
-        with_speakers([run_of("adamw", 1, (1, 2))], speakers_by_pattern(pattern))
+        with_speakers([run_of("adamw", 1, (1, 2))], part_of_id("speaker_pattern", pattern))
