@@ -94,7 +94,9 @@ def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
 def _results(config: Mapping[str, Any]) -> Inputs:
     """Read the results of any toolkit."""
     if clash := [key for key in ("sweep", "runs") if config[key] is not None]:
-        raise ConfigError(f"results= and {clash[0]}= cannot be given together; give one of them")
+        several = [*texts(config["results"] or []), *texts(config["runs"] or [])]
+        how = f"; several files are a list: results='[{','.join(several)}]'" if clash[0] == "runs" else ""
+        raise ConfigError(f"results= and {clash[0]}= cannot be given together; give one of them{how}")
     options = {key: config[key] for key in ("pattern", "format", "references", "columns", "id_pattern")}
     scoring = {"normalize": config["scoring"]["normalize"], **{key: config[key] for key in ("unit", "by", "allow")}}
     training_texts = config["training_texts"]

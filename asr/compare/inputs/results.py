@@ -29,7 +29,7 @@ FORMATS: Mapping[str, ModuleType] = {
 }
 PLACES = ("system", "seed", "set")
 PARTS = re.compile(r"(\{\w+\}|\*\*/|\*+|\?|\[[^\]/]+\])")  # of a pattern, which are no plain text
-WILDCARDS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+WILDCARDS = {"**/": "((?:.*/)?)", "**": "(.*)", "*": "([^/]*)", "?": "([^/])"}
 HEAD_CHARACTERS = 2**20  # a line may hold the text of an hour
 JSON = re.compile(r'\s*(\[\s*)?\{\s*["}]')
 # hypotheses whose references usually lie beside them
@@ -63,11 +63,11 @@ def read_results(
     """
     columns = columns or {}
     id_of = str if id_pattern is None else part_of_id("id_pattern", id_pattern)
-    sources: Iterable[tuple[Path, Mapping[str, str], Iterable[Row]]]
     if _are_files(results):
-        sources = ((path, name, _read(path, format, columns)) for path, name in _named_files(results, pattern))
+        sources = [(path, name, [*_read(path, format, columns)]) for path, name in _named_files(results, pattern)]
+        _take_numbers_as_seeds(sources)
     else:
-        sources = [(Path("results"), {}, table.rows_of(table.records_of(results, "results"), columns))]
+        sources = [(Path("results"), {}, [*table.rows_of(table.records_of(results, "results"), columns)])]
     rows: list[Row] = []
     texts: dict[Path, dict[str, str]] = {}
     lacking: dict[tuple[str | None, int | None, str | None], dict[str, str]] = {}
@@ -79,8 +79,8 @@ def read_results(
         start = len(rows)
         for row in of_file:
             # what the file itself says comes first, but not against the pattern
-            row.system = name.get("system") or row.system or name.get("file")
-            row.set = name.get("set") or row.set
+            row.system = composed(name.get("system")) or row.system or composed(name.get("file"))
+            row.set = composed(name.get("set")) or row.set
             row.seed = int(name["seed"]) if "seed" in name else row.seed
             row.id = id_of(row.id)
             rows.append(row)
@@ -125,7 +125,8 @@ def _named_files(results: Any, pattern: str | Path | None) -> list[tuple[Path, d
     else:
         systems = _systems_of(files)
     return [
-        (path, {"file": composed(system), **name}) for path, name, system in zip(files, named, systems, strict=True)
+        (path, {"file": name.get("system", system), **name})
+        for path, name, system in zip(files, named, systems, strict=True)
     ]
 
 
@@ -141,7 +142,7 @@ def _named_by(pattern: str, path: Path) -> dict[str, str]:
             named.add(name)
         elif part.startswith("["):
             # of which names may consist too
-            expression += f"(?:{part.replace('[!', '[^')}|{re.escape(part)})"
+            expression += f"({part.replace('[!', '[^')}|{re.escape(part)})"
         else:
             expression += WILDCARDS.get(part, re.escape(part))
     text = os.path.normpath(path)
@@ -154,7 +155,19 @@ def _named_by(pattern: str, path: Path) -> dict[str, str]:
     if match.groupdict() != shortest.groupdict():
         readings = " or ".join(str(reading.groupdict()) for reading in (shortest, match))
         raise ValueError(f"pattern: {str(path)!r} can be read as {readings}; make the pattern more specific")
-    return composed(match.groupdict())  # type: ignore[no-any-return]
+    others = (text for place, text in enumerate(match.groups(), 1) if place not in match.re.groupindex.values())
+    return {**match.groupdict(), "other": " ".join(others)}
+
+
+def _take_numbers_as_seeds(files: Sequence[tuple[Path, dict[str, str], Sequence[Row]]]) -> None:
+    """Name the seeds, if files of one system have the same utterances and what * and ? match differs in one number."""
+    forms = {re.sub("[0-9]+", "#", name.get("other", "")) for _, name, _ in files}
+    if len(forms) != 1 or min(forms).count("#") != 1 or "seed" in files[0][1]:
+        return
+    ids = [(name["file"], name.get("set"), row.set, row.id) for _, name, rows in files for row in rows]
+    if len({*ids}) < len(ids):
+        for _, name, _ in files:
+            name["seed"] = re.sub("[^0-9]", "", name["other"])
 
 
 def _systems_of(files: Sequence[Path]) -> list[str]:
@@ -174,7 +187,7 @@ def _reference_file(path: Path, references: str | Path | None, named: Mapping[st
         return beside if beside != path and beside.is_file() else None
     name = str(references)
     for place in re.findall(r"\{(\w+)\}", name):
-        value = named.get(place) or (named.get("file") if place == "system" else None)
+        value = named.get("file" if place == "system" else place)
         if value is None:
             raise ValueError(f"references: {{{place}}} needs a pattern with {{{place}}}")
         name = name.replace(f"{{{place}}}", value)
