@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from asr.data.manifests.recordings import ELSEWHERE
 from asr.data.manifests.rows import Row
 from asr.text_files import read_lines
 
@@ -71,9 +72,10 @@ def _file(where: str, place: str) -> str:
             f"{where}: {place!r} is a command, and commands are not run. If you trust all of them, save their output "
             f"to files: run this line in that folder:\n{CONVERT}"
         )
-    if not place or IN_ARCHIVE.fullmatch(place):
+    if not place or IN_ARCHIVE.fullmatch(place) or ELSEWHERE.match(place):
         raise ValueError(
-            f"{where}: {place!r} is not an audio file; write archives to files, for example with Kaldi's wav-copy"
+            f"{where}: {place!r} is not an audio file here; copy it to this machine, or write archives to files, for "
+            "example with Kaldi's wav-copy"
         )
     return os.path.abspath(os.path.expanduser(place))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from asr.console import PlainConsole, track
 from asr.data.manifests.columns import Columns, find_columns
+from asr.data.manifests.recordings import ELSEWHERE
 from asr.data.manifests.rows import Row
 from asr.data.manifests.splits import split_of
 from asr.text_files import (
@@ -124,6 +125,10 @@ def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fo
     name, text = texts["audio"].strip(), texts["text"]
     if not name:
         raise ValueError(f"{where}: no audio is given; give a path relative to the table, or absolute")
+    if ELSEWHERE.match(name) or ("\\" in name and not os.path.exists(folder / name)):
+        raise ValueError(
+            f"{where}: {name!r} is an address, or a path of Windows; copy the audio here, and give its path"
+        )
     texts = composed(texts)  # ids and speakers are compared; a path is as it is written
     split = texts.get("split", "").strip().lower() or None
     if split is not None and split_of(split) is None:
@@ -131,6 +136,8 @@ def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fo
     start_s, end_s, duration_s = (
         _seconds(where, columns.get(field, ""), texts.get(field)) for field in ("start", "end", "duration")
     )
+    if "start" in columns and start_s is None and end_s is None:
+        duration_s = None  # of the whole file, as of NeMo's manifests
     start_s = start_s or 0.0
     return Row(
         stem=name if suffix else str(Path(name).with_suffix("")),
