@@ -8,6 +8,7 @@ import glob
 import gzip
 import json
 import math
+import os
 import re
 import unicodedata
 import zlib
@@ -35,12 +36,12 @@ def matching_files(option: str, pattern: str, allowed: str) -> list[Path]:
     Raises:
         ValueError: it matches no file.
     """
-    expanded = str(named_path(pattern))
-    # a file name may look like a pattern
-    names = [expanded] if Path(expanded).is_file() else glob.glob(expanded, recursive=True)
-    # and so may that of a folder
-    names = names or glob.glob(expanded.replace("[", "[[]"), recursive=True)
-    files = [Path(name) for name in sorted(names) if Path(name).is_file()]
+    path = named_path(pattern)
+    # names of files and folders may look like patterns
+    start = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    names = glob.glob(os.path.join(glob.escape(str(start)), path.relative_to(start)), recursive=True)
+    files = [path] if start == path and path.is_file() else [Path(name) for name in sorted(names)]
+    files = [file for file in files if file.is_file()]
     if not files:
         raise ValueError(f"{option}: {pattern!r} names no file; give {allowed}")
     return files

@@ -156,18 +156,20 @@ def _named_by(pattern: str, path: Path) -> dict[str, str]:
         readings = " or ".join(str(reading.groupdict()) for reading in (shortest, match))
         raise ValueError(f"pattern: {str(path)!r} can be read as {readings}; make the pattern more specific")
     others = (text for place, text in enumerate(match.groups(), 1) if place not in match.re.groupindex.values())
-    return {**match.groupdict(), "other": " ".join(others)}
+    return {**match.groupdict(), "other": "\n".join(others)}
 
 
 def _take_numbers_as_seeds(files: Sequence[tuple[Path, dict[str, str], Sequence[Row]]]) -> None:
     """Name the seeds, if files of one system have the same utterances and what * and ? match differs in one number."""
-    forms = {re.sub("[0-9]+", "#", name.get("other", "")) for _, name, _ in files}
-    if len(forms) != 1 or min(forms).count("#") != 1 or "seed" in files[0][1]:
+    places = zip(*(name.get("other", "").split("\n") for _, name, _ in files), strict=True)
+    different = [texts for texts in places if len({*texts}) > 1]
+    forms = {re.sub("[0-9]+", "#", text) for texts in different for text in texts}
+    if "seed" in files[0][1] or len(different) != 1 or len(forms) != 1 or min(forms).count("#") != 1:
         return
     ids = [(name["file"], name.get("set"), row.set, row.id) for _, name, rows in files for row in rows]
     if len({*ids}) < len(ids):
-        for _, name, _ in files:
-            name["seed"] = re.sub("[^0-9]", "", name["other"])
+        for (_, name, _), text in zip(files, different[0], strict=True):
+            name["seed"] = re.sub("[^0-9]", "", text)
 
 
 def _systems_of(files: Sequence[Path]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from asr.text_files import composed
 
-WITHOUT_FOLDER_AND_SUFFIX = r"([^/]+?)(\.\w+)?$"
+WITHOUT_FOLDER_AND_SUFFIX = r"([^/\\]+?)(\.\w+)?$"
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ def part_of_id(option: str, pattern: str) -> Callable[[str], str]:
 def advice_on_ids(groups: Sequence[Collection[str]]) -> str:
     """Return which ``id_pattern`` makes more ids of several files agree, if folders and suffixes differ."""
     part_of = part_of_id("id_pattern", WITHOUT_FOLDER_AND_SUFFIX)
-    parts = [{part_of(id) for id in ids if not id.endswith("/")} for ids in groups]
+    parts = [{part_of(id) for id in ids if not id.endswith(("/", "\\"))} for ids in groups]
     are_unique = [*map(len, parts)] == [*map(len, groups)]
     if not are_unique or len(set.intersection(*parts)) <= len(set.intersection(*map(set, groups))):
         return ""
