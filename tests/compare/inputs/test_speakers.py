@@ -11,9 +11,10 @@ from tests.compare.made_runs import errors_of, run_of
 
 def test_a_table_names_the_speakers_of_every_set(tmp_path):
     # with the mark that Windows begins text with, and lines without anything
-    (tmp_path / "utt2spk").write_text("\ufeffu0\tann\nu1 bo\n\n  u2  ann \nlong id 7 bo\n \n", encoding="utf-8")
+    table = "\ufeffu0\tann\nu1 bo\n\n  u2  ann \nlong id 7 bo\n \nu\u0308 bo\n"
+    (tmp_path / "utt2spk").write_text(table, encoding="utf-8")
     speaker_of = read_speakers(tmp_path / "utt2spk")
-    assert speaker_of("long id 7") == "bo"
+    assert speaker_of("long id 7") == speaker_of("ü") == speaker_of("u\u0308") == "bo"
     (tmp_path / "named").write_text("u0\tAnna B\nlong id 7\tJos\u00e9 de la Cruz \n", encoding="utf-8")
     assert [read_speakers(tmp_path / "named")(id) for id in ("u0", "long id 7")] == ["Anna B", "José de la Cruz"]
     run = run_of("adamw", 1, sets={"a": errors_of((1, 2, 3)), "b": errors_of((0, 1), speakers=None)})
