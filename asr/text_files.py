@@ -139,7 +139,7 @@ def _as_object(where: str, value: object, as_written: bool) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{where}: {str(value)[:60]!r} is not a JSON object of names and values")
     # not the line before, because a letter may be escaped in it
-    return value if as_written else composed(value)  # type: ignore[no-any-return]
+    return value if as_written else composed(value)
 
 
 def table_rows(path: Path, as_written: bool = False, **dialect: Any) -> Iterator[tuple[int, list[str]]]:

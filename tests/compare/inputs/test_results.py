@@ -245,8 +245,9 @@ def test_a_damaged_file_is_named_with_its_line(name, tmp_path):
         read_results(tmp_path / name)
 
 
-def test_an_empty_file_is_named(tmp_path):
-    (tmp_path / "hyp.trn").touch()
+@pytest.mark.parametrize("content", [b"", b"PAR1\x15\x04", b"one (a-1)\n\x1f\x8b\x00"])
+def test_a_file_of_another_kind_is_named(content, tmp_path):
+    (tmp_path / "hyp.trn").write_bytes(content)
     with pytest.raises(ValueError, match=r"hyp\.trn"):
         read_results(tmp_path / "hyp.trn")
 

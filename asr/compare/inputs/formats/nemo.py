@@ -55,9 +55,13 @@ def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
             name = f"{name}@{line['offset']}"
         more = {key: str(value) for key, value in line.items() if key not in OWN and not isinstance(value, list | dict)}
         said, who = (_text({key: line.get(key)}, key, where) for key in (reference, speaker))
-        for key in predicted or [None]:
-            system = key.removeprefix(PREDICTED).removeprefix("_") if key and len(predicted) > 1 else None
-            yield Row(name, said, key and _text(line, key, where), system, speaker=who, columns=more)
+        if reference in predicted:
+            said = None
+        for key in predicted:
+            system = key.removeprefix(PREDICTED).removeprefix("_") if len(predicted) > 1 else None
+            yield Row(name, said, _text(line, key, where), system, speaker=who, columns=more)
+        if not predicted:
+            yield Row(name, said, speaker=who)
 
 
 def _text(line: Mapping[str, Any], key: str, where: str) -> str | None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from asr.compare.inputs.rows import Row
+from asr.errors import first_line
 from asr.text_files import as_integer, check_header, json_objects, optional_text, read_lines, table_records, table_rows
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -51,9 +52,13 @@ def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
         ValueError: a column is missing, or does not hold a text or number.
     """
     if is_parquet(path):
-        import pandas as pd
+        try:
+            import pandas as pd
 
-        yield from rows_of(records_of(pd.read_parquet(path), str(path)), columns)
+            frame = pd.read_parquet(path)
+        except (ValueError, OSError, ImportError) as error:
+            raise ValueError(f"{path} cannot be read as Parquet: {first_line(error)}") from error
+        yield from rows_of(records_of(frame, str(path)), columns)
         return
     first = next(read_lines(path), "")
     lines: Iterable[tuple[int, Mapping[str, Any]]]
@@ -102,21 +107,22 @@ def rows_of(records: Iterable[Record], columns: Mapping[str, str]) -> Iterator[R
             known = line.keys()
             names = _names(where, [*known], columns)
         try:
-            # the same few systems and speakers, and the same references of each system, take memory once
-            texts = {field: _interned(line[names[field]], names[field]) for field in TEXTS if field in names}
-            given = [field for field in NUMBERS if not _lacks(line, names.get(field))]
-            numbers = {field: _whole(line[names[field]], names[field]) for field in given}
+            texts = {field: optional_text(line[name], name) for field, name in names.items()}
+            numbers = {field: _whole(text, names[field]) for field in NUMBERS if (text := texts.pop(field, None))}
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
         if numbers.keys() >= {"errors", "words"}:
             texts["hypothesis"] = texts.get("hypothesis") or None
-        for field in ("id", "system", "set", "speaker"):
-            texts[field] = texts.get(field) or None
-        others = {name: sys.intern(str(line[name])) for name in line.keys() - names.values() if not _lacks(line, name)}
+        texts |= {field: texts.get(field) or None for field in ("id", "system", "set", "speaker")}
         if texts["id"] is None:  # then the place among those of the same run is its name
             run = (texts["system"], numbers.get("seed"), texts["set"])
             places[run] += 1
-            texts["id"] = sys.intern(f"#{places[run]}")
+            texts["id"] = f"#{places[run]}"
+        # NaN, as pandas writes what it does not have, is not equal to itself
+        others = {name: line[name] for name in line.keys() - names.values() if isinstance(line[name], Hashable)}
+        others = {name: sys.intern(str(v)) for name, v in others.items() if v not in (None, "") and v == v}
+        # the same few systems and speakers, and the same references of each system, take memory once
+        texts = {field: text and sys.intern(text) for field, text in texts.items()}
         yield Row(**texts, **numbers, columns=others)  # type: ignore[arg-type]
 
 
@@ -143,17 +149,7 @@ def _names(where: str, header: Collection[str], columns: Mapping[str, str]) -> d
     return names
 
 
-def _interned(value: Any, name: str) -> str | None:
-    text = optional_text(value, name)
-    return None if text is None else sys.intern(text)
-
-
-def _lacks(line: Mapping[str, Any], name: str | None) -> bool:
-    # NaN, as pandas writes what it does not have
-    return name not in line or (value := line[name]) is None or value == "" or value != value
-
-
-def _whole(value: Any, name: str) -> int:
+def _whole(value: str, name: str) -> int:
     if (number := as_integer(value, name)) < 0:
         raise ValueError(f"{name} must be at least 0, given {value!r}")
     return number
