@@ -151,7 +151,7 @@ def table_rows(path: Path, as_written: bool = False, **dialect: Any) -> Iterator
         **dialect: of ``csv.reader``.
 
     Raises:
-        ValueError: a quotation mark is wrong, or a column has the name of another; names file and line.
+        ValueError: a quotation mark is wrong; names the file and the line.
     """
     rows = csv.reader(read_lines(path, as_written), **dialect)
     try:
