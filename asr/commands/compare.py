@@ -16,7 +16,7 @@ from asr.compare.inputs.results import read_results
 from asr.compare.inputs.run_folders import find_run_folders, read_runs, with_configs
 from asr.compare.inputs.runs import Inputs
 from asr.compare.inputs.runs_of_rows import runs_of_rows
-from asr.compare.inputs.speakers import SpeakerOf, read_speakers, speakers_by_pattern, with_speakers
+from asr.compare.inputs.speakers import named_speakers, with_speakers
 from asr.compare.inputs.tuning import read_tuning
 from asr.compare.report.html_and_json import write_json, write_report_files
 from asr.compare.report.terminal import tables
@@ -45,7 +45,7 @@ def run(options: DictConfig) -> None:
         free_folder(config["out"], "out")
     else:
         usable_folder((sweep or RUNS) / "comparison", "out")
-    speaker_of = _speaker_of(config)
+    speaker_of = named_speakers(config["speakers"], config["speaker_pattern"])
     tunings = read_tuning(sweep) if sweep else []
     inputs = _results(config) if is_results else read_runs(folders, _failed(folders))
     if speaker_of is not None:
@@ -95,8 +95,10 @@ def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
 def _results(config: Mapping[str, Any]) -> Inputs:
     """Read the results of any toolkit."""
     if clash := [key for key in ("sweep", "runs") if config[key] is not None]:
-        raise ConfigError(f"results= and {clash[0]}= cannot be given together; give one of them")
-    options = {key: config[key] for key in ("pattern", "format", "references", "columns")}
+        several = [*texts(config["results"] or []), *texts(config["runs"] or [])]
+        how = f"; several files are a list: results='[{','.join(several)}]'" if clash[0] == "runs" else ""
+        raise ConfigError(f"results= and {clash[0]}= cannot be given together; give one of them{how}")
+    options = {key: config[key] for key in ("pattern", "format", "references", "columns", "id_pattern")}
     scoring = {"normalize": config["scoring"]["normalize"], **{key: config[key] for key in ("unit", "by", "allow")}}
     training_texts = config["training_texts"]
     files = config["results"]
@@ -110,16 +112,6 @@ def _failed(folders: Iterable[Path]) -> set[Path]:
     return {
         sweep / record.name for sweep in sweeps for record in records(sweep) if record.failed and not record.was_ended
     }
-
-
-def _speaker_of(config: Mapping[str, Any]) -> SpeakerOf | None:
-    """Return the function that finds the speaker of an utterance, if the user has set one."""
-    file, pattern = config["speakers"], config["speaker_pattern"]
-    if file is not None and pattern is not None:
-        raise ConfigError("give speakers=FILE or speaker_pattern=REGEX, not both")
-    if file is not None:
-        return read_speakers(named_path(file))
-    return None if pattern is None else speakers_by_pattern(pattern)
 
 
 def _sweep_folder(name: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,11 +11,9 @@ from typing import Any, Literal
 from rich.console import Console
 
 from asr.compare.compare import AUTO, compare
-from asr.compare.inputs.formats.table import lines_of, rows_of
 from asr.compare.inputs.results import read_results
-from asr.compare.inputs.rows import Row
 from asr.compare.inputs.runs_of_rows import Allowed, runs_of_rows
-from asr.compare.inputs.speakers import SpeakerOf, with_speakers
+from asr.compare.inputs.speakers import SpeakerOf, named_speakers, with_speakers
 from asr.compare.report.html_and_json import json_text, page
 from asr.compare.report.pages import render
 from asr.compare.report.sections import set_sections
@@ -88,12 +86,15 @@ class ComparedResults:
 
 
 def compare_results(
-    results: Any,
+    results: Any = None,
     *,
-    pattern: str | None = None,
+    pattern: str | Path | None = None,
     format: str | None = None,
     references: str | Path | None = None,
     columns: Mapping[str, str] | None = None,
+    id_pattern: str | None = None,
+    speakers: str | Path | None = None,
+    speaker_pattern: str | None = None,
     speaker_of: SpeakerOf | None = None,
     normalize: str = "none",
     unit: Unit = "word",
@@ -108,39 +109,37 @@ def compare_results(
     """Compare systems by their results on test sets.
 
     Args:
-        results: a pandas frame or dictionaries with the columns of ``asr.compare.inputs.formats.table``; or files, see
-            ``read_results``, as the four arguments after it.
-        pattern: of paths.
-        format: of files.
-        references: a file of reference texts.
-        columns: names of columns, if they are others.
-        speaker_of: returns the speaker of an utterance's id; None: as the results say.
-        normalize: of texts; as the arguments after it, see ``runs_of_rows``.
-        unit: that is counted.
-        by: columns.
-        allow: what is no error.
-        training_texts: a file of texts.
-        baseline: as the two arguments after it, see ``compare``.
-        comparisons: that are tested.
+        results: a pandas frame, or dictionaries, with the columns ``system``, ``seed``, ``set``, ``id``, ``speaker``,
+            ``reference`` and ``hypothesis``, or ``errors`` and ``words`` in place of the texts; or files of any
+            toolkit, or patterns such as ``"out/*.json"``. None: the files that ``pattern`` matches.
+        pattern: what the parts of the paths are: ``"exp/{system}/seed{seed}/{set}/*"``.
+        format: of the files, see ``asr.compare.inputs.results.FORMATS``; None: as their contents say.
+        references: a file of the reference texts; its name may hold ``{system}``, ``{seed}`` and ``{set}``.
+        columns: names of columns or keys, if they are others: ``{"hypothesis": "pred_text_canary"}``.
+        id_pattern: a regular expression that finds in each id what is compared, if the ids of systems differ.
+        speakers: a file that names the speaker of each utterance, like Kaldi's utt2spk; None: as the results say.
+        speaker_pattern: or a regular expression that finds the speaker in an utterance's id: ``"^[^-]+"``.
+        speaker_of: or a function that returns the speaker of an utterance's id.
+        normalize: texts before they are scored: ``none``, ``basic`` or ``english``.
+        unit: what is counted.
+        by: columns; the utterances of each value are also compared separately.
+        allow: what is no error: ``missing``, ``duplicates``, ``references`` (that differ), ``empty``.
+        training_texts: a text file; utterances whose references occur in it are compared separately.
+        baseline: system that all others are compared with; ``auto``: ``adamw``, if it exists; None: no baseline.
+        comparisons: pairs that are tested: ``all``, or those with the ``baseline``.
         level: of intervals and verdicts.
         title: of the page; None: the number of runs.
 
     Raises:
         ValueError: the results cannot be read or compared.
     """
-    rows: Iterable[Row]
-    if results is None or isinstance(results, str | Path) or _are_paths(results):
-        rows = read_results(results, pattern=pattern, format=format, references=references, columns=columns)
-    else:
-        lines = lines_of(results) if hasattr(results, "itertuples") else results
-        rows = rows_of(lines, columns or {}, "results")
+    rows = read_results(
+        results, pattern=pattern, format=format, references=references, columns=columns, id_pattern=id_pattern
+    )
     texts = None if training_texts is None else Path(training_texts)
     inputs = runs_of_rows(rows, normalize=normalize, unit=unit, by=by, allow=allow, training_texts=texts)
+    speaker_of = speaker_of or named_speakers(speakers, speaker_pattern)
     if speaker_of is not None:
         inputs = replace(inputs, runs=with_speakers(inputs.runs, speaker_of))
     name = title or count(len(inputs.runs), "run")
     return ComparedResults(compare(inputs, title=name, baseline=baseline, comparisons=comparisons, level=level))
-
-
-def _are_paths(results: Any) -> bool:
-    return isinstance(results, list | tuple) and bool(results) and all(isinstance(path, str | Path) for path in results)

@@ -234,13 +234,20 @@ class Compare(TypedDict):
         ),
     ]
     references: Annotated[
-        Place | None, Option("file of the reference texts, if the results have none; its name may contain {set}")
+        Place | None,
+        Option(
+            "file of the reference texts, if the results have none; its name may contain {system}, {seed} and {set}"
+        ),
     ]
     columns: Annotated[
         dict[
             Literal["id", "reference", "hypothesis", "system", "seed", "set", "speaker", "words", "errors"], Name | None
         ],
         Option("names of columns or keys in the results, if they differ: columns.hypothesis=pred_text_canary"),
+    ]
+    id_pattern: Annotated[
+        re.Pattern[str] | None,
+        Option("a regular expression that finds in each id what is compared, if the ids of systems differ"),
     ]
     allow: Annotated[
         list[Literal["missing", "duplicates", "references", "empty"]],

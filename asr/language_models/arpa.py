@@ -18,15 +18,17 @@ import numpy as np
 from asr.errors import first_line
 from asr.language_models.ngrams import UNKNOWN, NGrams
 from asr.safe_io import naming
+from asr.text_files import composed
 
 BLOCK = 2**16  # n-grams that are looked up at a time
+ROUNDING = 1e-3  # may have been added to log10 of a probability of 1
 UNSEEN = -100.0  # for log10 of 0, which other programs write as -inf; of <unk> if a model has none, as in KenLM
 
 
 def read_arpa(path: Path) -> NGrams:
     """Return the language model of a file, decompressed if its name ends with ``.gz``.
 
-    A model without ``<unk>`` gets one that is all but impossible. The counts of the header are not used.
+    A model without ``<unk>`` gets one that is all but impossible.
 
     Raises:
         ValueError: it is no ARPA file, or was cut short; names the line.
@@ -57,6 +59,8 @@ class _Reader:
         self.line_number, self.ended = 0, False
         self.model = NGrams([], [], np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
         self._order: int | None = None  # of the section; 0 in the header; None before it
+        self._header: list[tuple[int, bytes]] = []  # numbers of its lines, and these
+        self._sizes: dict[int, int] = {}  # of sections, by order
         self._words: dict[bytes, int] = {}
         self._names: list[str] = []
         self._start_section(None)
@@ -77,9 +81,13 @@ class _Reader:
             if self._order:
                 self._end_section()
             self.ended = line == b"\\end\\"
+            if self.ended:
+                self._check_counts()
             self._start_section(self._order + 1)
         elif line and self._order:
             self._add_ngram(line, self._order)
+        elif line:
+            self._header.append((self.line_number, line))
 
     def _add_ngram(self, line: bytes, order: int) -> None:
         fields = line.split()
@@ -88,13 +96,15 @@ class _Reader:
         words = fields[1 : order + 1]
         if order == 1:
             self._words[words[0]] = len(self._names)
-            self._names.append(words[0].decode())
+            self._names.append(composed(words[0].decode()))
         ids = [self._words.get(word, -1) for word in words]
         if -1 in ids:
             raise ValueError(f"{words[ids.index(-1)]!r} has no 1-gram")
         self._ids.extend(ids)
-        # rounding may have added to log10 of a probability of 1; KenLM too takes it for 0 if it is asked to
-        self._log_probs.append(min(_log10(fields[0]), 0.0))
+        log_prob = _log10(fields[0])
+        if log_prob > ROUNDING:
+            raise ValueError(f"expected a log10 probability of at most 0, found {fields[0].decode()}")
+        self._log_probs.append(min(log_prob, 0.0))
         self._backoffs.append(_log10(fields[-1]) if len(fields) == order + 2 else 0.0)
         self._line_numbers.append(self.line_number)
         if len(self._line_numbers) == BLOCK:
@@ -112,11 +122,21 @@ class _Reader:
         self._keys.frombytes((nodes * len(self.model.words) + ids[:, -1]).tobytes())
         self._ids, self._line_numbers = array("q"), array("q")
 
+    def _check_counts(self) -> None:
+        """Refuse sections that are longer or shorter than the header says."""
+        for number, line in self._header:
+            order, equals, count = line.removeprefix(b"ngram").partition(b"=")
+            if line.startswith(b"ngram") and equals:
+                self.line_number = number
+                if (size := self._sizes.get(int(order), 0)) != int(count):
+                    raise ValueError(f"{line.decode()} in the header, but the file has {size}")
+
     def _end_section(self) -> None:
         """Add the n-grams of the section to the model."""
         order, model = self._order, self.model
         assert order
         self._look_up(order)
+        self._sizes[order] = len(self._keys)
         keys, log_probs, backoffs = map(np.array, (self._keys, self._log_probs, self._backoffs))
         if order == 1:
             self.model = _with_unknown(NGrams(self._names, [len(keys)], keys, log_probs, backoffs))

@@ -11,8 +11,9 @@ from pathlib import Path
 from asr.data.manifests.archives import fetched, unpacked
 from asr.data.manifests.corpus import Dropped
 from asr.data.manifests.rows import Row
-from asr.data.manifests.source_files import read_lines, visible_files
+from asr.data.manifests.source_files import visible_files
 from asr.safe_io import named_path
+from asr.text_files import read_lines
 
 URL = "https://www.openslr.org/resources/33/data_aishell.tgz"
 MD5 = "2f494334227864a8a8fec932999db9d8"  # as in PaddleSpeech's dataset/aishell/aishell.py

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asr.data.manifests.archives import unpacked
-from asr.data.manifests.source_files import read_lines, visible_files
+from asr.data.manifests.source_files import visible_files
 from asr.safe_io import named_path
+from asr.text_files import read_lines
 
 HOME = "http://www.speech.cs.cmu.edu/databases/an4/"
 NUM_CEPSTRA = 13

@@ -10,8 +10,8 @@ from pathlib import Path
 from asr.data.manifests.archives import unpacked
 from asr.data.manifests.corpus import Dropped
 from asr.data.manifests.rows import Row
-from asr.data.manifests.source_files import read_lines
 from asr.safe_io import named_path
+from asr.text_files import read_lines
 
 HOME = "https://commonvoice.mozilla.org/datasets"
 CLIPS = "clips"

@@ -13,8 +13,9 @@ import soundfile
 from numpy.typing import NDArray
 
 from asr.data.manifests.archives import download, unpacked
-from asr.data.manifests.source_files import read_lines, visible_files
+from asr.data.manifests.source_files import visible_files
 from asr.safe_io import named_path
+from asr.text_files import read_lines
 
 # the tag with all six speakers; the branch may grow
 URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"

@@ -11,8 +11,8 @@ from pathlib import Path
 from asr.data.manifests.archives import fetched, unpacked
 from asr.data.manifests.corpus import Dropped
 from asr.data.manifests.rows import Row
-from asr.data.manifests.source_files import read_lines
 from asr.safe_io import named_path
+from asr.text_files import read_lines
 
 TOP = "LibriSpeech"  # the folder in each archive
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")

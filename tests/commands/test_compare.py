@@ -104,7 +104,7 @@ def test_wandb_gets_one_run_with_the_table_in_the_sweeps_group(workplace):
     "options",
     [
         *({"target_wer": "low"}, {"comparisons": "some"}, {"level": None}),
-        *({"level": 95}, {"minutes": 0}, {"speaker_pattern": "("}),
+        *({"level": 95}, {"minutes": 0}, {"speaker_pattern": "("}, {"id_pattern": "("}),
     ],
     ids=str,
 )
@@ -126,6 +126,7 @@ def test_an_option_of_another_type_or_size_is_refused(options):
         ({"sweep": "first", "comparisons": "baseline", "baseline": None}, "baseline=NAME"),
         ({"sweep": "first", "out": "runs/first"}, "out:"),
         ({"sweep": "first", "speaker_pattern": "utt0"}, "speaker_pattern"),
+        ({"results": "a.trn", "runs": "b.trn"}, "results='[a.trn,b.trn]'"),
     ],
     ids=str,
 )

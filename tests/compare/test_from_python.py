@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import asr
+from asr.compare.from_python import compare_results
 from tests.compare.report.parsed_page import parse, table_of
 
 ROOT = Path(__file__).parents[2]
@@ -257,3 +259,29 @@ def test_errors_by_speaker_are_means_and_texts_are_of_the_median_seed(tmp_path):
         line = next(row for row in block.all("tr") if row.all("th")[0].text.split()[0] == "good")
         shown = [cell.text for cell in line.all("td") if "del" not in (cell.attributes["class"] or "")]
         assert " ".join(filter(None, shown)) == texts[number]
+
+
+def test_files_are_named_as_on_the_command_line(tmp_path):
+    rows = results()
+    for system in ("good", "bad"):
+        own = [{**row, "id": f"/{system}/{row['id']}.wav"} for row in rows if row["system"] == system]
+        (tmp_path / f"{system}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in own))
+    (tmp_path / "utt2spk").write_text("".join(f"{row['id']} {row['speaker']}\n" for row in rows[::2]))
+    options = {"pattern": tmp_path / "{system}.jsonl", "id_pattern": r"(\w+)\.wav", "speakers": tmp_path / "utt2spk"}
+    assert asr.compare(**options).table() == asr.compare(rows).table()
+    assert all(f"{name}:" in asr.compare.__doc__ for name in inspect.signature(compare_results).parameters)
+
+
+def test_references_and_the_pattern_of_ids_are_for_tables_in_memory_too(tmp_path):
+    rows = results(each=1)
+    (tmp_path / "ref").write_text("".join(f"{row['id']} {row['reference']}\n" for row in rows))
+    own = [{name: value for name, value in row.items() if name != "reference"} for row in rows]
+    own = [{**row, "id": f"{row['id']}.wav"} for row in own]
+    assert asr.compare(own, references=tmp_path / "ref", id_pattern=r"\w+").table() == asr.compare(rows).table()
+
+
+def test_two_columns_of_a_frame_with_one_name_are_refused():
+    frame = pytest.importorskip("pandas").DataFrame([["u1", "a", "b", "c"]])
+    frame.columns = ["id", "reference", "hypothesis", "hypothesis"]
+    with pytest.raises(ValueError, match="'hypothesis'"):
+        asr.compare(frame)

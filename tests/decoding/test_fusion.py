@@ -81,7 +81,8 @@ def test_weights_of_what_is_loaded_can_be_changed(tmp_path):
 
 
 def test_hotwords_begin_where_words_begin(tmp_path):
-    fusion = ShallowFusion(hotwords=written(tmp_path, "ab"), hotword_boost=1.0)
+    # with the mark that Windows begins text with
+    fusion = ShallowFusion(hotwords=written(tmp_path, "\ufeffab\r\n"), hotword_boost=1.0)
     loaded(fusion)
     assert [score_of(fusion, tokens) for tokens in ([3, 4], [5, 3, 4], [5, 2, 3, 4])] == [2.0, 0.0, 2.0]
 

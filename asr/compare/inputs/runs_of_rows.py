@@ -12,12 +12,13 @@ from typing import Literal, get_args
 
 from rapidfuzz.distance import Levenshtein
 
-from asr.compare.inputs.rows import Row
+from asr.compare.inputs.rows import Row, advice_on_ids
 from asr.compare.inputs.runs import Inputs, Run, SetErrors, Texts
 from asr.evaluation.dependence import dependence_p, depends_on_audio
 from asr.evaluation.formatting import count, shortlist
 from asr.evaluation.normalization import Normalization
 from asr.evaluation.wer import Unit, Utterance, words_of
+from asr.text_files import read_lines
 
 Allowed = Literal["missing", "duplicates", "references", "empty"]
 DEFAULT_SET = "test"
@@ -108,15 +109,21 @@ def _by_run(rows: Iterable[Row]) -> tuple[Tables, Mapping[str, set[str]], Mappin
     doubled: dict[str, set[str]] = defaultdict(set)
     expected: dict[str, set[str]] = defaultdict(set)
     for row in rows:
+        table = tables[row.set or DEFAULT_SET][row.system or "system", row.seed]
         if row.hypothesis is None and row.errors is None:  # only its reference is known
             expected[row.set or DEFAULT_SET].add(row.id)
             continue
-        table = tables[row.set or DEFAULT_SET][row.system or "system", row.seed]
         if row.id in table:
             doubled[row.set or DEFAULT_SET].add(row.id)
         table[row.id] = row
     if not tables:
         raise ValueError("there are no results")
+    for name, runs in tables.items():
+        if without := [_named(key) for key, table in runs.items() if not table]:
+            raise ValueError(
+                f"{name}: {shortlist(without)}: there are no hypotheses; give columns.hypothesis=NAME if their column "
+                "has another name"
+            )
     return tables, doubled, expected
 
 
@@ -154,7 +161,8 @@ class _Checks:
         who = "; ".join(
             f"{_named(key)} lacks {len(ids)} of {len(every)}: {shortlist(sorted(ids))}" for key, ids in lacking.items()
         )
-        self._leave_out("missing", missing, f"not every system has every utterance ({who})")
+        advice = advice_on_ids([*self.runs.values(), *([self.expected] if self.expected else [])]) if missing else ""
+        self._leave_out("missing", missing, f"not every system has every utterance ({who}){advice}")
         self._leave_out("duplicates", set(self.doubled), "occur twice")
         first = next(iter(self.runs.values()))
         ids = sorted(every - missing - set(self.doubled))
@@ -278,14 +286,13 @@ def occurring(texts: Iterable[str], path: Path, normalized: Callable[[str], str]
             starts[tuple(words[:4])].append((words, text))
     lengths = sorted({len(start) for start in starts})
     in_training: set[str] = set()
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            words = words_of(normalized(line), unit)
-            for place in range(len(words)):
-                for length in lengths:
-                    for text_words, text in starts.get(tuple(words[place : place + length]), ()):
-                        if words[place : place + len(text_words)] == text_words:
-                            in_training.add(text)
+    for line in read_lines(path):
+        words = words_of(normalized(line), unit)
+        for place in range(len(words)):
+            for length in lengths:
+                for text_words, text in starts.get(tuple(words[place : place + length]), ()):
+                    if words[place : place + len(text_words)] == text_words:
+                        in_training.add(text)
     return in_training
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from asr.compare.inputs.rows import part_of_id
 from asr.compare.inputs.runs import Run
+from asr.errors import ConfigError
+from asr.safe_io import named_path
+from asr.text_files import composed, read_lines
 
 SpeakerOf = Callable[[str], str]
 
@@ -22,7 +25,7 @@ def read_speakers(path: Path) -> SpeakerOf:
         ValueError: the file is not such a table, or the function is given another utterance.
     """
     table: dict[str, str] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         if text := line.strip():
             fields = [field.strip() for field in (text.split("\t") if "\t" in text else text.rsplit(maxsplit=1))]
             if len(fields) != 2 or fields[0] in table:
@@ -31,33 +34,20 @@ def read_speakers(path: Path) -> SpeakerOf:
             table[fields[0]] = fields[1]
 
     def speaker_of(utterance: str) -> str:
-        if utterance not in table:
+        if composed(utterance) not in table:
             raise ValueError(f"speakers: {path} has no line for the utterance {utterance!r}")
-        return table[utterance]
+        return table[composed(utterance)]
 
     return speaker_of
 
 
-def speakers_by_pattern(pattern: str) -> SpeakerOf:
-    """Return a function that finds the speaker in an utterance's id.
-
-    Args:
-        pattern: a regular expression; the speaker is its first group, or without groups all that it finds.
-
-    Raises:
-        re.error: it is no regular expression.
-        ValueError: the function is given an id in which it finds nothing.
-    """
-    compiled = re.compile(pattern)
-
-    def speaker_of(utterance: str) -> str:
-        match = compiled.search(utterance)
-        speaker = match and (match[1] if compiled.groups else match[0])
-        if not speaker:
-            raise ValueError(f"speaker_pattern={pattern!r} finds no speaker in the utterance {utterance!r}")
-        return speaker
-
-    return speaker_of
+def named_speakers(file: object, pattern: str | None) -> SpeakerOf | None:
+    """Return the function that finds the speaker of an utterance, if the user has given ``speakers`` or a pattern."""
+    if file is not None and pattern is not None:
+        raise ConfigError("give speakers=FILE or speaker_pattern=REGEX, not both")
+    if file is not None:
+        return read_speakers(named_path(file))
+    return None if pattern is None else part_of_id("speaker_pattern", pattern)
 
 
 def with_speakers(runs: Sequence[Run], speaker_of: SpeakerOf) -> list[Run]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
 from pathlib import Path
 
+from asr.data.manifests.recordings import ELSEWHERE
 from asr.data.manifests.rows import Row
-from asr.data.manifests.source_files import read_lines
+from asr.text_files import read_lines
 
 KALDI_FILES = ("wav.scp", "segments", "text", "utt2spk")
 IN_ARCHIVE = re.compile(r".*:\d+(\[.*\])?")  # file.ark:123
@@ -59,8 +59,7 @@ def _table(path: Path) -> dict[str, tuple[str, str]]:
     """Return the rest of each line, and where it stands, by the name at its start; nothing if there is no such file."""
     entries: dict[str, tuple[str, str]] = {}
     for number, line in enumerate(read_lines(path) if path.is_file() else (), start=1):
-        # one file may have decomposed accents, as macOS writes them, and another not
-        if fields := unicodedata.normalize("NFC", line).split(maxsplit=1):
+        if fields := line.split(maxsplit=1):
             where, rest = f"{path}, line {number}", fields[1].strip() if len(fields) > 1 else ""
             if entries.setdefault(fields[0], (where, rest)) != (where, rest):
                 raise ValueError(f"{where}: {fields[0]!r} is in {entries[fields[0]][0]} too; keep one")
@@ -73,9 +72,10 @@ def _file(where: str, place: str) -> str:
             f"{where}: {place!r} is a command, and commands are not run. If you trust all of them, save their output "
             f"to files: run this line in that folder:\n{CONVERT}"
         )
-    if not place or IN_ARCHIVE.fullmatch(place):
+    if not place or IN_ARCHIVE.fullmatch(place) or ELSEWHERE.match(place):
         raise ValueError(
-            f"{where}: {place!r} is not an audio file; write archives to files, for example with Kaldi's wav-copy"
+            f"{where}: {place!r} is not an audio file here; copy it to this machine, or write archives to files, for "
+            "example with Kaldi's wav-copy"
         )
     return os.path.abspath(os.path.expanduser(place))
 

@@ -21,8 +21,8 @@ from lhotse.utils import to_list
 from asr.console import track
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.recordings import existing_form
-from asr.data.manifests.source_files import as_integer, as_number, as_text, json_objects
 from asr.errors import raise_if_out_of_resources
+from asr.text_files import as_integer, as_number, as_text, composed, json_objects
 
 ManifestItem: TypeAlias = Recording | Features | SupervisionSegment | Cut
 Item = TypeVar("Item", Recording, Features, SupervisionSegment)
@@ -107,7 +107,7 @@ def items(path: Path, make: Callable[[dict[str, Any]], Any], unused: Sequence[st
     """
     # cuts of prepared data name files from their own folder, other manifests, as lhotse does, from the current one
     start = path.parent if (path.parent / "prepared.json").is_file() else Path()
-    for number, data in track(json_objects(path), f"reading {path.name}", transient=True):
+    for number, data in track(json_objects(path, as_written=True), f"reading {path.name}", transient=True):
         data = {name: value for name, value in data.items() if name not in unused}
         try:
             check_types(data)
@@ -136,7 +136,7 @@ def check_types(data: Any) -> None:
         if name in TEXTS:
             if value is None:
                 raise ValueError(f"{name} is null")
-            data[name] = as_text(value, name)
+            data[name] = composed(as_text(value, name))
         elif name in NUMBERS:
             data[name] = as_number(value, name)
         elif name in INTEGERS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from asr.console import track
 from asr.data.manifests.audio_checks import audio_problem, reading
 from asr.data.parallel import run_jobs
 
+ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\\/]")  # https://, s3://, C:\
 CHUNK_FILES = 500  # a quarter of a second of reading headers
 
 

@@ -13,6 +13,7 @@ from asr.data.manifests.audio_checks import TOLERATED_S
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.recordings import open_recordings
 from asr.data.parallel import num_processes
+from asr.text_files import composed
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def _ids(rows: Sequence[tuple[str, Row]], names: Mapping[Path, str]) -> Iterator
         counts[row.audio] += 1
         is_whole = row.start_s == 0 and row.end_s is None
         number = "" if is_whole or in_file[row.audio] == 1 else f"-{counts[row.audio]}"
-        yield row.id or f"{names[row.audio]}{number}"
+        yield composed(row.id or f"{names[row.audio]}{number}")
 
 
 def _names_of_files(rows: Iterable[Row]) -> dict[Path, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from asr.console import PlainConsole, track
 from asr.data.manifests.columns import find_columns
 from asr.data.manifests.rows import Row
 from asr.data.manifests.tables import row_of
+from asr.plain_data import read_json
 
 INDEX, SPLITS = "state.json", "dataset_dict.json"
 
@@ -21,13 +21,13 @@ console = PlainConsole()
 def saved_datasets(folder: Path) -> list[tuple[Path, str | None]]:
     """Return the folders of saved data, one for each split, with the name of the split; empty if there is none."""
     if (folder / SPLITS).is_file():
-        return [(folder / name, name) for name in json.loads((folder / SPLITS).read_text(encoding="utf-8"))["splits"]]
+        return [(folder / name, name) for name in read_json(folder / SPLITS)["splits"]]
     return [(folder, None)] if (folder / INDEX).is_file() else []
 
 
 def arrow_files(folder: Path) -> list[Path]:
     """Return the files of a folder that saves one split."""
-    index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    index = read_json(folder / INDEX)
     return [folder / Path(file["filename"]).name for file in index["_data_files"]]
 
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import csv
 import os
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from asr.console import PlainConsole, track
 from asr.data.manifests.columns import Columns, find_columns
+from asr.data.manifests.recordings import ELSEWHERE
 from asr.data.manifests.rows import Row
-from asr.data.manifests.source_files import as_number, as_text, json_objects, read_lines
 from asr.data.manifests.splits import split_of
+from asr.text_files import (
+    as_number,
+    as_text,
+    check_header,
+    composed,
+    json_objects,
+    read_lines,
+    table_records,
+    table_rows,
+)
 
 TABLES = (".tsv", ".csv", ".json", ".jsonl")
 JSON = (".json", ".jsonl")
@@ -65,49 +74,31 @@ def is_lhotse(path: Path) -> bool:
 
 
 def _json_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator[Record]]:
-    numbered = list(json_objects(path))
+    numbered = list(json_objects(path, as_written=True))
     # not the first object alone: another may be the first part of a file
     return find(list(dict.fromkeys(name for _, fields in numbered for name in fields))), iter(numbered)
 
 
 def _delimited_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator[Record]]:
-    # str.splitlines would split at U+2028 too, which a transcript may hold
-    text = read_lines(path)
     first = next(read_lines(path), "")
     is_csv = ending(path) == ".csv"
-    has_bars = is_csv and "|" in first and "," not in first.partition("|")[0]
+    has_bars = is_csv and "|" in first and not {",", ";"} & {*first.partition("|")[0]}
+    # spreadsheets separate by semicolons where numbers have a decimal comma
+    quoted = {"delimiter": max(",;\t", key=first.count)}
     plain = {"delimiter": "|" if has_bars else "\t", "quoting": csv.QUOTE_NONE}
-    lines = csv.reader(text, **({} if is_csv and not has_bars else plain))  # type: ignore[arg-type]
-    try:
-        header = [name.strip() for name in next(lines, [])]
-    except csv.Error as error:
-        raise ValueError(f"{path}, line 1: {error}") from error
+    rows = table_rows(path, as_written=True, **(quoted if is_csv and not has_bars else plain))
+    header = check_header(f"{path}, line 1", next(rows, (1, []))[1])
     if (
         has_bars
         and len(header) in (2, 3)
         and not {"text", "transcription", "sentence"} & {name.lower() for name in header}
     ):
-        lines = csv.reader(read_lines(path), **plain)  # type: ignore[arg-type]
+        rows = table_rows(path, as_written=True, **plain)
         header = list(LJSPEECH[: len(header)])
         columns = Columns({"audio": "id", "text": header[-1]}, header[1:-1])
     else:
         columns = find(header)
-
-    def records() -> Iterator[Record]:
-        try:
-            for fields in lines:
-                if not any(field.strip() for field in fields):
-                    continue
-                if len(fields) != len(header):
-                    raise ValueError(
-                        f"{path}, line {lines.line_num}: {len(fields)} fields, the header has {len(header)} "
-                        f"({', '.join(header)})"
-                    )
-                yield lines.line_num, dict(zip(header, fields, strict=True))
-        except csv.Error as error:  # such as a quotation mark that is never closed
-            raise ValueError(f"{path}, line {lines.line_num}: {error}") from error
-
-    return columns, records()
+    return columns, table_records(path, header, (row for row in rows if any(field.strip() for field in row[1])))
 
 
 def _place(folder: Path, names: Sequence[str]) -> tuple[Path, str]:
@@ -131,20 +122,27 @@ def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fo
         ValueError: a field is not of its type, no audio is named, or there is no such split.
     """
     texts = {field: _text(where, name, fields.get(name)) for field, name in columns.items()}
-    name = texts["audio"].strip()
+    name, text = texts["audio"].strip(), texts["text"]
     if not name:
         raise ValueError(f"{where}: no audio is given; give a path relative to the table, or absolute")
-    split = unicodedata.normalize("NFC", texts.get("split", "").strip().lower()) or None
+    if ELSEWHERE.match(name) or ("\\" in name and not os.path.exists(folder / name)):
+        raise ValueError(
+            f"{where}: {name!r} is an address, or a path of Windows; copy the audio here, and give its path"
+        )
+    texts = composed(texts)  # ids and speakers are compared; a path is as it is written
+    split = texts.get("split", "").strip().lower() or None
     if split is not None and split_of(split) is None:
         raise ValueError(f"{where}: there is no split {split!r}; allowed are train, dev… and test…")
     start_s, end_s, duration_s = (
         _seconds(where, columns.get(field, ""), texts.get(field)) for field in ("start", "end", "duration")
     )
+    if "start" in columns and start_s is None and end_s is None:
+        duration_s = None  # of the whole file, as of NeMo's manifests
     start_s = start_s or 0.0
     return Row(
         stem=name if suffix else str(Path(name).with_suffix("")),
         audio=folder / f"{os.path.expanduser(name)}{suffix}",  # Path.expanduser raises an error on an unknown user
-        text=texts["text"],
+        text=text,
         where=where,
         speaker=texts.get("speaker", "").strip() or None,
         split=split,

@@ -10,8 +10,9 @@ from pathlib import Path
 from asr.console import PlainConsole, track
 from asr.data.manifests.audio_files import ENDINGS
 from asr.data.manifests.rows import Row
-from asr.data.manifests.source_files import read_lines, visible_files
+from asr.data.manifests.source_files import visible_files
 from asr.data.manifests.splits import split_in_name
+from asr.text_files import composed, read_lines
 
 LISTS = (".trans.txt", "PROMPTS")  # LibriSpeech, VoxForge: an id and its transcript per line
 BESIDE = ("", "../wav", "../flac")  # where the audio of a list lies, from its folder
@@ -52,9 +53,8 @@ def read_transcripts(folder: Path, files: Sequence[Path]) -> list[Row]:
 def _of_lists(folder: Path, files: Iterable[Path]) -> Iterator[Row]:
     for file in track(list(files), f"reading {folder.name}", transient=True):
         places = [os.path.normpath(file.parent / place) for place in BESIDE]
-        audio = {
-            Path(name).stem: Path(place, name) for place in places if os.path.isdir(place) for name in _audio(place)
-        }
+        paths = [Path(place, name) for place in places if os.path.isdir(place) for name in _audio(place)]
+        audio = {composed(path.stem): path for path in paths}
         for number, line in enumerate(read_lines(file), start=1):
             if line.strip():
                 name, _, text = line.strip().partition(" ")
@@ -100,17 +100,12 @@ def _row(folder: Path, audio: Path, text: str, where: str, speaker: str | None) 
 
 def _transcript(file: Path) -> str:
     """Return the words of a file of one transcript."""
-    content = file.read_bytes()
-    try:
-        # Praat writes UTF-16 where a transcript is not ASCII
-        text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not UTF-8 text: {error}") from error
+    lines = [line.strip() for line in read_lines(file) if not line.isspace()]
     if file.name.endswith(".TextGrid"):
-        return _words_of_grid(file, text)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return _words_of_grid(file, "\n".join(lines))
     labels = [HTK_LABEL.fullmatch(line) for line in lines] if file.suffix == ".lab" else []
-    return " ".join(label[1] for label in labels if label) if labels and all(labels) else " ".join(text.split())
+    words = [label[1] for label in labels if label] if labels and all(labels) else " ".join(lines).split()
+    return " ".join(words)
 
 
 def _words_of_grid(file: Path, text: str) -> str:

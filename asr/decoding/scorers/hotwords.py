@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from asr.decoding.scorers.scorer import Moves
-from asr.safe_io import naming
 from asr.text.vocabulary import BLANK_ID, UNKNOWN_ID
+from asr.text_files import read_lines
 
 ROOT = 0
 
@@ -31,12 +31,9 @@ def read_phrases(path: Path, boost: float, encode: Callable[[str], Sequence[int]
         ValueError: a line is malformed; names it.
     """
     phrases: dict[tuple[int, ...], float] = {}
-    with naming(path):
-        content = path.read_bytes()
-    # not str.splitlines, which takes more characters for ends of lines than editors do
-    for number, line in enumerate(content.split(b"\n"), 1):
+    for number, line in enumerate(read_lines(path), 1):
         try:
-            phrase, tab, written = line.decode().strip("\r ").partition("\t")
+            phrase, tab, written = line.strip("\r\n ").partition("\t")
             if not phrase and not tab:
                 continue
             tokens, phrase_boost = tuple(encode(phrase)), float(written) if tab else boost

@@ -8,6 +8,8 @@ import os
 import re
 import shutil
 import subprocess
+import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import jiwer
@@ -191,6 +193,175 @@ def test_a_pattern_names_system_seed_and_set(tmp_path):
         )
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("name", [name for name, (format, *_) in CASES.items() if format != "meeteval"])
+def test_marks_encodings_and_decomposed_letters_change_nothing(name, encoding, table):
+    originals = [table] if name == "table.tsv" else sorted(FILES.glob(name))
+    folder = table.with_name("copies")
+    folder.mkdir()
+    for path in [*originals, FILES / "ref.scp"]:
+        text = unicodedata.normalize("NFD", path.read_text("utf-8"))
+        (folder / unicodedata.normalize("NFD", path.name)).write_text(text, encoding, newline="\r\n")
+
+    def rows(place: Path, files: list[Path]) -> list[Row]:
+        references = place / "ref.scp" if CASES[name][0] in ("trn", "kaldi", "whisper") else None
+        found = read_results([path for path in files if path.name != "ref.scp"], references=references)
+        return sorted((replace(row, system=None) for row in found), key=lambda row: (row.id, row.hypothesis or ""))
+
+    assert rows(folder, sorted(folder.iterdir())) == rows(FILES, originals)
+
+
+NEMO = '{"audio_filepath": "u1", "text": "one", "pred_text": "one"}\n'
+DAMAGED = {
+    "cut.json": (NEMO + NEMO[:-9], 2),
+    "key.json": (NEMO + NEMO.replace("audio_filepath", "path"), 2),
+    "null_id.json": (NEMO + NEMO.replace('"u1"', "null"), 2),
+    "list.json": (NEMO + NEMO.replace('"one"}', '["one"]}'), 2),
+    "no_prediction.json": (NEMO + NEMO.replace("pred_text", "prediction"), 2),
+    "chunk.json": (NEMO.replace("}", ', "parent_id": "a", "chunk_index": "x"}'), 1),
+    "array.json": (f"[{NEMO},\n3]", 3),
+    "latin1.trn": ("one (a-1)\nf\udcfcr (a-2)\n", 2),
+    "cut.text": ("u1 one\nu2 f\udcc3\n", 2),
+    "cut.csv": ("id,reference,hypothesis\nu1,one,one\nu2,o", 3),
+    "list.jsonl": ('{"id": 1, "reference": "a", "hypothesis": ["a"]}\n', 1),
+    "seed.csv": ("id,seed,reference,hypothesis\nu1,x,one,one\n", 2),
+    "infinite.jsonl": ('{"id": 1, "errors": Infinity, "words": 3}\n', 1),
+    "twice.csv": ("id,text,hypothesis,text\nu1,one,one,two\n", 1),
+    "recogs-cut.txt": ("u1:\tref=['a']\nu1:\thyp=['a']\nu2:\tref=['a']\nu2:\thyp=['a", 4),
+    "recogs-half.txt": ("u1:\tref=['a']\nu1:\thyp=['a']\nu2:\tref=['a']\n", 3),
+    "errs-test.txt": ("%WER = 7.25\nErrors: 1\n\nPER-UTT DETAILS: corr or (ref->hyp)\nu1:\tA B\n", "1: .*recogs-"),
+    "whisper.json": ('{"text": ["a"], "segments": []}', 1),
+    "segments.json": ('{"segments": [{"start": 0}]}', 1),
+    "wenet.txt": ((2 * "utt: u1\nWER: 0 % N=1 C=1 S=0 D=0 I=0\nlab: a\nrec: a\n\n")[:-3], 6),
+    "wer_cut.txt": ("%WER 0 [ 0 / 2 ]\nScored 1 sentences\nu1, %WER 0 [ 0 / 1, 0 ins, 0 del, 0 sub ]\na\n", 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_is_named_with_its_line(name, tmp_path):
+    text, line = DAMAGED[name]
+    (tmp_path / name).write_text(text, "utf-8", "surrogateescape")
+    with pytest.raises(ValueError, match=rf"{name}, line {line}"):
+        read_results(tmp_path / name)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1\x15\x04", b"one (a-1)\n\x1f\x8b\x00"])
+def test_a_file_of_another_kind_is_named(content, tmp_path):
+    (tmp_path / "hyp.trn").write_bytes(content)
+    with pytest.raises(ValueError, match=r"hyp\.trn"):
+        read_results(tmp_path / "hyp.trn")
+
+
+@pytest.mark.parametrize("kind", ["nemo", "table", "frame", "dictionaries"])
+def test_a_null_hypothesis_is_a_missing_utterance(kind, tmp_path):
+    names = ("audio_filepath", "text", "pred_text") if kind == "nemo" else ("id", "reference", "hypothesis")
+    texts = {"u1": "a", "u2": None, "u3": "c"}
+    results = lines = [dict(zip(names, (id, "a", text), strict=True)) for id, text in texts.items()]
+    if kind == "frame":
+        results = pytest.importorskip("pandas").DataFrame(lines)
+    elif kind != "dictionaries":
+        results = tmp_path / "null.jsonl"
+        results.write_text("".join(json.dumps(line).replace("null", "NaN") + "\n" for line in lines))
+    rows = read_results(results)
+    with pytest.raises(ValueError, match=r"lacks 1 of 3: u2.*allow=\[missing\]"):
+        runs_of_rows(rows)
+    assert runs_of_rows(rows, allow=["missing"]).runs[0].sets["test"].ids == ("u1", "u3")
+    with pytest.raises(ValueError, match="no hypotheses"):
+        runs_of_rows([row for row in rows if row.hypothesis is None])
+
+
+@pytest.mark.parametrize("base", ["exp", "exp [v1]", "what?"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("./{}/{{system}}/seed{{seed}}/{{set}}.txt", "{}//{{system}}/./seed{{seed}}/{{set}}.txt"),
+        *("~/{}/{{system}}/seed{{seed}}/{{set}}.txt", "{0}/../{0}/{{system}}/**/seed{{seed}}/{{set}}.txt"),
+        *("{}/{{system}}/seed?/{{set}}.txt", "{}/{{system}}/seed[12]/{{set}}.txt", "{}/{{system}}/s*/{{set}}.txt"),
+    ],
+)
+def test_a_pattern_reads_the_files_that_it_finds(base, pattern, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    expected = set()
+    for system, seed in (("a", 1), ("a", 2), ("b [x]", 1), ("b [x]", 2)):
+        (folder := Path(base, system, f"seed{seed}")).mkdir(parents=True)
+        (folder / "clean.txt").write_text("u1:\tref=['a']\nu1:\thyp=['a']\n")
+        expected.add((system, seed, "clean"))
+    found = read_results(pattern=pattern.format(base))
+    assert {(row.system, row.seed, row.set) for row in found} == expected
+
+
+@pytest.mark.parametrize("name", ["ref.csv", "ref.tsv", "text.csv", "ref.jsonl", "text.json", "manifest.json", "{set}"])
+def test_references_may_be_a_table_and_its_name_may_have_places(name, tmp_path):
+    texts, suffix = {"u1": "one", "u2": "two, three"}, Path(name).suffix
+    folder = tmp_path / "a" / "seed1"
+    folder.mkdir(parents=True)
+    (folder / "clean.text").write_text("u1 one\nu2 two\n")
+    columns = {"manifest": ("audio_filepath", "text"), "text": ("id", "text")}.get(Path(name).stem, ("ID", "Reference"))
+    path = tmp_path / f"a-1-{name.replace('{set}', 'clean')}"
+    if suffix in (".csv", ".tsv"):
+        with path.open("w", newline="") as file:
+            csv.writer(file, delimiter="," if suffix == ".csv" else "\t").writerows([columns, *texts.items()])
+    elif suffix:
+        path.write_text("".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in texts.items()))
+    else:
+        path.write_text("".join(f"{id} {text}\n" for id, text in texts.items()))
+    references = tmp_path / f"{{system}}-{{seed}}-{name}"
+    rows = read_results(pattern=str(tmp_path / "{system}/seed{seed}/{set}.text"), references=references)
+    assert {row.id: row.reference for row in rows} == texts
+    with pytest.raises(ValueError, match=r"references: \{seed\}"):
+        read_results(folder / "clean.text", references=references)
+
+
+def test_ids_agree_by_a_pattern_that_is_advised_where_it_helps(tmp_path):
+    for name, ids in (("A", ("s-1", "s-2")), ("B", ("/data/s-1.wav", "/data/s-2.wav")), ("C", ("C:\\s-1", "C:\\s-2"))):
+        (tmp_path / name).write_text("".join(f"{id} one\n" for id in ids))
+    files = [tmp_path / name for name in "ABC"]
+    with pytest.raises(ValueError, match="id_pattern=") as refused:
+        read_results(files, references=files[0])
+    pattern = re.search('id_pattern="(.*)"', str(refused.value))[1]
+    assert {row.id for row in read_results(files, references=files[0], id_pattern=pattern)} == {"s-1", "s-2"}
+    with pytest.raises(ValueError, match="id_pattern="):
+        runs_of_rows([row for file in files for row in read_results(file, references=file)])
+    with pytest.raises(ValueError, match=r"id_pattern='x'.*s-1"):
+        read_results(files[0], id_pattern="x")
+    with pytest.raises(ValueError, match="lacks") as refused:
+        runs_of_rows([*rows_of("a", SAME), *rows_of("b", WRONG["missing"])])
+    assert "id_pattern" not in str(refused.value)
+
+
+def test_an_id_that_occurs_twice_in_kaldis_text_is_named(tmp_path):
+    (tmp_path / "ref").write_text("u1 one\nu2 two\nu1 one\n")
+    (tmp_path / "hyp").write_text("u1 one\nu2 two\nu1 oh\n")
+    with pytest.raises(ValueError, match=r"u1.*allow=\[duplicates\]"):
+        runs_of_rows(read_results(tmp_path / "hyp", references=tmp_path / "ref"))
+    with pytest.raises(ValueError, match="'u1'"):
+        read_results(tmp_path / "ref", references=tmp_path / "hyp")
+
+
+def test_one_speaker_of_all_utterances_of_trn_is_unknown(tmp_path):
+    (tmp_path / "hyp.trn").write_text("one (utt-1)\ntwo (utt-2)\n")
+    assert {row.speaker for row in read_results(tmp_path / "hyp.trn")} == {None}
+
+
+@pytest.mark.parametrize(("separator", "quote"), [(";", ""), (";", '"'), ("\t", ""), (",", '"')])
+def test_a_spreadsheet_is_a_table_whatever_separates_it(separator, quote, tmp_path):
+    lines = [("ID", "Reference", "HYPOTHESIS", "Akzent"), ("u1", "one", "a, b", "süd")]
+    text = "".join(separator.join(f"{quote}{field}{quote}" for field in line) + "\r\n" for line in lines)
+    (tmp_path / "mine.csv").write_text(text, "utf-8-sig")
+    (row,) = read_results(tmp_path / "mine.csv")
+    assert (row.id, row.reference, row.hypothesis, row.columns) == ("u1", "one", "a, b", {"Akzent": "süd"})
+
+
+def test_a_column_that_is_named_and_is_not_there_is_refused(tmp_path):
+    (tmp_path / "mine.csv").write_text("utt,text,hypothesis\nu1,one,two\n")
+    with pytest.raises(ValueError, match=r"columns\.id.*'wav'"):
+        read_results(tmp_path / "mine.csv", columns={"id": "wav"})
+    # a text is a reference, unless it is said to be the hypothesis
+    (row,) = read_results(tmp_path / "mine.csv", columns={"hypothesis": "text"})
+    assert (row.reference, row.hypothesis) == (None, "one")
+
+
 def test_files_that_two_formats_can_read_are_asked_about(tmp_path):
     for name, text in (
         ("words", "one 1 0.5 0.25 two\n"),
@@ -297,10 +468,10 @@ def test_parquet_is_a_table(tmp_path):
 
 
 def test_references_occur_in_a_training_text_as_whole_words(tmp_path):
-    (tmp_path / "train.txt").write_text("I said one two three four five six\nseven\n")
-    texts = ["one two three four five", "two", "ne two", "six seven", "seven"]
+    (tmp_path / "train.txt").write_text("\ufeffacht\nI said one two three four five six\nseven\nfu\u0308nf\n")
+    texts = ["one two three four five", "two", "ne two", "six seven", "seven", "acht", "fünf"]
     found = occurring(texts, tmp_path / "train.txt", str, "word")
-    assert found == {"one two three four five", "two", "seven"}
+    assert found == {"one two three four five", "two", "seven", "acht", "fünf"}
 
 
 def test_a_part_of_a_toolkits_utterances_is_named():

@@ -4,15 +4,17 @@ import re
 
 import pytest
 
-from asr.compare.inputs.speakers import read_speakers, speakers_by_pattern, with_speakers
+from asr.compare.inputs.rows import part_of_id
+from asr.compare.inputs.speakers import read_speakers, with_speakers
 from tests.compare.made_runs import errors_of, run_of
 
 
 def test_a_table_names_the_speakers_of_every_set(tmp_path):
     # with the mark that Windows begins text with, and lines without anything
-    (tmp_path / "utt2spk").write_text("\ufeffu0\tann\nu1 bo\n\n  u2  ann \nlong id 7 bo\n \n", encoding="utf-8")
+    table = "\ufeffu0\tann\nu1 bo\n\n  u2  ann \nlong id 7 bo\n \nu\u0308 bo\n"
+    (tmp_path / "utt2spk").write_text(table, encoding="utf-8")
     speaker_of = read_speakers(tmp_path / "utt2spk")
-    assert speaker_of("long id 7") == "bo"
+    assert speaker_of("long id 7") == speaker_of("ü") == speaker_of("u\u0308") == "bo"
     (tmp_path / "named").write_text("u0\tAnna B\nlong id 7\tJos\u00e9 de la Cruz \n", encoding="utf-8")
     assert [read_speakers(tmp_path / "named")(id) for id in ("u0", "long id 7")] == ["Anna B", "José de la Cruz"]
     run = run_of("adamw", 1, sets={"a": errors_of((1, 2, 3)), "b": errors_of((0, 1), speakers=None)})
@@ -43,10 +45,10 @@ def test_a_table_that_does_not_name_all_is_refused(tmp_path, content, said):
     ("pattern", "speaker"), [(r"^[^-]+", "1089"), (r"-(\d+)-", "134"), (r"(?:x|-)(\d+)-", "134"), ("9-1", "9-1")]
 )
 def test_the_first_group_or_all_that_is_found_is_the_speaker(pattern, speaker):
-    assert speakers_by_pattern(pattern)("1089-134-0007") == speaker
+    assert part_of_id("speaker_pattern", pattern)("1089-134-0007") == speaker
 
 
 @pytest.mark.parametrize("pattern", ["x", "u0(-)?"])
 def test_a_pattern_that_finds_nothing_is_refused(pattern):
     with pytest.raises(ValueError, match=r"^speaker_pattern="):
-        with_speakers([run_of("adamw", 1, (1, 2))], speakers_by_pattern(pattern))
+        with_speakers([run_of("adamw", 1, (1, 2))], part_of_id("speaker_pattern", pattern))

@@ -97,6 +97,14 @@ LAYOUTS = {
         {"a.wav": "", "t.csv": rows("filename,transcription,offset,duration", "a.wav,hi,0,0.25", "a.wav,hi,0.5,0.25")},
         "t.csv", None, {"all": ["a-1", "a-2"]},
     ),
+    "a spreadsheet with semicolons": (
+        {"a.wav": "", "t.csv": rows("\ufeffaudio;text;speaker", "a.wav;hi;'Ann, B'")}, "t.csv", None, {"all": ["a"]},
+    ),
+    "a whole file among parts": (
+        {"a.wav": "", "t.json": objects({"audio": "a.wav", "text": "hi", "duration": 0.9},
+                                        {"audio": "a.wav", "text": "hi", "offset": 0.5, "duration": 0.25})},
+        "t.json", None, {"all": ["a", "a-2"]},
+    ),
     "LJSpeech": (
         {"wavs/LJ.1-1.wav": "", "wavs/b.wav": "", "metadata.csv": 'LJ.1-1|1 "hi"|hi\nb|hi|hi\n'},
         ".", None, {"all": ["LJ.1-1", "b"]},
@@ -143,7 +151,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if content:
-            path.write_text(content, encoding="utf-8")
+            path.write_text(content, encoding="utf-8", errors="surrogateescape")
         else:
             soundfile.write(path, np.zeros(8000), 8000, format=path.suffix[1:].upper())
 
@@ -194,6 +202,11 @@ def test_text_grids_give_the_words_of_their_tier(grid, text, encoding, tmp_path)
         ({"t.tsv": rows("audio\ttext", "a.wav\thi")}, "t.tsv", {"text": "x"}, ["data.columns.text", "'x'", "audio"]),
         ({"t.jsonl": objects({"audio": "a.wav", "text": [1]})}, "t.jsonl", None, ["t.jsonl, line 1", "text"]),
         ({"t.csv": rows("audio,text,start", "a.wav,hi,x")}, "t.csv", None, ["t.csv, line 2", "start", "'x'"]),
+        ({"t.csv": rows("audio,text,text", "a.wav,hi,x")}, "t.csv", None, ["t.csv, line 1", "'text'"]),
+        ({"t.csv": rows("audio,text", "http://a/b.wav,hi")}, "t.csv", None, ["t.csv, line 2", "address", "b.wav"]),
+        ({"t.csv": rows("audio,text", r"C:\b.wav,hi")}, "t.csv", None, ["t.csv, line 2", "Windows", "b.wav"]),
+        ({"t.csv": rows("audio,text", r"x\b.wav,hi")}, "t.csv", None, ["t.csv, line 2", "Windows", "b.wav"]),
+        ({"t.csv": "audio,text\na.wav,f\udcfcr\n"}, "t.csv", None, ["t.csv, line 2", "0xfc"]),
         ({"train.tsv": "a", "more.tsv": "a"}, ["train.tsv", "more.tsv"], None, ["more.tsv", "no split"]),
         ({"t.tsv": "a"}, {"tset": "t.tsv"}, None, ["tset", "test"]),
         ({"x/t.tsv": "a", "x/test/t.tsv": "a"}, {"test": ["x/t.tsv", "x/t.tsv"]}, None, ["test-t"]),

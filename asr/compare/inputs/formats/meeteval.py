@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from asr.compare.inputs.rows import Row
+from asr.errors import first_line
+from asr.text_files import as_text, read_lines
 
 SUFFIXES = (".stm", ".ctm", ".json")
 NUMBER = r"\d+(?:\.\d+)?"
@@ -18,17 +20,17 @@ STM = re.compile(rf"\S+ +\S+ +\S+ +{NUMBER} +{NUMBER}( .*)?")
 CTM = re.compile(rf"\S+ +\S+ +{NUMBER} +{NUMBER} +\S+( +[\d.]+)?")
 
 
-def matches(head: str) -> bool:
-    """Return whether the first lines of a file are of one of these formats."""
-    return _format(head) is not None
+def matches(head: str, keys: Collection[str]) -> bool:
+    """Return whether the first lines of a file, or the keys of its first JSON object, are of one of these formats."""
+    return _format(head, keys) is not None
 
 
-def _format(head: str) -> str | None:
-    if head.lstrip().startswith("["):
-        return "seglst" if '"session_id"' in head else None
-    lines = [line.rstrip() for line in head.splitlines() if line.strip() and not line.startswith(";;")]
+def _format(head: str, keys: Collection[str]) -> str | None:
+    if "session_id" in keys:
+        return "SegLST"
+    lines = [line.rstrip() for line in head.split("\n") if line.strip() and not line.startswith(";;")]
     # the fourth word of a CTM's line is a duration, that of an STM's a time, and its fifth one too
-    for name, pattern in (("stm", STM), ("ctm", CTM)):
+    for name, pattern in (("STM", STM), ("CTM", CTM)):
         if lines and all(map(pattern.fullmatch, lines)):
             return name
     return None
@@ -38,20 +40,22 @@ def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
     """Yield the utterances of a file.
 
     Raises:
-        ValueError: MeetEval is not installed.
+        ValueError: MeetEval is not installed, or cannot read it.
     """
-    with path.open(encoding="utf-8") as file:
-        kind = _format("".join(line for line, _ in zip(file, range(20), strict=False)))
+    text = "".join(read_lines(path)).replace("\r\n", "\n")
+    kind = "SegLST" if text.lstrip().startswith("[") else _format("\n".join(text.split("\n", 20)[:20]), ())
+    texts_by_speaker = defaultdict(list)
     try:
         import meeteval.io
 
-        segments = meeteval.io.load(path, format=kind).to_seglst()
+        segments = getattr(meeteval.io, kind or "STM").parse(text).to_seglst()
+        for segment in sorted(segments, key=lambda segment: float(segment.get("start_time", 0))):
+            speaker = None if kind == "CTM" else str(segment["speaker"])
+            texts_by_speaker[segment["session_id"], speaker].append(as_text(segment["words"], "words"))
     except ImportError as error:
         raise ValueError(f"{path} needs {error.name}: pip install meeteval simplejson") from error
-    texts_by_speaker = defaultdict(list)
-    for segment in sorted(segments, key=lambda segment: float(segment.get("start_time", 0))):
-        speaker = None if kind == "ctm" else str(segment["speaker"])
-        texts_by_speaker[segment["session_id"], speaker].append(segment["words"])
+    except (ValueError, KeyError, TypeError, ArithmeticError) as error:
+        raise ValueError(f"{path}: MeetEval cannot read it: {first_line(error)}") from error
     for (recording, speaker), texts in texts_by_speaker.items():
         id = recording if speaker is None else f"{recording}-{speaker}"
         yield Row(id, hypothesis=" ".join(" ".join(texts).split()), speaker=speaker)

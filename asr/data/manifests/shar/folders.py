@@ -24,6 +24,7 @@ from asr.data.manifests.corpus import Dropped, Manifests, Source
 from asr.data.manifests.feature_storage import storage_of
 from asr.data.manifests.lhotse_jsonl import add_item, items, segments_of
 from asr.data.manifests.shar.members import ShardMember
+from asr.text_files import composed
 
 CUTS = re.compile(r"cuts(?:\.(\w+))?\.jsonl(?:\.gz)?")
 FIELDS = ("recording", "features")
@@ -110,7 +111,7 @@ def _sources(shard: Shard) -> Iterator[tuple[str, Source | None]]:
     try:
         with shard.tar.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             while (content := tar.next()) is not None and (manifest := tar.next()) is not None:
-                path, opened = PurePosixPath(content.name), tar.extractfile(manifest)
+                path, opened = PurePosixPath(composed(content.name)), tar.extractfile(manifest)
                 if path.suffix in (".nodata", ".nometa") or opened is None:
                     yield str(path.with_suffix("")), None
                 else:
