@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gzip
+import json
+import os
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -130,12 +135,18 @@ def _checked(corpus: Corpus) -> Corpus:
             reasons = [item.reason for item in corpus.dropped if item.split == name][:3]
             raise ValueError(f"split {name!r} of the corpus is empty; the first reasons: {reasons or 'none is given'}")
         try:
-            validate(manifests.supervisions)
-            for each in manifests.features or [manifests.recordings]:
+            # one by one: of a whole set lhotse warns of what is allowed here, several rates and overlapping speakers
+            for each in (*sources.values(), *manifests.supervisions):
                 validate(each)
         except AssertionError as error:
             raise ValueError(f"split {name!r} of the corpus: {error}") from error
         imported.add(name, manifests)
         for item in imported.dropped:
             raise ValueError(f"split {name!r} of the corpus: {item.item}: {item.reason}")
-    return replace(corpus, splits=imported.splits, notes=(*corpus.notes, *imported.trimmed_note()))
+    several = ", ".join(f"{rate_hz} Hz ({number})" for rate_hz, number in sorted(rates.items()))
+    notes = [f"recordings have several sampling rates, and are resampled: {several}"] if len(rates) > 1 else []
+    return replace(corpus, splits=imported.splits, notes=(*corpus.notes, *imported.trimmed_note(), *notes))
+    rates: Counter[int] = Counter()
+        if (twice := Counter(segment.id for segment in manifests.supervisions).most_common(1)[0])[1] > 1:
+            raise ValueError(f"split {name!r} of the corpus: the id {twice[0]!r} of an utterance is duplicated")
+        rates.update(source.sampling_rate for source in sources.values())
