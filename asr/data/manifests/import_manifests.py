@@ -26,6 +26,7 @@ from asr.text.normalize import is_one_line
 UNSPLIT = "all"
 SUFFIXES = (".jsonl", ".jsonl.gz")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+NO_TABLES = (".srt", ".vtt", ".stm", ".ctm", ".rttm", ".trn", ".eaf", ".textgrid", ".lab")
 KINDS = ("recordings", "features", "supervisions", "cuts")
 NAMED = re.compile(rf"(?:.*[_-])?({'|'.join(KINDS)})(?:[_-](.+))?")  # cuts_train, librispeech_cuts_dev-clean
 LAYOUTS = (
@@ -203,6 +204,10 @@ class _Reader:
         elif path.name.endswith(ARCHIVES):
             raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
         elif ending(path) not in JSON:
+        elif path.suffix.lower() in NO_TABLES:
+            raise ValueError(
+                f"{path} is no table; write one with columns audio, start, end, text and speaker. {LAYOUTS}"
+            )
             self._rows(read_table(path, self.columns, self.may_lack_columns), part, start)
         elif is_lhotse(path):
             split = part.split or self._split_in_name(path)
