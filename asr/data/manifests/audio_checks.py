@@ -7,7 +7,7 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,6 +29,7 @@ set_current_audio_backend(FilesAndShards())
 MIDDLE_BYTES = 4096
 # of samples as floats, where 1 is full scale: loud recordings may be a little above, 16-bit numbers are far above
 MAX_PEAK, BLOCK_FRAMES = 32.0, 1 << 20
+SILENT_PEAK, SILENCE_FRAMES = 2**-15, 4096  # one step of 16 bits; most audio is louder in its first frames
 # programs that write manifests round differently, and lhotse pads the difference; more than a frame is a loss
 TOLERATED_S = 0.01
 # formats of which it shows, if not in the log, that a part is missing: HTK and CAF are not opened then, the last sample
@@ -103,6 +104,29 @@ def file_content(path: Path) -> tuple[int, int]:
 
     Raises:
         OSError: it cannot be read.
+def audible_channel(recording: Recording, channels: Sequence[int], start_s: float, duration_s: float) -> int | None:
+    """Return the first of some channels that is not silent between two times of a recording; None: all are silent.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    audible: set[int] = set()
+    for source in recording.sources:
+        member = ShardMember.find(str(source.source))
+        opened = str(source.source) if member is None else io.BytesIO(member.read())
+        with reading(str(source.source)), quiet_decoder(opened), soundfile.SoundFile(opened) as file:
+            num_frames = -1  # of a transformed recording, whose times are others
+            if not recording.transforms:
+                num_frames = round(duration_s * file.samplerate)
+                file.seek(min(round(start_s * file.samplerate), file.frames))
+            for block in file.blocks(SILENCE_FRAMES, frames=num_frames, dtype="float32", always_2d=True):
+                loud = ~(np.abs(block).max(axis=0, initial=0) <= SILENT_PEAK)  # NaN is no silence
+                audible |= {channel for channel, is_loud in zip(source.channels, loud, strict=False) if is_loud}
+                if channels[0] in audible:
+                    return channels[0]
+    return next((channel for channel in channels if channel in audible), None)
+
+
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size

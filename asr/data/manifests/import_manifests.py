@@ -173,8 +173,8 @@ def import_manifests(
     imported.notes += imported.trimmed_note()
     if several := sum(r.num_channels > 1 for manifests in imported.splits.values() for r in manifests.recordings):
         imported.notes.append(
-            f"recordings with several channels: {several}; the channel of the supervision is used, or the first if it "
-            "names several or none"
+            f"recordings with several channels: {several}; the channel of the supervision is used, or the first that "
+            "is not silent if it names several or none"
         )
     return imported
 
