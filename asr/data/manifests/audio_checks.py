@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 import soundfile
 from lhotse import Recording
-from lhotse.audio import set_current_audio_backend
+from lhotse.audio import get_audio_duration_mismatch_tolerance, set_current_audio_backend
 
 from asr.data.manifests.shar.members import FilesAndShards, ShardMember
 from asr.data.quiet_decoder import quiet_decoder
@@ -73,8 +73,13 @@ def cause(error: BaseException) -> str:
     return f"{type(error).__name__}: {text_of(error)}"
 
 
-def audio_problem(recording: Recording) -> str | None:
-    """Return why a recording cannot be used, or None; what precedes a colon is the kind of reason."""
+def audio_problem(recording: Recording, whole: bool = False) -> str | None:
+    """Return why a recording cannot be used, or None; what precedes a colon is the kind of reason.
+
+    Args:
+        recording: to check.
+        whole: it is read from its start to its end, of which lhotse refuses more than the manifest says.
+    """
     for source in recording.sources:
         place = str(source.source)
         member = ShardMember.find(place)
@@ -91,7 +96,7 @@ def audio_problem(recording: Recording) -> str | None:
         try:
             opened = place if data is None else io.BytesIO(data)
             with reading(place), quiet_decoder(opened), soundfile.SoundFile(opened) as file:
-                problem = next(_problems(file, encoded, len(source.channels), recording), None)
+                problem = next(_problems(file, encoded, len(source.channels), recording, whole), None)
         except ValueError as error:
             return f"unreadable audio: {error}"
         if problem:
@@ -99,11 +104,6 @@ def audio_problem(recording: Recording) -> str | None:
     return None
 
 
-def file_content(path: Path) -> tuple[int, int]:
-    """Return the size of a file and the checksum of what is in its middle.
-
-    Raises:
-        OSError: it cannot be read.
 def audible_channel(recording: Recording, channels: Sequence[int], start_s: float, duration_s: float) -> int | None:
     """Return the first of some channels that is not silent between two times of a recording; None: all are silent.
 
@@ -127,6 +127,11 @@ def audible_channel(recording: Recording, channels: Sequence[int], start_s: floa
     return next((channel for channel in channels if channel in audible), None)
 
 
+def file_content(path: Path) -> tuple[int, int]:
+    """Return the size of a file and the checksum of what is in its middle.
+
+    Raises:
+        OSError: it cannot be read.
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -135,7 +140,7 @@ def audible_channel(recording: Recording, channels: Sequence[int], start_s: floa
 
 
 def _problems(
-    file: soundfile.SoundFile, encoded: Callable[[], BinaryIO], num_channels: int, recording: Recording
+    file: soundfile.SoundFile, encoded: Callable[[], BinaryIO], num_channels: int, recording: Recording, whole: bool
 ) -> Iterator[str]:
     """Yield what the header of a file says against its manifest, or of a part that is missing, and what its end says.
 
@@ -144,6 +149,7 @@ def _problems(
         encoded: opens it as it is, undecoded.
         num_channels: that the manifest has.
         recording: which is described.
+        whole: as of `audio_problem`.
     """
     rate_hz, tolerated = file.samplerate, TOLERATED_S * file.samplerate
     if file.frames == 0:
@@ -170,6 +176,9 @@ def _problems(
             yield f"unexpected rate: {rate_hz} Hz, the manifest has {recording.sampling_rate}"
         if file.frames < recording.num_samples - tolerated:
             yield f"truncated audio: {file.frames} of {recording.num_samples} samples"
+        most = recording.num_samples + rate_hz * get_audio_duration_mismatch_tolerance()
+        if whole and file.frames > most:
+            yield f"longer audio: {file.frames} samples, the manifest has {recording.num_samples}"
     if file.subtype in ("FLOAT", "DOUBLE") and (peak := _peak(file)) > MAX_PEAK:
         yield f"unscaled audio: samples up to {peak:.3g} times full scale; divide them, as by 32768, to be within ±1"
     if not file.seekable():

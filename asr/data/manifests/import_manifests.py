@@ -78,7 +78,8 @@ class ImportedManifests:
             source = sources.get(segment.recording_id)
             within = trimmed(segment, source)
             if problem := segment_problem(within, source):
-                self.dropped.append(Dropped(split, segment.id, problem))
+                audio = str(source.sources[0].source) if isinstance(source, Recording) else None
+                self.dropped.append(Dropped(split, segment.id, problem, audio))
             else:
                 segments.append(within)
                 self.num_trimmed += within is not segment
@@ -203,11 +204,11 @@ class _Reader:
             self._folder(part, start)
         elif path.name.endswith(ARCHIVES):
             raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
-        elif ending(path) not in JSON:
         elif path.suffix.lower() in NO_TABLES:
             raise ValueError(
                 f"{path} is no table; write one with columns audio, start, end, text and speaker. {LAYOUTS}"
             )
+        elif ending(path) not in JSON:
             self._rows(read_table(path, self.columns, self.may_lack_columns), part, start)
         elif is_lhotse(path):
             split = part.split or self._split_in_name(path)

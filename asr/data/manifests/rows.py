@@ -73,7 +73,7 @@ def manifests_of_rows(rows: Sequence[tuple[str, Row]], num_jobs: int) -> dict[st
         recording, problem = recordings[row.audio]
         segments, dropped = by_split[split]
         if recording is None:
-            dropped.append(Dropped(split, id, problem))
+            dropped.append(Dropped(split, id, problem, str(row.audio)))
         else:
             end_s = recording.duration if row.end_s is None else row.end_s
             if abs(end_s - recording.duration) <= TOLERATED_S:  # durations are rounded

@@ -82,7 +82,8 @@ def _of_lists(folder: Path, files: Iterable[Path]) -> Iterator[Row]:
                 parents = [parent.name for parent in file.relative_to(folder).parents]
                 first = name.partition("-")[0]
                 speaker = first if first in parents else file.parents[1].name if file.name == "PROMPTS" else None
-                where, place = f"{file}, line {number}", audio.get(name, file.with_name(f"{name}.wav"))
+                other = next(iter(audio.values()), file.with_name("x.wav"))  # one that is missing lies beside others
+                where, place = f"{file}, line {number}", audio.get(name, other.with_name(f"{name}{other.suffix}"))
                 yield _row(folder, place, text.strip(), where, speaker)
 
 

@@ -161,15 +161,15 @@ class SourceCheck:
 
     def __init__(self, features: Features) -> None:
         self.features = features
-        self.problems: dict[str, str | None] = {}
+        self.problems: dict[tuple[str, bool], str | None] = {}
 
     def __call__(self, cut: Cut) -> str | None:
         """Return why the audio or the features of a cut cannot be used, or None."""
         if cut.has_recording:
-            recording = cut.recording
-            if recording.id not in self.problems:
-                self.problems[recording.id] = audio_problem(recording)
-            return self.problems[recording.id]
+            key = cut.recording.id, cut.duration >= cut.recording.duration - WHOLE_S
+            if key not in self.problems:
+                self.problems[key] = audio_problem(cut.recording, key[1])
+            return self.problems[key]
         place = place_of(cut.features)
         if cut.features.storage_type != IN_SHARD and not os.path.isfile(place):
             return f"missing features: {place}"
