@@ -33,6 +33,7 @@ from asr.data.preparation.saved_corpus import CORPUS_INDEX, GZIP_LEVEL, SavedCor
 from asr.processes import is_first_process
 from asr.safe_io import lock, naming, write_whole
 
+SEVERAL_RATES = "recordings have several sampling rates"
 FILE_LIST = "files.json.gz"  # path, size and time of each audio file that a corpus is made of
 
 console = PlainConsole()
@@ -212,6 +213,8 @@ def _checked(corpus: Corpus) -> Corpus:
         imported.add(name, manifests)
         for item in imported.dropped:
             raise ValueError(f"split {name!r} of the corpus: {item.item}: {item.reason}")
-    several = ", ".join(f"{rate_hz} Hz ({number})" for rate_hz, number in sorted(rates.items()))
-    notes = [f"recordings have several sampling rates, and are resampled: {several}"] if len(rates) > 1 else []
-    return replace(corpus, splits=imported.splits, notes=(*corpus.notes, *imported.trimmed_note(), *notes))
+    notes = [*corpus.notes, *imported.trimmed_note()]
+    if len(rates) > 1 and not any(SEVERAL_RATES in note for note in notes):  # of a corpus of a mixture
+        numbers = ", ".join(f"{rate_hz} Hz ({number})" for rate_hz, number in sorted(rates.items()))
+        notes.append(f"{SEVERAL_RATES}, and are resampled: {numbers}")
+    return replace(corpus, splits=imported.splits, notes=tuple(notes))
