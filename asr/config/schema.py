@@ -102,9 +102,7 @@ class Transcribe(Reading):
     audio: Annotated[
         Places, Option("a file, a folder with its subfolders, a pattern like 'calls/*.wav', or a list of them")
     ]
-    channels: Annotated[
-        Literal["first", "each"], Option("first: the first channel of each file that is not silent; each: all")
-    ]
+    channels: Annotated[Literal["first", "each"], Option("first: the first channel of each file; each: all channels")]
     max_segment_s: MaxSegment
     output: Annotated[Place | None, Option("a file to write; null: the terminal")]
     output_dir: Annotated[

@@ -17,7 +17,7 @@ Audio = str | os.PathLike[str] | Samples | BinaryIO
 
 
 def mono_samples(samples: Samples) -> NDArray[np.float32]:
-    """Return samples (N,) float32 of the first channel that is not silent.
+    """Return samples (N,) float32 of the first channel.
 
     Args:
         samples: (N,), or (C, N) or (N, C) with more samples than channels; floating-point numbers in [-1, 1], or
@@ -35,8 +35,7 @@ def mono_samples(samples: Samples) -> NDArray[np.float32]:
             "samples must be (N,), (channels, N) or (N, channels), of floating-point numbers in [-1, 1], int16 or "
             f"int32, given {array.dtype} {array.shape}"
         )
-    channels = array[None] if array.ndim == 1 else array if array.shape[0] <= array.shape[1] else array.T
-    mono = next((channel for channel in channels if (channel != 0).any()), channels[0])
+    mono = array if array.ndim == 1 else array[0] if array.shape[0] <= array.shape[1] else array[:, 0]
     scale = 1 if array.dtype.kind == "f" else 2 ** (8 * array.itemsize - 1)
     return np.ascontiguousarray(mono if scale == 1 else mono / scale, dtype=np.float32)
 

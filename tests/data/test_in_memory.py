@@ -25,7 +25,6 @@ HALF = np.full(40, 0.5)
         torch.tensor((HALF * 2**15), dtype=torch.int16),
         np.stack([HALF, 0 * HALF]),
         np.stack([HALF, 0 * HALF], axis=1),
-        np.stack([0 * HALF, HALF], axis=1),
         torch.from_numpy(HALF)[None],
     ],
     ids=lambda samples: f"{samples.dtype} {tuple(samples.shape)}",

@@ -9,7 +9,6 @@ import soundfile
 from lhotse import Recording
 from lhotse.cut import Cut, MonoCut
 
-from asr.data.manifests.audio_checks import audible_channel
 from asr.data.manifests.media_files import is_media, media_duration_s, write_flac
 from asr.data.manifests.recordings import open_recording
 from asr.data.manifests.source_files import matching_files, visible_files
@@ -76,7 +75,7 @@ def audio_files(
     Args:
         files: audio.
         max_s: longer files are cut in pauses.
-        each_channel: use all channels; False: the first that is not silent.
+        each_channel: use all channels; False: the first.
         folder: for the audio of media files, needed as long as the cuts are; None: such files are not read.
 
     Returns:
@@ -95,12 +94,10 @@ def audio_files(
         if recording is None:
             unreadable.append((name, problem))
             continue
-        channels = recording.channel_ids
+        channels = recording.channel_ids if each_channel else recording.channel_ids[:1]
         try:
-            if not each_channel and len(channels) > 1:
-                channels = [audible_channel(recording, channels, 0.0, recording.duration) or channels[0]]
             cuts = [cut for channel in channels for cut in _parts(recording, channel, max_s)]
-        except (soundfile.SoundFileError, ValueError) as error:  # broken after its header
+        except soundfile.SoundFileError as error:  # broken after its header
             unreadable.append((name, f"unreadable audio: {error}"))
         else:
             read.append((file, cuts))
