@@ -29,7 +29,7 @@ from asr.data.preparation.ctc_lengths import Lengths
 from asr.data.preparation.fingerprint import describe_source, fingerprint
 from asr.data.preparation.mixture import Mixture
 from asr.data.preparation.portable_paths import portable_folder
-from asr.data.preparation.prepare import load_or_make_corpus, prepare
+from asr.data.preparation.prepare import current_folder, load_or_make_corpus, prepare
 from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.saved_corpus import SavedCorpus
 from asr.data.preparation.shard_fields import AudioField, FeatureField
@@ -142,7 +142,7 @@ def source_corpus(config: Mapping[str, Any]) -> SavedCorpus:
 
 
 def _corpus(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tuple[str, Callable[[Path], Corpus]]:
-    """Return the fingerprint of a corpus and its prepare function."""
+    """Return the fingerprint of a corpus, with the state of its audio, and its prepare function."""
     source, columns = data.get("source"), data.get("columns")
     source_options = {key: value for key, value in (("source", source), ("columns", columns)) if value is not None}
     if (columns or not isinstance(source, str | None)) and not _reads_tables(data["prepare"]["_target_"]):
@@ -158,7 +158,7 @@ def _corpus(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tupl
     if places := _places(source, source_files is not visible_files):
         # a source that moves together with the data keeps its name
         described["places"] = [portable_folder(place, folder, folder) for place in places]
-    return fingerprint(described), make_corpus
+    return current_folder(folder / fingerprint(described)).name, make_corpus
 
 
 def _reads_tables(prepare: str) -> bool:

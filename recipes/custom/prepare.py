@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import PositiveInt
 
-from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source
+from asr.data.manifests.corpus import Corpus, Manifests, Source
 from asr.data.manifests.import_manifests import UNSPLIT, ImportedManifests, import_manifests, manifest_files
 from asr.data.manifests.layouts import SourceOption
 from asr.data.manifests.source_files import reads
@@ -70,7 +71,7 @@ def prepare_custom(
             notes.append(f"speakers of {name} that are in train too: {num_shared}")
     return Corpus(
         manifests,
-        [Dropped("train" if d.split == UNSPLIT else d.split, d.item, d.reason) for d in imported.dropped],
+        [replace(item, split="train") if item.split == UNSPLIT else item for item in imported.dropped],
         (*imported.notes, *notes),
     )
 

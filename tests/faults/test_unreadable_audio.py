@@ -58,6 +58,8 @@ CHANGES = {
     "missing": Path.unlink,
     "cut short": lambda path: path.write_bytes(path.read_bytes()[:3000]),
     "shorter": lambda path: write_audio(path, 0.3),
+    "longer": lambda path: write_audio(path, 1.7),
+    "other rate": lambda path: write_audio(path, 1.0, 16_000),
 }
 
 
@@ -68,7 +70,13 @@ def test_audio_that_cannot_be_read_any_more_is_left_out(tmp_path, change):
     change(Path(cuts[1].recording.sources[0].source))
     batch = SpeechDataset(SPEC.features, prepared.tokenizer, None)[(0, CutSet.from_cuts(cuts))]
     assert batch.ids == ("train-0", "train-2")
-    assert [cut for cut, _ in batch.skipped] == ["train-1"]
+    ((cut, reason),) = batch.skipped
+    assert (cut, "changed" in reason, "train-1.wav" in reason, "lhotse" in reason.lower()) == (
+        "train-1",
+        True,
+        True,
+        False,
+    )
 
 
 def test_audio_is_not_called_broken_where_no_more_files_may_be_opened(tmp_path):

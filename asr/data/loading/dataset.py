@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from asr.data.features import Features, LogMel, cause, read_features, refuse_infinite
 from asr.data.loading.batch import AudioBatch, Batch
+from asr.data.manifests.audio_checks import audio_problem
 from asr.data.parallel import one_thread
 from asr.data.seeding import seed_for
 from asr.errors import MORE_MEMORY, raise_if_out_of_resources
@@ -54,7 +55,12 @@ class SpeechDataset(Dataset):
                     read.append((cut, self._read(cut, seed)))
             except Exception as error:  # a decoder may raise anything on a broken file
                 raise_if_out_of_resources(error, cut.id, FEWER_WORKERS if get_worker_info() else MORE_MEMORY)
-                skipped.append((cut.id, cause(error)))
+                reason = cause(error)
+                # lhotse asks its users to report a file that has changed since it was checked
+                is_own = type(error) is ValueError and error.__cause__ is None
+                if cut.has_recording and not is_own and (problem := audio_problem(cut.recording, whole=True)):
+                    reason = f"its audio has changed since it was prepared: {problem}"
+                skipped.append((cut.id, reason))
         if self.features.on_device and read:
             return self._audio_batch(read, seed, tuple(skipped))
         return _collate(read, self.tokenizer, seed, tuple(skipped))

@@ -7,14 +7,14 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import soundfile
 from lhotse import Recording
-from lhotse.audio import set_current_audio_backend
+from lhotse.audio import get_audio_duration_mismatch_tolerance, set_current_audio_backend
 
 from asr.data.manifests.shar.members import FilesAndShards, ShardMember
 from asr.data.quiet_decoder import quiet_decoder
@@ -29,6 +29,7 @@ set_current_audio_backend(FilesAndShards())
 MIDDLE_BYTES = 4096
 # of samples as floats, where 1 is full scale: loud recordings may be a little above, 16-bit numbers are far above
 MAX_PEAK, BLOCK_FRAMES = 32.0, 1 << 20
+SILENT_PEAK, SILENCE_FRAMES = 2**-15, 4096  # one step of 16 bits; most audio is louder in its first frames
 # programs that write manifests round differently, and lhotse pads the difference; more than a frame is a loss
 TOLERATED_S = 0.01
 # formats of which it shows, if not in the log, that a part is missing: HTK and CAF are not opened then, the last sample
@@ -72,8 +73,13 @@ def cause(error: BaseException) -> str:
     return f"{type(error).__name__}: {text_of(error)}"
 
 
-def audio_problem(recording: Recording) -> str | None:
-    """Return why a recording cannot be used, or None; what precedes a colon is the kind of reason."""
+def audio_problem(recording: Recording, whole: bool = False) -> str | None:
+    """Return why a recording cannot be used, or None; what precedes a colon is the kind of reason.
+
+    Args:
+        recording: to check.
+        whole: it is read from its start to its end, of which lhotse refuses more than the manifest says.
+    """
     for source in recording.sources:
         place = str(source.source)
         member = ShardMember.find(place)
@@ -90,12 +96,35 @@ def audio_problem(recording: Recording) -> str | None:
         try:
             opened = place if data is None else io.BytesIO(data)
             with reading(place), quiet_decoder(opened), soundfile.SoundFile(opened) as file:
-                problem = next(_problems(file, encoded, len(source.channels), recording), None)
+                problem = next(_problems(file, encoded, len(source.channels), recording, whole), None)
         except ValueError as error:
             return f"unreadable audio: {error}"
         if problem:
             return f"{problem}, in {place}"
     return None
+
+
+def audible_channel(recording: Recording, channels: Sequence[int], start_s: float, duration_s: float) -> int | None:
+    """Return the first of some channels that is not silent between two times of a recording; None: all are silent.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    audible: set[int] = set()
+    for source in recording.sources:
+        member = ShardMember.find(str(source.source))
+        opened = str(source.source) if member is None else io.BytesIO(member.read())
+        with reading(str(source.source)), quiet_decoder(opened), soundfile.SoundFile(opened) as file:
+            num_frames = -1  # of a transformed recording, whose times are others
+            if not recording.transforms:
+                num_frames = round(duration_s * file.samplerate)
+                file.seek(min(round(start_s * file.samplerate), file.frames))
+            for block in file.blocks(SILENCE_FRAMES, frames=num_frames, dtype="float32", always_2d=True):
+                loud = ~(np.abs(block).max(axis=0, initial=0) <= SILENT_PEAK)  # NaN is no silence
+                audible |= {channel for channel, is_loud in zip(source.channels, loud, strict=False) if is_loud}
+                if channels[0] in audible:
+                    return channels[0]
+    return next((channel for channel in channels if channel in audible), None)
 
 
 def file_content(path: Path) -> tuple[int, int]:
@@ -111,7 +140,7 @@ def file_content(path: Path) -> tuple[int, int]:
 
 
 def _problems(
-    file: soundfile.SoundFile, encoded: Callable[[], BinaryIO], num_channels: int, recording: Recording
+    file: soundfile.SoundFile, encoded: Callable[[], BinaryIO], num_channels: int, recording: Recording, whole: bool
 ) -> Iterator[str]:
     """Yield what the header of a file says against its manifest, or of a part that is missing, and what its end says.
 
@@ -120,6 +149,7 @@ def _problems(
         encoded: opens it as it is, undecoded.
         num_channels: that the manifest has.
         recording: which is described.
+        whole: as of `audio_problem`.
     """
     rate_hz, tolerated = file.samplerate, TOLERATED_S * file.samplerate
     if file.frames == 0:
@@ -146,6 +176,9 @@ def _problems(
             yield f"unexpected rate: {rate_hz} Hz, the manifest has {recording.sampling_rate}"
         if file.frames < recording.num_samples - tolerated:
             yield f"truncated audio: {file.frames} of {recording.num_samples} samples"
+        most = recording.num_samples + rate_hz * get_audio_duration_mismatch_tolerance()
+        if whole and file.frames > most:
+            yield f"longer audio: {file.frames} samples, the manifest has {recording.num_samples}"
     if file.subtype in ("FLOAT", "DOUBLE") and (peak := _peak(file)) > MAX_PEAK:
         yield f"unscaled audio: samples up to {peak:.3g} times full scale; divide them, as by 32768, to be within ±1"
     if not file.seekable():

@@ -26,11 +26,12 @@ SPLIT = re.compile(r"(train|dev|test)[^/]*")  # files are named by splits
 
 @dataclass(frozen=True)
 class Dropped:
-    """An item that is not used, and why; what precedes a colon in the reason is its kind."""
+    """An item that is not used, and why; what precedes a colon in the reason is its kind. Its audio may be repaired."""
 
     split: str
     item: str
     reason: str
+    audio: str | None = field(default=None, compare=False)
 
 
 def write_dropped(path: Path, dropped: Iterable[Dropped]) -> None:

@@ -26,6 +26,7 @@ from asr.text.normalize import is_one_line
 UNSPLIT = "all"
 SUFFIXES = (".jsonl", ".jsonl.gz")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+NO_TABLES = (".srt", ".vtt", ".stm", ".ctm", ".rttm", ".trn", ".eaf", ".textgrid", ".lab")
 KINDS = ("recordings", "features", "supervisions", "cuts")
 NAMED = re.compile(rf"(?:.*[_-])?({'|'.join(KINDS)})(?:[_-](.+))?")  # cuts_train, librispeech_cuts_dev-clean
 LAYOUTS = (
@@ -77,7 +78,8 @@ class ImportedManifests:
             source = sources.get(segment.recording_id)
             within = trimmed(segment, source)
             if problem := segment_problem(within, source):
-                self.dropped.append(Dropped(split, segment.id, problem))
+                audio = str(source.sources[0].source) if isinstance(source, Recording) else None
+                self.dropped.append(Dropped(split, segment.id, problem, audio))
             else:
                 segments.append(within)
                 self.num_trimmed += within is not segment
@@ -172,8 +174,8 @@ def import_manifests(
     imported.notes += imported.trimmed_note()
     if several := sum(r.num_channels > 1 for manifests in imported.splits.values() for r in manifests.recordings):
         imported.notes.append(
-            f"recordings with several channels: {several}; the channel of the supervision is used, or the first if it "
-            "names several or none"
+            f"recordings with several channels: {several}; the channel of the supervision is used, or the first that "
+            "is not silent if it names several or none"
         )
     return imported
 
@@ -202,6 +204,10 @@ class _Reader:
             self._folder(part, start)
         elif path.name.endswith(ARCHIVES):
             raise ValueError(f"{path} is an archive; unpack it, and name the folder, or the table in it")
+        elif path.suffix.lower() in NO_TABLES:
+            raise ValueError(
+                f"{path} is no table; write one with columns audio, start, end, text and speaker. {LAYOUTS}"
+            )
         elif ending(path) not in JSON:
             self._rows(read_table(path, self.columns, self.may_lack_columns), part, start)
         elif is_lhotse(path):

@@ -41,7 +41,7 @@ def read_kaldi(folder: Path) -> tuple[list[Row], list[tuple[str, str]]]:
     texts, speakers, segments = (_table(folder / name) for name in ("text", "utt2spk", "segments"))
     rows, dropped = [], []
     for id, (where, place) in (segments or {name: (where, name) for name, (where, _) in files.items()}).items():
-        recording, start_s, end_s, channel = _part(where, place) if segments else (place, 0.0, None, 0)
+        recording, start_s, end_s, channel = _part(where, place) if segments else (place, 0.0, None, None)
         if id not in texts:
             dropped.append((id, f"missing transcript: {folder / 'text'} has no line for it"))
         elif recording not in files:
@@ -80,12 +80,12 @@ def _file(where: str, place: str) -> str:
     return os.path.abspath(os.path.expanduser(place))
 
 
-def _part(where: str, place: str) -> tuple[str, float, float | None, int]:
+def _part(where: str, place: str) -> tuple[str, float, float | None, int | None]:
     """Return recording, start, end and channel of a line of ``segments``; an end below 0 is that of the recording."""
     try:
         recording, *times = place.split()
         start_s, end_s, *channel = map(float, times)
-        (number,) = channel or (0.0,)
+        (number,) = map(int, channel) if channel else (None,)
     except ValueError:
         raise ValueError(f"{where}: expected a recording, start and end in seconds, and optionally a channel") from None
-    return recording, start_s, None if end_s < 0 else end_s, int(number)
+    return recording, start_s, None if end_s < 0 else end_s, number

@@ -32,8 +32,8 @@ def open_recording(audio: Path, recording_id: str) -> tuple[Recording | None, st
         return None, f"missing audio: {audio}"
     try:
         with reading(str(audio)):
-            # absolute, so that prepared cuts can be read from any folder
-            recording = Recording.from_file(audio.resolve(), recording_id=recording_id)
+            # absolute, so that prepared cuts can be read from any folder; a link may lead to another file later
+            recording = Recording.from_file(audio.parent.resolve() / audio.name, recording_id=recording_id)
     except ValueError as error:
         return None, f"unreadable audio: {error} WAV, FLAC, Ogg and MP3 are read, among others"
     problem = audio_problem(recording)

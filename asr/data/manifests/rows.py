@@ -30,7 +30,7 @@ class Row:
         id: as it is given; None: from the path.
         start_s: where it begins in its file.
         end_s: where it ends; None: at the end of the file.
-        channel: of the file, from 0.
+        channel: of the file, from 0; None: the first that is not silent.
         language: None where unknown.
     """
 
@@ -43,7 +43,7 @@ class Row:
     id: str | None = None
     start_s: float = 0.0
     end_s: float | None = None
-    channel: int = 0
+    channel: int | None = None
     language: str | None = None
 
 
@@ -74,13 +74,15 @@ def manifests_of_rows(rows: Sequence[tuple[str, Row]], num_jobs: int) -> dict[st
         recording, problem = recordings[row.audio]
         segments, dropped = by_split[split]
         if recording is None:
-            dropped.append(Dropped(split, id, problem))
+            dropped.append(Dropped(split, id, problem, str(row.audio)))
         else:
             end_s = recording.duration if row.end_s is None else row.end_s
             if abs(end_s - recording.duration) <= TOLERATED_S:  # durations are rounded
                 end_s = recording.duration
             duration_s = end_s - row.start_s
-            place = id, recording.id, row.start_s, duration_s, row.channel
+            channels = recording.channel_ids if recording.num_channels > 1 else 0
+            channel = channels if row.channel is None else row.channel
+            place = id, recording.id, row.start_s, duration_s, channel
             segments.append(SupervisionSegment(*place, row.text, row.language, row.speaker))
     for split, row, reason in repeats:
         by_split[split][1].append(Dropped(split, names[row.audio], reason))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -17,9 +18,25 @@ from asr.text_files import composed, read_lines
 LISTS = (".trans.txt", "PROMPTS")  # LibriSpeech, VoxForge: an id and its transcript per line
 BESIDE = ("", "../wav", "../flac")  # where the audio of a list lies, from its folder
 BESIDE_AUDIO = (".normalized.txt", ".txt", ".lab", ".TextGrid")
-TIERS = ("utterances", "utterance", "sentences", "sentence", "transcript", "text", "words", "word")  # best first
+# of TextGrids, best first, and what is no transcript; beside either may stand a speaker, as in "anna - words"
+TIERS = (
+    *("utterances", "utterance", "sentences", "sentence", "transcription", "transcript", "text", "trn"),
+    *("words", "word", "ort-mau", "ort"),
+)
+OTHER_TIERS = (
+    *("phones", "phone", "phonemes", "phoneme", "kan-mau", "kan", "mau", "syllables", "syllable", "ipa"),
+    *("comments", "comment", "notes", "note", "noise", "gloss", "translation", "tones", "breaks", "pos"),
+)
+KIND = "|".join(sorted((*TIERS, *OTHER_TIERS), key=len, reverse=True))
+TIER_NAME = re.compile(rf"(?:(.+?) *[-_:./@ ] *)??({KIND})(?: *[-_:./@ ] *(.+))?", re.IGNORECASE)
+PAUSES = {"", "sp", "sil", "spn", "pau", "<p:>", "<p>", "<sp>", "<sil>", "<spn>", "<eps>", "<usb>", "<nib>"}  # labels
 TOKENS = re.compile(r'"((?:[^"]|"")*)"|(?<!\S)(-?\d+(?:\.\d+)?(?:[eE]-?\d+)?)(?!\S)')
-HTK_LABEL = re.compile(r"\d+\s+\d+\s+(\S+).*")
+# times and a label: of HTK, whose scores may follow, and of Audacity
+LABELS = {
+    ".lab": re.compile(r"\d+\s+\d+\s+(\S+).*"),
+    ".txt": re.compile(r"\d+\.\d+\t\d+\.\d+(?:\t(.*))?"),
+}
+NUM_TIERS = 5  # that are named
 
 console = PlainConsole()
 
@@ -43,9 +60,11 @@ def read_transcripts(folder: Path, files: Sequence[Path]) -> list[Row]:
     Raises:
         ValueError: a file is malformed.
     """
-    rows = list(_of_lists(folder, files) if files[0].name.endswith(LISTS) else _beside(folder, files))
+    tiers: dict[str, None] = {}
+    rows = list(_of_lists(folder, files) if files[0].name.endswith(LISTS) else _beside(folder, files, tiers))
     kinds = sorted({next(kind for kind in (*LISTS, *BESIDE_AUDIO) if file.name.endswith(kind)) for file in files})
     named = "speakers from folders" if any(row.speaker for row in rows) else "speakers unknown"
+    named += f", tiers {', '.join(map(repr, [*tiers][:NUM_TIERS]))}" if tiers else ""
     console.print_line(f"{folder}: {len(rows)} utterances, text from *{', *'.join(kinds)} beside the audio, {named}")
     return rows
 
@@ -63,7 +82,8 @@ def _of_lists(folder: Path, files: Iterable[Path]) -> Iterator[Row]:
                 parents = [parent.name for parent in file.relative_to(folder).parents]
                 first = name.partition("-")[0]
                 speaker = first if first in parents else file.parents[1].name if file.name == "PROMPTS" else None
-                where, place = f"{file}, line {number}", audio.get(name, file.with_name(f"{name}.wav"))
+                other = next(iter(audio.values()), file.with_name("x.wav"))  # one that is missing lies beside others
+                where, place = f"{file}, line {number}", audio.get(name, other.with_name(f"{name}{other.suffix}"))
                 yield _row(folder, place, text.strip(), where, speaker)
 
 
@@ -71,7 +91,7 @@ def _audio(folder: str) -> list[str]:
     return [name for name in sorted(os.listdir(folder)) if Path(name).suffix.lower() in ENDINGS]
 
 
-def _beside(folder: Path, files: Iterable[Path]) -> Iterator[Row]:
+def _beside(folder: Path, files: Iterable[Path], tiers: dict[str, None]) -> Iterator[Row]:
     best: dict[str, Path] = {}
     for file in sorted(
         files, key=lambda file: next(i for i, kind in enumerate(BESIDE_AUDIO) if file.name.endswith(kind))
@@ -84,7 +104,7 @@ def _beside(folder: Path, files: Iterable[Path]) -> Iterator[Row]:
         for path in sorted(paths, key=lambda path: (ENDINGS.index(path.suffix.lower()), path.suffix.swapcase())):
             audio.setdefault(str(path.with_suffix("")), path)
     for stem, file in track(sorted(best.items()), f"reading {folder.name}", transient=True):
-        yield _row(folder, audio[stem], _transcript(file), str(file), None)
+        yield _row(folder, audio[stem], _transcript(file, tiers), str(file), None)
 
 
 def _stem(file: Path) -> str:
@@ -98,21 +118,26 @@ def _row(folder: Path, audio: Path, text: str, where: str, speaker: str | None) 
     return Row(str(inside.with_suffix("")), audio, text, where, speaker, split)
 
 
-def _transcript(file: Path) -> str:
-    """Return the words of a file of one transcript."""
+def _transcript(file: Path, tiers: dict[str, None]) -> str:
+    """Return the words of a file of one transcript; add the names of its tiers."""
     lines = [line.strip() for line in read_lines(file) if not line.isspace()]
     if file.name.endswith(".TextGrid"):
-        return _words_of_grid(file, "\n".join(lines))
-    labels = [HTK_LABEL.fullmatch(line) for line in lines] if file.suffix == ".lab" else []
-    words = [label[1] for label in labels if label] if labels and all(labels) else " ".join(lines).split()
-    return " ".join(words)
+        return _words_of_grid(file, "\n".join(lines), tiers)
+    labels = [LABELS[file.suffix].fullmatch(line) for line in lines]
+    are_labels = labels and all(labels)
+    return _words(label[1] or "" for label in labels if label) if are_labels else " ".join(" ".join(lines).split())
 
 
-def _words_of_grid(file: Path, text: str) -> str:
+def _words(labels: Iterable[str]) -> str:
+    """Return the words of labels, without pauses."""
+    return " ".join(" ".join(label for label in labels if label.strip().lower() not in PAUSES).split())
+
+
+def _words_of_grid(file: Path, text: str, read: dict[str, None]) -> str:
     """Return the labels of the tier of utterances or words of a TextGrid of Praat, long or short."""
     # what is no free-standing number or quoted string is a comment, so that both forms have the same tokens
     tokens = iter([number or label.replace('""', '"') for label, number in TOKENS.findall(text)])
-    tiers: dict[str, list[str]] = {}
+    tiers: list[tuple[str, list[str]]] = []
     try:
         for kind in tokens:
             if kind in ("IntervalTier", "TextTier"):
@@ -120,10 +145,32 @@ def _words_of_grid(file: Path, text: str) -> str:
                 step = 3 if kind == "IntervalTier" else 2
                 labels = [[next(tokens) for _ in range(step)][-1] for _ in range(size)]
                 if kind == "IntervalTier":
-                    tiers.setdefault(name.lower(), labels)
+                    tiers.append((name.strip(), labels))
     except (StopIteration, ValueError) as error:
         raise ValueError(f"{file}: this is not a Praat TextGrid") from error
-    if not tiers:
-        raise ValueError(f"{file}: there is no tier of intervals")
-    best = next((name for name in TIERS if name in tiers), next(iter(tiers)))
-    return " ".join(" ".join(tiers[best]).split())
+    name, labels = _tier_of_words(file, tiers)
+    read[name] = None
+    return _words(labels)
+
+
+def _tier_of_words(file: Path, tiers: list[tuple[str, list[str]]]) -> tuple[str, list[str]]:
+    """Return the best tier of the one speaker of a TextGrid.
+
+    Raises:
+        ValueError: there is none; or there are several speakers, or several tiers of a kind, or of none that is known.
+    """
+    found = [(TIER_NAME.fullmatch(tier[0]), tier) for tier in tiers]
+    usable = [(name, tier) for name, tier in found if name is None or name[2].lower() in TIERS]
+    usable = [(name, tier) for name, tier in usable if _words(tier[1])] or usable[:1]
+    by_rank: dict[int, list[tuple[str, list[str]]]] = defaultdict(list)
+    for name, tier in usable:
+        by_rank[len(TIERS) if name is None else TIERS.index(name[2].lower())].append(tier)
+    best = by_rank[min(by_rank)] if by_rank else []
+    speakers = {(name[1] or name[3] or "").lower() for name, _ in usable if name is not None}
+    if len(best) != 1 or len(speakers) > 1:
+        names = ", ".join(repr(name) for name, _ in ([tier for _, tier in usable] or tiers)) or "none"
+        raise ValueError(
+            f"{file}: one tier of words, of one speaker, is needed, and there are {names}; leave one and call it "
+            "'words', or write a table with columns audio, start, end, text and speaker"
+        )
+    return best[0]

@@ -24,7 +24,7 @@ from asr.data.manifests.feature_storage import IN_SHARD
 from asr.data.manifests.shar.members import ShardMember
 from asr.data.parallel import run_jobs
 from asr.data.preparation.checked_chunks import FEATURES, CheckedSplit, check_corpus, ctc_lengths, store_features
-from asr.data.preparation.cuts import Limits, refuse_unfit
+from asr.data.preparation.cuts import SILENT, Limits, refuse_unfit
 from asr.data.preparation.indexed_cut_set import IndexedCutSet, parse_cut
 from asr.data.preparation.mixture import corpus_of
 from asr.data.preparation.portable_paths import portable_path, with_absolute_paths
@@ -177,11 +177,14 @@ def mean_and_deviation(matrices: Sequence[NDArray[np.floating]]) -> tuple[NDArra
 def _write_cuts(path: Path, split: CheckedSplit, tars: set[str]) -> dict[str, float]:
     """Write the cuts of a split, return its counts, and add the shards that hold its audio or features."""
     seconds, speakers = array("d"), set()
+    counts: dict[str, float] = {}
 
     def lines() -> Iterator[tuple[bytes, float]]:
         for line, data in split.lines():
             seconds.append(data["duration"])
             speakers.add(data["supervisions"][0].get("speaker"))
+            if SILENT in data.get("custom", ()):
+                counts["num_silent"] = counts.get("num_silent", 0) + 1
             data = with_absolute_paths(data, path.parent)
             for source in data["recording"]["sources"] if data.get("recording") else ():
                 if member := ShardMember.find(source["source"]):
@@ -195,4 +198,5 @@ def _write_cuts(path: Path, split: CheckedSplit, tars: set[str]) -> dict[str, fl
         "num_utterances": len(seconds),
         "hours": round(sum(seconds) / 3600, 4),
         "num_speakers": len(speakers - {None}),
+        **counts,
     }

@@ -12,16 +12,18 @@ from pathlib import Path
 from lhotse import CutSet, Recording, SupervisionSegment
 from lhotse import Features as StoredFeatures
 from lhotse.cut import Cut, MonoCut
-from lhotse.utils import add_durations, fastcopy
+from lhotse.utils import add_durations, fastcopy, to_list
 
 from asr.console import track
 from asr.data.features import Features, read_features
-from asr.data.manifests.audio_checks import audio_problem
+from asr.data.manifests.audio_checks import audible_channel, audio_problem
 from asr.data.manifests.corpus import Dropped, Manifests
 from asr.data.manifests.feature_storage import IN_SHARD, place_of, with_checksum
 from asr.data.manifests.import_manifests import import_manifests
 from asr.data.manifests.shar.members import ShardMember
 
+SILENT = "silent"  # custom field of cuts of silence that are kept
+WHOLE_S = 1e-3  # lhotse reads a recording whole if a cut lacks no more
 LEAST_PLAIN_S = 0.01  # of segments that are cut out without lhotse
 
 
@@ -32,10 +34,12 @@ class Limits:
     Attributes:
         min_duration_s: shorter cuts are dropped.
         max_duration_s: longer cuts are dropped, except from test sets, which are decoded whole.
+        keep_silent: keep cuts of silence in training and dev too.
     """
 
     min_duration_s: float = 0.1
     max_duration_s: float = 30.0
+    keep_silent: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_duration_s < self.max_duration_s:
@@ -111,6 +115,12 @@ def check_cuts(
             problem = f"shorter than {limits.min_duration_s} s"
         elif cut.duration > limits.max_duration_s and not split.startswith("test"):  # which is decoded whole
             problem = f"longer than {limits.max_duration_s} s"
+        else:
+            cut, is_silent = with_audible_channel(cut)
+            if is_silent and not limits.keep_silent and not split.startswith("test"):
+                problem, bad_sources = f"silent: {cut.recording.sources[0].source}", True
+            elif is_silent:
+                cut.custom = {**(cut.custom or {}), SILENT: True}
         if problem:
             dropped.append(Dropped(split, cut.id, problem))
             continue
@@ -125,6 +135,22 @@ def check_cuts(
     return used, dropped, bad_sources
 
 
+def with_audible_channel(cut: Cut) -> tuple[Cut, bool]:
+    """Return a cut of one channel, the first of its own that is not silent, and whether all of them are."""
+    if not cut.has_recording:
+        return cut, False
+    channels = to_list(cut.channel)
+    try:
+        audible = audible_channel(cut.recording, channels, cut.start, cut.duration)
+    except ValueError:  # what is damaged after its header is named where it is decoded
+        audible = channels[0]
+    if len(channels) > 1:
+        channel = channels[0] if audible is None else audible
+        supervisions = [fastcopy(segment, channel=channel) for segment in cut.supervisions]
+        cut = MonoCut(cut.id, cut.start, cut.duration, channel, supervisions, None, cut.recording, cut.custom)
+    return cut, audible is None
+
+
 class SourceCheck:
     """Checks that audio or features can be read and agree with their manifest; each recording once.
 
@@ -134,15 +160,15 @@ class SourceCheck:
 
     def __init__(self, features: Features) -> None:
         self.features = features
-        self.problems: dict[str, str | None] = {}
+        self.problems: dict[tuple[str, bool], str | None] = {}
 
     def __call__(self, cut: Cut) -> str | None:
         """Return why the audio or the features of a cut cannot be used, or None."""
         if cut.has_recording:
-            recording = cut.recording
-            if recording.id not in self.problems:
-                self.problems[recording.id] = audio_problem(recording)
-            return self.problems[recording.id]
+            key = cut.recording.id, cut.duration >= cut.recording.duration - WHOLE_S
+            if key not in self.problems:
+                self.problems[key] = audio_problem(cut.recording, key[1])
+            return self.problems[key]
         place = place_of(cut.features)
         if cut.features.storage_type != IN_SHARD and not os.path.isfile(place):
             return f"missing features: {place}"
@@ -216,6 +242,7 @@ def evaluation_cuts(
             if problem := check(cut):
                 dropped.append(Dropped(split, cut.id, problem))
             else:
+                cut, _ = with_audible_channel(cut)
                 supervision = cut.supervisions[0]
                 cut.supervisions = [fastcopy(supervision, text=normalize(supervision.text or ""))]
                 cuts.append(cut)

@@ -8,19 +8,33 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gzip
+import json
+import os
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from lhotse import Features, Recording
 from lhotse.qa import validate
 
 from asr.console import PlainConsole
 from asr.data.manifests.corpus import Corpus
+from asr.data.manifests.feature_storage import place_of
 from asr.data.manifests.import_manifests import ImportedManifests
+from asr.data.manifests.shar.members import ShardMember
 from asr.data.preparation.build_prepared import PrepareSpec, build_prepared
+from asr.data.preparation.fingerprint import fingerprint
+from asr.data.preparation.portable_paths import absolute_path, portable_path
 from asr.data.preparation.prepared import INDEX, PreparedData
-from asr.data.preparation.saved_corpus import CORPUS_INDEX, SavedCorpus
-from asr.safe_io import lock, naming
+from asr.data.preparation.saved_corpus import CORPUS_INDEX, GZIP_LEVEL, SavedCorpus
+from asr.processes import is_first_process
+from asr.safe_io import lock, naming, write_whole
+
+SEVERAL_RATES = "recordings have several sampling rates"
+FILE_LIST = "files.json.gz"  # path, size and time of each audio file that a corpus is made of
 
 console = PlainConsole()
 
@@ -109,7 +123,64 @@ def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> SavedCorpus:
     """Return the corpus of an earlier call, or make and save it."""
     if (folder / CORPUS_INDEX).exists():
         return SavedCorpus.load(folder)
-    return SavedCorpus.save(folder, _checked(make_corpus(folder)))
+    began_ns = time.time_ns()
+    corpus = _checked(make_corpus(folder))
+    _list_files(folder, corpus, began_ns)
+    return SavedCorpus.save(folder, corpus)
+
+
+def _list_files(folder: Path, corpus: Corpus, began_ns: int) -> None:
+    """Write the state of each audio file of a corpus; one that was written later than it began may have been read half.
+
+    Shards have checksums, files below the folder are the recipe's own, and a mixture has those of its corpora.
+    """
+    sources = [source for manifests in corpus.splits.values() for source in manifests.sources().values()]
+    paths = [place_of(source) for source in sources if isinstance(source, Features)]
+    paths += [str(part.source) for source in sources if isinstance(source, Recording) for part in source.sources]
+    listed: list[tuple[str, int | None, int | None]] = []
+    for path in dict.fromkeys([*paths, *(item.audio for item in corpus.dropped if item.audio)]):
+        if not corpus.sources and ShardMember.find(path) is None and not path.startswith(f"{folder}{os.sep}"):
+            size, time_ns = _state(path)
+            is_known = time_ns is not None and time_ns < began_ns
+            listed.append((portable_path(path, folder, folder.parent), size, time_ns if is_known else None))
+    write_whole(folder / FILE_LIST, gzip.compress(json.dumps(listed).encode(), GZIP_LEVEL))
+
+
+def _state(path: str) -> list[int | None]:
+    """Return the size of a file in bytes, and when it was modified, in ns; None if it is missing."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return [None, None]
+    return [status.st_size, status.st_mtime_ns]
+
+
+def current_folder(folder: Path) -> Path:
+    """Return the folder of a corpus for its audio files as they are now: each state of them has a folder of its own.
+
+    Runs that are at work, or are resumed, read the data of the state that they began with. Removed files are no other
+    state: shards or features may hold them, their disk may be missing for a while, and training names those it lacks.
+
+    Args:
+        folder: of the first state.
+    """
+    if not (lists := [*folder.glob(FILE_LIST), *folder.parent.glob(f"{folder.name}-*/{FILE_LIST}")]):
+        return folder
+    newest = max(lists, key=lambda path: path.stat().st_mtime_ns)
+    listed, changed = json.loads(gzip.decompress(newest.read_bytes())), []
+    for name, *before in listed:
+        now = _state(os.path.join(newest.parent, name))
+        if now != before and now[0] is not None:
+            changed.append([name, *now])
+    if not changed:
+        return newest.parent
+    current = folder.with_name(f"{folder.name}-{fingerprint([newest.parent.name, changed])}")
+    if not (current / CORPUS_INDEX).exists() and is_first_process():
+        console.print_line(
+            f"{len(changed)} of {len(listed)} audio files have changed since they were prepared, such as "
+            f"{absolute_path(changed[0][0], newest.parent)}; they are prepared again"
+        )
+    return current
 
 
 def _checked(corpus: Corpus) -> Corpus:
@@ -119,6 +190,7 @@ def _checked(corpus: Corpus) -> Corpus:
         ValueError: it cannot be trained on, or its manifests contradict each other.
     """
     imported = ImportedManifests()
+    rates: Counter[int] = Counter()
     if "train" not in corpus.splits or not any(name.startswith("dev") for name in corpus.splits):
         raise ValueError(
             f"the corpus has the splits {', '.join(corpus.splits) or '(none)'}; it needs 'train', and one whose name "
@@ -130,12 +202,19 @@ def _checked(corpus: Corpus) -> Corpus:
             reasons = [item.reason for item in corpus.dropped if item.split == name][:3]
             raise ValueError(f"split {name!r} of the corpus is empty; the first reasons: {reasons or 'none is given'}")
         try:
-            validate(manifests.supervisions)
-            for each in manifests.features or [manifests.recordings]:
+            # one by one: of a whole set lhotse warns of what is allowed here, several rates and overlapping speakers
+            for each in (*sources.values(), *manifests.supervisions):
                 validate(each)
         except AssertionError as error:
             raise ValueError(f"split {name!r} of the corpus: {error}") from error
+        if (twice := Counter(segment.id for segment in manifests.supervisions).most_common(1)[0])[1] > 1:
+            raise ValueError(f"split {name!r} of the corpus: the id {twice[0]!r} of an utterance is duplicated")
+        rates.update(source.sampling_rate for source in sources.values())
         imported.add(name, manifests)
         for item in imported.dropped:
             raise ValueError(f"split {name!r} of the corpus: {item.item}: {item.reason}")
-    return replace(corpus, splits=imported.splits, notes=(*corpus.notes, *imported.trimmed_note()))
+    notes = [*corpus.notes, *imported.trimmed_note()]
+    if len(rates) > 1 and not any(SEVERAL_RATES in note for note in notes):  # of a corpus of a mixture
+        numbers = ", ".join(f"{rate_hz} Hz ({number})" for rate_hz, number in sorted(rates.items()))
+        notes.append(f"{SEVERAL_RATES}, and are resampled: {numbers}")
+    return replace(corpus, splits=imported.splits, notes=tuple(notes))

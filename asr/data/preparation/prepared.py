@@ -38,7 +38,7 @@ class PreparedData:
         tokenizer: trained on the training transcripts.
         mean: of each feature over the training data.
         std: standard deviation of each feature.
-        splits: by name: num_utterances, hours, num_speakers, num_dropped.
+        splits: by name: num_utterances, hours, num_speakers, num_dropped, and num_silent if silence was kept.
         notes: sentences to show with all results.
         corpora: number of training cuts of each corpus of a mixture, in the order of the cuts; empty for one corpus.
         shards: size in bytes of each tar that holds audio or features, by its path from the folder.
@@ -166,6 +166,9 @@ class PreparedData:
         # after the colon of a reason come the numbers of one item
         for (name, kind), count in sorted(Counter((name, why.partition(":")[0]) for name, why in reasons).items()):
             console.print(f"dropped from {name}: {count} × {kind}")
+        for name, split in self.splits.items():
+            if "num_silent" in split:
+                console.print(f"kept in {name}: {split['num_silent']:.0f} × silent")
         if dropped_before:
             console.print_line(f"each of them: {self.folder / DROPPED}")
         if self.too_short:

@@ -93,7 +93,8 @@ def _write_split(split: CheckedSplit, storage: ShardStorage, num_jobs: int) -> C
     def write(chunk: CheckedChunk) -> CheckedChunk:
         files, lines = storage.files(chunk), split.lines_of(chunk)
         cuts = [parse_cut(line, chunk.path.parent) for line in lines]
-        made_of = digest([f"{field.options}\n".encode(), *lines])
+        state = chunk.path.parents[1].name.partition("-")[2]  # of audio that has changed, see `current_folder`
+        made_of = digest([f"{field.options}{state}\n".encode(), *lines])
         index = _found_index(files, made_of) or _write_shard(files, made_of, cuts, field)
         left_out = dict(index["dropped"])
         readable = [cut for cut in cuts if cut.id not in left_out]
@@ -121,8 +122,8 @@ def _found_index(files: Files, made_of: str) -> dict[str, Any] | None:
         return index if len(kinds) == 2 else None
     if kinds:
         raise ValueError(
-            f"data.storage.dir: {files[kinds[0]]} belongs to other data, or to other options of text or limits; give a "
-            "new folder, or remove this one if nothing needs it"
+            f"data.storage.dir: {files[kinds[0]]} belongs to other data, to audio that has changed since, or to other "
+            "options of text or limits; give a new folder, or remove this one if nothing needs it"
         )
     return None
 

@@ -195,9 +195,68 @@ def test_text_grids_give_the_words_of_their_tier(grid, text, encoding, tmp_path)
     assert segment.text == text
 
 
+def grid(*tiers: tuple[str, str]) -> str:
+    """Return a short TextGrid of tiers: a name, and labels between bars."""
+    text = f'File type = "ooTextFile"\n"TextGrid"\n0\n1\n<exists>\n{len(tiers)}\n'
+    for name, labels in tiers:
+        intervals = "".join(f'0\n1\n"{label}"\n' for label in labels.split("|"))
+        text += f'"IntervalTier"\n"{name}"\n0\n1\n{labels.count("|") + 1}\n{intervals}'
+    return text
+
+
+WORDS = "good|sp|morning||<p:>|SIL"
+TIERS = [
+    ("", [("words", WORDS)]),
+    ("", [("phones", "G|UH"), ("Words", WORDS)]),
+    ("anna", [("anna - phones", "G|UH"), ("anna - words", WORDS), ("bert - words", "|sp")]),
+    ("", [("KAN-MAU", "gUd"), ("ORT-MAU", WORDS), ("MAU", "g|U|d")]),
+    ("", [("comment", "checked by mw"), ("Anna", WORDS)]),
+    ("", [("words", "better|not"), ("utterances", "good morning|sp")]),
+    ("", [("utterance", ""), ("words", WORDS)]),
+    (None, [("anna", "good|"), ("bert", "|how are you")]),
+    (None, [("anna - words", WORDS), ("bert - words", "how|are")]),
+    (None, [("anna_utterances", WORDS), ("bert_words", "how|are")]),
+    (None, [("words", WORDS), ("Words", "how|are")]),
+    (None, [("phones", "G|UH"), ("notes", "x")]),
+]
+
+
+@pytest.mark.parametrize(("speaker", "tiers"), TIERS, ids=[" + ".join(name for name, _ in tiers) for _, tiers in TIERS])
+def test_of_a_text_grid_the_words_of_one_speaker_are_read_or_its_tiers_are_named(speaker, tiers, tmp_path, capsys):
+    write(tmp_path, {"a.wav": "", "a.TextGrid": grid(*tiers)})
+    if speaker is None:
+        with pytest.raises(ValueError, match=r"a\.TextGrid") as refused:
+            import_manifests(tmp_path)
+        assert [name for name, _ in tiers if repr(name) not in str(refused.value)] == []
+        return
+    (segment,) = import_manifests(tmp_path).splits["all"].supervisions
+    assert segment.text == "good morning"
+    assert "tier" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.lab", "0 9 sil\n9 20 good -1.5\n20 30 morning\n"), ("a.txt", "0.0\t0.1\n0.1\t1.0\tgood morning\n")],
+)
+def test_of_files_of_labels_neither_times_nor_pauses_are_words(name, text, tmp_path):
+    write(tmp_path, {"a.wav": "", name: text})
+    (segment,) = import_manifests(tmp_path).splits["all"].supervisions
+    assert segment.text == "good morning"
+
+
+@pytest.mark.parametrize("column", ["", "\tid"])
+def test_of_a_table_the_first_channel_that_is_not_silent_is_read(column, tmp_path):
+    write(tmp_path, {"t.tsv": rows(f"audio\ttext{column}", f"a.wav\thi{column}")})
+    soundfile.write(tmp_path / "a.wav", np.full((8000, 2), 0.1) * [0, 1], 8000)
+    ((cut,), _, _) = evaluation_cuts(tmp_path / "t.tsv", str, SPEC.features)
+    assert (cut.channel, cut.supervisions[0].channel) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("files", "source", "columns", "names"),
     [
+        ({"a.srt": "1\n00:00:00,000 --> 00:00:01,000\nhi\n"}, "a.srt", None, ["a.srt", "audio, start, end"]),
+        ({"a.stm": "a 1 anna 0.0 1.0 hi\n"}, "a.stm", None, ["a.stm", "audio, start, end"]),
         ({"t.tsv": rows("audio\tmood", "a.wav\thi")}, "t.tsv", None, ["t.tsv, line 1", "data.columns", "mood"]),
         ({"t.tsv": rows("audio\ttext", "a.wav\thi")}, "t.tsv", {"text": "x"}, ["data.columns.text", "'x'", "audio"]),
         ({"t.jsonl": objects({"audio": "a.wav", "text": [1]})}, "t.jsonl", None, ["t.jsonl, line 1", "text"]),

@@ -152,6 +152,18 @@ def test_the_channel_that_a_supervision_names_is_read(tmp_path, channel, level):
     assert any("several channels: 1" in note for note in import_manifests(tmp_path).notes)
 
 
+@pytest.mark.parametrize(("channel", "silent", "level"), [([0, 1, 2], 0, 0.2), ([2, 0], 2, 0.1), (0, 0, 0.0)])
+def test_a_silent_channel_loses_to_one_that_is_not_if_a_supervision_names_both(tmp_path, channel, silent, level):
+    write(tmp_path / "recordings.jsonl", recording(tmp_path, num_channels=3))
+    samples, rate_hz = soundfile.read(tmp_path / "a.wav")
+    samples[:, silent] = 0
+    soundfile.write(tmp_path / "a.wav", samples, rate_hz)
+    write(tmp_path / "supervisions.jsonl", SEGMENT | {"channel": channel})
+    ((cut,), _, _) = evaluation_cuts(tmp_path, str, SPEC.features)
+    assert np.allclose(cut.load_audio(), level, atol=1e-3)
+    assert cut.load_audio().shape[0] == 1
+
+
 @pytest.mark.parametrize(
     ("own", "channel", "level"), [(1, 0, 0.2), (0, [0, 1], 0.1), ([1, 2], 0, 0.2), ([0, 2], 2, 0.3)]
 )

@@ -10,7 +10,7 @@ from tests.data.corpora import SPEC, manifests, utterance
 def test_audio_is_looked_at_once_however_many_cuts_lie_in_it(tmp_path, monkeypatch):
     looked_at = []
     monkeypatch.setattr(
-        asr.data.preparation.cuts, "audio_problem", lambda recording: looked_at.append(recording.id) or "broken"
+        asr.data.preparation.cuts, "audio_problem", lambda recording, whole: looked_at.append(recording.id) or "broken"
     )
     recording, _ = utterance(tmp_path, "talk")
     segments = [(recording, SupervisionSegment(f"s{index}", "talk", 0.1 * index, 0.2)) for index in range(5)]

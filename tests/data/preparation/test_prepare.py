@@ -1,9 +1,11 @@
 """What `prepare` does once, does again after an interruption, and measures."""
 
+import os
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,10 @@ import soundfile
 import asr.data.preparation.build_prepared
 import asr.data.preparation.prepare
 from asr.data.manifests.corpus import Corpus
+from asr.data.preparation.prepare import current_folder, prepare
+from asr.data.preparation.prepared import PreparedData
 from asr.text.character import CharacterTokenizer, CharacterTokenizerTrainer
+from recipes.custom.prepare import prepare_custom
 from tests.data.corpora import (
     NUM_MELS,
     PRECOMPUTED,
@@ -156,7 +161,7 @@ def test_features_that_never_change_have_a_deviation_to_divide_by(tmp_path):
         for recording, _ in splits["train"]:
             soundfile.write(recording.sources[0].source, np.zeros(RATE_HZ), RATE_HZ)
 
-    prepared = run(tmp_path, Recipe(silence))
+    prepared = run(tmp_path, Recipe(silence), replace(SPEC, limits=replace(SPEC.limits, keep_silent=True)))
     assert np.isfinite(prepared.mean).all()
     assert set(prepared.std) == {1e-3}
 
@@ -176,3 +181,85 @@ def test_stored_features_are_those_that_would_be_computed(tmp_path, rate_hz):
             np.testing.assert_array_equal(cut.load_features(), SPEC.features(plain))
     assert (stored.mean, stored.std) == (computed.mean, computed.std)
     assert not (computed.folder / "features").exists()
+
+
+def write(path: Path, duration_s: float = 1.0, seed: int = 0) -> None:
+    soundfile.write(path, noise(duration_s, seed), RATE_HZ)
+
+
+def leads_elsewhere(path: Path) -> None:
+    write(path.with_name("other.wav"), 1.5)
+    path.unlink()
+    path.symlink_to("other.wav")
+
+
+# what becomes of one of three files, before and after they are prepared: how many have changed then, and their seconds
+CHANGES = {
+    "replaced": (write, lambda path: write(path, seed=9), 1, [1.0, 1.0, 1.0]),
+    "longer": (write, lambda path: write(path, 2.0), 1, [1.0, 1.0, 2.0]),
+    "shorter": (write, lambda path: write(path, 0.5), 1, [0.5, 1.0, 1.0]),
+    "damaged": (write, lambda path: path.write_bytes(b"no audio"), 1, [1.0, 1.0]),
+    "touched": (write, os.utime, 1, [1.0, 1.0, 1.0]),
+    "link": (write, leads_elsewhere, 1, [1.0, 1.0, 1.5]),
+    "removed": (write, Path.unlink, 0, [1.0, 1.0, 1.0]),
+    "restored": (lambda path: None, write, 1, [1.0, 1.0, 1.0]),
+    "repaired": (lambda path: path.write_bytes(b""), write, 1, [1.0, 1.0, 1.0]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_audio_that_has_changed_is_prepared_again_and_the_former_data_stay(tmp_path, capsys, change):
+    first, later, num_changed, durations_s = CHANGES[change]
+    paths = {f"{split}.wav": split.rstrip("123") for split in ("train1", "train2", "train3", "dev", "test")}
+    for name in paths:
+        write(tmp_path / name)
+    (tmp_path / "train1.wav").unlink()
+    first(path := tmp_path / "train1.wav")
+    rows = [f"{name}\thi\t{split}" for name, split in paths.items()]
+    (tmp_path / "my.tsv").write_text("\n".join(["audio\ttext\tsplit", *rows, ""]))
+    for each in tmp_path.glob("*.wav"):
+        os.utime(each, (1, 1))
+
+    def prepared() -> PreparedData:
+        folder = current_folder(tmp_path / "data" / "corpus")
+        return prepare(
+            folder.parent, folder.name, partial(prepare_custom, source=f"{tmp_path}/my.tsv"), PRECOMPUTED, "s"
+        )
+
+    before = prepared()
+    kept = contents(before.folder)
+    capsys.readouterr()
+    later(path)
+    after = prepared()
+    assert (f"{num_changed} of 5" in capsys.readouterr().out) == (num_changed > 0) == (after.folder != before.folder)
+    assert sorted(cut.duration for cut in after.cuts("train")) == durations_s
+    for cut in after.cuts("train") if change != "removed" else ():
+        np.testing.assert_array_equal(cut.load_features(), SPEC.features(cut.drop_features()))
+    assert prepared().folder == after.folder
+    assert contents(before.folder) == kept
+
+
+def test_several_rates_are_said_once_and_by_the_table(tmp_path, caplog):
+    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        for split in splits.values():
+            split.append(utterance(folder, f"{len(split)}-other", rate_hz=16_000))
+
+    (note,) = [note for note in run(tmp_path, Recipe(add)).notes if "16000 Hz (3)" in note]
+    assert "8000 Hz (6)" in note
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("level", [0.0, 1e-5])
+def test_silence_is_left_out_of_training_and_counted_in_tests(tmp_path, level):
+    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        for name, split in splits.items():
+            split.append(utterance(folder, f"silent-{name}"))
+            soundfile.write(folder / f"silent-{name}.wav", np.full(RATE_HZ, level), RATE_HZ)
+
+    table = printed(prepared := run(tmp_path, Recipe(add)))
+    assert {key: reason.partition(":")[0] for key, reason in dropped(prepared).items()} == {
+        (split, f"silent-{split}"): "silent" for split in ("train", "dev")
+    }
+    assert ("dropped from train: 1 × silent" in table, "kept in test-x: 1 × silent" in table) == (True, True)
+    kept = run(tmp_path, Recipe(add), replace(SPEC, limits=replace(SPEC.limits, keep_silent=True)), "kept")
+    assert (len(kept.cuts("train")), dropped(kept)) == (4, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,14 +17,16 @@ from lhotse.shar import SharWriter
 
 from asr.data.features import LogMel, read_features
 from asr.data.loading.perturb import SpeedPerturb
+from asr.data.manifests.corpus import Corpus
 from asr.data.manifests.import_manifests import import_manifests
 from asr.data.manifests.shar.members import forget
+from asr.data.preparation.prepare import prepare
 from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.shard_fields import AudioField
 from asr.data.preparation.shards import ShardStorage
 from asr.errors import RunFailed
 from asr.text.normalize import TextNormalizer
-from tests.data.corpora import SPEC, Killed, Pair, Recipe, contents, dropped, ids, noise, run, utterance
+from tests.data.corpora import SPEC, Killed, Pair, Recipe, contents, dropped, ids, manifests, noise, run, utterance
 
 
 def in_shards(folder: Path, audio: str = "flac"):
@@ -232,6 +235,15 @@ def test_a_shard_that_was_removed_is_written_again_and_one_that_has_changed_is_n
     with pytest.raises(ValueError, match=r"recording\.000000\.tar is missing, or differs from "):
         run(tmp_path / "a", Recipe(), spec, spec_name="third")
     assert second.read_bytes() == whole
+
+
+def test_a_shard_of_audio_that_has_changed_since_is_not_taken(tmp_path):
+    def make(folder: Path) -> Corpus:
+        return Corpus({split: manifests(utterance(tmp_path, split)) for split in ("train", "dev")})
+
+    for state in ("corpus", "corpus", "corpus-1"):
+        with pytest.raises(ValueError, match="changed") if "-" in state else contextlib.nullcontext():
+            prepare(tmp_path / "data", state, make, in_shards(tmp_path / "shards"), "spec")
 
 
 def test_prepared_data_say_which_shard_is_not_as_it_was(tmp_path):
