@@ -33,6 +33,7 @@ class Example:
         matrix: (R, T) a row for each feature or token.
         shift_s: seconds from a column to the next.
         rows: names of the rows; empty for features.
+        start_s: where the first column begins.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Example:
     matrix: np.ndarray
     shift_s: float
     rows: tuple[str, ...] = ()
+    start_s: float = 0.0
 
 
 def augmented_features(recognizer: Recognizer, data: SpeechDataModule) -> list[Example]:
@@ -64,8 +66,9 @@ def token_alignments(recognizer: Recognizer, data: SpeechDataModule) -> list[Exa
     matrices = token_probs(recognizer, batch) if len(batch) else []
     pieces = data.readers.tokenizer.pieces
     rows = [tuple(pieces[token] for token in tokens.tolist()) for tokens in batch.tokens]
-    shift_s = recognizer.subsampling_factor * data.readers.features.frame_shift_s
-    return _examples(batch, matrices, shift_s, rows) if matrices else []
+    factor, frame_s = recognizer.subsampling_factor, data.readers.features.frame_shift_s
+    start_s = (recognizer.center_frames - factor / 2) * frame_s
+    return _examples(batch, matrices, factor * frame_s, rows, start_s) if matrices else []
 
 
 @torch.inference_mode()
@@ -96,11 +99,15 @@ def _batch(dataset: SpeechDataset, cuts: Sequence[Any], recognizer: Recognizer, 
 
 
 def _examples(
-    batch: Batch, matrices: list[Tensor], shift_s: float, rows: list[tuple[str, ...]] | None = None
+    batch: Batch,
+    matrices: list[Tensor],
+    shift_s: float,
+    rows: list[tuple[str, ...]] | None = None,
+    start_s: float = 0.0,
 ) -> list[Example]:
     named = rows or [()] * len(batch)
     return [
-        Example(id, text, matrix.float().cpu().numpy(), shift_s, names[: len(matrix)])
+        Example(id, text, matrix.float().cpu().numpy(), shift_s, names[: len(matrix)], start_s)
         for id, text, matrix, names in zip(batch.ids, batch.texts, matrices, named, strict=True)
         if matrix.numel()  # a transcript may be empty
     ]
