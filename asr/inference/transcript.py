@@ -62,15 +62,17 @@ class Transcript:
     Attributes:
         path: of the recording.
         segments: in the order of their starts.
+        silence: share of the recording that was taken for silence, and not decoded.
     """
 
     path: Path
     segments: tuple[Segment, ...]
+    silence: float = 0.0
 
     @classmethod
-    def of(cls, path: Path, segments: Iterable[Segment]) -> Transcript:
+    def of(cls, path: Path, segments: Iterable[Segment], silence: float = 0.0) -> Transcript:
         """Return a transcript of segments in any order."""
-        return cls(path, tuple(sorted(segments, key=lambda segment: (segment.start_s, segment.channel))))
+        return cls(path, tuple(sorted(segments, key=lambda segment: (segment.start_s, segment.channel))), silence)
 
     @property
     def text(self) -> str:
