@@ -66,7 +66,7 @@ def parts_between_pauses(level_db: NDArray[np.float32], max_s: float, frame_s: f
     parts: list[list[int]] = []
     for begin, end in _stretches(_is_speech(smooth)):
         begin, end = max(begin - MARGIN, 0), min(end + MARGIN, len(smooth))
-        while end - begin > (most := round(max_s / frame_s)):
+        while end - begin > (most := int(max_s / frame_s + 1e-6)):
             half = begin + most // 2
             cut = half + int(quiet[half : begin + most].argmin())
             parts.append([begin, cut])

@@ -106,7 +106,7 @@ def words_of(
             _reach_pauses(spans, find_pauses(matrix), length)
         times_s = (np.array(spans).reshape(-1, 2) * features.frame_shift_s).round(3).tolist()
         timed = zip(words, times_s, strict=True)
-        found.append(tuple(Word(text, *span, _product(emitted.log_probs, tokens)) for (text, tokens), span in timed))
+        found.append(tuple(Word(text, a, b, _product(emitted.log_probs, tokens)) for (text, tokens), (a, b) in timed))
     return found
 
 

@@ -6,7 +6,7 @@ B batch, T frames, F mel bins, U tokens, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,8 @@ def token_alignments(recognizer: Recognizer, data: SpeechDataModule) -> list[Exa
     rows = [tuple(pieces[token] for token in tokens.tolist()) for tokens in batch.tokens]
     factor, frame_s = recognizer.subsampling_factor, data.readers.features.frame_shift_s
     start_s = (recognizer.center_frames - factor / 2) * frame_s
-    return _examples(batch, matrices, factor * frame_s, rows, start_s) if matrices else []
+    examples = _examples(batch, matrices, factor * frame_s, rows) if matrices else []
+    return [replace(example, start_s=start_s) for example in examples]
 
 
 @torch.inference_mode()
@@ -99,15 +100,11 @@ def _batch(dataset: SpeechDataset, cuts: Sequence[Any], recognizer: Recognizer, 
 
 
 def _examples(
-    batch: Batch,
-    matrices: list[Tensor],
-    shift_s: float,
-    rows: list[tuple[str, ...]] | None = None,
-    start_s: float = 0.0,
+    batch: Batch, matrices: list[Tensor], shift_s: float, rows: list[tuple[str, ...]] | None = None
 ) -> list[Example]:
     named = rows or [()] * len(batch)
     return [
-        Example(id, text, matrix.float().cpu().numpy(), shift_s, names[: len(matrix)], start_s)
+        Example(id, text, matrix.float().cpu().numpy(), shift_s, names[: len(matrix)])
         for id, text, matrix, names in zip(batch.ids, batch.texts, matrices, named, strict=True)
         if matrix.numel()  # a transcript may be empty
     ]
