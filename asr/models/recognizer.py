@@ -99,9 +99,8 @@ class Recognizer(nn.Module):
         """Where the first encoding has its middle, in frames of features, see `Encoder`."""
         if (center := getattr(self.encoder, "center_frames", None)) is not None:
             return float(center)
-        num_frames = torch.arange(1, 64 * self.subsampling_factor, device="cpu")
-        num_encodings: Tensor = self.encoder.output_frames(num_frames)  # type: ignore[operator]
-        return float(num_frames[(num_encodings < 1).sum()]) / 2
+        num_encodings: Tensor = self.encoder.output_frames(torch.arange(64 * self.subsampling_factor, device="cpu"))  # type: ignore[operator]
+        return int((num_encodings < 1).sum()) / 2
 
     @property
     def unsaved(self) -> set[str]:
