@@ -38,51 +38,37 @@ PAUSES_S = 0.1, 0.8
 LEVELS_DBFS = -26.0, -12.0  # of peaks
 
 COMMON = (
-    *("data.by_corpus=false", "data.transcripts_lm=0", "tokenizer=char", "logger=csv", "torch_threads=1"),
-    *("data.batch.max_duration_s=20", "trainer.val_check_interval=200", "data.workers.num_workers=0"),
+    *("recipe=custom/transformer_ctc", "data.by_corpus=false", "data.transcripts_lm=0", "data.workers.num_workers=0"),
+    *("tokenizer=char", "logger=csv", "torch_threads=1", "trainer.val_check_interval=200"),
 )
-SUBSAMPLED = "encoder.subsampling_factor=4"
+TRANSFORMER = ("encoder.subsampling_factor=4", "data.batch.max_duration_s=20")
+# by kind of model: the language, and options of asr-train
 KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "ctc": ("english", ("recipe=custom/transformer_ctc", SUBSAMPLED, "trainer.max_steps=600")),
+    "ctc": ("english", (*TRANSFORMER, "trainer.max_steps=600")),
     "transducer": (
         "english",
         (
-            *("recipe=custom/transformer_ctc", SUBSAMPLED, "trainer.max_steps=600", "head=transducer"),
+            *(*TRANSFORMER, "trainer.max_steps=250", "init={runs}/ctc/checkpoints/best.ckpt", "head=transducer"),
             *("decoder=transducer_greedy", "head.predictor_dim=128", "head.joiner_dim=128", "head.ref_duration_s=1.0"),
+            "trainer.val_check_interval=100",
         ),
     ),
     "zipformer": (
         "english",
         (
-            *(
-                "recipe=custom/transformer_ctc",
-                "encoder=zipformer_xs",
-                "optimizer=scaled_adam",
-                "trainer.max_steps=600",
-            ),
-            *("optimizer.lr=0.135", "data.batch.max_duration_s=15"),
+            *("encoder=zipformer_xs", "optimizer=scaled_adam", "optimizer.lr=0.135"),
+            *("data.batch.max_duration_s=15", "trainer.max_steps=600"),
         ),
     ),
     "wav2vec2": (
         "english",
         (
-            *("recipe=custom/transformer_ctc", "encoder=pretrained", "encoder.model=WAV2VEC2", "features=waveform"),
-            *(
-                "augment=none",
-                "encoder.freeze_convolutions=false",
-                "encoder.masks.time_share=0",
-                "trainer.max_steps=400",
-            ),
-            "data.batch.max_duration_s=12",
+            *("encoder=pretrained", "encoder.model={wav2vec2}", "features=waveform", "augment=none"),
+            *("encoder.freeze_convolutions=false", "encoder.masks.time_share=0"),
+            *("data.batch.max_duration_s=12", "trainer.max_steps=600", "trainer.val_check_interval=100"),
         ),
     ),
-    "chinese": (
-        "chinese",
-        (
-            *("recipe=custom/transformer_ctc", SUBSAMPLED, "trainer.max_steps=600"),
-            "data.scoring_unit=character",
-        ),
-    ),
+    "chinese": ("chinese", (*TRANSFORMER, "trainer.max_steps=600", "data.scoring_unit=character")),
 }
 Samples = NDArray[np.float32]
 Words = dict[str, list[tuple[str, float, float]]]  # by utterance: word, start and end in seconds
@@ -170,7 +156,7 @@ def train(folder: Path, kind: str, table: Path, options: tuple[str, ...]) -> Pat
         if kind == "wav2vec2" and not wav2vec2.exists():
             script = Path(__file__).with_name("pretrain_wav2vec2.py")
             subprocess.run([sys.executable, str(script), str(wav2vec2), "--updates", "0"], check=True)
-        words = [word.replace("WAV2VEC2", str(wav2vec2)) for word in (*COMMON, *options)]
+        words = [word.format(wav2vec2=wav2vec2, runs=folder / "runs") for word in (*COMMON, *options)]
         run("asr-train", *words, f"data.source={table}", f"data.dir={folder / 'data'}", f"run_dir={run_dir}")
     return run_dir
 
