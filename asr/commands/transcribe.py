@@ -15,7 +15,7 @@ from asr.data.manifests.audio_files import ENDINGS, find_audio, groups_of
 from asr.data.manifests.media_files import MEDIA_ENDINGS
 from asr.errors import ConfigError, RunFailed, remedy
 from asr.inference.transcribe import Transcriber
-from asr.inference.transcript import FORMATS, OF_SEVERAL
+from asr.inference.transcript import FORMATS, OF_SEVERAL, Transcript
 from asr.inference.transcript_folder import TranscriptFolder
 from asr.run_folder import usable_folder
 from asr.safe_io import write_new
@@ -40,6 +40,7 @@ def run(options: DictConfig) -> None:
         return
     _check_format(formats, len(files), output)
     transcripts, failed = _transcriber(options)([*files])
+    _tell_silence(transcripts)
     content = "".join(map(FORMATS[formats[0]], transcripts))
     if transcripts and output is None:
         # file names may hold control sequences, which a terminal would execute
@@ -74,6 +75,7 @@ def _to_folder(options: DictConfig, files: Mapping[Path, Path], formats: Sequenc
                     f"output_dir: {error.filename or folder} could not be written: {error.strerror}; {remedy(error)}, "
                     "and run the same command again: files that have transcripts are skipped"
                 ) from error
+            _tell_silence(readable)
             num_read += len(readable)
             failed += unreadable
         for path, reason in blocked:
@@ -81,6 +83,13 @@ def _to_folder(options: DictConfig, files: Mapping[Path, Path], formats: Sequenc
         _report(num_read, failed, options.output_dir, num_before + len(blocked))
         if blocked:
             raise SystemExit(1)
+
+
+def _tell_silence(transcripts: Sequence[Transcript]) -> None:
+    """Say how much of each long recording was not decoded; of speech that was missed nothing else would tell."""
+    for transcript in transcripts:
+        if transcript.silence:
+            console.print_line(f"{transcript.path}: {transcript.silence:.0%} of the recording was taken for silence")
 
 
 def _report(num_read: int, failed: Failed, output: object, num_others: int = 0) -> None:

@@ -134,7 +134,7 @@ def plan_run(config: DictConfig) -> Plan:
         parts = outline.data, outline.encoder
         prepared = data_for_run(plain(config), *parts, run_dir is not None, may_prepare, recorded)
     reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
-    data_module = DataModule(*reading, mixing_of(config.data.sources, prepared))
+    data_module = DataModule(*reading, mixing_of(config.data.sources, prepared), config.data.scoring_unit)
     _count_updates(config, prepared, data_module, outline.trainer.world_size)
     folders, weights = (resumed, run_dir), (checkpoint, outline.source)
     sides = (outline.data, prepared, data_module)

@@ -203,7 +203,7 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
         num_features = len(recognizer.normalize.mean)
         if features.num_features != num_features:
             raise ConfigError(f"features have {features.num_features} numbers per frame, its weights {num_features}")
-        data_module = DataModule(features, tokenizer, batch, workers)
+        data_module = DataModule(features, tokenizer, batch, workers, unit=unit)
         chosen = decoder or build_decoder(config)
         check_decoder(chosen, recognizer.head)
         lacking = ""

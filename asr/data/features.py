@@ -17,7 +17,7 @@ from asr.data.manifests.audio_checks import cause as cause
 from asr.data.manifests.audio_checks import reading
 from asr.data.manifests.feature_storage import InMemory
 from asr.data.resampling import at_rate
-from asr.features.log_mel import LogMelOptions
+from asr.features.log_mel import LogMelOptions, whole_frames
 
 FrameShiftMs = Annotated[float, Field(gt=0, le=25)]  # a window has 25
 
@@ -66,7 +66,7 @@ class LogMel:
     Args:
         num_mels: mel bins.
         sampling_rate_hz: rate of the audio; other rates are resampled to it.
-        frame_shift_ms: distance between frames, at most 25.
+        frame_shift_ms: distance between frames, at most 25; rounded down to whole samples.
         precomputed: compute once when preparing and read from disk, instead of computing when a cut is read.
         on_device: load audio when training and decoding, and compute on the device of the recognizer, in batches;
             the same features within 1e-4. Preparing and streaming compute per cut.
@@ -86,7 +86,8 @@ class LogMel:
         if precomputed and on_device:
             raise ValueError("precomputed features are read from disk; choose precomputed=true or on_device=true")
         self.num_features, self.sampling_rate_hz, self.precomputed = num_mels, sampling_rate_hz, precomputed
-        self.on_device, self.frame_shift_s = on_device, frame_shift_ms / 1000
+        self.on_device = on_device
+        _, self.frame_shift_s = whole_frames(frame_shift_ms / 1000, sampling_rate_hz)
         self.options = LogMelOptions(num_mels, sampling_rate_hz, self.frame_shift_s)
         self.extractor = Fbank(
             FbankConfig(sampling_rate=sampling_rate_hz, num_mel_bins=num_mels, frame_shift=self.frame_shift_s)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asr.export.kinds import Export
+from asr.features.log_mel import whole_frames
 
 SHERPA = """\
 ## Decode
@@ -116,7 +117,8 @@ def readme(described: Described, export: Export, format: str, quantized: bool, c
     """
     notes = [*checked, "`tokens.txt`: a token and its number in each line; 0 is the blank"]
     # sherpa-onnx makes the same features
-    as_kaldi = described.sampling_rate_hz and described.frame_shift_ms == 10.0
+    rate_hz = described.sampling_rate_hz
+    as_kaldi = rate_hz and described.frame_shift_ms == whole_frames(0.01, rate_hz)[1] * 1e3
     decode = _sherpa(described, export, quantized) if format == "onnx" and as_kaldi else OTHERS[format]
     graphs = []
     for graph in export.graphs:

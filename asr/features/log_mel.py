@@ -20,6 +20,17 @@ PREEMPHASIS = 0.97
 LOWEST_HZ, BELOW_NYQUIST_HZ = 20.0, 400.0
 
 
+def whole_frames(frame_shift_s: float, rate_hz: int) -> tuple[int, float]:
+    """Return the samples between frames, rounded down to a whole number as in Kaldi, and how many seconds these are.
+
+    At 22,050 Hz frames of 10 ms are made every 220 samples, which are 9.977 ms: counted as 10 ms, they would drift.
+    """
+    samples = math.floor(frame_shift_s * rate_hz)
+    exact_s = samples / rate_hz
+    # lhotse multiplies again, and rounds down
+    return samples, exact_s if math.floor(exact_s * rate_hz) == samples else math.nextafter(exact_s, 1.0)
+
+
 @dataclass(frozen=True)
 class LogMelOptions:
     """What decides log-mel features.
@@ -37,7 +48,7 @@ class LogMelOptions:
     @property
     def shift(self) -> int:
         """Samples between frames."""
-        return math.floor(self.frame_shift_s * self.sampling_rate_hz)
+        return whole_frames(self.frame_shift_s, self.sampling_rate_hz)[0]
 
     @property
     def window(self) -> int:

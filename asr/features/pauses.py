@@ -15,6 +15,12 @@ BACKGROUND, SPEECH = 0.05, 0.95  # quantiles of the energy
 NUM_SMOOTHED = 3  # frames
 
 
+def frame_energies(samples: Tensor) -> Tensor:
+    """Return the logarithms of energies, (T, 1), of frames of samples (T, F), without offset and hum as in log-mel."""
+    audio = samples.float().flatten()
+    return audio.diff(prepend=audio[:1]).view_as(samples).square().mean(dim=1, keepdim=True).clamp(min=1e-10).log()
+
+
 def find_pauses(log_mel: Tensor) -> NDArray[np.int64]:
     """Return the first frame of each pause, and the frame after its last: (P, 2), in order.
 
@@ -23,7 +29,7 @@ def find_pauses(log_mel: Tensor) -> NDArray[np.int64]:
     no more than that.
 
     Args:
-        log_mel: (T, F) logarithms of energies.
+        log_mel: (T, F) logarithms of energies, of log-mel features or of `frame_energies`.
     """
     if not len(log_mel):
         return np.zeros((0, 2), dtype=np.int64)

@@ -11,7 +11,8 @@ from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
 from asr.decoding.forced_alignment import align
 from asr.evaluation.formatting import shortlist
-from asr.evaluation.wer import Word
+from asr.evaluation.wer import Unit, Word
+from asr.evaluation.wer import words_of as spoken_units
 from asr.inference.batches import Processed, process
 from asr.inference.word_times import aligned, words_of
 from asr.models import devices
@@ -66,7 +67,7 @@ def align_all(
         RunFailed: a worker that reads data was lost.
     """
 
-    head = recognizer.head
+    head, unit = recognizer.head, data_module.unit
     assert isinstance(head, FrameScores | ScoresPaths)
 
     def work(batch: Batch) -> list[AlignedText]:
@@ -74,17 +75,19 @@ def align_all(
         alignment = align(head, encodings, num_frames, batch.tokens, batch.num_tokens)
         emissions = aligned(alignment, batch.tokens, batch.num_tokens)
         arguments = data_module.tokenizer.surfaces, batch, data_module.features
-        words = words_of(emissions, *arguments, recognizer.subsampling_factor)
+        words = words_of(emissions, *arguments, recognizer.subsampling_factor, recognizer.center_frames, unit)
         durations = devices.to_host(batch.num_frames * data_module.features.frame_shift_s)
         rows = zip(batch.ids, batch.texts, words, durations, devices.to_host(alignment.score), strict=True)
-        return [_as_written(*row) for row in rows]
+        return [_as_written(*row, unit) for row in rows]
 
     return process(recognizer, data_module, cuts, f"aligning {name}", work)
 
 
-def _as_written(id: str, text: str, words: tuple[Word, ...], duration_s: float, log_prob: float) -> AlignedText:
+def _as_written(
+    id: str, text: str, words: tuple[Word, ...], duration_s: float, log_prob: float, unit: Unit
+) -> AlignedText:
     """Return the words of an utterance with the characters that tokens only mark as unknown."""
-    written = text.split()
+    written = spoken_units(text, unit)
     if len(written) != len(words):  # an unknown token may hold a space
         written = [word.text for word in words]
     unknown = tuple(surface for surface, word in zip(written, words, strict=True) if UNKNOWN_SURFACE in word.text)

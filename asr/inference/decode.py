@@ -14,7 +14,7 @@ from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
 from asr.decoding.hypothesis import Decoder, Hypothesis
 from asr.errors import RunFailed
-from asr.evaluation.wer import Utterance, Word
+from asr.evaluation.wer import Unit, Utterance, Word
 from asr.inference.batches import Processed, process
 from asr.inference.word_times import emissions_of, words_of
 from asr.models import devices
@@ -27,19 +27,25 @@ class UnscoredText(RunFailed):
 
 
 def decode(
-    recognizer: Recognizer, decoder: Decoder, tokenizer: Tokenizer, batch: Batch, features: Features | None = None
+    recognizer: Recognizer,
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    batch: Batch,
+    features: Features | None = None,
+    unit: Unit = "word",
 ) -> list[Utterance]:
     """Return reference and hypothesis of every utterance of a batch.
 
     Args:
         features: how those of the batch were made; with them words are found in time, too.
+        unit: what counts as a word there.
 
     Raises:
         UnscoredText: scores are not finite.
     """
     with torch.inference_mode():
         encodings, num_frames = recognizer(batch.features, batch.num_frames)
-    return decode_encodings(recognizer, decoder, tokenizer, batch, encodings, num_frames, features)
+    return decode_encodings(recognizer, decoder, tokenizer, batch, encodings, num_frames, features, unit)
 
 
 def decode_encodings(
@@ -50,6 +56,7 @@ def decode_encodings(
     encodings: Tensor,
     num_frames: Tensor,
     features: Features | None = None,
+    unit: Unit = "word",
 ) -> list[Utterance]:
     """Return reference and hypothesis of every utterance, see ``decode``, of encodings (B, T, D) and lengths (B,).
 
@@ -62,7 +69,8 @@ def decode_encodings(
         words: list[tuple[Word, ...]] = [()] * len(batch)
         if features is not None:
             emissions = emissions_of(recognizer.head, encodings, num_frames, hypotheses)
-            words = words_of(emissions, tokenizer.surfaces, batch, features, recognizer.subsampling_factor)
+            frames = recognizer.subsampling_factor, recognizer.center_frames
+            words = words_of(emissions, tokenizer.surfaces, batch, features, *frames, unit)
     texts = (tokenizer.decode(best.tokens) for best in hypotheses)
     rows = zip(batch.ids, batch.texts, texts, batch.speakers, words, strict=True)
     return [Utterance(*row) for row in rows]
@@ -94,6 +102,6 @@ def decode_all(
     """
 
     def work(batch: Batch) -> list[Utterance]:
-        return decode(recognizer, decoder, data_module.tokenizer, batch, data_module.features)
+        return decode(recognizer, decoder, data_module.tokenizer, batch, data_module.features, data_module.unit)
 
     return process(recognizer, data_module, cuts, f"decoding {name}", work)

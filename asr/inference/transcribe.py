@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from asr.data.loading.data_module import DataModule
 from asr.data.manifests.audio_files import audio_files
@@ -48,5 +49,17 @@ class Transcriber:
                 segments[path].append(Segment.of(result, cut.channel + 1, cut.start, round(cut.end, 3)))
         # a recording is read whole or not at all
         failed = {str(places[cut_id][0]): reason for cut_id, reason in decoded.unread}
-        done = [Transcript.of(path, segments[path]) for path, _ in read if str(path) not in failed]
+        done = [
+            Transcript.of(path, segments[path], self._silence(of_file))
+            for path, of_file in read
+            if str(path) not in failed
+        ]
         return done, [*unreadable, *failed.items()]
+
+    def _silence(self, parts: Sequence[Any]) -> float:
+        """Return the share of a recording that is in none of its parts."""
+        if not parts:
+            return 1.0
+        recording = parts[0].recording
+        total_s = recording.duration * (recording.num_channels if self.each_channel else 1)
+        return float(1 - sum(part.duration for part in parts) / total_s)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import textwrap
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
 
 from asr.evaluation.wer import Utterance, Word
 from asr.evaluation.word_files import ctm_lines, word_row
@@ -17,6 +22,9 @@ from asr.evaluation.word_files import ctm_lines, word_row
 LINE, NUM_LINES = 42, 2  # characters
 LONGEST_S, PAUSE_S = 7.0, 0.8
 SHORTEST_S = 0.2
+STOPS = ".,;:!?…。，、；：！？"
+# scripts that write no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
 
 
 @dataclass(frozen=True)
@@ -54,15 +62,17 @@ class Transcript:
     Attributes:
         path: of the recording.
         segments: in the order of their starts.
+        silence: share of the recording that was taken for silence, and not decoded.
     """
 
     path: Path
     segments: tuple[Segment, ...]
+    silence: float = 0.0
 
     @classmethod
-    def of(cls, path: Path, segments: Iterable[Segment]) -> Transcript:
+    def of(cls, path: Path, segments: Iterable[Segment], silence: float = 0.0) -> Transcript:
         """Return a transcript of segments in any order."""
-        return cls(path, tuple(sorted(segments, key=lambda segment: (segment.start_s, segment.channel))))
+        return cls(path, tuple(sorted(segments, key=lambda segment: (segment.start_s, segment.channel))), silence)
 
     @property
     def text(self) -> str:
@@ -90,7 +100,7 @@ class Cue:
 
 
 def cues_of(transcript: Transcript) -> list[Cue]:
-    """Return what is shown when: lines end in pauses, or where they would become too long to read.
+    """Return what is shown when: lines end in pauses, or where they would become too long to read, best after a stop.
 
     A segment whose words have no times is shown as a whole. Cues of a channel follow each other; those of several may
     be shown at a time, one below the other, and each begins with its channel.
@@ -111,26 +121,62 @@ def _in_turn(cues: Sequence[Cue], channel: int) -> Iterator[Cue]:
 
 
 def _cues(segment: Segment, label: str) -> Iterator[Cue]:
-    shown: list[list[Word]] = []
-    for word in segment.words:
-        if shown and _fits(label, [*shown[-1], word]):
-            shown[-1].append(word)
-        else:
-            shown.append([word])
-    for words in shown:
-        yield Cue(segment.channel, words[0].start_s, words[-1].end_s, "\n".join(_lines(label, words)))
-    if not shown:
+    shown: list[list[Word]] = [[]]
+    for piece in _pieces(segment):
+        if not _fits(label, [*shown[-1], piece]):
+            # what follows a stop in the second half of a full cue goes to the next one
+            places = range(len(shown[-1]), len(shown[-1]) // 2, -1)
+            stop = next((n for n in places if shown[-1][n - 1].text[-1] in STOPS), len(shown[-1]))
+            stop = stop if _fits(label, [*shown[-1][stop:], piece]) else len(shown[-1])
+            shown[-1:] = [shown[-1][:stop], shown[-1][stop:]]
+        shown[-1].append(piece)
+    for pieces in shown if shown[0] else ():
+        end_s = min(pieces[-1].end_s, pieces[0].start_s + LONGEST_S)
+        yield Cue(segment.channel, pieces[0].start_s, end_s, "\n".join(_lines(label, pieces)))
+    if not shown[0]:
         yield Cue(segment.channel, segment.start_s, segment.end_s, textwrap.fill(f"{label}{segment.text}", LINE))
 
 
-def _fits(label: str, words: Sequence[Word]) -> bool:
-    lasts_s, pause_s = words[-1].end_s - words[0].start_s, words[-1].start_s - words[-2].end_s
-    return len(_lines(label, words)) <= NUM_LINES and lasts_s <= LONGEST_S and pause_s <= PAUSE_S
+def _pieces(segment: Segment) -> list[Word]:
+    """Return what no line divides, with the spaces before it: words, or characters where there are no spaces."""
+    pieces: list[Word] = []
+    place = 0
+    for word in segment.words:
+        begin = segment.text.find(word.text, place)
+        gap, place = "" if begin == place else " ", max(place, begin + len(word.text))
+        times_s = np.linspace(word.start_s, word.end_s, len(word.text) + 1).tolist()
+        for character, (start_s, end_s) in zip(word.text, pairwise(times_s), strict=True):
+            if pieces and not gap and _belong(pieces[-1].text, character):
+                pieces[-1] = replace(pieces[-1], text=pieces[-1].text + character, end_s=end_s)
+            else:
+                pieces.append(Word(gap + character, start_s, end_s, word.confidence))
+            gap = ""
+    return pieces
 
 
-def _lines(label: str, words: Sequence[Word]) -> list[str]:
-    text = label + " ".join(word.text for word in words)
-    return textwrap.wrap(text, LINE, break_long_words=False, break_on_hyphens=False)
+def _belong(text: str, character: str) -> bool:
+    """Return whether a line never ends between a text and the next character."""
+    before, after = unicodedata.category(text[-1]), unicodedata.category(character)
+    is_mark = before in ("Ps", "Pi") or after in ("Pe", "Pf", "Po", "Mn", "Mc")
+    return len(text.strip()) < LINE and (is_mark or not (UNSPACED.match(text[-1]) or UNSPACED.match(character)))
+
+
+def _fits(label: str, pieces: Sequence[Word]) -> bool:
+    if len(pieces) < 2:
+        return True
+    lasts_s, pause_s = pieces[-1].end_s - pieces[0].start_s, pieces[-1].start_s - pieces[-2].end_s
+    return len(_lines(label, pieces)) <= NUM_LINES and lasts_s <= LONGEST_S and pause_s <= PAUSE_S
+
+
+def _lines(label: str, pieces: Sequence[Word]) -> list[str]:
+    lines = [label.strip()]
+    for number, piece in enumerate(pieces):
+        line = (lines[-1] + (piece.text if number else f" {piece.text.strip()}")).strip()
+        if lines[-1] and len(line) > LINE:
+            lines.append(piece.text.strip())
+        else:
+            lines[-1] = line
+    return lines
 
 
 def _srt(transcript: Transcript) -> str:

@@ -6,9 +6,8 @@ B batch, T frames of features, F mel bins, D width of encodings, U tokens, P pau
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import groupby, pairwise
-from operator import itemgetter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -19,16 +18,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.features import Features
 from asr.data.loading.batch import Batch
+from asr.data.waveform import Waveform
 from asr.decoding.forced_alignment import Alignment, align
 from asr.decoding.hypothesis import Hypothesis
-from asr.evaluation.wer import Word
-from asr.features.pauses import find_pauses
+from asr.evaluation.wer import Unit, Word
+from asr.features.pauses import find_pauses, frame_energies
 from asr.models import devices
 from asr.models.heads.protocols import FrameScores, Head
 from asr.text.normalize import collapse_spaces
 from asr.text.vocabulary import joined
-
-CENTER_FRAMES = 3.5  # of the seven frames of features that the convolutions make the first encoding of
 
 
 class Emissions(NamedTuple):
@@ -45,20 +43,24 @@ def emissions_of(
 ) -> list[Emissions]:
     """Return where the tokens of one hypothesis of each utterance were spoken.
 
-    A head with CTC aligns them; the tokens of other heads stand where the search found them.
+    A head with CTC aligns them. The tokens of other heads stand where the search found them, and so do those of a text
+    that CTC cannot align, because a transducer or an attention decoder found more tokens than there are frames.
 
     Args:
         encodings: (B, T', D).
         num_frames: (B,) valid encodings.
     """
+    found = [
+        Emissions(hypothesis.tokens, hypothesis.frames, hypothesis.frames, hypothesis.log_probs)
+        for hypothesis in hypotheses
+    ]
     if not isinstance(head, FrameScores):
-        return [
-            Emissions(hypothesis.tokens, hypothesis.frames, hypothesis.frames, hypothesis.log_probs)
-            for hypothesis in hypotheses
-        ]
+        return found
     texts = [torch.tensor(hypothesis.tokens, dtype=torch.int64, device=encodings.device) for hypothesis in hypotheses]
     tokens, num_tokens = pad_sequence(texts, batch_first=True), num_frames.new_tensor([len(text) for text in texts])
-    return aligned(align(head, encodings, num_frames, tokens, num_tokens), tokens, num_tokens)
+    alignment = align(head, encodings, num_frames, tokens, num_tokens)
+    rows = zip(aligned(alignment, tokens, num_tokens), found, devices.to_host(alignment.score), strict=True)
+    return [by_ctc if score > -math.inf else by_search for by_ctc, by_search, score in rows]
 
 
 def aligned(alignment: Alignment, tokens: Tensor, num_tokens: Tensor) -> list[Emissions]:
@@ -68,13 +70,19 @@ def aligned(alignment: Alignment, tokens: Tensor, num_tokens: Tensor) -> list[Em
 
 
 def words_of(
-    emissions: Sequence[Emissions], surfaces: Sequence[str], batch: Batch, features: Features, subsampling_factor: int
+    emissions: Sequence[Emissions],
+    surfaces: Sequence[str],
+    batch: Batch,
+    features: Features,
+    subsampling_factor: int,
+    center_frames: float = 3.5,
+    unit: Unit = "word",
 ) -> list[tuple[Word, ...]]:
-    """Return the words of each text in seconds.
+    """Return the words of each text in seconds: in order, within the audio, and none while another lasts.
 
     Tokens say little about where a word ends, because CTC and transducers may emit them anywhere in a word. So a word
     that has a pause beside it reaches to that pause, the longest one between its tokens and those of the neighbor. This
-    needs features of audio; with others words have the times of their tokens.
+    needs features of audio; with others words have the times of their tokens. Words with tokens in one frame share it.
 
     The confidence of a word is the product of the probabilities of its tokens.
 
@@ -82,41 +90,45 @@ def words_of(
         surfaces: text of each token.
         features: how those of the batch were made.
         subsampling_factor: frames of features for each of the emissions' frames.
+        center_frames: where the first of the emissions' frames has its middle, in frames of features; see `Encoder`.
+        unit: what counts as a word.
     """
-    utterances = zip(emissions, batch.features, devices.to_host(batch.num_frames), strict=True)
-    return [
-        _words(emitted, surfaces, matrix[:length], features, subsampling_factor)
-        for emitted, matrix, length in utterances
-    ]
-
-
-def _words(
-    emissions: Emissions, surfaces: Sequence[str], matrix: Tensor, features: Features, subsampling_factor: int
-) -> tuple[Word, ...]:
-    words = spelled(surfaces[token] for token in emissions.tokens)
-    inside = [(emissions.first[tokens[0]], emissions.last[tokens[-1]] + 1) for _, tokens in words]
     # an encoding stands for as many frames as lie between two encodings, in the middle of those that it sees
-    first = CENTER_FRAMES - subsampling_factor / 2
-    spans = _apart([[first + subsampling_factor * frame for frame in span] for span in inside])
-    # other features have no energy that shows where it is silent
-    if features.from_audio:
-        _reach_pauses(spans, find_pauses(matrix), len(matrix))
-    shift_s = features.frame_shift_s
-    return tuple(
-        Word(text, round(begin * shift_s, 3), round(end * shift_s, 3), _product(emissions.log_probs, tokens))
-        for (text, tokens), (begin, end) in zip(words, spans, strict=True)
-    )
+    begin, found = center_frames - subsampling_factor / 2, []
+    for emitted, padded, length in zip(emissions, batch.features, devices.to_host(batch.num_frames), strict=True):
+        words = spelled((surfaces[token] for token in emitted.tokens), unit)
+        inside = [(emitted.first[tokens[0]], emitted.last[tokens[-1]] + 1) for _, tokens in words]
+        frames = (begin + subsampling_factor * np.array(inside).reshape(-1, 2)).clip([0, 1], [length - 1, length])
+        spans = _apart(np.maximum.accumulate(frames))
+        # other features have no energy that shows where it is silent
+        if features.from_audio:
+            matrix = frame_energies(padded[:length]) if isinstance(features, Waveform) else padded[:length]
+            _reach_pauses(spans, find_pauses(matrix), length)
+        times_s = (np.array(spans).reshape(-1, 2) * features.frame_shift_s).round(3).tolist()
+        timed = zip(words, times_s, strict=True)
+        found.append(tuple(Word(text, a, b, _product(emitted.log_probs, tokens)) for (text, tokens), (a, b) in timed))
+    return found
 
 
-def spelled(surfaces: Iterable[str]) -> list[tuple[str, list[int]]]:
+def spelled(surfaces: Iterable[str], unit: Unit = "word") -> list[tuple[str, list[int]]]:
     """Return each word of the texts of tokens, and the numbers of the tokens that its letters come from.
 
-    A token may end one word and begin another; tokens of spaces belong to no word.
+    A token may end one word and begin another; tokens of spaces belong to no word. With ``unit="character"`` each
+    character but spaces is a word.
     """
     letters = [(number, letter) for number, surface in enumerate(surfaces) for letter in surface]
     runs = groupby(letters, key=lambda pair: bool(collapse_spaces(pair[1])))
-    words = [list(run) for is_word, run in runs if is_word]
+    words = [part for is_word, run in runs if is_word for part in ([[*run]] if unit == "word" else _characters(run))]
     return [(joined(letter for _, letter in word), [*dict.fromkeys(number for number, _ in word)]) for word in words]
+
+
+def _characters(letters: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """Yield the letters of each character: one, or the bytes of UTF-8 that are written as surrogates, see `joined`."""
+    encoded = [(number, byte) for number, letter in letters for byte in letter.encode("utf-8", "surrogateescape")]
+    for character in bytes(byte for _, byte in encoded).decode("utf-8", "surrogateescape"):
+        size = len(character.encode("utf-8", "surrogateescape"))
+        yield [(number, character if place == 0 else "") for place, (number, _) in enumerate(encoded[:size])]
+        encoded = encoded[size:]
 
 
 def _product(log_probs: Sequence[float], tokens: Sequence[int]) -> float:
@@ -124,13 +136,18 @@ def _product(log_probs: Sequence[float], tokens: Sequence[int]) -> float:
     return math.exp(min(0.0, sum(log_probs[token] for token in tokens)))
 
 
-def _apart(spans: list[list[float]]) -> list[list[float]]:
-    """Divide the frames of neighbors that begin in the same one among them."""
-    divided = []
-    for begin, group in groupby(spans, key=itemgetter(0)):
-        same = list(group)
-        bounds = np.linspace(begin, same[-1][1], len(same) + 1).tolist()
-        divided += [list(span) for span in pairwise(bounds)]
+def _apart(spans: NDArray[np.float64]) -> list[list[float]]:
+    """Divide what several words (N, 2) have in common equally among them, in their order."""
+    if not len(spans):
+        return []
+    bounds = np.unique(spans)
+    has = (spans[:, :1] <= bounds[:-1]) & (bounds[:-1] < spans[:, 1:])  # whether a word has a part
+    shares, rows = has.cumsum(axis=0) / has.sum(axis=0).clip(1), np.arange(len(spans))
+    first, last = has.argmax(axis=1), has.shape[1] - 1 - has[:, ::-1].argmax(axis=1)
+    widths, before = np.diff(bounds), np.pad(shares, ((1, 0), (0, 0)))
+    edges = bounds[first] + before[rows, first] * widths[first], bounds[last] + shares[rows, last] * widths[last]
+    # the tokens of an own decoder may go back in time
+    divided: list[list[float]] = np.maximum.accumulate(np.stack(edges, axis=1).ravel()).reshape(-1, 2).tolist()
     return divided
 
 

@@ -33,6 +33,8 @@ class Encoder(Protocol):
     Attributes:
         d_model: D, width of the encodings.
         subsampling_factor: frames of features for each encoding.
+        center_frames: if it exists, the middle of the audio that the first encoding stands for, in frames of features
+            from the start. Without it, that is the middle of the fewest frames that ``output_frames`` makes one of.
     """
 
     d_model: int
@@ -94,6 +96,14 @@ class Recognizer(nn.Module):
         """Frames of features for each encoding."""
         factor: int = self.encoder.subsampling_factor  # type: ignore[assignment]
         return factor
+
+    @property
+    def center_frames(self) -> float:
+        """Where the first encoding has its middle, in frames of features, see `Encoder`."""
+        if (center := getattr(self.encoder, "center_frames", None)) is not None:
+            return float(center)
+        num_encodings: Tensor = self.encoder.output_frames(torch.arange(64 * self.subsampling_factor, device="cpu"))  # type: ignore[operator]
+        return int((num_encodings < 1).sum()) / 2
 
     @property
     def unsaved(self) -> set[str]:

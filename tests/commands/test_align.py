@@ -3,6 +3,8 @@
 import json
 import os
 
+from asr.evaluation.wer import Word
+from asr.inference.align import _as_written
 from asr.inference.alignment_files import _file_name
 
 from .test_decoding_commands import audio_of
@@ -36,6 +38,12 @@ def test_a_text_too_long_for_its_audio_and_unknown_characters_are_named_and_the_
     assert "1 words have characters that the run does not know: ☃" in said
     assert [line.split()[4] for line in (tmp_path / "out" / "my.ctm").read_text().splitlines()] == ["one", "☃"]
     assert os.listdir(tmp_path / "out") == ["my.ctm"]
+
+
+def test_characters_are_written_as_in_the_text_where_they_are_what_is_scored():
+    words = tuple(Word(character, place, place + 1, 0.5) for place, character in enumerate("天⁇气"))
+    found = _as_written("a", "天☃ 气", words, 3.0, -1.0, "character")
+    assert ([word.text for word in found.words], found.unknown) == (["天", "☃", "气"], ("☃",))
 
 
 def test_every_id_becomes_a_file_of_its_own(tmp_path):

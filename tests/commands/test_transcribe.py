@@ -40,7 +40,10 @@ def written(folder) -> dict[str, str]:
 
 def test_a_folder_becomes_a_folder_and_what_is_done_is_skipped(small_run, folder):
     words = ("audio=audio", "output_dir=out", "output_format=[txt,srt]")
-    assert transcribe(small_run, folder, *words).splitlines()[-1] == "transcripts of 3 files: out"
+    *told, last = transcribe(small_run, folder, *words).splitlines()
+    assert last == "transcripts of 3 files: out"
+    shares = {line.split(":")[0]: float(line.split("%")[0].split()[-1]) for line in told if "%" in line}
+    assert shares == {"audio/deep/long.flac": pytest.approx(25, abs=20), "audio/deep/silence.wav": 100}
     names = [f"{name}.{ending}" for name in ("deep/long", "deep/silence", "short") for ending in ("srt", "txt")]
     first = written(folder / "out")
     assert list(first) == names

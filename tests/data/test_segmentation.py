@@ -5,6 +5,7 @@ import pytest
 import soundfile
 
 from asr.data import segmentation
+from asr.data.manifests.audio_files import audio_files
 from asr.data.segmentation import FRAME_S, levels, parts_between_pauses
 
 RATE_HZ = 8000
@@ -53,6 +54,35 @@ def test_speech_is_found_where_the_level_of_the_recording_changes():
     loud = recording(*[1.0, 1.0] * 60)
     parts = parts_between_pauses(np.concatenate([quiet, loud]), max_s=5.0)
     assert len(parts) == pytest.approx(120, abs=3)
+
+
+@pytest.mark.parametrize("rate_hz", [11_025, 16_000, 22_050])  # of some, 10 ms are no whole number of samples
+@pytest.mark.parametrize("end_s", [1.0, 10.0])
+def test_parts_are_where_the_speech_is_at_every_rate(tmp_path, rate_hz, end_s):
+    noise = np.random.default_rng(0).normal(size=4 * rate_hz)
+    period = noise * np.repeat([0.1, 1e-4], 2 * rate_hz)
+    end = noise[:rate_hz] * 0.1 if end_s == 1.0 else np.tile(noise, 3)[: 10 * rate_hz] * 1e-4
+    soundfile.write(tmp_path / "a.wav", np.concatenate([*[period] * 60, end]), rate_hz)
+    (((_, cuts),), unreadable) = audio_files([tmp_path / "a.wav"], max_s=30.0)
+    assert not unreadable
+    assert all(any(cut.start <= 4 * n and 4 * n + 2 <= cut.end for cut in cuts) for n in range(60))
+    assert cuts[-1].end <= 240 + end_s
+
+
+@pytest.mark.parametrize("background_db", [-80.0, -60.0, -50.0])
+def test_a_speaker_who_is_25_db_softer_than_another_is_heard(background_db):
+    rng, turns = np.random.default_rng(0), []
+    for number in range(60):
+        speech = rng.normal(SPEECH_DB - 25 * (number % 2) - 3, 4, 200)  # syllables
+        turns += [np.logaddexp(speech * np.log(10) / 10, background_db * np.log(10) / 10) * 10 / np.log(10)]
+        turns += [np.full(100, background_db)]
+    level_db = (np.concatenate(turns) + rng.normal(0, 0.5, 18_000)).astype(np.float32)
+    covered = np.zeros(len(level_db), dtype=bool)
+    for start_s, end_s in parts_between_pauses(level_db, max_s=10.0):
+        covered[round(start_s / FRAME_S) : round(end_s / FRAME_S)] = True
+    turn = covered.reshape(60, 300)
+    assert turn[1::2, :200].mean() > 0.97
+    assert turn[:, 230:270].mean() < 0.03
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
+import soundfile
 import torch
-from lhotse import Fbank, FbankConfig
+from lhotse import Fbank, FbankConfig, MonoCut, Recording, validate
 
+from asr.data.features import LogMel
 from asr.features.log_mel import LogMelFilterbank, LogMelOptions
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -71,3 +73,16 @@ def test_features_have_32_bits_under_autocast():
     plain = batch(options, [audio(4_000)], 0.0)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(batch(options, [audio(4_000)], 0.0), plain)
+
+
+@pytest.mark.parametrize("rate_hz", [4_008, 11_025, 16_000, 22_050])  # of some, 10 ms are no whole number of samples
+def test_a_frame_is_where_its_samples_are_at_every_rate(tmp_path, rate_hz):
+    samples = np.random.default_rng(0).normal(0, 1e-4, 60 * rate_hz)
+    samples[55 * rate_hz : round(55.02 * rate_hz)] *= 1000
+    soundfile.write(tmp_path / "a.wav", samples, rate_hz, subtype="FLOAT")
+    recording, features = Recording.from_file(tmp_path / "a.wav"), LogMel(40, rate_hz)
+    cut = MonoCut("a", 0.0, recording.duration, 0, recording=recording)
+    matrix = features(cut)
+    assert matrix.sum(axis=1).argmax() * features.frame_shift_s == pytest.approx(55.01, abs=0.015)
+    assert len(matrix) * features.frame_shift_s == pytest.approx(60, abs=0.006)
+    validate(features.with_features(cut).features)

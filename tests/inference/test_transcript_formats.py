@@ -1,6 +1,7 @@
 """Transcripts in each format, read back by other programs."""
 
 import json
+import unicodedata
 from itertools import pairwise
 from pathlib import Path
 
@@ -58,6 +59,25 @@ def test_words_without_length_or_times_are_shown_too():
     assert (second.start_s, second.end_s, second.text) == (5.0, 7.0, "c d")
     assert FORMATS["srt"](Transcript.of(Path("a"), [])) == ""
     assert FORMATS["vtt"](Transcript.of(Path("a"), [])) == "WEBVTT\n"
+
+
+@pytest.mark.parametrize("is_timed", [True, False], ids=["characters", "one word"])
+@pytest.mark.parametrize(
+    "text",
+    ["今天的天气非常好，我们一起去公园散步。" * 8, "用iPhone打电话给朋友" * 12, "สวัสดีครับวันนี้" * 9, "withoutspaces" * 12],
+)
+def test_a_text_without_spaces_is_cut_between_characters_at_stops_first(text, is_timed):
+    units = [*text] if is_timed else [text]
+    times = [round(0.2 * len(text) * n / len(units), 3) for n in range(len(units) + 1)]
+    words = tuple(Word(unit, a, b, 0.5) for unit, (a, b) in zip(units, pairwise(times), strict=True))
+    cues = cues_of(Transcript.of(Path("a"), [Segment(1, 0.0, times[-1], text, words)]))
+    assert "".join(cue.text for cue in cues).replace("\n", "") == text
+    for cue in cues:
+        assert cue.end_s - cue.start_s <= LONGEST_S
+        assert max(map(len, cue.text.splitlines())) <= LINE
+        assert all(line[0] not in "，。" and not unicodedata.combining(line[0]) for line in cue.text.splitlines())
+        assert "。" not in text or cue.text[-1] in "，。"
+        assert "iPhone" not in text or cue.text.replace("\n", "|").count("iPhone") == cue.text.count("i")
 
 
 @pytest.mark.parametrize("name", ["srt", "vtt"])

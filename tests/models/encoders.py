@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import TransformerEncoder
@@ -64,3 +64,13 @@ CASES = [
         min_frames=7,
     ),
 ]
+
+
+def middle_of_what_is_seen(front_end: Callable[[Tensor], Tensor], inputs: Tensor, number: int) -> float:
+    """Return the middle of the inputs (1, T, F) that a vector of a front end (1, T', D) is made of."""
+    inputs = inputs.clone().requires_grad_()
+    front_end(inputs)[0, number].sum().backward()
+    assert inputs.grad is not None
+    energy = inputs.grad[0].square().sum(dim=1)
+    seen = (energy > 1e-6 * energy.max()).nonzero()
+    return (float(seen.min()) + float(seen.max()) + 1) / 2

@@ -5,10 +5,13 @@ import pytest
 import torch
 import yaml
 
+from asr.features.global_norm import GlobalNorm
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.layered import LayeredEncoder
 from asr.models.encoders.transformer import TransformerEncoder
-from tests.models.encoders import CASES, NUM_FEATURES, EncoderCase
+from asr.models.heads.ctc import CtcHead
+from asr.models.recognizer import Recognizer
+from tests.models.encoders import CASES, NUM_FEATURES, EncoderCase, middle_of_what_is_seen
 
 NO_DECAY = Path(__file__).parents[2] / "configs" / "parameter_rules" / "no_decay.yaml"
 
@@ -53,6 +56,21 @@ def test_output_lengths_are_as_announced(case):
         encodings, num_frames = encoder(features, lengths)
         assert encodings.shape == (1, int(num_frames[0]), encoder.d_model)
         assert encoder.output_frames(lengths).tolist() == num_frames.tolist()
+
+
+def test_an_encoding_is_in_the_middle_of_what_its_front_end_sees(case):
+    encoder = case.make().eval()
+    features, lengths = batch_of(80)
+
+    def front_end(features: torch.Tensor) -> torch.Tensor:
+        if isinstance(encoder, LayeredEncoder):
+            return encoder.subsampling(features, lengths)[0]
+        image, _ = encoder.encoder_embed._image(features, lengths)  # the ConvNeXt layer sees as much on both sides
+        return image.flatten(2)[:, :20].unflatten(1, (-1, 2)).sum(dim=2)
+
+    middle = middle_of_what_is_seen(front_end, features, number=5)
+    recognizer = Recognizer(encoder, CtcHead(encoder.d_model, 4), GlobalNorm([0.0] * 2, [1.0] * 2))
+    assert middle == recognizer.center_frames + 5 * encoder.subsampling_factor
 
 
 def test_utterances_too_short_to_subsample_leave_nothing_and_spoil_nothing(case):

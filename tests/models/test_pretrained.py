@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from tests.models.encoders import middle_of_what_is_seen
 from tests.models.pretrained import LETTERS, MODELS, save_ctc_model, save_model
 
 pytest.importorskip("transformers")
@@ -101,6 +102,26 @@ def test_padded_utterances_are_encoded_as_transformers_encodes_each_alone(name, 
     largest = max(float(gradient.abs().max()) for gradient in reference.values())
     for parameter, gradient in reference.items():
         torch.testing.assert_close(ours[parameter], gradient, rtol=1e-4, atol=atol * max(1.0, largest), msg=parameter)
+
+
+@pytest.mark.parametrize("name", ["wav2vec2, layer norm", "w2v-bert", "whisper"])
+def test_an_encoding_is_in_the_middle_of_the_audio_that_it_is_made_of(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("asr.models.pretrained.inputs.normalized", lambda x, *_, **__: x)  # it sees all
+    save_model(tmp_path, name)
+    encoder = encoder_for(tmp_path).eval()
+    num_frames = 3000 if name == "whisper" else 60
+    features, lengths = audio(num_frames)
+
+    def front_end(frames: Tensor) -> Tensor:
+        if name == "whisper":
+            mels = encoder.mels(frames.flatten(1))
+            return encoder.model.conv2(encoder.model.conv1(mels)).mT
+        samples = frames.flatten(1)
+        return encoder.mels(samples, 160 * lengths) if encoder.mels else encoder.model.feature_extractor(samples).mT
+
+    samples = features.reshape(1, -1, 1)
+    middle = middle_of_what_is_seen(lambda x: front_end(x.reshape(1, -1, 160)), samples, 8) / 160
+    assert middle == pytest.approx(encoder.center_frames + 8 * encoder.subsampling_factor, abs=0.1)
 
 
 def test_an_utterance_too_short_for_an_encoding_spoils_nothing(folder):

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,7 +9,7 @@ from asr.features.specaugment import SpecAugment
 from asr.models.heads.cr_ctc import CrCtcHead
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer, initialize
-from tests.models.encoders import CASES, NUM_FEATURES
+from tests.models.encoders import CASES, NUM_FEATURES, middle_of_what_is_seen
 
 NORM = GlobalNorm([0.5] * NUM_FEATURES, [2.0] * NUM_FEATURES)
 
@@ -111,3 +113,32 @@ def test_only_inner_layers_are_intermediate():
     head = CtcHead(encoder.d_model, vocab_size=6, intermediate_layers=[1])
     with pytest.raises(ValueError, match=r"intermediate_layers=\[1\].*ZipformerEncoder"):
         Recognizer(encoder, head, NORM)
+
+
+class Strided(torch.nn.Module):
+    """An encoder of a user's own: convolutions of equal kernels, strides and padding."""
+
+    d_model = 4
+
+    def __init__(self, kernel: int, stride: int, padding: int, num_layers: int) -> None:
+        super().__init__()
+        sizes = [NUM_FEATURES, *[4] * num_layers]
+        layers = (torch.nn.Conv1d(a, b, kernel, stride, padding) for a, b in itertools.pairwise(sizes))
+        self.layers, self.subsampling_factor = torch.nn.Sequential(*layers), stride**num_layers
+
+    def output_frames(self, num_frames: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            num_frames = (num_frames + 2 * layer.padding[0] - layer.kernel_size[0]) // layer.stride[0] + 1
+        return num_frames.clamp(min=0)
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 0, 1), (8, 8, 0, 1), (3, 2, 0, 3), (3, 2, 0, 4), (3, 2, 1, 3), (5, 2, 2, 4)])
+def test_an_own_encoder_says_where_its_encodings_are_by_its_lengths_or_an_attribute(sizes):
+    torch.manual_seed(0)
+    encoder = Strided(*sizes)
+    recognizer = Recognizer(encoder, CtcHead(4, vocab_size=6), NORM)
+    features = torch.randn(1, 12 * encoder.subsampling_factor + 31, NUM_FEATURES)
+    middle = middle_of_what_is_seen(lambda x: encoder.layers(x.mT).mT, features, number=6)
+    assert recognizer.center_frames + 6 * encoder.subsampling_factor == middle
+    encoder.center_frames = 7
+    assert recognizer.center_frames == 7

@@ -13,6 +13,7 @@ from asr.data.loading.dataset import Perturb, SpeechDataset
 from asr.data.loading.loader import EvaluationLoader, Workers
 from asr.data.loading.mixing import Mixing
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
+from asr.evaluation.wer import Unit
 from asr.text.tokenizer import Tokenizer
 
 
@@ -25,6 +26,7 @@ class DataModule:
     batch: BucketingConfig
     workers: Workers
     mixing: Mixing | None = None
+    unit: Unit = "word"  # that is scored, and has times
 
     def training_data(
         self, cuts: Sequence[Cut], seed: int, perturb: Perturb | None

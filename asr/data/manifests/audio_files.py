@@ -12,7 +12,8 @@ from lhotse.cut import Cut, MonoCut
 from asr.data.manifests.media_files import is_media, media_duration_s, write_flac
 from asr.data.manifests.recordings import open_recording
 from asr.data.manifests.source_files import visible_files
-from asr.data.segmentation import levels, parts_between_pauses
+from asr.data.segmentation import FRAME_S, levels, parts_between_pauses
+from asr.features.log_mel import whole_frames
 from asr.safe_io import named_path
 from asr.text.normalize import SURROGATE, is_one_line
 from asr.text_files import matching_files
@@ -123,6 +124,8 @@ def _parts(recording: Recording, channel: int, max_s: float) -> Iterator[Cut]:
     if recording.duration <= max_s:
         yield whole.with_id(name)
         return
-    for start_s, end_s in parts_between_pauses(levels(Path(recording.sources[0].source), channel), max_s):
+    level_db = levels(Path(recording.sources[0].source), channel)
+    _, frame_s = whole_frames(FRAME_S, recording.sampling_rate)
+    for start_s, end_s in parts_between_pauses(level_db, max_s, frame_s):
         part = whole.truncate(offset=start_s, duration=min(end_s, recording.duration) - start_s)
         yield part.with_id(f"{name}//{start_s} s")

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from asr.models import devices
 from asr.models.kernels import is_tracing
 from asr.models.pretrained.build import Lora, add_adapters, build_model, describe, encoder_of, merge_adapters
-from asr.models.pretrained.inputs import StackedFbank, WhisperMel, is_padding, normalized, span_masks
+from asr.models.pretrained.inputs import HOP, StackedFbank, WhisperMel, is_padding, normalized, span_masks
 from asr.options import Share
 
 FRAMES_HZ = 100  # of features=waveform
@@ -238,6 +238,13 @@ class PretrainedEncoder(nn.Module):
             return self._by_length(encoder, inner, hidden, counts)
         valid = None if min(counts) == hidden.shape[1] else ~is_padding(lengths.clamp(min=1), hidden.shape[1])
         return self._run(encoder, inner, hidden, attention_mask=valid)
+
+    @property
+    def center_frames(self) -> float:
+        """Where the first encoding has its middle, in frames of 10 ms."""
+        if self.family == WHISPER:
+            return 0.0  # the windows of its spectrum begin half a window before the audio, and its convolutions too
+        return (400 + HOP if self.family == FBANK else self._shortest()) / 2 / self.frame
 
     def _shortest(self) -> int:
         """Return the number of samples of one encoding."""

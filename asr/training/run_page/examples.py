@@ -6,7 +6,7 @@ B batch, T frames, F mel bins, U tokens, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class Example:
         matrix: (R, T) a row for each feature or token.
         shift_s: seconds from a column to the next.
         rows: names of the rows; empty for features.
+        start_s: where the first column begins.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Example:
     matrix: np.ndarray
     shift_s: float
     rows: tuple[str, ...] = ()
+    start_s: float = 0.0
 
 
 def augmented_features(recognizer: Recognizer, data: SpeechDataModule) -> list[Example]:
@@ -67,8 +69,10 @@ def token_alignments(recognizer: Recognizer, data: SpeechDataModule) -> list[Exa
     matrices = token_probs(recognizer, batch) if len(batch) else []
     pieces = data.readers.tokenizer.pieces
     rows = [tuple(pieces[token] for token in tokens.tolist()) for tokens in batch.tokens]
-    shift_s = recognizer.subsampling_factor * data.readers.features.frame_shift_s
-    return _examples(batch, matrices, shift_s, rows) if matrices else []
+    factor, frame_s = recognizer.subsampling_factor, data.readers.features.frame_shift_s
+    start_s = (recognizer.center_frames - factor / 2) * frame_s
+    examples = _examples(batch, matrices, factor * frame_s, rows) if matrices else []
+    return [replace(example, start_s=start_s) for example in examples]
 
 
 @torch.inference_mode()

@@ -77,7 +77,7 @@ def plot_example(example: Example, number: int) -> Plot:
 
     def fill(axes: Axes) -> Legend:
         options = {"vmin": 0, "vmax": 1, "cmap": "Blues"} if is_tokens else {"cmap": "magma"}
-        extent = (0, num_columns * example.shift_s, -0.5, num_rows - 0.5)
+        extent = (example.start_s, example.start_s + num_columns * example.shift_s, -0.5, num_rows - 0.5)
         axes.imshow(example.matrix, aspect="auto", origin="lower", interpolation="nearest", extent=extent, **options)
         axes.set(xlabel="seconds", ylabel="" if is_tokens else "feature")
         axes.grid(visible=False)

@@ -75,6 +75,7 @@ class ZipformerEncoder(nn.Module):
     """
 
     subsampling_factor = 4
+    center_frames = 5.5  # of the eleven that the first two vectors at 50 Hz see, which are one at 25 Hz
     can_be_captured = True  # by CUDA graphs, in training
 
     def __init__(
