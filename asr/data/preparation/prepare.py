@@ -143,7 +143,7 @@ def _list_files(folder: Path, corpus: Corpus, began_ns: int) -> None:
             size, time_ns = _state(path)
             is_known = time_ns is not None and time_ns < began_ns
             listed.append((portable_path(path, folder, folder.parent), size, time_ns if is_known else None))
-    write_whole(folder / FILE_LIST, gzip.compress(json.dumps(listed).encode(), GZIP_LEVEL))
+    write_whole(folder / FILE_LIST, gzip.compress(json.dumps(listed).encode(), GZIP_LEVEL, mtime=0))
 
 
 def _state(path: str) -> list[int | None]:
