@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,16 @@ from asr.compare.inputs.runs import Inputs
 from asr.compare.inputs.runs_of_rows import runs_of_rows
 from asr.compare.inputs.speakers import named_speakers, with_speakers
 from asr.compare.inputs.tuning import read_tuning
+from asr.compare.report.headline import MOST_SEEDS
 from asr.compare.report.html_and_json import write_json, write_report_files
 from asr.compare.report.terminal import tables
 from asr.compare.result import Comparison
+from asr.config.command_line import override_key
 from asr.config.instantiate import check_values
 from asr.console import PlainConsole
 from asr.errors import ConfigError, did_you_mean
 from asr.evaluation.formatting import count, shortlist
+from asr.plain_data import at, read_yaml
 from asr.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
 from asr.safe_io import named_path
 from asr.sweeps.jobs import RECORDS, check_sweep_name, records
@@ -54,13 +58,17 @@ def run(options: DictConfig) -> None:
         inputs,
         title=sweep.name if sweep else count(len(inputs.runs), "run"),
         baseline=config["baseline"],
-        comparisons=config["comparisons"],
+        pairs=config["pairs"],
+        scale=config["scale"],
+        looks=config["looks"] or _planned_looks(folders),
         target_wer=config["target_wer"],
         minutes=config["minutes"],
         level=config["level"],
         tunings=tunings,
     )
     _print(comparison)
+    for command in next_commands(comparison, sweep) if sweep else ():
+        console.print_line(command)
     output = _output_folder(config["out"], sweep)
     report, *plots = write_report_files(comparison, output)
     files = [write_json(comparison, output), report, *plots]
@@ -90,6 +98,12 @@ def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
     if len(patterns) > 1 and others:
         console.print_line(f"left out, because these are no run folders: {shortlist(others)}")
     return None, folders
+
+
+def _planned_looks(folders: Iterable[Path]) -> list[int]:
+    """Return the looks that the sweep of the runs has planned, if all have the same ones."""
+    looks = {tuple(at(read_yaml(folder / "config.yaml"), "sweep", "looks") or ()) for folder in folders}
+    return list(looks.pop()) if len(looks) == 1 else []
 
 
 def _results(config: Mapping[str, Any]) -> Inputs:
@@ -135,6 +149,26 @@ def _output_folder(out: Any, sweep: Path | None) -> Path:
     folder = next(folder for folder in folders if not folder.exists())
     folder.mkdir()
     return folder
+
+
+def next_commands(comparison: Comparison, sweep: Path) -> list[str]:
+    """Return the commands that train what would probably decide open questions on the first test set."""
+    jobs = {(sweep / job.name).resolve(): job.overrides for job in records(sweep)}
+    words = {run.system: jobs[run.folder] for run in comparison.runs if run.folder in jobs}
+    needed = {
+        row.system: row.to_baseline.seeds_needed
+        for row in comparison.sets[0].rows
+        if row.to_baseline is not None and (row.to_baseline.seeds_needed or MOST_SEEDS + 1) <= MOST_SEEDS
+    }
+    if not needed or comparison.looks or not {*needed, comparison.sets[0].baseline} <= words.keys():
+        return []
+    have = max(len(row.seeds) for row in comparison.sets[0].rows)
+    commands = []
+    for system, num in {**needed, comparison.sets[0].baseline: max(filter(None, needed.values()))}.items():
+        own = [word for word in words[system] if override_key(word).partition(".")[0] not in ("seed", "sweep")]
+        seeds = f"seed=range({have + 1},{(num or 0) + 1})"
+        commands.append(shlex.join(["asr-train", "-m", f"sweep.name={sweep.name}", *own, seeds]))
+    return ["to decide what is open:", *commands]
 
 
 def _print(comparison: Comparison) -> None:

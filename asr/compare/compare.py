@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 from asr.compare.inputs.matching import comparable_runs, different_budgets, drop_duplicates
 from asr.compare.inputs.runs import Inputs, Run
 from asr.compare.inputs.tuning import Tuning
-from asr.compare.result import Axis, Comparison, Difference, Row, Scope, SetComparison, Target
+from asr.compare.result import Axis, Comparison, Contrast, Row, Scale, Scope, SetComparison, Target
 from asr.compare.statistics.counts import count_errors
 from asr.compare.statistics.curves import DEV_WER
-from asr.compare.statistics.estimate import effective_number, estimate
-from asr.compare.statistics.failures import learned_runs, reliabilities
+from asr.compare.statistics.estimate import estimate
+from asr.compare.statistics.failures import reliabilities
 from asr.compare.statistics.matched_pairs import matched_pairs
-from asr.compare.statistics.pairs import SetDifferences
 from asr.compare.statistics.times import equal_time, times_to_target
 from asr.evaluation.confidence import interval_of_counts
 from asr.evaluation.formatting import shortlist
@@ -34,8 +34,10 @@ def compare(
     inputs: Inputs,
     *,
     title: str,
-    baseline: str | None = None,
-    comparisons: Literal["all", "baseline"] = "all",
+    baseline: str = AUTO,
+    pairs: Literal["baseline", "all"] = "baseline",
+    scale: Scale = "ratio",
+    looks: Sequence[int] = (),
     target_wer: float | None = None,
     minutes: float | None = None,
     level: float = 0.95,
@@ -46,12 +48,14 @@ def compare(
     Args:
         inputs: runs, and what reading them has found.
         title: of the comparison.
-        baseline: name of the system that others are compared with, see ``find_baseline``; None: no baseline.
-        comparisons: which pairs are tested: ``all``, or those with the ``baseline`` alone, which finds more of them.
+        baseline: name of the system that others are compared with, see ``find_baseline``.
+        pairs: ``all`` tests each pair too, as a further question.
+        scale: of the contrasts: ratios of geometric means, or differences in points.
+        looks: planned numbers of seeds after which runs are compared, of which this is one.
         target_wer: a fraction; the result tells when each system reached it on the development sets. None: what the
             runs themselves name.
         minutes: of training, above 0, after which systems are compared on the development sets; None: what all had.
-        level: of intervals and verdicts, above 0 and below 1.
+        level: of each question, above 0 and below 1; divided among the looks.
         tunings: trials that chose the systems' settings.
 
     Raises:
@@ -59,19 +63,17 @@ def compare(
     """
     runs, duplicates = drop_duplicates(inputs.runs)
     target, disagreement = _find_target(runs, target_wer)
-    base = find_baseline(sorted({run.system for run in runs}), baseline)
-    if comparisons == "baseline" and base is None:
-        raise ValueError("comparisons=baseline needs a baseline: give baseline=NAME")
-    only_with = base if comparisons == "baseline" else None
+    base = find_baseline(list(dict.fromkeys(run.system for run in inputs.runs)), baseline)
     lost = set(inputs.failed) - {(run.system, run.seed) for run in runs}
     problems = [*inputs.problems, *duplicates, *different_budgets(runs), *disagreement]
+    alpha = (1 - level) / max(1, len(looks))
     sets = []
     for name in sorted({name for run in runs for name in run.sets}):
         comparable, left_out = comparable_runs(runs, name)
         problems += left_out
         if comparable:
-            options = runs, name, base, only_with, level, lost, inputs.has_seeds
-            whole = _SetComparer(comparable, *options).compare()
+            comparable += [failed_run(system, seed, comparable[0], name) for system, seed in sorted(lost)]
+            options = name, base, pairs == "all", scale, alpha, inputs.has_seeds
             subsets = {
                 column: [
                     replace(_SetComparer(part, *options).compare(), name=value)
@@ -79,16 +81,17 @@ def compare(
                 ]
                 for column, labels in inputs.labels.get(name, {}).items()
             }
-            sets.append(replace(whole, subsets=subsets))
+            sets.append(replace(_SetComparer(comparable, *options).compare(), subsets=subsets))
     if not sets:
         why = problems or inputs.notes or ["no runs were given"]
         raise ValueError(f"there is no test set to compare: {'; '.join(why)}")
     axes: tuple[Axis, ...] = ("updates", "seconds") if target else ()
-    tables = (times_to_target(runs, target.wer, axis, level, base, lost, only_with) for axis in axes if target)
+    tables = (times_to_target(runs, target.wer, axis, alpha, base, lost) for axis in axes if target)
     times = [table for table in tables if table is not None]
-    after = equal_time(runs, level, minutes and 60 * minutes, base, only_with)
+    after = equal_time(runs, alpha, scale, minutes and 60 * minutes, base)
     problems += _missing_curves(runs, bool(axes) and not times, after is None, minutes)
-    return Comparison(title, sets, runs, target, times, after, level, problems, [*inputs.notes, *_hints(runs)], tunings)
+    notes = [*inputs.notes, *_hints(runs)]
+    return Comparison(title, sets, runs, target, times, after, level, problems, notes, tunings, scale, looks)
 
 
 def _hints(runs: Sequence[Run]) -> Iterator[str]:
@@ -135,21 +138,21 @@ def _find_target(runs: Sequence[Run], target_wer: float | None) -> tuple[Target 
     return next((Target(wer, is_fixed=True) for wer in named if wer is not None), None), []
 
 
-def find_baseline(systems: Sequence[str], baseline: str | None) -> str | None:
-    """Return the system of that name, or the only one whose first word it is; None for no baseline.
+def find_baseline(systems: Sequence[str], baseline: str) -> str:
+    """Return the system of that name, or the only one whose first word it is.
 
-    ``auto`` is ``adamw``, if there is exactly one. Case does not count: without an optimizer override a run is named by
-    its class, for example ``AdamW``.
+    ``auto`` is ``adamw``, if there is exactly one, and else the first system. Case does not count: without an optimizer
+    override a run is named by its class, for example ``AdamW``.
 
     Raises:
         ValueError: there is no such system, or there are several.
     """
-    if baseline is None or not systems:
-        return None
     if baseline == AUTO and AUTO not in systems:
         with contextlib.suppress(ValueError):
             return find_baseline(systems, USUAL)
-        return None
+        return next(iter(systems), "")
+    if not systems:
+        return ""
     folded = baseline.casefold()
     near = [name for name in systems if name.casefold() == folded]
     near = near or [name for name in systems if name.casefold().split()[0] == folded]
@@ -159,119 +162,112 @@ def find_baseline(systems: Sequence[str], baseline: str | None) -> str | None:
     raise ValueError(f"baseline: {problem}; choose one of {shortlist(near or systems)}, or leave baseline out")
 
 
+def failed_run(system: str, seed: int, like: Run, test_set: str) -> Run:
+    """Return a run that has failed by itself as one that recognized nothing: each word of the set is an error."""
+    errors = like.sets[test_set]
+    nothing = replace(errors, errors=errors.words, depends_on_audio=False, texts=None)
+    return Run(Path("failed"), system, seed, {test_set: nothing}, unit=like.unit, has_failed=True)
+
+
 class _SetComparer:
     """Compares systems on one test set.
 
     Args:
         runs: that were tested on the same utterances.
-        all_runs: also those without this set.
         name: of the set.
-        baseline: of the comparison, which may lack this set.
-        only_with: test only pairs with this system; None: all pairs.
-        level: of intervals and verdicts.
-        lost: systems and seeds of runs that failed.
+        baseline: of the comparison; the first system stands in if it lacks this set.
+        all_pairs: whether each pair is tested too.
+        scale: of the contrasts.
+        alpha: of each question.
         has_seeds: False for single runs, which are compared over speakers, or utterances, alone.
     """
 
     def __init__(
         self,
         runs: Sequence[Run],
-        all_runs: Sequence[Run],
         name: str,
-        baseline: str | None,
-        only_with: str | None,
-        level: float,
-        lost: Collection[tuple[str, int]],
+        baseline: str,
+        all_pairs: bool,
+        scale: Scale,
+        alpha: float,
         has_seeds: bool,
     ) -> None:
-        self.name, self.level, self.has_seeds = name, level, has_seeds
+        self.name, self.alpha, self.has_seeds, self.all_pairs = name, alpha, has_seeds, all_pairs
         self.unit, self.errors = runs[0].unit, runs[0].sets[name]
         self.runs: dict[str, list[Run]] = defaultdict(list)
         for run in sorted(runs, key=lambda run: run.seed):
             self.runs[run.system].append(run)
-        self.baseline = baseline if baseline in self.runs else None
-        num_lost = Counter(system for system, _ in lost)
-        self.gone = sorted(num_lost.keys() - {run.system for run in all_runs})
-        learned = learned_runs(self.runs, name)
-        counts = {name: (len(learned[name]), len(runs) + num_lost[name]) for name, runs in self.runs.items()}
-        self.reliability = reliabilities(counts | {name: (0, num_lost[name]) for name in self.gone})
-        self.counts = count_errors([run for system, runs in self.runs.items() for run in learned[system] or runs], name)
-        self.unlearned = [system for system, runs in learned.items() if not runs]
-        self.differences = SetDifferences(self.counts, level, only_with, self.unlearned, has_seeds)
+        self.baseline = baseline if baseline in self.runs else next(iter(self.runs))
+        learned = {
+            system: (sum(run.sets[name].has_learned for run in group), len(group))
+            for system, group in self.runs.items()
+        }
+        self.reliability = reliabilities(learned, self.baseline, alpha)
+        self.counts = count_errors([run for group in self.runs.values() for run in group], name)
+        self.judge = self.counts.judge(alpha, scale, has_seeds)
+        self.contrasts = self.judge.from_baseline(self.baseline)
 
     def compare(self) -> SetComparison:
-        means = {name: statistics.mean(self._wers(name)) for name in self.runs}
-        ranked = sorted(means, key=lambda name: (name in self.unlearned, means[name], name))
-        # a system with a single lucky seed has no verdicts, and as the best it would leave the others without them too
-        candidates = [name for name in ranked if name not in self.unlearned] or ranked
-        candidates = [name for name in candidates if len(self.counts.errors[name]) > 1] or candidates
+        best = self.judge.may_be_best()
+        rows = [self._row(system, system in best) for system in self.runs]
         speakers = {speaker for speaker, num in zip(self.errors.speakers, self.errors.words, strict=True) if num}
-        tested = [run.sets[self.name] for runs in self.runs.values() for run in runs]
+        tested = [run.sets[self.name] for runs in self.runs.values() for run in runs if not run.has_failed]
         return SetComparison(
             name=self.name,
             unit=self.unit,
             num_utterances=len(self.errors.ids),
             num_speakers=None if None in speakers else len(speakers),
-            effective_units=effective_number(self.counts.words),
-            rows=[self._row(name, candidates) for name in ranked],
-            pairs=self.differences.differences(),
-            num_candidates=len(candidates),
+            effective_units=self.counts.effective_units,
+            seen_speakers=self.errors.seen_speakers,
+            rows=sorted(rows, key=lambda row: (row.wer_geomean, row.system)),
             baseline=self.baseline,
-            omnibus=self.differences.omnibus,
-            power=self.differences.power(candidates[0]),
-            gone={name: self.reliability[name] for name in self.gone},
+            pairs=[self._with_points(pair) for pair in self.judge.all_pairs()] if self.all_pairs else [],
             num_runs=len(tested),
             num_without_texts=sum(errors.depends_on_audio is None for errors in tested),
             has_seeds=self.has_seeds,
         )
 
     def _wers(self, system: str) -> list[float]:
-        return self.counts.wers(system, self.counts.seeds(system))
+        return self.counts.wers(system, sorted(self.counts.errors[system]))
 
-    def _row(self, system: str, candidates: Sequence[str]) -> Row:
-        wers, best = self._wers(system), candidates[0]
-        low, high, scope = self._interval(system, len(candidates) if system == best else 1)
-        against = {
-            other: None if other in (None, system) else self._difference(system, str(other))
-            for other in (best, self.baseline)
-        }
+    def _row(self, system: str, may_be_best: bool) -> Row:
+        wers = self._wers(system)
+        low, high, scope = self._interval(system)
+        contrast = self.contrasts.get(system)
         return Row(
             system=system,
-            seeds=tuple(self.counts.seeds(system)),
+            seeds=tuple(sorted(self.counts.errors[system])),
             wers=tuple(wers),
             wer_mean=statistics.mean(wers),
-            wer_mean_of_all=statistics.mean(run.sets[self.name].wer for run in self.runs[system]),
+            wer_geomean=self.counts.geometric_mean(system),
             reliability=self.reliability[system],
             wer_sd=statistics.stdev(wers) if len(wers) > 1 else None,
             low=low,
             high=high,
             scope=scope,
-            to_best=against[best],
-            to_baseline=against[self.baseline],
+            may_be_best=may_be_best,
+            to_baseline=None if contrast is None else self._with_points(contrast),
         )
 
-    def _difference(self, system: str, other: str) -> Difference | None:
-        difference = self.differences.difference(system, other)
-        first, second = (self.runs[name][0].sets[self.name].texts for name in (system, other))
-        if self.has_seeds or difference is None or first is None or second is None:
-            return difference
-        return replace(difference, matched_pairs_p=matched_pairs(first, second))
+    def _with_points(self, contrast: Contrast) -> Contrast:
+        """Return a contrast with the difference of the mean rates, and of single runs with sclite's test."""
+        systems = contrast.system, contrast.other
+        means = (statistics.mean(self.counts.wers(name, self.judge.seeds(*systems))) for name in systems)
+        first, second = (self.runs[name][0].sets[self.name].texts for name in systems)
+        matched = None if self.has_seeds or first is None or second is None else matched_pairs(first, second)
+        return replace(contrast, points=next(means) - next(means), matched_pairs_p=matched)
 
-    def _interval(self, system: str, chosen_from: int) -> tuple[float, float, Scope]:
+    def _interval(self, system: str) -> tuple[float, float, Scope]:
         """Return the interval of the mean WER; for a single run the bootstrap interval that its own report has."""
-        matrix, words = self.counts.matrix(system, self.counts.seeds(system)), self.counts.words
-        unit, alpha = self.counts.unit, 1 - self.level
+        matrix, words = self.counts.matrix(system, sorted(self.counts.errors[system])), self.counts.words
+        unit = self.counts.unit
         if len(matrix) == 1:
-            plain = interval_of_counts(unit, matrix[0], words, level=self.level)
-            # drawing anew takes seconds with many utterances
-            chosen = (
-                plain if chosen_from == 1 else interval_of_counts(unit, matrix[0], words, level=1 - alpha / chosen_from)
-            )
-            return plain.low, chosen.high, "this run only"
-        low, high = map(float, estimate(matrix, words).interval(alpha, chosen_from))
+            plain = interval_of_counts(unit, matrix[0], words, level=1 - self.alpha)
+            return plain.low, plain.high, "this run only"
+        low, high = map(float, estimate(matrix, words).interval(self.alpha))
         if not matrix.any():
             # both variances are nearly 0 then; the exact bound for that many words is not
-            high = max(high, interval_of_counts(unit, matrix.sum(0), words, level=1 - alpha / chosen_from).high)
+            high = max(high, interval_of_counts(unit, matrix.sum(0), words, level=1 - self.alpha).high)
         # that a rate is at least 0 is known without any run
         low = max(0.0, low) if low > 0 or math.isfinite(high) else -math.inf
         return low, high, "seeds and speakers" if unit == "speaker" else "seeds and utterances"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from asr.compare.report.html_and_json import json_text, page
 from asr.compare.report.pages import render
 from asr.compare.report.sections import set_sections
 from asr.compare.report.terminal import tables
-from asr.compare.result import Comparison
+from asr.compare.result import Comparison, Scale
 from asr.evaluation.formatting import count
 from asr.evaluation.wer import Unit
 
@@ -31,20 +31,12 @@ class ComparedResults:
 
     @property
     def verdicts(self) -> list[dict[str, Any]]:
-        """Each pair of systems on each test set, the better one first, with its verdict and numbers."""
+        """Each system that is compared with the baseline on each test set, with its verdict and numbers."""
         return [
-            {
-                "set": test_set.name,
-                "system": pair.system,
-                "other": pair.other,
-                "verdict": pair.verdict,
-                "difference": pair.mean,
-                "low": pair.low,
-                "high": pair.high,
-                "p_adjusted": pair.p_adjusted,
-            }
+            {"set": test_set.name, **asdict(contrast)}
             for test_set in self.comparison.sets
-            for pair in test_set.pairs
+            for contrast in (*(row.to_baseline for row in test_set.rows), *test_set.pairs)
+            if contrast is not None
         ]
 
     def table(self) -> list[dict[str, Any]]:
@@ -57,7 +49,8 @@ class ComparedResults:
                 "low": row.low,
                 "high": row.high,
                 "seeds": len(row.seeds) if test_set.has_seeds else None,
-                "vs_reference": row.to_best.verdict if row.to_best else None,
+                "may_be_best": row.may_be_best,
+                "vs_baseline": row.to_baseline.verdict if row.to_baseline else None,
             }
             for test_set in self.comparison.sets
             for row in test_set.rows
@@ -101,8 +94,9 @@ def compare_results(
     by: Sequence[str] = (),
     allow: Collection[Allowed] = (),
     training_texts: str | Path | None = None,
-    baseline: str | None = AUTO,
-    comparisons: Literal["all", "baseline"] = "all",
+    baseline: str = AUTO,
+    pairs: Literal["baseline", "all"] = "baseline",
+    scale: Scale = "ratio",
     level: float = 0.95,
     title: str | None = None,
 ) -> ComparedResults:
@@ -125,9 +119,10 @@ def compare_results(
         by: columns; the utterances of each value are also compared separately.
         allow: what is no error: ``missing``, ``duplicates``, ``references`` (that differ), ``empty``.
         training_texts: a text file; utterances whose references occur in it are compared separately.
-        baseline: system that all others are compared with; ``auto``: ``adamw``, if it exists; None: no baseline.
-        comparisons: pairs that are tested: ``all``, or those with the ``baseline``.
-        level: of intervals and verdicts.
+        baseline: system that all others are compared with; ``auto``: ``adamw``, if it exists, else the first one.
+        pairs: pairs that are tested: those with the ``baseline``, or ``all`` as a further question.
+        scale: of the contrasts: ``ratio`` of geometric means, or ``points``.
+        level: of each question.
         title: of the page; None: the number of runs.
 
     Raises:
@@ -142,4 +137,4 @@ def compare_results(
     if speaker_of is not None:
         inputs = replace(inputs, runs=with_speakers(inputs.runs, speaker_of))
     name = title or count(len(inputs.runs), "run")
-    return ComparedResults(compare(inputs, title=name, baseline=baseline, comparisons=comparisons, level=level))
+    return ComparedResults(compare(inputs, title=name, baseline=baseline, pairs=pairs, scale=scale, level=level))

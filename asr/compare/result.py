@@ -1,7 +1,6 @@
 """The result of a comparison; ``comparison.json`` holds all but the runs' curves and errors per utterance.
 
-Rates are fractions; those of characters are CERs, also in a field called ``wer``. A list of pairs has each pair once,
-the better system first; all verdicts and intervals of its tested pairs hold together.
+Rates are fractions; those of characters are CERs, also in a field called ``wer``.
 """
 
 from __future__ import annotations
@@ -14,48 +13,27 @@ from asr.compare.inputs.runs import Cost, Run
 from asr.compare.inputs.tuning import Tuning
 from asr.evaluation.wer import RATE_NAMES, Unit
 
-Verdict = Literal[
-    "better", "worse", "cannot distinguish", "one seed: not compared", "none learned: not compared", "not tested"
-]
+Verdict = Literal["better", "worse", "cannot distinguish", "one seed: not compared"]
 Scope = Literal["seeds and speakers", "seeds and utterances", "this run only"]
 Axis = Literal["updates", "seconds"]
+Scale = Literal["ratio", "points"]
 
 
 @dataclass(frozen=True)
-class Difference:
-    """The WER of a system minus that of another, on the seeds that both have.
-
-    Attributes:
-        num_seeds: seeds in common.
-        mean: difference of the mean WERs; negative if the system is better.
-        probability_of_improvement: that a run of this system has a lower WER than a run of the other; None for a single
-            seed.
-        p_value: two-sided, of the hypothesis that the systems do not differ; None for a single seed.
-        p_adjusted: corrected for all tested pairs of systems on the test set, see ``simultaneous``.
-        matched_pairs_p: of single runs, see ``matched_pairs``; not corrected; None if texts are unknown.
-    """
-
-    system: str
-    other: str
-    num_seeds: int
-    mean: float
-    low: float
-    high: float
-    probability_of_improvement: float | None
-    p_value: float | None
-    p_adjusted: float | None
-    verdict: Verdict
-    matched_pairs_p: float | None = None
-
-
-@dataclass(frozen=True)
-class SeedContrast:
+class Contrast:
     """A system compared with another by a number that each run has, on the seeds that both have; smaller is better.
 
     Attributes:
         num_seeds: seeds in common.
-        value: mean difference, or ratio of geometric means.
-        p_adjusted: corrected for all tested pairs, see ``simultaneous``; None if this one was not tested.
+        value: ratio of geometric means, or difference in points; see ``Comparison.scale``.
+        low: lower end of the interval, which holds together with those of the other contrasts of the same question.
+        high: upper end.
+        p_value: two-sided, of the hypothesis that the systems do not differ; None if they were not tested.
+        p_adjusted: corrected for all contrasts of the same question, see ``decide``.
+        detectable: what the true value would have to be to be significant in 80 of 100 such comparisons.
+        seeds_needed: seeds with which the measured value would be; None if more than 100, or if it is significant.
+        points: difference of the mean rates; None for numbers that are no rates.
+        matched_pairs_p: of single runs, see ``matched_pairs``; not corrected; None if texts are unknown.
     """
 
     system: str
@@ -64,8 +42,13 @@ class SeedContrast:
     value: float
     low: float
     high: float
-    p_adjusted: float | None
-    verdict: Verdict
+    p_value: float | None = None
+    p_adjusted: float | None = None
+    verdict: Verdict = "one seed: not compared"
+    detectable: float | None = None
+    seeds_needed: int | None = None
+    points: float | None = None
+    matched_pairs_p: float | None = None
 
 
 @dataclass(frozen=True)
@@ -75,12 +58,15 @@ class Reliability:
     Attributes:
         num_learned: runs that did.
         num_runs: runs that finished, or failed by themselves; the latter have not learned.
-        p_adjusted: of the hypothesis that it is as reliable as the most reliable system, corrected for all pairs; None
-            for that one.
+        low: lower end of the interval of the share that learns.
+        high: upper end.
+        p_adjusted: of the hypothesis that the baseline is as reliable, corrected for all systems; None for itself.
     """
 
     num_learned: int
     num_runs: int
+    low: float
+    high: float
     p_adjusted: float | None
 
 
@@ -89,76 +75,29 @@ class Row:
     """One system on one test set.
 
     Attributes:
-        seeds: of its runs that learned, or of all if none did.
-        wers: by seed, in the order of ``seeds``.
-        wer_mean_of_all: over all runs that finished.
+        seeds: of its runs.
+        wers: by seed, in the order of ``seeds``; 1 for a run that failed.
+        wer_geomean: geometric mean, of rates between half an error and 100 %.
         wer_sd: standard deviation (n - 1); None for one seed.
         low: lower end of the interval of the mean; infinite if it is unknown.
-        high: upper end; that of the best system is corrected for its being chosen as the lowest.
+        high: upper end.
         scope: what the interval covers.
-        to_best: difference from the best system; None for the best itself.
-        to_baseline: difference from the baseline; None for the baseline itself, or without a baseline.
+        may_be_best: whether no other system is significantly better.
+        to_baseline: contrast with the baseline; None for the baseline itself, or without a common seed.
     """
 
     system: str
     seeds: tuple[int, ...]
     wers: tuple[float, ...]
     wer_mean: float
-    wer_mean_of_all: float
+    wer_geomean: float
     reliability: Reliability
     wer_sd: float | None
     low: float
     high: float
     scope: Scope
-    to_best: Difference | None
-    to_baseline: Difference | None
-
-    @property
-    def leaves_out_runs(self) -> bool:
-        """Whether some runs have learned, and others, which failed or learned nothing, are left out."""
-        return 0 < self.reliability.num_learned < self.reliability.num_runs
-
-    @property
-    def leaves_out_results(self) -> bool:
-        """Whether any of the runs that are left out has finished, so that the mean of all is another one."""
-        return abs(self.wer_mean - self.wer_mean_of_all) > 1e-9
-
-
-@dataclass(frozen=True)
-class Omnibus:
-    """Whether any systems differ over seeds, on this very test set; see ``omnibus``.
-
-    Attributes:
-        systems: that were tested, see ``largest_block``.
-        num_seeds: of each, the same ones.
-        friedman_p: of Friedman's test on ranks, see ``friedman``; it decides.
-        f_p: of the two-way F-test, which assumes equal variances of the systems.
-    """
-
-    systems: tuple[str, ...]
-    num_seeds: int
-    friedman_p: float
-    f_p: float
-
-
-@dataclass(frozen=True)
-class Power:
-    """What the comparison can find, from the spread over seeds of all systems together.
-
-    Attributes:
-        detectable: true difference of two systems that is significant in 80 of 100 such comparisons.
-        low: the same for the lower end of the interval of the spread.
-        high: for the upper end.
-        nearest: the system that is nearest to the best and cannot be distinguished from it; None if there is none.
-        seeds_needed: seeds with which these two would differ significantly in 80 of 100 comparisons, if their true
-            difference is the measured one; None if more than 100, or without such a system.
-    """
-
-    detectable: float
-    low: float
-    high: float
-    nearest: str | None
-    seeds_needed: int | None
+    may_be_best: bool
+    to_baseline: Contrast | None
 
 
 @dataclass(frozen=True)
@@ -169,13 +108,10 @@ class SetComparison:
         num_speakers: None if unknown.
         effective_units: speakers, or utterances, of one size that would decide as evenly as these; see
             ``effective_number``.
-        rows: best mean WER first.
-        pairs: of any two systems that share a seed; the largest difference first.
-        num_candidates: systems that the best was chosen from: those with several seeds, if there are any.
-        baseline: name of the system that others are compared with; None if it has no run on this set.
-        omnibus: of systems that share seeds; None for fewer than three with at least two.
-        power: None if no pair was tested, or no run learned.
-        gone: systems of which all runs failed; they have no row.
+        seen_speakers: whether training data have speakers of the set: nothing is then said of other speakers.
+        rows: lowest geometric mean first.
+        baseline: name of the system that others are compared with.
+        pairs: all pairs, if that was asked for.
         num_runs: runs that finished.
         num_without_texts: of these, runs of which only counts of errors are known, and no test of their hypotheses.
         has_seeds: False for single runs, which are compared over speakers, or utterances, alone.
@@ -187,13 +123,10 @@ class SetComparison:
     num_utterances: int
     num_speakers: int | None
     effective_units: float
+    seen_speakers: bool
     rows: Sequence[Row]
-    pairs: Sequence[Difference]
-    num_candidates: int
-    baseline: str | None
-    omnibus: Omnibus | None
-    power: Power | None
-    gone: Mapping[str, Reliability]
+    baseline: str
+    pairs: Sequence[Contrast]
     num_runs: int
     num_without_texts: int
     has_seeds: bool = True
@@ -203,6 +136,11 @@ class SetComparison:
     def rate_name(self) -> str:
         """WER or CER."""
         return RATE_NAMES[self.unit]
+
+    @property
+    def best(self) -> list[Row]:
+        """Systems that may be the best."""
+        return [row for row in self.rows if row.may_be_best]
 
 
 @dataclass(frozen=True)
@@ -225,6 +163,7 @@ class TimeRow:
         num_reached: runs that had it within the budget.
         num_runs: all runs; those that never finished have not reached it.
         mean: geometric mean of the times; a run that did not reach the target counts with the whole budget.
+        may_be_best: whether no other system is significantly faster.
         contrast: ratio to the reference; None for the reference itself, and if neither ever reached the target.
     """
 
@@ -232,7 +171,8 @@ class TimeRow:
     num_reached: int
     num_runs: int
     mean: float
-    contrast: SeedContrast | None
+    may_be_best: bool
+    contrast: Contrast | None
 
 
 @dataclass(frozen=True)
@@ -243,14 +183,12 @@ class TimesToTarget:
         budget: that all runs had; a run that has not reached the target by then counts with it.
         reference: system that the others are compared with.
         rows: shortest mean first.
-        pairs: ratios.
     """
 
     axis: Axis
     budget: float
     reference: str
     rows: Sequence[TimeRow]
-    pairs: Sequence[SeedContrast]
 
 
 @dataclass(frozen=True)
@@ -258,12 +196,12 @@ class ProgressRow:
     """WER of a system on the development sets during training.
 
     Attributes:
-        num_runs: runs that learned, or all if none did.
+        num_runs: that were validated.
         wer_mean: at the given time.
         wer_sd: over seeds; None for one.
         area: mean WER over the updates of a run, averaged over seeds.
         area_sd: over seeds; None for one.
-        contrast: difference of the WERs from the reference; None for the reference itself, or without common seeds.
+        contrast: of the WERs with the reference; None for the reference itself, or without common seeds.
     """
 
     system: str
@@ -272,7 +210,7 @@ class ProgressRow:
     wer_sd: float | None
     area: float
     area_sd: float | None
-    contrast: SeedContrast | None
+    contrast: Contrast | None
 
 
 @dataclass(frozen=True)
@@ -284,14 +222,12 @@ class EqualTime:
         num_earlier: runs whose last validation was earlier; they count with that WER.
         reference: system that the others are compared with.
         rows: lowest WER first.
-        pairs: differences of any two systems that share a seed.
     """
 
     seconds: float
     num_earlier: int
     reference: str
     rows: Sequence[ProgressRow]
-    pairs: Sequence[SeedContrast]
 
 
 @dataclass(frozen=True)
@@ -305,7 +241,9 @@ class Comparison:
         target: None: not asked for.
         times: to the target, in updates and in seconds, as far as the runs logged them.
         equal_time: None if the runs logged no times.
-        level: of the intervals, for example 0.95.
+        level: of each question, for example 0.95.
+        scale: of the contrasts: ratios of geometric means, or differences in points.
+        looks: planned numbers of seeds after which runs are compared; each look has its share of ``1 - level``.
         problems: messages on what could not be compared.
         notes: that must be shown with the results, for example "synthetic speech".
         tunings: trials that chose the systems' settings.
@@ -321,6 +259,8 @@ class Comparison:
     problems: Sequence[str]
     notes: Sequence[str]
     tunings: Sequence[Tuning] = ()
+    scale: Scale = "ratio"
+    looks: Sequence[int] = ()
 
     @property
     def unit(self) -> Unit:

@@ -270,12 +270,19 @@ class Compare(TypedDict):
         Place | None, Option("a text file; utterances whose references occur in it are compared separately")
     ]
     baseline: Annotated[
-        Name | None,
-        Option("system that all others are compared with; auto: adamw, if it exists; null: no baseline"),
+        Name, Option("system that all others are compared with; auto: adamw, if it exists, else the first system")
     ]
-    comparisons: Annotated[
-        Literal["all", "baseline"],
-        Option("pairs that are tested; baseline: only those with the baseline, which finds smaller differences"),
+    pairs: Annotated[
+        Literal["baseline", "all"],
+        Option("pairs that are tested; all: each pair too, as a further question that needs larger differences"),
+    ]
+    scale: Annotated[
+        Literal["ratio", "points"],
+        Option("of differences: ratios of geometric means, or points; choose it before you see the results"),
+    ]
+    looks: Annotated[
+        list[PositiveInt],
+        Option("numbers of seeds after which you planned to compare: [5,10]; each look has its part of the level"),
     ]
     target_wer: Annotated[
         PartialShare | None,
@@ -296,7 +303,7 @@ class Compare(TypedDict):
         re.Pattern[str] | None,
         Option("or a regular expression that finds the speaker in an utterance's id: '^[^-]+'"),
     ]
-    level: Annotated[PartialShare, Option("of intervals and verdicts")]
+    level: Annotated[PartialShare, Option("of each question: which may be best, and which differ from the baseline")]
     out: Annotated[Place | None, Option("null: runs/<sweep>/comparison, or runs/comparison/<date_time>")]
     logger: dict[str, Group | None] | None
 

@@ -10,15 +10,14 @@ from typing import Any
 
 import wandb
 
-from asr.compare.result import Comparison, Difference, SetComparison
+from asr.compare.result import Comparison, Contrast, SetComparison
 from asr.errors import first_line
 from asr.options import Tag, Text
 from asr.tracking.wandb_access import Mode, chosen_mode, default_project
 
 COLUMNS = (
-    *("system", "seeds", "runs", "wer_mean", "wer_mean_of_all", "wer_sd", "low", "high", "over"),
-    *("minus_best", "minus_best_low", "minus_best_high", "minus_best_p", "minus_best_verdict"),
-    *("minus_baseline", "minus_baseline_low", "minus_baseline_high", "minus_baseline_p", "minus_baseline_verdict"),
+    *("system", "seeds", "learned", "wer_mean", "wer_geomean", "wer_sd", "low", "high", "over", "may_be_best"),
+    *("vs_baseline", "vs_baseline_low", "vs_baseline_high", "vs_baseline_p", "vs_baseline_verdict"),
 )
 
 
@@ -65,6 +64,7 @@ def log_comparison(
                 "title": comparison.title,
                 "unit": comparison.unit,  # that "wer" counts in
                 "level": comparison.level,
+                "scale": comparison.scale,
                 "problems": list(comparison.problems),
             },
             settings=wandb.Settings(silent=True, console="off"),
@@ -86,15 +86,16 @@ def log_comparison(
 def _table(test_set: SetComparison) -> wandb.Table:
     rows = []
     for row in test_set.rows:
-        means = row.wer_mean, row.wer_mean_of_all, row.wer_sd
-        of_system = (row.system, len(row.seeds), row.reliability.num_runs, *means, row.low, row.high, row.scope)
-        values = (*of_system, *_cells(row.to_best), *_cells(row.to_baseline))
+        means = row.wer_mean, row.wer_geomean, row.wer_sd
+        counts = len(row.seeds), row.reliability.num_learned
+        of_system = (row.system, *counts, *means, row.low, row.high, row.scope, row.may_be_best)
+        values = (*of_system, *_cells(row.to_baseline))
         # JSON has no NaN or infinity
         rows.append([None if isinstance(value, float) and not math.isfinite(value) else value for value in values])
     return wandb.Table(columns=list(COLUMNS), data=rows, allow_mixed_types=True)
 
 
-def _cells(difference: Difference | None) -> tuple[Any, ...]:
-    if difference is None:
+def _cells(contrast: Contrast | None) -> tuple[Any, ...]:
+    if contrast is None:
         return (None,) * 5
-    return difference.mean, difference.low, difference.high, difference.p_adjusted, difference.verdict
+    return contrast.value, contrast.low, contrast.high, contrast.p_adjusted, contrast.verdict

@@ -48,7 +48,7 @@ def made_comparison(
         for rank, name in enumerate(names[:num_systems])
         for seed in range(1, num_seeds + 1)
     ]
-    baseline = "adamw" if "adamw" in names[:num_systems] else None
+    baseline = "adamw" if "adamw" in names[:num_systems] else "auto"
     given = {"title": "made", "baseline": baseline, "target_wer": 0.2, "notes": ["synthetic speech"], **options}
     return compare_runs(runs, **given)
 

@@ -1,14 +1,12 @@
 """From runs to verdicts, and what is said where runs cannot be compared."""
 
 import dataclasses
-import math
 
 import numpy as np
 import pytest
 
 from asr.compare.compare import find_baseline
 from asr.compare.inputs.runs import Curve
-from asr.compare.report.headline import headline
 from asr.evaluation.confidence import interval_of_counts
 from tests.compare.made_runs import COUNTS, better, compare_runs, errors_of, run_of, sweep
 
@@ -23,99 +21,65 @@ def test_better_worse_and_cannot_distinguish():
     comparison, rows = rows_of(sweep())
     assert comparison.sets[0].rows[0].system == "eve"
     assert rows["eve"].to_baseline.verdict == "better"
-    assert rows["eve"].to_best is None
-    assert rows["adamw"].to_best.verdict == "worse"
     assert rows["adamw"].to_baseline is None
     assert rows["cain"].to_baseline.verdict == "cannot distinguish"
+    assert [name for name, row in rows.items() if row.may_be_best] == ["eve"]
     assert comparison.problems == []
+    _, other = rows_of(sweep(), baseline="eve")
+    assert other["adamw"].to_baseline.verdict == "worse"
 
 
-def test_a_difference_is_that_of_the_means_in_its_interval_and_points_the_other_way_from_the_other():
+def test_a_contrast_is_the_ratio_of_geometric_means_with_points_beside_it():
     _, rows = rows_of(sweep())
-    found, back = rows["eve"].to_baseline, rows["adamw"].to_best
-    assert found.mean == pytest.approx(rows["eve"].wer_mean - rows["adamw"].wer_mean) == pytest.approx(-0.4)
-    assert (back.mean, back.low, back.high) == pytest.approx((-found.mean, -found.high, -found.low))
-    assert (back.p_value, back.p_adjusted) == (found.p_value, found.p_adjusted)
-    assert found.low < found.mean < found.high < 0
-    assert found.other == "adamw"
-    assert found.num_seeds == 3
+    found = rows["eve"].to_baseline
+    assert found.value == pytest.approx(rows["eve"].wer_geomean / rows["adamw"].wer_geomean)
+    assert found.points == pytest.approx(rows["eve"].wer_mean - rows["adamw"].wer_mean) == pytest.approx(-0.4)
+    assert found.low < found.value < found.high < 1
+    assert (found.other, found.num_seeds) == ("adamw", 3)
+    _, points = rows_of(sweep(), scale="points")
+    assert points["eve"].to_baseline.value == pytest.approx(-0.4)
+    assert points["eve"].to_baseline.high < 0
 
 
-def test_probability_of_improvement_counts_pairs_of_seeds_and_halves_ties():
-    runs = [run_of("a", seed, [count] * 6) for seed, count in ((1, 1), (2, 3))]
-    runs += [run_of("b", seed, [count] * 6) for seed, count in ((1, 3), (2, 5))]
-    _, rows = rows_of(runs, baseline="b")
-    assert rows["a"].to_baseline.probability_of_improvement == pytest.approx((1 + 1 + 0.5 + 1) / 4)
-
-
-def test_verdicts_are_corrected_for_the_number_of_pairs():
+def test_verdicts_are_corrected_for_the_systems_that_are_compared_with_the_baseline():
     _, few = rows_of([run for run in sweep() if run.system != "cain"])
     assert few["eve"].to_baseline.p_adjusted == few["eve"].to_baseline.p_value
     _, many = rows_of(sweep())
-    assert many["eve"].to_baseline.p_adjusted >= 2 * many["eve"].to_baseline.p_value
+    assert many["eve"].to_baseline.p_adjusted == pytest.approx(2 * many["eve"].to_baseline.p_value)
 
 
-def test_only_pairs_with_the_baseline_are_tested_when_asked():
+def test_all_pairs_are_a_further_question_that_changes_no_other_answer():
     _, rows = rows_of(sweep())
-    comparison, only = rows_of(sweep(), comparisons="baseline")
-    assert only["eve"].to_baseline.p_adjusted < rows["eve"].to_baseline.p_adjusted
-    assert only["eve"].to_baseline.high < rows["eve"].to_baseline.high < 0
-    assert only["cain"].to_best.verdict == "not tested"
-    assert (only["cain"].to_best.low, only["cain"].to_best.high) == (-math.inf, math.inf)
-    assert only["cain"].to_best.p_adjusted is None
-    assert any("was not tested against cain." in one for one in headline(comparison.sets[0], 0.95))
-
-
-def test_a_test_set_without_the_baseline_has_no_tests_of_pairs_with_it():
-    other = [dataclasses.replace(run, sets={"other": run.sets["test"]}) for run in sweep() if run.system != "adamw"]
-    comparison, _ = rows_of([*(run for run in sweep() if run.system != "cain"), *other], comparisons="baseline")
-    assert [found.name for found in comparison.sets] == ["other", "test"]
-    assert comparison.sets[0].power is None
-    assert comparison.sets[0].rows[1].to_best.verdict == "not tested"
-
-
-def test_systems_that_vary_alike_need_fewer_seeds():
-    """Each pair alone has two degrees of freedom; together they have more."""
-    counts = {
-        name: [(5 + (seed + place) % 3, 5, 6, 5, 5, 5) for seed in range(3)] for place, name in enumerate("abcdef")
+    comparison, same = rows_of(sweep(), pairs="all")
+    assert same == rows
+    (found,) = comparison.sets
+    assert {frozenset((pair.system, pair.other)) for pair in found.pairs} == {
+        frozenset(pair) for pair in (("eve", "adamw"), ("eve", "cain"), ("adamw", "cain"))
     }
-    counts["f"] = [better(one, 2) for one in counts["f"]]
-    runs = [run_of(name, seed, one) for name, found in counts.items() for seed, one in enumerate(found)]
-    _, alone = rows_of([run for run in runs if run.system in "af"], baseline="a")
-    _, together = rows_of(runs, baseline="a")
-    assert together["f"].to_baseline.p_value < alone["f"].to_baseline.p_value
+    (pair,) = (pair for pair in found.pairs if {pair.system, pair.other} == {"eve", "adamw"})
+    assert (pair.system, pair.verdict) == ("eve", "better")
+    assert pair.p_adjusted > rows["eve"].to_baseline.p_adjusted
 
 
-def test_a_system_with_few_seeds_takes_none_from_the_others():
-    counts = {name: [(5 + up, 5 - up, 6, 5, 5, place % 3) for place, up in enumerate((0, 1, 2))] for name in "abcde"}
-    runs = [run_of(name, seed, one) for name, own in counts.items() for seed, one in enumerate(own)]
-    _, before = rows_of(runs, baseline="a")
-    comparison, after = rows_of([*runs, run_of("f", 1), run_of("f", 2)], baseline="a")
-    (found,) = comparison.sets
-    assert (set(found.omnibus.systems), found.omnibus.num_seeds) == (set("abcde"), 3)
-    assert after["b"].to_baseline.p_value == before["b"].to_baseline.p_value
-    assert any("5 systems with 3 seeds in common, all but f, " in one for one in headline(found, 0.95))
+def test_a_system_whose_runs_all_fail_is_worse_than_the_baseline():
+    comparison, rows = rows_of(sweep(), failed=[("lost", seed) for seed in (1, 2, 3)])
+    assert rows["lost"].wers == (1, 1, 1)
+    assert rows["lost"].to_baseline.verdict == "worse"
+    assert (rows["lost"].reliability.num_learned, rows["lost"].reliability.num_runs) == (0, 3)
+    assert comparison.sets[0].num_runs == 9  # that finished
 
 
-def test_what_is_open_and_what_would_be_found_is_that_of_the_nearest_system():
-    comparison, _ = rows_of(sweep())
-    (found,) = comparison.sets
-    assert (found.power.nearest, found.power.seeds_needed) == (None, None)  # eve is better than both
-    assert 0 < found.power.low < found.power.detectable < found.power.high
-    assert (set(found.omnibus.systems), found.omnibus.num_seeds) == ({"adamw", "cain", "eve"}, 3)
-    comparison, _ = rows_of([run for run in sweep() if run.system != "eve"])
-    (found,) = comparison.sets
-    assert found.power.nearest == found.rows[1].system
-    assert found.omnibus is None
+def test_a_test_set_without_the_baseline_has_the_first_system_in_its_place():
+    other = [dataclasses.replace(run, sets={"other": run.sets["test"]}) for run in sweep() if run.system != "adamw"]
+    comparison, _ = rows_of([*(run for run in sweep() if run.system != "cain"), *other])
+    assert [(found.name, found.baseline) for found in comparison.sets] == [("other", "cain"), ("test", "adamw")]
 
 
-def test_the_mean_of_the_best_of_three_alone_is_corrected_for_its_choice():
-    _, alone = rows_of([run for run in sweep() if run.system == "eve"], baseline=None)
-    _, rows = rows_of(sweep())
-    assert rows["eve"].low == alone["eve"].low
-    assert rows["eve"].high > alone["eve"].high
-    _, others = rows_of([run for run in sweep() if run.system == "cain"], baseline=None)
-    assert rows["cain"].high == others["cain"].high
+def test_looks_share_the_level():
+    _, once = rows_of(sweep())
+    _, twice = rows_of(sweep(), looks=(3, 5))
+    assert twice["eve"].to_baseline.high > once["eve"].to_baseline.high
+    assert twice["eve"].to_baseline.p_value == once["eve"].to_baseline.p_value
 
 
 def test_the_interval_of_the_mean_says_what_it_is_over():
@@ -136,11 +100,8 @@ def test_a_single_seed_is_shown_with_its_own_interval_and_gets_no_verdict():
     by_speaker = interval_of_counts("speaker", np.array([1, 0, 0]), np.array([20, 20, 20]))
     assert (lucky.wer_mean, lucky.low, lucky.high) == pytest.approx((1 / 60, by_speaker.low, by_speaker.high))
     assert lucky.to_baseline.verdict == "one seed: not compared"
-    assert (lucky.to_baseline.p_value, lucky.to_baseline.probability_of_improvement) == (None, None)
-    # it takes neither the first place nor the verdicts from the others
-    assert lucky.to_best is not None
-    assert rows["eve"].to_best is None
-    assert rows["adamw"].to_best.verdict == "worse"
+    assert lucky.to_baseline.p_value is None
+    assert rows["eve"].to_baseline.verdict == "better"
 
 
 def test_systems_with_different_seeds_are_paired_on_the_common_ones():
@@ -148,23 +109,22 @@ def test_systems_with_different_seeds_are_paired_on_the_common_ones():
     _, rows = rows_of(runs)
     assert rows["eve"].seeds == (1, 2, 7)
     assert rows["eve"].to_baseline.num_seeds == 2
-    assert rows["eve"].to_baseline.mean == pytest.approx(-0.4)
+    assert rows["eve"].to_baseline.points == pytest.approx(-0.4)
 
 
 def test_without_a_common_seed_nothing_is_compared():
     runs = [run_of("adamw", seed) for seed in (1, 2)] + [run_of("eve", seed, [0, 1, 0, 0, 0, 1]) for seed in (3, 4)]
     _, rows = rows_of(runs)
     assert rows["eve"].to_baseline is None
-    assert rows["adamw"].to_best is None
+    assert rows["adamw"].may_be_best
 
 
 def test_no_errors_at_all_do_not_mean_a_rate_of_zero():
     _, rows = rows_of([run_of(name, seed, [0] * 6) for name in ("adamw", "eve") for seed in (1, 2, 3)])
     assert rows["eve"].low == 0
     assert rows["eve"].high >= 1 - 0.05 ** (1 / 60)
-    assert rows["eve"].to_best.verdict == "cannot distinguish"
-    assert rows["eve"].to_best.p_adjusted == pytest.approx(1)
-    assert f"{rows['eve'].to_best.mean:+.2f}" == "+0.00"
+    assert rows["eve"].to_baseline.verdict == "cannot distinguish"
+    assert (rows["eve"].to_baseline.p_adjusted, rows["eve"].to_baseline.value) == (pytest.approx(1), 1)
 
 
 def test_the_same_system_and_seed_twice_is_said_and_the_later_folder_counts():
@@ -252,11 +212,9 @@ def test_nothing_to_compare_says_why():
         (["AdamW", "eve"], "adamw", "AdamW"),
         (["adamw lr=0.1", "eve"], "adamw", "adamw lr=0.1"),
         (["adamw", "adamw lr=0.1"], "adamw", "adamw"),
-        (["eve", "cain"], None, None),
-        ([], "adamw", None),
         (["eve", "AdamW"], "auto", "AdamW"),
-        (["eve", "cain"], "auto", None),
-        (["adamw lr=0.1", "adamw lr=0.2"], "auto", None),
+        (["eve", "cain"], "auto", "eve"),
+        (["adamw lr=0.1", "adamw lr=0.2"], "auto", "adamw lr=0.1"),
         (["eve", "auto"], "auto", "auto"),
     ],
 )

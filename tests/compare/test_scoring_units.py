@@ -72,7 +72,7 @@ def test_the_page_speaks_of_characters_alone(comparison, tmp_path):
     (body,) = parse(source).all("body")
     text = " ".join(body.text.split())
     assert not OF_WORDS.findall(text)
-    columns = ("CER % of those", "CER % on dev", "mean CER %", "P(lower CER)", "CER % on test", "last CER %")
+    columns = ("points of CER", "CER % on dev", "mean CER %", "CER % on test", "last CER %")
     for part in ("Character error rates", *columns):
         assert part in text
 

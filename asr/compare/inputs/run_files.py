@@ -70,6 +70,7 @@ class RunFiles:
             errors=tuple(sum(map(int, counts)) for counts in zip(*edits, strict=True)),
             references=at(self.summary, "test", name, "references"),
             depends_on_audio=depends_on_audio(at(self.summary, "test", name, "dependence_p")),
+            seen_speakers=bool(at(self.summary, "data_splits", name, "num_seen_speakers")),
         )
 
 

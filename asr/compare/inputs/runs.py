@@ -55,6 +55,7 @@ class SetErrors:
         references: digest of the reference texts, which tells whether runs were scored against the same ones.
         depends_on_audio: whether the hypotheses do, see ``asr.evaluation.dependence``; None if that is not known.
         texts: None if only the numbers of errors are known.
+        seen_speakers: whether training data have speakers of the set.
     """
 
     ids: tuple[str, ...]
@@ -64,6 +65,7 @@ class SetErrors:
     references: str | None = None
     depends_on_audio: bool | None = None
     texts: Texts | None = None
+    seen_speakers: bool = False
 
     def at(self, places: Sequence[int]) -> SetErrors:
         """Return the utterances at these places alone."""
@@ -73,6 +75,7 @@ class SetErrors:
             words=tuple(self.words[place] for place in places),
             errors=tuple(self.errors[place] for place in places),
             depends_on_audio=self.depends_on_audio,
+            seen_speakers=self.seen_speakers,
         )
 
     @property
@@ -149,6 +152,7 @@ class Run:
         target_wer: on the development sets, a fraction, that its sweep was to reach.
         wers_by_weights: WER by test set, by what was decoded, such as ``best`` and ``last``; empty if only one was.
         unit: what its error rates count; each counts as a word.
+        has_failed: whether it has ended by itself without any result.
     """
 
     folder: Path
@@ -162,6 +166,7 @@ class Run:
     target_wer: float | None = None
     wers_by_weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     unit: Unit = "word"
+    has_failed: bool = False
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,9 @@ class Plots:
 def draw_plots(comparison: Comparison) -> Plots:
     """Draw everything that the runs have measured."""
     sets, level = comparison.sets, comparison.level
-    styles = line_styles(comparison.systems, next((test_set.baseline for test_set in sets if test_set.baseline), None))
+    styles = line_styles(comparison.systems, sets[0].baseline)
     by_set = {
-        test_set.name: (plot_wers(test_set, styles, level), plot_differences(test_set, styles, level))
+        test_set.name: (plot_wers(test_set, styles, level), plot_differences(test_set, styles, level, comparison.scale))
         for test_set in sets
     }
     rates = [plot_learning_rates(comparison, test_set, styles) for test_set in sets]

@@ -15,9 +15,9 @@ from matplotlib.lines import Line2D
 
 from asr.compare.plots.drawing import Legend, Plot, draw, is_wide, label_log_axis
 from asr.compare.plots.line_styles import INK, PAPER, LineStyle
-from asr.compare.report.headline import used_runs
-from asr.compare.result import SetComparison
-from asr.evaluation.formatting import UNKNOWN, interval, percent, points, shortened
+from asr.compare.report.tables import contrast_cell
+from asr.compare.result import Scale, SetComparison
+from asr.evaluation.formatting import UNKNOWN, interval, percent, shortened
 
 ROW_IN = 0.42  # height of a system in inches
 NAME_LENGTH = 32  # leaves room for the numbers
@@ -28,7 +28,7 @@ SEED_MARK: dict[str, Any] = {"marker": "|", "linestyle": "", "markersize": 11}
 
 @dataclass(frozen=True)
 class Bar:
-    """A mean and its interval; all numbers are fractions.
+    """A mean and its interval; all numbers are in the unit of the axis.
 
     Attributes:
         low: lower end; infinite if it is unknown.
@@ -53,6 +53,7 @@ class IntervalPlot:
     Attributes:
         reference: the system and the place of a vertical line.
         intervals: what solid and dotted intervals are.
+        is_ratio: whether the axis is logarithmic.
     """
 
     title: str
@@ -60,6 +61,7 @@ class IntervalPlot:
     bars: Sequence[Bar]
     reference: tuple[str, float] | None
     intervals: tuple[str, str]
+    is_ratio: bool = False
 
     def draw(self, name: str, caption: str, styles: Mapping[str, LineStyle]) -> Plot:
         """Return the plot."""
@@ -75,15 +77,18 @@ class IntervalPlot:
             for dotted in sorted({bar.is_dotted for bar in self.bars}):
                 line = Line2D([], [], **_interval_style(INK, dotted).line_options)
                 legend.append((line, self.intervals[dotted]))
-            if seeds := [100 * seed for bar in self.bars for seed in bar.seeds]:
+            seeds = [seed for bar in self.bars for seed in bar.seeds]
+            if seeds:
                 legend.append((Line2D([], [], color=INK, **SEED_MARK), "one seed"))
-                if is_wide(seeds):
-                    axes.set_xscale("log")
-                    axes.set_xlim(left=0.8 * min(seeds))  # an interval down to 0 ends at the edge
-                    label_log_axis(axes.xaxis, *axes.get_xlim())
+            if self.is_ratio or (seeds and is_wide(seeds)):
+                axes.set_xscale("log")
+                # an interval down to 0 ends at the edge
+                lowest = 0.8 * min(seeds or [bar.mean for bar in self.bars])
+                axes.set_xlim(left=max(lowest, axes.get_xlim()[0]) if seeds else max(0.4 * lowest, axes.get_xlim()[0]))
+                label_log_axis(axes.xaxis, *axes.get_xlim())
             if self.reference is not None:
                 system, place_of_line = self.reference
-                legend.append((axes.axvline(100 * place_of_line, zorder=0.9, **REFERENCE), system))
+                legend.append((axes.axvline(place_of_line, zorder=0.9, **REFERENCE), system))
             return legend
 
         return draw(name, self.title, caption, fill, axes_in=1.0 + ROW_IN * len(self.bars))
@@ -94,19 +99,19 @@ def plot_wers(test_set: SetComparison, styles: Mapping[str, LineStyle], level: f
     bars = [
         Bar(
             row.system,
-            row.wer_mean,
-            row.low,
-            row.high,
-            ", ".join(filter(None, [_numbers(percent(row.wer_mean), interval(row.low, row.high)), used_runs(row)])),
+            100 * row.wer_mean,
+            100 * row.low,
+            100 * row.high,
+            _numbers(percent(row.wer_mean), interval(row.low, row.high)),
             row.scope == "this run only",
-            row.wers,
+            [100 * wer for wer in row.wers],
         )
         for row in test_set.rows
     ]
     caption = f"Best first: mean over the seeds, {100 * level:g} % interval, and a short vertical line for each seed."
     caption += _about_unknown(bars)
-    if any(row.leaves_out_runs for row in test_set.rows):
-        caption += " Runs that have not learned are left out."
+    if any(row.reliability.num_learned < row.reliability.num_runs for row in test_set.rows):
+        caption += " A run that failed counts as 100 %."
     if any(bar.is_dotted for bar in bars):
         caption += " A dotted interval belongs to a single run and says nothing about other seeds."
     if len(bars) > 1:
@@ -118,32 +123,34 @@ def plot_wers(test_set: SetComparison, styles: Mapping[str, LineStyle], level: f
     return plot.draw(f"wer_{test_set.name}", caption, styles)
 
 
-def plot_differences(test_set: SetComparison, styles: Mapping[str, LineStyle], level: float) -> Plot | None:
-    """Draw the differences from the baseline, or from the best system without one; None if nothing was compared."""
-    by_system = {row.system: row.to_baseline if test_set.baseline else row.to_best for row in test_set.rows}
-    compared = {system: pair for system, pair in by_system.items() if pair is not None and pair.p_value is not None}
-    if not compared:
+def plot_differences(
+    test_set: SetComparison, styles: Mapping[str, LineStyle], level: float, scale: Scale
+) -> Plot | None:
+    """Draw a forest of the contrasts with the baseline; None if nothing was compared."""
+    contrasts = {
+        row.system: row.to_baseline
+        for row in test_set.rows
+        if row.to_baseline is not None and row.to_baseline.p_value is not None
+    }
+    if not contrasts:
         return None
-    bars = [
-        Bar(
-            system,
-            pair.mean,
-            pair.low,
-            pair.high,
-            _numbers(points(pair.mean), interval(pair.low, pair.high, points)),
-            pair.low < 0 < pair.high,
-        )
-        for system, pair in compared.items()
-    ]
-    other = next(iter(compared.values())).other
+    is_ratio, base, rate = scale == "ratio", shortened(test_set.baseline, NAME_LENGTH), test_set.rate_name
+    bars = []
+    for system, contrast in contrasts.items():
+        cell = contrast_cell(contrast, scale)
+        is_open, ends = contrast.verdict == "cannot distinguish", (contrast.low, contrast.high)
+        numbers, factor = f"{cell.text} {cell.detail}".strip(), 1 if is_ratio else 100
+        low, high = (factor * end for end in ends)
+        bars.append(Bar(system, factor * contrast.value, low, high, numbers, is_open))
+    what = f"Ratio of the geometric mean {rate}s" if is_ratio else f"Difference in points of {rate}"
     caption = (
-        f"Mean difference in points of {test_set.rate_name}, and its {100 * level:g} % interval, corrected for all "
-        f"comparisons. Left of the line: better than {other}. Dotted: the interval contains 0, so that the difference "
-        f"is not significant.{_about_unknown(bars)}"
+        f"{what}, and its {100 * level:g} % interval, corrected for the number of systems. Left of the line: better "
+        f"than {base}. Dotted: not significant.{_about_unknown(bars)}"
     )
-    title = f"Difference from {shortened(other, NAME_LENGTH)}"
-    intervals = f"{100 * level:g} % interval", "not significant (interval contains 0)"
-    plot = IntervalPlot(title, f"points of {test_set.rate_name}", bars, (other, 0.0), intervals)
+    title = f"Errors compared with {base}" if is_ratio else f"Difference from {base}"
+    x_label = f"{rate} ÷ {base}’s" if is_ratio else f"points of {rate}"
+    intervals = f"{100 * level:g} % interval", "not significant"
+    plot = IntervalPlot(title, x_label, bars, (base, 1.0 if is_ratio else 0.0), intervals, is_ratio)
     return plot.draw(f"differences_{test_set.name}", caption, styles)
 
 
@@ -168,14 +175,14 @@ def _add(axes: Axes, height: int, bar: Bar, style: LineStyle) -> None:
     unknown = [edge for edge, end in enumerate((bar.low, bar.high)) if math.isinf(end)]
     if len(unknown) < 2:
         ends = [end if math.isfinite(end) else bar.mean for end in (bar.low, bar.high)]
-        axes.plot([100 * end for end in ends], [height] * 2, **line)
+        axes.plot(ends, [height] * 2, **line)
     if len(unknown) == 1:
         arrow: dict[str, Any] = {"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0, **line}
         to_edge: dict[str, Any] = {"xy": (unknown[0], height), "xycoords": axes.get_yaxis_transform()}
-        axes.annotate("", xytext=(100 * bar.mean, height), textcoords="data", arrowprops=arrow, **to_edge)
-    axes.plot([100 * seed for seed in bar.seeds], [height] * len(bar.seeds), color=style.color, alpha=0.9, **SEED_MARK)
+        axes.annotate("", xytext=(bar.mean, height), textcoords="data", arrowprops=arrow, **to_edge)
+    axes.plot(bar.seeds, [height] * len(bar.seeds), color=style.color, alpha=0.9, **SEED_MARK)
     rim: dict[str, Any] = {"markeredgecolor": PAPER, "markeredgewidth": 1}  # separates the marker from its line
-    axes.plot([100 * bar.mean], [height], style.marker, color=style.color, markersize=9.5, **rim)
+    axes.plot([bar.mean], [height], style.marker, color=style.color, markersize=9.5, **rim)
     box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.2}  # hides lines below the text
     for at, side, text in ((0.0, "left", shortened(bar.system, NAME_LENGTH)), (1.0, "right", bar.numbers)):
         place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "ha": side, "va": "center"}

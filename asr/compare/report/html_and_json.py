@@ -84,6 +84,8 @@ def json_text(comparison: Comparison) -> str:
         "title": comparison.title,
         "unit": comparison.unit,
         "level": comparison.level,
+        "scale": comparison.scale,
+        "looks": list(comparison.looks),
         "target": comparison.target and asdict(comparison.target),
         "times_to_target": [asdict(times) for times in comparison.times],
         "equal_time": comparison.equal_time and asdict(comparison.equal_time),

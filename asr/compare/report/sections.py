@@ -8,20 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from asr.compare.inputs.runs import Run
-from asr.compare.report.headline import (
-    best_of,
-    can_find,
-    chosen_best,
-    headline,
-    lowest_of,
-    other_pairs,
-    used_runs,
-    what_is_found,
-    what_learned_means,
-)
-from asr.compare.report.tables import SYSTEM, Cell, Column, Table, interval_cell, mean_cell, verdict_cell
-from asr.compare.result import Comparison, Difference, SetComparison
-from asr.evaluation.formatting import UNKNOWN, count, interval, number, p_value, percent, points
+from asr.compare.report.headline import headline, what_learned_means
+from asr.compare.report.tables import SYSTEM, Cell, Column, Table, contrast_cell, mean_cell, verdict_cell
+from asr.compare.result import Comparison, Contrast, Row, SetComparison
+from asr.evaluation.formatting import UNKNOWN, count, interval, number, p_value, percent, points, ratio
 from asr.evaluation.wer import UNIT_NOTES
 
 
@@ -43,21 +33,22 @@ class SetSection:
 
 def set_sections(comparison: Comparison) -> list[SetSection]:
     """Return a section per test set."""
-    sections = []
+    sections, scale = [], comparison.scale
     for test_set in comparison.sets:
         speakers = "unknown speakers" if test_set.num_speakers is None else count(test_set.num_speakers, "speaker")
         tables = [
             _wer_table(test_set, comparison.level),
-            reliability_table(test_set),
-            *_difference_tables(test_set, comparison.level),
+            reliability_table(test_set, comparison.level),
+            _contrast_table(test_set, comparison),
+            _pair_table(test_set, comparison),
             _weights_table(comparison, test_set),
-            *(_part_table(column, parts, comparison.level) for column, parts in test_set.subsets.items()),
+            *(_part_table(column, parts, comparison) for column, parts in test_set.subsets.items()),
         ]
         sections.append(
             SetSection(
                 test_set.name,
                 f"{count(test_set.num_utterances, 'utterance')}, {speakers}",
-                headline(test_set, comparison.level),
+                headline(test_set, comparison.level, scale, comparison.looks),
                 [table for table in tables if table.rows],
             )
         )
@@ -65,110 +56,109 @@ def set_sections(comparison: Comparison) -> list[SetSection]:
 
 
 def _wer_table(test_set: SetComparison, level: float) -> Table:
-    best, others = best_of(test_set).system, dict[str, str]()
-    role = _role([test_set])
-    # the tables of differences repeat the verdicts
-    if len(test_set.rows) > 1:
-        others[role] = best
-        if test_set.baseline not in (None, best):
-            others["baseline"] = str(test_set.baseline)
-    any_left_out = any(row.leaves_out_results for row in test_set.rows)
-    rows = []
-    for row in test_set.rows:
-        against = {role: row.to_best, "baseline": row.to_baseline}
-        verdicts = [_verdict(test_set, against[role], role * (row.system == other)) for role, other in others.items()]
-        around = Cell(interval(row.low, row.high), row.scope)
-        of_all = [Cell(percent(row.wer_mean_of_all))] if any_left_out else []
-        used = Cell(used_runs(row) or (str(len(row.seeds)) if test_set.has_seeds else UNKNOWN))
-        rows.append([Cell(row.system), *verdicts, mean_cell(row.wer_mean, row.wer_sd), *of_all, around, used])
+    rows = [
+        [
+            Cell(row.system),
+            *([Cell("yes" if row.may_be_best else "no")] if len(test_set.rows) > 1 else []),
+            *([_to_baseline(test_set, row)] if len(test_set.rows) > 1 else []),
+            mean_cell(row.wer_mean, row.wer_sd),
+            *([Cell(percent(row.wer_geomean))] if test_set.has_seeds else []),
+            Cell(interval(row.low, row.high), row.scope),
+            Cell(str(len(row.seeds)) if test_set.has_seeds else UNKNOWN),
+        ]
+        for row in test_set.rows
+    ]
     columns = [
         SYSTEM,
-        # on a phone two verdicts and the rate fit beside the names
-        *(Column(f"vs. {role}", is_text=True, in_terminal=False) for role in others),
+        # on a phone these two and the rate fit beside the names
+        *([Column("may be best", is_text=True, in_terminal=False)] if len(test_set.rows) > 1 else []),
+        *([Column("vs. baseline", is_text=True, in_terminal=False)] if len(test_set.rows) > 1 else []),
         Column(f"{test_set.rate_name} %"),
-        *([Column(f"{test_set.rate_name} % of all runs")] if any_left_out else []),
+        *([Column("geometric mean %", in_terminal=False)] if test_set.has_seeds else []),
         *(Column(f"{100 * level:g} % interval"), Column("seeds")),
     ]
-    notes = [f"Reference: {best}, the lowest mean{lowest_of(test_set)}."] * (role == "reference")
-    notes += [f"Each interval is for its system alone; that of {best} {chosen}." for chosen in chosen_best(test_set)]
-    notes += [f"{note}." for note in UNIT_NOTES[test_set.unit]]
+    notes = ["Each interval is for the mean of its system alone.", *(f"{note}." for note in UNIT_NOTES[test_set.unit])]
     return Table(f"{test_set.unit.capitalize()} error rates", columns, rows, notes)
 
 
-def _role(sets: Sequence[SetComparison]) -> str:
-    """Return what the system that others are compared with is called in a column."""
-    return "reference" if any(map(lowest_of, sets)) else "lowest"
-
-
-def reliability_table(test_set: SetComparison) -> Table:
+def reliability_table(test_set: SetComparison, level: float) -> Table:
     """Return how many runs learned; without rows if all did."""
-    means = {row.system: (row.wer_mean, row.wer_mean_of_all) for row in test_set.rows}
-    counts = {row.system: row.reliability for row in test_set.rows} | dict(test_set.gone)
+    counts = {row.system: row.reliability for row in test_set.rows}
     rows = [
         [
             Cell(name),
             Cell(f"{reliability.num_learned} of {reliability.num_runs}"),
+            Cell(interval(reliability.low, reliability.high)),
             Cell(p_value(reliability.p_adjusted)),
-            *(Cell(percent(mean)) for mean in means.get(name, (None, None))),
         ]
         for name, reliability in counts.items()
     ]
     are_all = all(reliability.num_learned == reliability.num_runs for reliability in counts.values())
-    rate = test_set.rate_name
-    columns = [SYSTEM, *map(Column, ("learned", "p (Holm)", f"{rate} % of those", f"{rate} % of all runs"))]
+    columns = [SYSTEM, *map(Column, ("learned", f"share % [{100 * level:g} %]", "p (Holm)"))]
     note = (
-        f"{what_learned_means(test_set)} A run that failed has not learned, and has no {rate}. p: Fisher's exact test "
-        "against the system with the largest share of runs that learned, corrected for all pairs."
+        f"{what_learned_means(test_set)} A run that failed has not learned. p: Fisher's exact test against the "
+        f"baseline {test_set.baseline}, corrected for the number of systems."
     )
     return Table("Runs that learned", columns, [] if are_all else rows, [note])
 
 
-def _verdict(test_set: SetComparison, difference: Difference | None, default: str = "") -> Cell:
-    if difference is None:
-        return Cell(default or "no seed in common")
-    unsure = test_set.num_speakers is None and difference.verdict in ("better", "worse")
-    return verdict_cell(difference.verdict, "speakers unknown" if unsure else "")
+def _verdict(test_set: SetComparison, contrast: Contrast | None) -> Cell:
+    if contrast is None:
+        return Cell("no seed in common")
+    unsure = test_set.num_speakers is None and contrast.verdict in ("better", "worse")
+    return verdict_cell(contrast.verdict, "speakers unknown" if unsure else "")
 
 
-def _difference_tables(test_set: SetComparison, level: float) -> list[Table]:
-    """Return differences from the lowest, the baseline unless it is the same, and other significant ones."""
-    best = best_of(test_set).system
-    role = f"lowest{lowest_of(test_set)}{' and baseline' * (best == test_set.baseline)}"
-    to_best = {row.system: row.to_best for row in test_set.rows}
-    tables = [_differences(f"Difference from {best} ({role})", test_set, level, to_best)]
-    if test_set.baseline not in (None, best):
-        to_baseline = {row.system: row.to_baseline for row in test_set.rows}
-        tables.append(_differences(f"Difference from {test_set.baseline} (baseline)", test_set, level, to_baseline))
-    significant, others = other_pairs(test_set.pairs, {best, test_set.baseline})
-    between = {f"{pair.system} minus {pair.other}": pair for pair in significant}
-    note = f"Pairs without the references of the tables above; {len(others)} more cannot be distinguished."
-    return [*tables, _differences("Other pairs that differ significantly", test_set, level, between, note)]
+def _to_baseline(test_set: SetComparison, row: Row) -> Cell:
+    return Cell("baseline") if row.system == test_set.baseline else _verdict(test_set, row.to_baseline)
 
 
-def _differences(
-    title: str, test_set: SetComparison, level: float, differences: Mapping[str, Difference | None], note: str = ""
+def _contrast_table(test_set: SetComparison, comparison: Comparison) -> Table:
+    """Return how the systems differ from the baseline."""
+    by_name = {row.system: row.to_baseline for row in test_set.rows if row.to_baseline is not None}
+    return _contrasts(f"Compared with {test_set.baseline} (baseline)", test_set, comparison, by_name)
+
+
+def _pair_table(test_set: SetComparison, comparison: Comparison) -> Table:
+    """Return all pairs, if that was asked for."""
+    pairs = {f"{pair.system} / {pair.other}": pair for pair in test_set.pairs}
+    note = "A further question, whose verdicts are corrected for all these pairs and hold at a level of their own."
+    return _contrasts("All pairs", test_set, comparison, pairs, note)
+
+
+def _contrasts(
+    title: str, test_set: SetComparison, comparison: Comparison, contrasts: Mapping[str, Contrast], note: str = ""
 ) -> Table:
-    with_matched = any(pair is not None and pair.matched_pairs_p is not None for pair in differences.values())
+    is_ratio, rate = comparison.scale == "ratio", test_set.rate_name
+    with_matched = any(pair.matched_pairs_p is not None for pair in contrasts.values())
     columns = (  # on a phone the first three fit beside the names
-        *(SYSTEM, Column("verdict", is_text=True), Column(f"points [{100 * level:g} %]"), Column("p (adjusted)")),
-        *(Column(f"P(lower {test_set.rate_name})"), Column("seeds")),
+        *(SYSTEM, Column("verdict", is_text=True)),
+        Column(f"{'ratio of errors' if is_ratio else 'points'} [{100 * comparison.level:g} %]"),
+        *([Column(f"points of {rate}", in_terminal=False)] if is_ratio else []),
+        *(Column("p (adjusted)"), Column("80 of 100 find"), Column("seeds")),
         *([Column("p (matched pairs)")] if with_matched else []),
     )
-    rows = []
-    for system, pair in differences.items():
-        if pair is not None:
-            probability = pair.probability_of_improvement
-            cells = (
-                _verdict(test_set, pair),
-                interval_cell(pair.mean, pair.low, pair.high, points),
-                Cell(p_value(pair.p_adjusted)),
-                Cell(UNKNOWN if probability is None else f"{probability:.2f}"),
-                Cell(str(pair.num_seeds) if test_set.has_seeds else UNKNOWN),
-                *([Cell(p_value(pair.matched_pairs_p))] if with_matched else []),
-            )
-            rows.append([Cell(system), *cells])
-    notes = [note] if note else [what_is_found(test_set.power)] if test_set.power and can_find(test_set) else []
-    return Table(title, columns, rows, notes)
+    shown = ratio if is_ratio else points
+    rows = [
+        [
+            Cell(system),
+            _verdict(test_set, pair),
+            contrast_cell(pair, comparison.scale),
+            *([Cell(UNKNOWN if pair.points is None else points(pair.points))] if is_ratio else []),
+            Cell(p_value(pair.p_adjusted)),
+            Cell(UNKNOWN if pair.detectable is None else shown(pair.detectable)),
+            Cell(str(pair.num_seeds) if test_set.has_seeds else UNKNOWN),
+            *([Cell(p_value(pair.matched_pairs_p))] if with_matched else []),
+        ]
+        for system, pair in contrasts.items()
+    ]
+    what = (
+        "Ratio of the geometric means over seeds: below 1, the system makes fewer errors."
+        if is_ratio
+        else f"Difference of the mean {rate}s."
+    )
+    found = f"80 of 100: the {'ratio' if is_ratio else 'difference'} that 80 of 100 such comparisons would find."
+    return Table(title, columns, rows, [f"{note} {what} {found}".strip()])
 
 
 def _weights_table(comparison: Comparison, test_set: SetComparison) -> Table:
@@ -195,21 +185,23 @@ def _weights_table(comparison: Comparison, test_set: SetComparison) -> Table:
     return Table("With other weights", columns, rows, [note])
 
 
-def _part_table(column: str, parts: Sequence[SetComparison], level: float) -> Table:
+def _part_table(column: str, parts: Sequence[SetComparison], comparison: Comparison) -> Table:
     """Return the rates of all systems on each part of a set."""
-    rows, role = [], _role(parts)
-    for part in parts:
-        best = best_of(part).system
-        for row in part.rows:
-            verdict = _verdict(part, row.to_best, f"lowest{lowest_of(part)}" * (row.system == best))
-            around = Cell(interval(row.low, row.high), row.scope)
-            size = Cell(count(part.num_utterances, "utterance"))
-            rows.append(
-                [Cell(f"{part.name}: {row.system}"), verdict, mean_cell(row.wer_mean, row.wer_sd), around, size]
-            )
-    names = (f"{parts[0].rate_name} %", f"{100 * level:g} % interval", "size") if parts else ()
-    columns = [SYSTEM, Column(f"vs. {role}", is_text=True), *map(Column, names)]
-    note = "Verdicts are corrected for the pairs of each part, not for the number of parts."
+    rows = [
+        [
+            Cell(f"{part.name}: {row.system}"),
+            Cell("yes" if row.may_be_best else "no"),
+            _to_baseline(part, row),
+            mean_cell(row.wer_mean, row.wer_sd),
+            Cell(interval(row.low, row.high), row.scope),
+            Cell(count(part.num_utterances, "utterance")),
+        ]
+        for part in parts
+        for row in part.rows
+    ]
+    names = (f"{comparison.rate_name} %", f"{100 * comparison.level:g} % interval", "size")
+    columns = [SYSTEM, Column("may be best", is_text=True), Column("vs. baseline", is_text=True), *map(Column, names)]
+    note = "Verdicts are corrected for the systems of each part, not for the number of parts."
     return Table(f"By {column}", columns, rows, [note])
 
 

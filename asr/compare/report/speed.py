@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from asr.compare.inputs.runs import Run
-from asr.compare.report.headline import other_pairs_sentence
-from asr.compare.report.tables import SYSTEM, Cell, Column, Table, interval_cell, mean_cell, verdict_cell
-from asr.compare.result import Comparison, EqualTime, SeedContrast, Target, TimesToTarget
-from asr.evaluation.formatting import UNKNOWN, count, duration, number, p_value, percent, points, ratio
+from asr.compare.report.headline import times_sentence
+from asr.compare.report.tables import SYSTEM, Cell, Column, Table, contrast_cell, mean_cell, verdict_cell
+from asr.compare.result import Comparison, Contrast, EqualTime, Scale, Target, TimesToTarget
+from asr.evaluation.formatting import UNKNOWN, count, duration, number, p_value, percent
 
 
 def cost_table(comparison: Comparison) -> Table:
@@ -54,24 +54,24 @@ def cost_tables(comparison: Comparison) -> list[Table]:
 
 def speed_tables(comparison: Comparison) -> list[Table]:
     """Return times to the target, if there is one, and WERs at equal time, if the runs logged times."""
-    tables, level, rate_name = [], comparison.level, comparison.rate_name
+    tables = []
     if comparison.target is not None:
-        tables = [_time_table(times, comparison.target, level, rate_name) for times in comparison.times]
+        tables = [_time_table(times, comparison, comparison.target) for times in comparison.times]
     equal = comparison.equal_time
-    return tables if equal is None else [*tables, _progress_table(equal, level, rate_name)]
+    return tables if equal is None else [*tables, _progress_table(equal, comparison)]
 
 
-def _time_table(times: TimesToTarget, target: Target, level: float, rate_name: str) -> Table:
+def _time_table(times: TimesToTarget, comparison: Comparison, target: Target) -> Table:
     shown, quantity = (duration, "Time") if times.axis == "seconds" else (number, "Updates")
     rows, are_all = [], all(row.num_reached == row.num_runs for row in times.rows)
     for row in times.rows:
         least = "" if row.num_reached == row.num_runs else "≥ "
         cells = Cell(f"{row.num_reached} of {row.num_runs}"), Cell(f"{least}{shown(row.mean)}")
-        verdict, numbers = _contrast_cells(times, row.system, row.contrast, ratio)
+        verdict, numbers = _contrast_cells(times, row.system, row.contrast, "ratio")
         rows.append([Cell(row.system), *verdict, *cells, *numbers])
-    verdict_column, number_columns = _contrast_columns(times, "ratio", level)
+    verdict_column, number_columns = _contrast_columns(times, "ratio", comparison.level)
     columns = [SYSTEM, *verdict_column, Column("reached by"), Column(quantity.lower()), *number_columns]
-    notes = ["Geometric means over seeds.", *_about_contrasts(times, "Ratios are to", level)]
+    notes = [times_sentence(times), "Geometric means over seeds.", *_about_contrasts(times, comparison.level)]
     if not are_all:
         budget = f"{shown(times.budget)}{' updates' if times.axis == 'updates' else ''}"
         notes.append(
@@ -79,21 +79,22 @@ def _time_table(times: TimesToTarget, target: Target, level: float, rate_name: s
             "ratios too."
         )
     when = "fixed before" if target.is_fixed else "chosen after the runs"
-    return Table(f"{quantity} to {100 * target.wer:g} % {rate_name} on dev ({when})", columns, rows, [" ".join(notes)])
+    title = f"{quantity} to {100 * target.wer:g} % {comparison.rate_name} on dev ({when})"
+    return Table(title, columns, rows, [" ".join(notes)])
 
 
-def _progress_table(equal: EqualTime, level: float, rate_name: str) -> Table:
-    rows = []
+def _progress_table(equal: EqualTime, comparison: Comparison) -> Table:
+    rows, rate_name, scale = [], comparison.rate_name, comparison.scale
     for row in equal.rows:
-        verdict, numbers = _contrast_cells(equal, row.system, row.contrast, points)
+        verdict, numbers = _contrast_cells(equal, row.system, row.contrast, scale)
         area = Cell(percent(row.area)), Cell(percent(row.area_sd)), Cell(str(row.num_runs))
         rows.append([Cell(row.system), *verdict, mean_cell(row.wer_mean, row.wer_sd), *numbers, *area])
-    verdict_column, number_columns = _contrast_columns(equal, "points", level)
+    verdict_column, number_columns = _contrast_columns(equal, scale, comparison.level)
     columns = [SYSTEM, *verdict_column, Column(f"{rate_name} % on dev"), *number_columns]
     columns += [Column(f"mean {rate_name} %"), *(Column(name, in_terminal=False) for name in ("± sd", "seeds"))]
     notes = [
         "Training time includes the optimizer's steps, not validations; slower runs have not finished their schedule.",
-        *_about_contrasts(equal, "Differences are from", level),
+        *_about_contrasts(equal, comparison.level),
         f"Mean {rate_name}: over the updates that all runs had (area under the curve), from 100 % at the start.",
     ]
     if equal.num_earlier:
@@ -115,22 +116,21 @@ def _contrast_columns(
 
 
 def _contrast_cells(
-    times: TimesToTarget | EqualTime, system: str, contrast: SeedContrast | None, shown: Callable[[float], str]
+    times: TimesToTarget | EqualTime, system: str, contrast: Contrast | None, scale: Scale
 ) -> tuple[Sequence[Cell], Sequence[Cell]]:
     """Return the cells of ``_contrast_columns``."""
     if len(times.rows) == 1:
         return (), ()
     if contrast is None:
         return [Cell("reference" if system == times.reference else "not compared")], [Cell(UNKNOWN), Cell(UNKNOWN)]
-    numbers = interval_cell(contrast.value, contrast.low, contrast.high, shown), Cell(p_value(contrast.p_adjusted))
+    numbers = contrast_cell(contrast, scale), Cell(p_value(contrast.p_adjusted))
     return [verdict_cell(contrast.verdict)], numbers
 
 
-def _about_contrasts(times: TimesToTarget | EqualTime, opening: str, level: float) -> list[str]:
+def _about_contrasts(times: TimesToTarget | EqualTime, level: float) -> list[str]:
     if len(times.rows) == 1:
         return []
     return [
-        f"{opening} {times.reference}. Intervals cover other seeds on the same development sets, and hold for all "
-        f"tested pairs together with {100 * level:g} %.",
-        *other_pairs_sentence(times.pairs, {times.reference}, has_table=False),
+        f"Compared with {times.reference}. Intervals and verdicts cover other seeds on the same development sets, and "
+        f"are corrected for the number of systems: they hold together with {100 * level:g} %."
     ]

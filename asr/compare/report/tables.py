@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from asr.compare.result import Verdict
-from asr.evaluation.formatting import interval, percent
+from asr.compare.result import Contrast, Scale, Verdict
+from asr.evaluation.formatting import interval, percent, points, ratio
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,12 @@ def mean_cell(mean: float | None, sd: float | None, shown: Callable[[float | Non
     return Cell(shown(mean), "" if sd is None else f"± {shown(sd)}")
 
 
-def interval_cell(value: float, low: float, high: float, shown: Callable[[float], str]) -> Cell:
-    """Return a difference or a ratio with its interval, as far as it is known."""
-    is_bounded = math.isfinite(low) or math.isfinite(high)
-    return Cell(shown(value), interval(low, high, shown) if is_bounded else "")
+def contrast_cell(contrast: Contrast, scale: Scale) -> Cell:
+    """Return the size of a contrast with its interval, as far as it is known."""
+    shown = ratio if scale == "ratio" else points
+    nothing = (0.0, math.inf) if scale == "ratio" else (-math.inf, math.inf)
+    is_known = (contrast.low, contrast.high) != nothing
+    return Cell(shown(contrast.value), interval(contrast.low, contrast.high, shown) if is_known else "")
 
 
 def verdict_cell(verdict: Verdict, detail: str = "") -> Cell:

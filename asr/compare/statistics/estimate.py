@@ -5,7 +5,7 @@ R simulations (batch), S seeds, U units of the test set: speakers, or utterances
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 SMALLEST_P = 1e-12
 FEW_UNITS = 12  # up to which a covariance of their errors between seeds is too uncertain to be used
-BISECTIONS = 60  # halve the interval of log p down to the precision of a float
+BISECTIONS = 40  # of the interval of log p: p is right to 11 digits
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Estimate:
 
         h(α)² = t²(α, D) · seed_variance + t²(α, E - 1) · test_variance
 
-    with t(α, ν) the two-sided quantile of Student's t, D = S - 1 or what ``moderated`` adds, and E the effective number
+    with t(α, ν) the two-sided quantile of Student's t, D = S - 1 or that of ``Contrasts``, and E the effective number
     of units. With one seed the first part is unknown and left out: then the interval says nothing about other seeds.
 
     The interval misses the true mean with a probability of at most α, if WERs are nearly normal and the two variance
@@ -44,6 +44,7 @@ class Estimate:
         seed_freedom: (R) D, degrees of freedom of the first.
         effective_units: E, from 1 to U; see ``effective_number``.
         widest: half width above which an interval says nothing of a mean.
+        own: the same estimate by the noise of its systems alone, if ``seed_variance`` is mixed with that of others.
 
     Reference:
         Obuchowski and Rockette 1995, Communications in Statistics - Simulation 24, 285-308, split the variance of a
@@ -61,6 +62,7 @@ class Estimate:
     seed_freedom: Array | float
     effective_units: float
     widest: float = 1.0
+    own: Estimate | None = None
 
     def half_width(self, alpha: float | Array) -> Array:
         """Return half the width (R) of the interval that misses the true mean with a probability of at most ``alpha``.
@@ -74,6 +76,10 @@ class Estimate:
             squares = squares + special.stdtrit(self.seed_freedom, tail) ** 2 * self.seed_variance
         return np.where(squares <= self.widest**2, np.sqrt(squares), np.inf)
 
+    def reversed(self) -> Estimate:
+        """Return the estimate of the difference in the other direction."""
+        return replace(self, mean=0 - self.mean, own=self.own and self.own.reversed())
+
     def p_value(self) -> Array:
         """Return the two-sided p-value of a true mean of 0: the α at which ``half_width`` ends at 0."""
         low, high = np.full(self.mean.shape, np.log(SMALLEST_P)), np.zeros(self.mean.shape)
@@ -83,17 +89,9 @@ class Estimate:
             low, high = np.where(inside, middle, low), np.where(inside, high, middle)
         return np.exp(high)
 
-    def interval(self, alpha: float, chosen_from: int = 1) -> tuple[Array, Array]:
-        """Return both ends (R) of the interval of the mean, or of the lowest of K = ``chosen_from`` means.
-
-        The lowest of K means is probably too low. With its upper end at α/2K in place of α/2 its interval still misses
-        the true mean with a probability of at most α. Proof: the upper end of any of the K intervals misses with at
-        most K · α/2K. The lower end misses if the mean of system k is too high by more than its half width; the higher
-        it is, the less likely k is chosen, so that P(too high, k chosen) ≤ P(too high) · P(k chosen), by Chebyshev's
-        inequality for a rising and a falling function. Summed over k this is at most α/2. An error that all share
-        changes nothing: it does not change which is chosen.
-        """
-        return self.mean - self.half_width(alpha), self.mean + self.half_width(alpha / chosen_from)
+    def interval(self, alpha: float) -> tuple[Array, Array]:
+        """Return both ends (R) of the interval of the mean."""
+        return self.mean - self.half_width(alpha), self.mean + self.half_width(alpha)
 
 
 def estimate(errors: NDArray[np.int64], words: NDArray[np.int64]) -> Estimate:

@@ -1,47 +1,42 @@
-"""Runs that never learned, or never finished: counted and tested separately from the error rates of the others."""
+"""Runs that never learned, or never finished: how often that happens to each system."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
 from scipy import stats
 
-from asr.compare.inputs.runs import Run
 from asr.compare.result import Reliability
 from asr.compare.statistics.multiple_testing import holm
 
 
-def learned_runs(runs: Mapping[str, Sequence[Run]], test_set: str) -> dict[str, list[Run]]:
-    """Return the runs that learned, by system: any other would decide a mean, and says nothing of the rest."""
-    return {system: [run for run in group if run.sets[test_set].has_learned] for system, group in runs.items()}
-
-
-def reliabilities(counts: Mapping[str, tuple[int, int]]) -> dict[str, Reliability]:
-    """Compare each system's share of runs that learned with the highest share of any.
-
-    The highest is known only after the runs. Corrected for the pairs with it alone, eight equal systems of which half
-    of 20 runs learn differed significantly in 6 of 100 comparisons; so p-values are corrected for all pairs.
+def reliabilities(counts: Mapping[str, tuple[int, int]], baseline: str, alpha: float) -> dict[str, Reliability]:
+    """Compare each system's share of runs that learned with that of the baseline.
 
     Args:
         counts: runs that learned, and all runs, by system.
+        baseline: one of the systems.
+        alpha: 1 - level of the intervals of the shares.
 
     Returns:
-        By system, with p-values of Fisher's exact test; None for the highest itself.
+        By system, with exact intervals (Clopper and Pearson), and p-values of Fisher's exact test after Holm's
+        correction; None for the baseline itself.
     """
-    best = max(counts, key=lambda name: (counts[name][0] / counts[name][1], counts[name][1]))
-    pairs = [*itertools.combinations(counts, 2)]
-    p_values = holm(np.array([_fisher(counts[system], counts[other]) for system, other in pairs]))
-    adjusted = {frozenset(pair): float(p) for pair, p in zip(pairs, p_values, strict=True)}
-    return {
-        name: Reliability(learned, total, adjusted.get(frozenset((best, name))))
-        for name, (learned, total) in counts.items()
-    }
+    others = [name for name in counts if name != baseline]
+    p_values = holm(np.array([_fisher(counts[name], counts[baseline]) for name in others])) if others else ()
+    adjusted = dict(zip(others, map(float, p_values), strict=True))
+    return {name: Reliability(*pair, *_interval(*pair, alpha), adjusted.get(name)) for name, pair in counts.items()}
 
 
 @lru_cache(maxsize=4096)
 def _fisher(first: tuple[int, int], second: tuple[int, int]) -> float:
     table = [(learned, total - learned) for learned, total in (first, second)]
     return float(stats.fisher_exact(table).pvalue)
+
+
+@lru_cache(maxsize=4096)
+def _interval(learned: int, total: int, alpha: float) -> tuple[float, float]:
+    ends = stats.binomtest(learned, total).proportion_ci(1 - alpha, method="exact")
+    return float(ends.low), float(ends.high)

@@ -6,14 +6,13 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from asr.compare.inputs.runs import Run
-from asr.compare.result import Axis, EqualTime, ProgressRow, SeedContrast, TimeRow, TimesToTarget
+from asr.compare.result import Axis, EqualTime, ProgressRow, Scale, TimeRow, TimesToTarget
 from asr.compare.statistics.curves import DEV_WER, DevCurve, dev_curve
-from asr.compare.statistics.pairs import SeedDifferences
+from asr.compare.statistics.judge import Judge
 
 LEAST_STEP = 1e-3  # of WERs, where none differ
 
@@ -24,10 +23,9 @@ def times_to_target(
     runs: Sequence[Run],
     target: float,
     axis: Axis,
-    level: float,
-    baseline: str | None = None,
+    alpha: float,
+    baseline: str,
     unfinished: Collection[tuple[str, int]] = (),
-    only_with: str | None = None,
     metric: str = DEV_WER,
 ) -> TimesToTarget | None:
     """Return when each system first had a WER, or loss, of at most ``target``; None if runs logged no times.
@@ -40,10 +38,9 @@ def times_to_target(
         runs: of all systems, one per seed; those without a curve of the WER are left out.
         target: of a WER, a fraction below 1.
         axis: unit of the times.
-        level: of intervals and verdicts.
-        baseline: system that the others are compared with; None, or one without times: the fastest.
+        alpha: 1 - level of each question.
+        baseline: system that the others are compared with; the fastest stands in if it has no times.
         unfinished: systems and seeds of runs that have failed.
-        only_with: test only pairs with this system; None: all pairs.
         metric: curve that is to fall to the target.
 
     Reference:
@@ -69,36 +66,38 @@ def times_to_target(
     never = [name for name, num in num_reached.items() if not num]
     # a tick of the axis: one update, or what one takes
     resolution = 1 / _common_end(curves, "updates")
-    ranked, reference, differences = _compared(logs, level, resolution, baseline, only_with, never)
+    ranked, reference = _ranked(logs, baseline)
+    judge = Judge(logs, dict.fromkeys(logs, resolution), alpha, "ratio", unknown=never)
+    contrasts, best = judge.from_baseline(reference), judge.may_be_best()
     rows = [
         TimeRow(
             system=name,
             num_reached=num_reached[name],
             num_runs=len(logs[name]),
             mean=math.exp(statistics.mean(logs[name].values())),
-            contrast=None if (contrast := differences.contrast(name, reference)) is None else _ratio(contrast),
+            may_be_best=name in best and name not in never,
+            contrast=contrasts.get(name),
         )
         for name in ranked
     ]
-    return TimesToTarget(axis, budget, reference, rows, [_ratio(contrast) for contrast in differences.pairs()])
+    return TimesToTarget(axis, budget, reference, rows)
 
 
 def equal_time(
     runs: Sequence[Run],
-    level: float,
-    seconds: float | None = None,
-    baseline: str | None = None,
-    only_with: str | None = None,
+    alpha: float,
+    scale: Scale,
+    seconds: float | None,
+    baseline: str,
 ) -> EqualTime | None:
     """Return the WER of each system after the same time of training, and its mean over the updates so far.
 
     Args:
-        runs: of all systems, one per seed; those that never learned are left out, unless no run of a system has, which
-            then has no verdicts.
-        level: of intervals and verdicts.
+        runs: of all systems, one per seed.
+        alpha: 1 - level of the question.
+        scale: of the contrasts.
         seconds: of training; None: the time of the fastest run, rounded down to two digits in minutes.
-        baseline: system that the others are compared with; None, or one without runs: the best.
-        only_with: test only pairs with this system; None: all pairs.
+        baseline: system that the others are compared with; the best stands in if it has no times.
 
     Returns:
         None if runs logged no times.
@@ -113,17 +112,22 @@ def equal_time(
     num_updates = _common_end(by_update, "updates")
     wers: dict[str, dict[int, float]] = defaultdict(dict)
     areas: dict[str, list[float]] = defaultdict(list)
-    learned = {(run.system, run.seed) for run, curve in by_time if _has_learned(run, curve)}
-    systems = {system for system, _ in learned}
     for (run, timed), (_, counted) in zip(by_time, by_update, strict=True):
-        if (run.system, run.seed) in learned or run.system not in systems:
-            wers[run.system][run.seed] = timed.wer_at(seconds)
-            areas[run.system].append(counted.mean_until(num_updates))
+        wers[run.system][run.seed] = timed.wer_at(seconds)
+        areas[run.system].append(counted.mean_until(num_updates))
     steps = np.diff(np.unique(np.round([wer for _, curve in by_time for wer in curve.wers], 9)))
     # WERs come in whole words; that of all is the same if nobody has learned
-    resolution = float(min(steps, default=LEAST_STEP))
-    unlearned = wers.keys() - systems
-    ranked, reference, differences = _compared(wers, level, resolution, baseline, only_with, unlearned=unlearned)
+    step = float(min(steps, default=LEAST_STEP))
+    ranked, reference = _ranked(wers, baseline)
+    resolution = dict.fromkeys(wers, step)
+    values: Values = wers
+    if scale == "ratio":
+        rates = {
+            name: {seed: min(max(wer, step / 2), 1.0) for seed, wer in group.items()} for name, group in wers.items()
+        }
+        resolution = {name: step / statistics.mean(group.values()) for name, group in rates.items()}
+        values = {name: {seed: math.log(rate) for seed, rate in group.items()} for name, group in rates.items()}
+    contrasts = Judge(values, resolution, alpha, scale).from_baseline(reference)
     rows = [
         ProgressRow(
             system=name,
@@ -132,18 +136,12 @@ def equal_time(
             wer_sd=_sd([*wers[name].values()]),
             area=statistics.mean(areas[name]),
             area_sd=_sd(areas[name]),
-            contrast=differences.contrast(name, reference),
+            contrast=contrasts.get(name),
         )
         for name in ranked
     ]
     num_earlier = sum(bool(curve.times[-1] < seconds) for _, curve in by_time)
-    return EqualTime(seconds, num_earlier, reference, rows, differences.pairs())
-
-
-def _has_learned(run: Run, curve: DevCurve) -> bool:
-    """Return whether hypotheses of any test set depend on the audio; if no set tells, whether the WER fell."""
-    tested = [errors.depends_on_audio for errors in run.sets.values() if errors.depends_on_audio is not None]
-    return any(tested) if tested else bool(curve.wers.min() < 1)
+    return EqualTime(seconds, num_earlier, reference, rows)
 
 
 def _curves(runs: Sequence[Run], axis: Axis, metric: str = DEV_WER) -> list[tuple[Run, DevCurve]] | None:
@@ -162,26 +160,10 @@ def _common_end(curves: Sequence[tuple[Run, DevCurve]], axis: Axis) -> float:
     return float(min([end for is_whole, end in ends if is_whole] or [end for _, end in ends]))
 
 
-def _compared(
-    values: Values,
-    level: float,
-    resolution: float,
-    baseline: str | None,
-    only_with: str | None,
-    unknown: Collection[str] = (),
-    unlearned: Collection[str] = (),
-) -> tuple[list[str], str, SeedDifferences]:
-    """Return the systems, lowest mean first, that which the others are compared with, and all differences."""
+def _ranked(values: Values, baseline: str) -> tuple[list[str], str]:
+    """Return the systems, lowest mean first, and that which the others are compared with."""
     ranked = sorted(values, key=lambda name: (statistics.mean(values[name].values()), name))
-    several = [name for name in ranked if len(values[name]) > 1] or ranked
-    reference = baseline if baseline is not None and baseline in values else several[0]
-    return ranked, reference, SeedDifferences(values, level, resolution, unknown, only_with, unlearned)
-
-
-def _ratio(contrast: SeedContrast) -> SeedContrast:
-    """Return a difference of logarithms as a ratio."""
-    value, low, high = (float(np.exp(end)) for end in (contrast.value, contrast.low, contrast.high))
-    return replace(contrast, value=value, low=low, high=high)
+    return ranked, baseline if baseline in values else ranked[0]
 
 
 def _sd(values: Sequence[float]) -> float | None:

@@ -106,11 +106,16 @@ def _fill(work: Path, chunks: Path, corpus: SavedCorpus, spec: PrepareSpec, num_
     write_dropped(work / DROPPED, dropped)
     counts: dict[str, dict[str, float]] = {}
     tars: set[str] = set()
+    speakers: dict[str, set[str]] = {name: set() for name in splits}
     for name, split in splits.items():
-        counts[name] = _write_cuts(work / f"cuts_{name}", split, tars)
+        counts[name] = _write_cuts(work / f"cuts_{name}", split, tars, speakers[name])
         counts[name]["num_dropped"] = sum(item.split == name for item in dropped)
         lengths = ctc_lengths(split, tokenizer, spec.features.frame_shift_s, num_jobs)
         lengths.save(work / f"ctc_lengths_{name}.npz")
+    for name in splits:
+        # a comparison then says nothing of other speakers
+        if name != "train" and (num_seen := len(speakers[name] & speakers["train"])):
+            counts[name]["num_seen_speakers"] = num_seen
     num_cuts = Counter(corpus_of(data["id"]) for _, data in splits["train"].lines()) if corpus.sources else {}
     if emptied := [name for name in corpus.sources if not num_cuts[name]]:
         raise ValueError(f"data.sources: nothing is left of split 'train' of {emptied[0]}; leave it out of the mixture")
@@ -174,15 +179,16 @@ def mean_and_deviation(matrices: Sequence[NDArray[np.floating]]) -> tuple[NDArra
     return mean, np.sqrt(squares / num_frames)
 
 
-def _write_cuts(path: Path, split: CheckedSplit, tars: set[str]) -> dict[str, float]:
-    """Write the cuts of a split, return its counts, and add the shards that hold its audio or features."""
-    seconds, speakers = array("d"), set()
+def _write_cuts(path: Path, split: CheckedSplit, tars: set[str], speakers: set[str]) -> dict[str, float]:
+    """Write the cuts of a split, return its counts, and add its speakers and the shards of its audio or features."""
+    seconds = array("d")
     counts: dict[str, float] = {}
 
     def lines() -> Iterator[tuple[bytes, float]]:
         for line, data in split.lines():
             seconds.append(data["duration"])
-            speakers.add(data["supervisions"][0].get("speaker"))
+            if (speaker := data["supervisions"][0].get("speaker")) is not None:
+                speakers.add(speaker)
             if SILENT in data.get("custom", ()):
                 counts["num_silent"] = counts.get("num_silent", 0) + 1
             data = with_absolute_paths(data, path.parent)
@@ -197,6 +203,6 @@ def _write_cuts(path: Path, split: CheckedSplit, tars: set[str]) -> dict[str, fl
     return {
         "num_utterances": len(seconds),
         "hours": round(sum(seconds) / 3600, 4),
-        "num_speakers": len(speakers - {None}),
+        "num_speakers": len(speakers),
         **counts,
     }

@@ -60,6 +60,12 @@ def test_system_seed_and_budget_are_those_of_the_summary(tmp_path):
     assert (second.seed, second.cost.num_updates) == (9, 77)
 
 
+@pytest.mark.parametrize(("counts", "seen"), [({"num_seen_speakers": 2}, True), ({}, False)])
+def test_whether_training_has_speakers_of_a_test_set_is_read(tmp_path, counts, seen):
+    run = write_run(tmp_path / "run", summary={"data_splits": {"test": counts}})
+    assert read_runs([run]).runs[0].sets["test"].seen_speakers == seen
+
+
 def test_cpu_seconds_of_a_resumed_run_are_unknown_since_killed_processes_took_some_too(tmp_path):
     training = {"seconds": 30.0, "cpu_seconds": 35.0, "resumed_after": 50}
     (run,) = read_runs([write_run(tmp_path / "a", summary={"training": training})]).runs

@@ -49,7 +49,7 @@ def test_wers_stand_best_first_with_their_intervals(plots):
 def test_differences_from_the_baseline_stand_with_the_intervals_that_verdicts_are_of(plots):
     (row,) = (row for row in made_comparison(6).sets[0].rows if row.system == "eve lr=0.01")
     one, shown = row.to_baseline, texts(plots["differences_test"])
-    assert f"{100 * one.mean:+.2f} [{100 * one.low:+.2f}, {100 * one.high:+.2f}]".replace("-", "−") in shown
+    assert f"{one.value:.2f} [{one.low:.2f}, {one.high:.2f}]" in shown
     assert "adamw" not in shown
     assert "differences_test" not in plots_of(made_comparison(1, 1))
 

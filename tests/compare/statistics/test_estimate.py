@@ -97,10 +97,3 @@ def test_the_more_speakers_the_less_stays_of_a_variance_that_seeds_do_not_share(
     moves = (errors.mean(0) - 1) / (25 * (num_speakers - 1))
     whole = (num_speakers - 1) / num_speakers * np.square(moves).sum()
     assert estimate(errors, np.full(num_speakers, 25)).test_variance == pytest.approx(share * whole)
-
-
-def test_the_chosen_one_of_four_has_a_higher_upper_end():
-    found = estimate(np.array([[4, 2, 5], [2, 0, 2], [3, 3, 3]]), np.array([10, 30, 20]))
-    low, high = found.interval(0.05, chosen_from=4)
-    assert low == found.mean - found.half_width(0.05)
-    assert high == found.mean + found.half_width(0.05 / 4)

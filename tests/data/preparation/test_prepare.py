@@ -126,6 +126,18 @@ def test_a_tokenizer_that_changes_transcripts_is_refused_with_examples(tmp_path)
         run(tmp_path, Recipe(change), replace(SPEC, tokenizer_trainer=FirstWordsTrainer()))
 
 
+@pytest.mark.parametrize(("speaker", "num_seen"), [("anna", 1), ("cem", None)])
+def test_speakers_of_other_splits_that_training_has_are_counted(tmp_path, speaker, num_seen):
+    def name_speakers(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        for pairs, name in ((splits["train"], "anna"), (splits["test-x"], speaker)):
+            for _, segment in pairs:
+                segment.speaker = name
+
+    prepared = run(tmp_path, Recipe(name_speakers))
+    assert prepared.splits["test-x"].get("num_seen_speakers") == num_seen
+    assert "num_seen_speakers" not in prepared.splits["train"] | prepared.splits["dev"]
+
+
 def test_the_table_counts_utterances_hours_and_speakers(tmp_path):
     def name_speakers(folder: Path, splits: dict[str, list[Pair]]) -> None:
         for split, speakers in {"train": ("anna", "bea", "anna"), "dev": ("cem", None)}.items():
