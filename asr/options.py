@@ -231,6 +231,10 @@ class Sweep(TypedDict, total=False):
         PartialShare | None,
         Option("WER on dev as a fraction, set before the runs: asr-compare says when each system reached it"),
     ]
+    looks: Annotated[
+        list[PositiveInt],
+        Option("of sweep=looks: numbers of seeds after which systems are compared, and only open ones are trained on"),
+    ]
 
 
 class Callbacks(TypedDict, total=False):
