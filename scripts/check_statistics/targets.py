@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import numpy as np
-from cells import Cell, wrong
+from cells import Row, cell, repeated
 from numpy.typing import NDArray
-from worlds import World
+from tables import judge
+from worlds import System, World
 
-from asr.benchmark.entries import DEV_LOSS
 from asr.benchmark.rules import LEVEL
-from asr.compare.inputs.runs import Curve, Run, SetErrors
-from asr.compare.result import Difference, SeedContrast
-from asr.compare.statistics.counts import count_errors
-from asr.compare.statistics.pairs import SetDifferences
-from asr.compare.statistics.times import times_to_target
+from asr.compare.statistics.contrasts import Contrasts
+from asr.compare.statistics.curves import DevCurve
 
 Array = NDArray[np.float64]
-Pairs = set[tuple[str, str]]
-SET = "test"
-PAIR = ("1", "0")  # the better system and the baseline
+Signs = NDArray[np.int64]
 UPDATES = np.arange(40, 801, 40)
 # AdamW's losses on dev on the task fsdd, at every eighth of the run
 LOSSES = (2.9, 2.716, 1.998, 1.261, 0.816, 0.492, 0.312, 0.182, 0.162)
@@ -31,8 +26,7 @@ LOSS_NOISE = 0.01  # of the logarithm of each
 COMMON_SD = 0.1  # what a seed adds to the logarithm of the final loss of all systems
 TRIALS = 5
 CURVATURE = 1.0  # of the logarithm of the final loss over a range of settings from -1 to 1, the best at 0
-SPEAKERS = World(0.0, 0.0, 0.0, 5, num_speakers=10)
-SPEAKER_SD, TASTE_SD = 0.2, 0.05  # of the logarithm of a speaker's rate: of all systems, and of each anew
+SPEAKER_SD, TASTE_SD, NUM_SPEAKERS = 0.2, 0.05, 10
 
 
 @dataclass(frozen=True)
@@ -49,42 +43,35 @@ class Race:
     tuned: bool = False
     num_seeds: int = 5
 
-    def found(self, rng: np.random.Generator, advantages: Sequence[float]) -> tuple[Pairs, Pairs, float]:
+    def verdicts(self, num: int, seed: int, advantages: Sequence[float]) -> tuple[Signs, Signs, Array]:
         """Compare systems whose losses are lower by factors with these logarithms, the baseline first.
 
         Returns:
-            The pairs, the better first, that differ in WER, and those that differ in updates to the target; and the
-            share of runs that reached it.
+            Verdicts of each system (num, K - 1) by WER and by updates to the target, -1 for better than the baseline;
+            and the share of runs (num,) that reached the target.
         """
-        shape = len(advantages), self.num_seeds
+        rng = np.random.default_rng(seed)
+        shape = num, len(advantages), self.num_seeds
         gains = np.reshape(advantages, (-1, 1)) + self.sd * rng.normal(size=shape)
-        gains += COMMON_SD * rng.normal(size=(1, self.num_seeds)) - self._lost_by_tuning(rng, shape)
+        gains += COMMON_SD * rng.normal(size=(num, 1, self.num_seeds)) - self._lost_by_tuning(rng, shape)
         losses = learning_curve(gains)
         losses *= np.exp(LOSS_NOISE * rng.normal(size=losses.shape))
-        taste = SPEAKER_SD * rng.normal(size=SPEAKERS.num_speakers)
-        taste = taste + TASTE_SD * rng.normal(size=(len(advantages), 1, SPEAKERS.num_speakers))
-        rates = losses[..., -1:] * np.exp(taste)
-        errors = rng.binomial(SPEAKERS.words, rates.clip(0, 1))
-        ids = tuple(f"s{place}" for place in range(SPEAKERS.num_speakers))
-        words = tuple(SPEAKERS.words.tolist())
-        runs = [
-            Run(
-                Path(f"{system}-{seed}"),
-                str(system),
-                seed,
-                {SET: SetErrors(ids, ids, words, tuple(errors[system, seed].tolist()), depends_on_audio=True)},
-                curves={DEV_LOSS: Curve(tuple(UPDATES.tolist()), (), tuple(losses[system, seed].tolist()))},
-            )
-            for system, seed in np.ndindex(shape)
-        ]
-        target = float(np.median(losses[0].min(-1)))
-        times = times_to_target(runs, target, "updates", LEVEL, "0", metric=DEV_LOSS)
-        assert times is not None
-        by_wer = SetDifferences(count_errors(runs, SET), LEVEL).differences()
-        reached = sum(row.num_reached for row in times.rows) / len(runs)
-        return better_pairs(by_wer), better_pairs(times.pairs), reached
+        systems = [System(seed_sd=0.0)] * len(advantages)
+        world = World(systems, self.num_seeds, speaker_sd=SPEAKER_SD, taste_sd=TASTE_SD, num_speakers=NUM_SPEAKERS)
+        by_wer = judge(world.contrasts(world.errors(rng, num, losses[..., -1])), with_best=False, alpha=1 - LEVEL)
+        times = np.array([self._times(one) for one in losses])
+        by_updates = judge(Contrasts(np.log(times), 1 / UPDATES[-1]), with_best=False, alpha=1 - LEVEL)
+        reached = (times < UPDATES[-1]).mean((-1, -2))
+        return by_wer.verdicts(1 - LEVEL), by_updates.verdicts(1 - LEVEL), reached
 
-    def _lost_by_tuning(self, rng: np.random.Generator, shape: tuple[int, int]) -> Array | float:
+    def _times(self, losses: Array) -> Array:
+        """Return updates (K, S) to a target that half of the baseline's runs reach, from losses (K, S, validations)."""
+        target = float(np.median(losses[0].min(-1)))
+        curves = (DevCurve(np.append(0.0, UPDATES), np.append(own[0], own)) for own in losses.reshape(-1, len(UPDATES)))
+        first = [min(curve.first_time(target), UPDATES[-1]) for curve in curves]
+        return np.reshape(first, losses.shape[:-1])
+
+    def _lost_by_tuning(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array | float:
         if not self.tuned:
             return 0.0
         lost = CURVATURE * rng.uniform(-1, 1, (*shape, TRIALS)) ** 2
@@ -107,41 +94,33 @@ def learning_curve(gains: Array) -> Array:
     return np.exp(logs - gains[..., None] * fallen)
 
 
-def better_pairs(pairs: Iterable[Difference | SeedContrast]) -> Pairs:
-    """Return the names of the pairs that differ, the better first."""
-    return {(one.system, one.other) for one in pairs if one.verdict == "better"}
+def race_rows(num: int, systems: Sequence[int] = (2, 8, 16)) -> Iterator[Row]:
+    """Yield how often systems that equal the baseline are found different by either outcome."""
 
-
-def share(events: Sequence[bool] | Sequence[float], num: int, at_most: float | None = None) -> Cell:
-    """Return the mean."""
-    return Cell(float(np.mean(events)), num, at_most)
-
-
-def target_rows(num: int, systems: Sequence[int] = (2, 8, 16)) -> Iterator[Mapping[str, object]]:
-    """Yield how often equal systems are found different by either outcome."""
-    for num_systems, race in itertools.product(systems, RACES):
-        rng = np.random.default_rng(0)
-        found = [race.found(rng, [0.0] * num_systems) for _ in range(num)]
-        yield {
+    def simulate(race: Race, num_systems: int, num: int, seed: int) -> Row:
+        by_wer, by_updates, reached = race.verdicts(num, seed, [0.0] * num_systems)
+        false = (by_wer != 0).any(-1), (by_updates != 0).any(-1)
+        return {
             "systems": num_systems,
             **race.setup,
-            "runs that reach the target": share([reached for *_, reached in found], num),
-            "false by WER": share([bool(by_wer) for by_wer, *_ in found], num, 1 - LEVEL),
-            "false by updates": share([bool(by_updates) for _, by_updates, _ in found], num, 1 - LEVEL),
-            "false by either": wrong([bool(by_wer | by_updates) for by_wer, by_updates, _ in found]),
+            "runs that reach the target %": f"{100 * reached.mean():.0f}",
+            "false by WER": cell(false[0], 1 - LEVEL),
+            "false by updates": cell(false[1], 1 - LEVEL),
+            "false by either": cell(false[0] | false[1], 2 * (1 - LEVEL)),
         }
 
+    for num_systems, race in itertools.product(systems, RACES):
+        yield repeated(partial(simulate, race, num_systems), num)
 
-def target_power_rows(num: int, systems: Sequence[int] = (2, 16)) -> Iterator[Mapping[str, object]]:
+
+def race_power_rows(num: int, systems: Sequence[int] = (2, 10, 16)) -> Iterator[Row]:
     """Yield how often one better system of several is found better than the baseline, which all others equal."""
     for num_systems, race, ratio in itertools.product(systems, RACES, (0.8, 0.6, 0.4)):
-        rng = np.random.default_rng(0)
-        advantages = [0.0, -float(np.log(ratio)), *[0.0] * (num_systems - 2)]
-        found = [race.found(rng, advantages) for _ in range(num)]
+        by_wer, by_updates, _ = race.verdicts(num, 0, [0.0, -float(np.log(ratio)), *[0.0] * (num_systems - 2)])
         yield {
             "systems": num_systems,
             **race.setup,
             "loss of one": f"{ratio:g} of the others'",
-            "found by WER": share([PAIR in by_wer for by_wer, *_ in found], num),
-            "found by updates": share([PAIR in by_updates for _, by_updates, _ in found], num),
+            "found by WER": cell(by_wer[:, 0] == -1),
+            "found by updates": cell(by_updates[:, 0] == -1),
         }
