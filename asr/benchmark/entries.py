@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from asr.benchmark.rules import fixed_part, free_part
+from asr.benchmark.rules import SEEN_SPEAKERS, fixed_part, free_part
 from asr.compare.inputs.run_files import read_run
 from asr.compare.inputs.run_folders import read_runs
 from asr.compare.inputs.runs import Cost, Curve, Run, SetErrors
@@ -50,7 +50,8 @@ class Entry:
     def runs(self) -> list[Run]:
         """The finished runs, as a comparison takes them."""
         ids, speakers, words = zip(*read_utterances(task_dir(self.folder, self.about) / UTTERANCES), strict=True)
-        shared = {"ids": ids, "speakers": speakers, "words": tuple(map(int, words))}
+        seen = self.about["task"] in SEEN_SPEAKERS
+        shared = {"ids": ids, "speakers": speakers, "words": tuple(map(int, words)), "seen_speakers": seen}
         return [self._run(line, shared) for line in self.lines if "errors" in line]
 
     def _run(self, line: Mapping[str, Any], shared: Mapping[str, Any]) -> Run:

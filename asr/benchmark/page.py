@@ -1,9 +1,8 @@
-"""The page of the benchmark: for each task and ruleset the groups, the verdicts and the cost of each entry."""
+"""The page of the benchmark: for each task and ruleset what is sure, and the verdicts and the cost of each entry."""
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,23 +12,28 @@ from asr.benchmark.verdicts import COMPARISON, Verdicts, benchmark_verdicts, com
 from asr.compare.plots.drawing import Plot
 from asr.compare.plots.interval_plots import plot_differences
 from asr.compare.plots.line_styles import line_styles
+from asr.compare.report.headline import headline, times_sentence
 from asr.compare.report.pages import render
-from asr.compare.report.tables import SYSTEM, Cell, Column, Table, interval_cell, mean_cell, verdict_cell
-from asr.evaluation.formatting import UNKNOWN, count, detectable, number, percent, points, ratio, shortlist
+from asr.compare.report.tables import SYSTEM, Cell, Column, Table, contrast_cell, mean_cell, verdict_cell
+from asr.compare.result import Contrast
+from asr.evaluation.formatting import UNKNOWN, count, interval, number, points, ratio, shortlist
 from asr.safe_io import write_whole
 
 COSTS = "costs.json"
 TEXTS = ("known.md",)  # written by people
 NAMES = {"as_shipped": "as shipped", "tuned": "tuned"}
+SURE = f"{100 * LEVEL:g} %"
 COLUMNS = (
-    f"Intervals and verdicts of a table hold together at {100 * LEVEL:g} %: those on WER, and those on updates.",
-    "Group: the best entry of a group is better than all entries of later groups. Its other entries need not be, and "
-    "their order means nothing. An entry of which fewer than two seeds learned has no group.",
-    "WER: mean and standard deviation over the seeds that learned, which means that their hypotheses depend on the "
-    "audio. Differences are means over the seeds that learned in both entries. An interval is missing where half of it "
-    "would exceed 100 points. One that ends at 0.00 belongs to a significant difference.",
+    "May be best: the outcomes by which no other entry is significantly better. By each of them, the best is among the "
+    f"entries named with {SURE} confidence.",
+    f"Verdicts and intervals: compared with {BASELINE}. By each outcome, those of a table hold together at {SURE}. A "
+    "ratio below 1 is better; an interval that ends at 1.00 belongs to a significant difference.",
+    "WER: mean and standard deviation over the seeds; a run that failed counts as 100 %. Ratios and the order of rows "
+    "are those of geometric means.",
+    "80 of 100 find: the ratio of errors that 80 of 100 such comparisons would find, if seeds vary as these did.",
+    "Learned: runs whose hypotheses depend on the audio, and the interval of their share in %.",
     "Updates to the target: geometric mean over all seeds. One that missed the target counts as if it had reached it "
-    "at the end, and ≥ says so. A ratio below 1 is better than the baseline.",
+    "at the end, and ≥ says so.",
     "Cost of a step: time of the optimizer's step on one CPU thread, all measured in one run. On a GPU it is another.",
 )
 
@@ -42,7 +46,8 @@ def write_pages(root: Path, pages: Path) -> list[Path]:
         pages: folder of the pages.
     """
     costs = json.loads((root / COSTS).read_text(encoding="utf-8")) if (root / COSTS).exists() else {}
-    written, sections = [], []
+    written: list[Path] = []
+    sections: list[dict[str, Any]] = []
     pages.mkdir(parents=True, exist_ok=True)
     all_verdicts = sorted(
         benchmark_verdicts(root), key=lambda verdicts: (TASKS.index(verdicts.folder.parent.name), verdicts.folder.name)
@@ -50,7 +55,8 @@ def write_pages(root: Path, pages: Path) -> list[Path]:
     for verdicts in all_verdicts:
         write_whole(verdicts.folder / COMPARISON, comparison_text(verdicts))
         task, ruleset = verdicts.folder.parent.name, verdicts.folder.name
-        plot = plot_differences(verdicts.errors, line_styles(verdicts.comparison.systems, BASELINE), LEVEL)
+        styles, scale = line_styles(verdicts.comparison.systems, BASELINE), verdicts.comparison.scale
+        plot = plot_differences(verdicts.errors, styles, LEVEL, scale)
         picture = pages / f"{task}_{ruleset}.svg"
         if plot is not None:
             write_whole(picture, plot.svg)
@@ -65,7 +71,7 @@ def write_pages(root: Path, pages: Path) -> list[Path]:
             }
         )
     texts = [(root / name).read_text(encoding="utf-8") for name in TEXTS if (root / name).exists()]
-    summary = [_first(verdicts) for verdicts in all_verdicts]
+    summary = [f"{section['title']}: {section['sentences'][0]}" for section in sections]
     index, page = pages / "index.md", pages / "benchmark.html"
     write_whole(index, markdown(sections, summary, texts))
     shown = {"sections": sections, "summary": summary, "columns": COLUMNS, "version": VERSION}
@@ -73,83 +79,62 @@ def write_pages(root: Path, pages: Path) -> list[Path]:
     return [*written, index, page, *(verdicts.folder / COMPARISON for verdicts in all_verdicts)]
 
 
-def _first(verdicts: Verdicts) -> str:
-    """Return what is sure about one task and ruleset, a sentence for each outcome."""
-    task, ruleset = verdicts.folder.parent.name, NAMES[verdicts.folder.name]
-    by_wer = {row.system: row.to_baseline for row in verdicts.errors.rows}
-    by_updates = {row.system: row.contrast for row in verdicts.times.rows}
-    sentences = []
-    for outcome, contrasts in (("WER", by_wer), ("Updates to the target", by_updates)):
-        systems: dict[str, list[str]] = defaultdict(list)
-        for name, contrast in contrasts.items():
-            if contrast is not None:
-                systems[contrast.verdict].append(name)
-        parts = [f"{verdict}: {shortlist(systems[verdict])}" for verdict in sorted(systems)]
-        sentences.append(f"{outcome}: {'; '.join(parts)}.")
-    return f"{task}, {ruleset}, compared with {BASELINE}. {' '.join(sentences)}"
-
-
 def _sentences(verdicts: Verdicts) -> Iterator[str]:
+    """Yield what is sure by each outcome: which entries may be best, and which differ from the baseline."""
     errors, times = verdicts.errors, verdicts.times
-    speakers = f", {count(errors.num_speakers, 'speaker')}" if errors.num_speakers else ""
-    yield (
-        f"Test: {count(errors.num_utterances, 'utterance')}{speakers}. Updates are counted to a loss of "
-        f"{verdicts.target:.3g} on dev, out of {number(times.budget)}."
-    )
-    if errors.power is not None:
-        yield (
-            f"A true difference of {detectable(errors.power.detectable)} points of WER is found in 80 of 100 such "
-            "comparisons."
-        )
+    yield from headline(errors, LEVEL, verdicts.comparison.scale)
+    budget = f"all have {number(times.budget)} updates"
+    yield f"{times_sentence(times)} The target is a loss of {verdicts.target:.3g} on dev; {budget}."
+    differ = [
+        f"{one.system} {ratio(one.value)} {interval(one.low, one.high, ratio)}"
+        for one in (row.contrast for row in times.rows)
+        if one is not None and one.verdict in ("better", "worse")
+    ]
+    yield f"Updates ÷ {BASELINE}’s: {shortlist(differ) or 'no entry differs significantly'}."
+    speakers = f" by {count(errors.num_speakers, 'speaker')}" if errors.num_speakers else ""
+    yield f"Test: {count(errors.num_utterances, 'utterance')}{speakers}."
     yield from dict.fromkeys(verdicts.comparison.problems)
 
 
 def _table(verdicts: Verdicts, costs: Mapping[str, Any]) -> Table:
     by_time = {row.system: row for row in verdicts.times.rows}
     entries = {entry.about["name"]: entry for entry in verdicts.entries}
-    any_left_out = any(row.leaves_out_results for row in verdicts.errors.rows)
     rows = []
     for row in verdicts.errors.rows:
-        time, cost = by_time[row.system], costs.get(row.system, {})
+        time, cost, entry = by_time.get(row.system), costs.get(row.system, {}), entries[row.system]
+        best = {"WER": row.may_be_best, "updates": time is not None and time.may_be_best}
+        learned, contrast = row.reliability, row.to_baseline
+        least = "" if time is None or time.num_reached == time.num_runs else "≥ "
         rows.append(
             [
                 Cell(row.system),
-                Cell(str(verdicts.groups.get(row.system, UNKNOWN))),
+                Cell(", ".join(name for name, is_in in best.items() if is_in) or UNKNOWN),
                 mean_cell(row.wer_mean, row.wer_sd),
-                *([Cell(percent(row.wer_mean_of_all))] if any_left_out else []),
-                *_difference(row.to_baseline),
-                Cell(f"{row.reliability.num_learned} of {row.reliability.num_runs}"),
-                Cell(("" if time.num_reached == time.num_runs else "≥ ") + number(time.mean)),
-                *_ratio(time.contrast),
+                *_contrast(contrast),
+                Cell(UNKNOWN if contrast is None or contrast.points is None else points(contrast.points)),
+                Cell(UNKNOWN if contrast is None or contrast.detectable is None else ratio(contrast.detectable)),
+                Cell(f"{learned.num_learned} of {learned.num_runs}", interval(learned.low, learned.high)),
+                Cell(UNKNOWN if time is None else f"{least}{number(time.mean)}"),
+                *_contrast(None if time is None else time.contrast),
                 Cell(ratio(cost["ratio"]) if cost else UNKNOWN),
-                Cell(number(entries[row.system].runs[0].cost.state_bytes_per_parameter)),
-                Cell(status(entries[row.system])),
+                Cell(number(entry.runs[0].cost.state_bytes_per_parameter if entry.runs else None)),
+                Cell(status(entry)),
             ]
         )
-    for name, lost in verdicts.errors.gone.items():
-        learned = Cell(f"0 of {lost.num_runs}")
-        rows.append([Cell(name), *[Cell(UNKNOWN)] * (4 + any_left_out), learned, *[Cell(UNKNOWN)] * 6])
-    level = f"[{100 * LEVEL:g} %]"
     columns = (
-        *(SYSTEM, Column("group"), Column("WER %"), *([Column("WER % of all seeds")] if any_left_out else [])),
-        *(Column(f"WER − {BASELINE}, points {level}"), Column("verdict on WER", is_text=True), Column("learned")),
-        *(Column("updates to target"), Column(f"updates ÷ {BASELINE}’s {level}")),
+        *(SYSTEM, Column("may be best", is_text=True), Column("WER %"), Column(f"errors ÷ {BASELINE}’s [{SURE}]")),
+        *(Column("verdict on WER", is_text=True), Column("points of WER"), Column("80 of 100 find")),
+        *(Column(f"learned [{SURE}]"), Column("updates to target"), Column(f"updates ÷ {BASELINE}’s [{SURE}]")),
         *(Column("verdict on updates", is_text=True), Column(f"cost of a step ÷ {BASELINE}’s")),
         *(Column("state bytes per parameter"), Column("status", is_text=True)),
     )
     return Table(f"{verdicts.folder.parent.name}, {NAMES[verdicts.folder.name]}", columns, rows)
 
 
-def _difference(pair: Any) -> Sequence[Cell]:
-    if pair is None:
-        return Cell(UNKNOWN), Cell("baseline")
-    return interval_cell(pair.mean, pair.low, pair.high, points), verdict_cell(pair.verdict)
-
-
-def _ratio(contrast: Any) -> Sequence[Cell]:
+def _contrast(contrast: Contrast | None) -> Sequence[Cell]:
     if contrast is None:
         return Cell(UNKNOWN), Cell(UNKNOWN)
-    return interval_cell(contrast.value, contrast.low, contrast.high, ratio), verdict_cell(contrast.verdict)
+    return contrast_cell(contrast, "ratio"), verdict_cell(contrast.verdict)
 
 
 def markdown(sections: Sequence[Mapping[str, Any]], summary: Sequence[str], texts: Sequence[str]) -> str:
@@ -172,7 +157,7 @@ def markdown(sections: Sequence[Mapping[str, Any]], summary: Sequence[str], text
     ]
     for section in sections:
         shown: Table = section["table"]
-        lines += ["", f"## {section['title']}", "", " ".join(section["sentences"]), ""]
+        lines += ["", f"## {section['title']}", "", *(f"- {sentence}" for sentence in section["sentences"]), ""]
         if (plot := section["plot"]) is not None:
             assert isinstance(plot, Plot)
             lines += [f"![{plot.title}]({section['picture']})", "", plot.caption, ""]

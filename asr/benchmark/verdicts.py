@@ -1,4 +1,4 @@
-"""What the entries of a task and ruleset say together: asr-compare's verdicts, and groups of entries."""
+"""What the entries of a task and ruleset say together: asr-compare's verdicts."""
 
 from __future__ import annotations
 
@@ -32,14 +32,12 @@ class Verdicts:
         entries: by name.
         target: loss on dev whose updates are counted.
         comparison: of the error rates on test, and of the updates to the target.
-        groups: number of the group of each entry, see ``groups``.
     """
 
     folder: Path
     entries: Sequence[Entry]
     target: float
     comparison: Comparison
-    groups: dict[str, int]
 
     @property
     def errors(self) -> SetComparison:
@@ -64,10 +62,9 @@ def verdicts(folder: Path, entries: Sequence[Entry], target: float) -> Verdicts:
     failed = [run_key for entry in entries for run_key in entry.failed]
     title = f"{folder.parent.name}, {folder.name}"
     comparison = compare(Inputs(runs, failed=failed), title=title, baseline=BASELINE, level=LEVEL)
-    times = times_to_target(runs, target, "updates", LEVEL, BASELINE, failed, metric=DEV_LOSS)
+    times = times_to_target(runs, target, "updates", 1 - LEVEL, BASELINE, failed, metric=DEV_LOSS)
     assert times is not None  # every run was validated
-    comparison = replace(comparison, times=[times])
-    return Verdicts(folder, entries, target, comparison, groups(comparison.sets[0]))
+    return Verdicts(folder, entries, target, replace(comparison, times=[times]))
 
 
 def target_loss(baseline: Entry) -> float:
@@ -75,30 +72,15 @@ def target_loss(baseline: Entry) -> float:
     return statistics.median(min(run.curves[DEV_LOSS].values) for run in baseline.runs)
 
 
-def groups(test_set: SetComparison) -> dict[str, int]:
-    """Return the group of each entry by its error rates: the best of a group is better than all of later groups.
-
-    A group has the lowest mean of the entries that are left, and all that are not significantly worse than it.
-    Entries of which fewer than two seeds learned have no verdicts, and no group.
-    """
-    worse = {(pair.other, pair.system) for pair in test_set.pairs if pair.verdict == "better"}
-    remaining = [row.system for row in test_set.rows if row.reliability.num_learned > 1]
-    result: dict[str, int] = {}
-    number = 0
-    while remaining:
-        number += 1
-        best = remaining[0]
-        result |= {name: number for name in remaining if (name, best) not in worse}
-        remaining = [name for name in remaining if name not in result]
-    return result
-
-
 def status(entry: Entry) -> str:
-    """Return whether an entry was reproduced with other seeds, by Welch's test of the two mean error rates."""
+    """Return whether an entry was reproduced with other seeds, by Welch's test of the two mean error rates.
+
+    A run that failed counts as 100 %.
+    """
     folder = entry.folder / REPRODUCED
     if not folder.is_dir() or len((again := read_entry(folder)).lines) < len(NEW_SEEDS):
         return "submitted"
-    first, second = ([run.sets[TEST].wer for run in runs] for runs in (entry.runs, again.runs))
+    first, second = ([run.sets[TEST].wer for run in one.runs] + [1.0] * len(one.failed) for one in (entry, again))
     # the test says nothing of equal rates without any spread
     is_reproduced = first == second or stats.ttest_ind(first, second, equal_var=False).pvalue >= REPRODUCED_P
     return "reproduced" if is_reproduced else "challenged"
@@ -120,6 +102,6 @@ def benchmark_verdicts(root: Path) -> Iterator[Verdicts]:
 
 def comparison_text(verdicts: Verdicts) -> str:
     """Return what ``comparison.json`` says, with as many digits as do not depend on the processor."""
-    data = {"target_loss": verdicts.target, "groups": verdicts.groups, **json.loads(json_text(verdicts.comparison))}
+    data = {"target_loss": verdicts.target, **json.loads(json_text(verdicts.comparison))}
     plain = json.loads(json.dumps(data), parse_float=lambda digits: float(f"{float(digits):.{DIGITS}g}"))
     return json.dumps(plain, indent=1, ensure_ascii=False)
