@@ -96,6 +96,12 @@ def read_lines(path: Path, as_written: bool = False) -> Iterator[str]:
         raise ValueError(f"{path}, line {number + 1}: not UTF-8 text, or damaged: {error}") from error
 
 
+def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield where each line that is not empty stands, for messages, and the line without its end; see `read_lines`."""
+    lines = enumerate(read_lines(path), start=1)
+    yield from ((f"{path}, line {number}", line.rstrip("\r\n")) for number, line in lines if not line.isspace())
+
+
 def json_objects(path: Path, as_written: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of a JSON file and their lines: one object per line, or an array, or objects of several lines.
 

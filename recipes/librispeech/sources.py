@@ -12,7 +12,7 @@ from asr.data.manifests.archives import fetched, unpacked
 from asr.data.manifests.corpus import Dropped
 from asr.data.manifests.rows import Row
 from asr.safe_io import named_path
-from asr.text_files import read_lines
+from asr.text_files import numbered_lines
 
 TOP = "LibriSpeech"  # the folder in each archive
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
@@ -136,10 +136,8 @@ def read_part(split: str, part: Path) -> tuple[list[Row], list[Dropped]]:
 def _transcripts(path: Path) -> Iterator[Row]:
     known = set()
     chapter = path.name.removesuffix(".trans.txt")
-    for number, line in enumerate(read_lines(path), start=1):
-        if line.isspace():
-            continue
-        match, where = LINE.fullmatch(line.strip()), f"{path}, line {number}"
+    for where, line in numbered_lines(path):
+        match = LINE.fullmatch(line.strip())
         if match is None or f"{match[2]}-{match[3]}" != chapter or match[1] in known:
             raise ValueError(
                 f"{where}: {line.strip()[:60]!r} is no transcript; expected {chapter}-NUMBER TEXT, each number once"
