@@ -15,8 +15,7 @@ from asr.console import PlainConsole
 from asr.errors import ConfigError, RunFailed
 from asr.evaluation.formatting import shortlist
 from asr.evaluation.wer import words_of
-from asr.inference.align import align_all
-from asr.inference.alignment_files import write_alignments
+from asr.inference.align import align_all, write_alignments
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 
 NUM_NAMED = 20  # utterances that could not be aligned
