@@ -14,7 +14,7 @@ from asr.data.loading.batch import Batch
 from asr.data.loading.data_module import DataModule
 from asr.decoding.forced_alignment import align
 from asr.evaluation.formatting import shortlist
-from asr.evaluation.wer import Unit, Word
+from asr.evaluation.wer import SPACE, Unit, Word
 from asr.evaluation.wer import words_of as spoken_units
 from asr.evaluation.word_files import ctm_lines, json_line, textgrid
 from asr.inference.batches import Processed, process
@@ -65,6 +65,11 @@ class AlignedText:
         return reason
 
 
+def units_with_times(text: str, unit: Unit) -> list[str]:
+    """Return what counts as the words of a text, without the spaces that count as characters: they have no times."""
+    return [word for word in spoken_units(text, unit) if word != SPACE]
+
+
 def align_all(
     recognizer: Recognizer, data_module: DataModule, cuts: Collection[Any], name: str
 ) -> Processed[AlignedText]:
@@ -95,7 +100,7 @@ def _as_written(
     id: str, text: str, words: tuple[Word, ...], duration_s: float, log_prob: float, unit: Unit
 ) -> AlignedText:
     """Return the words of an utterance with the characters that tokens only mark as unknown."""
-    written = spoken_units(text, unit)
+    written = units_with_times(text, unit)
     if len(written) != len(words):  # an unknown token may hold a space
         written = [word.text for word in words]
     unknown = tuple(surface for surface, word in zip(written, words, strict=True) if UNKNOWN_SURFACE in word.text)
