@@ -1,4 +1,4 @@
-"""Finds and reads the text files of users: their lines, and JSON objects; all text that comes in passes here."""
+"""Finds and reads the files of users: lines, JSON objects and tables; all text that comes in passes here."""
 
 from __future__ import annotations
 
@@ -13,16 +13,39 @@ import re
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from asr.safe_io import named_path
 
+Prepare = TypeVar("Prepare", bound=Callable[..., Any])
+SourceFiles = Callable[[Path], Iterable[Path]]
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 BINARY_BYTES = 512  # read to see whether a file is text
 BETWEEN_OBJECTS = re.compile(r"[\s,\[\]]*")
+
+
+def reads(source_files: SourceFiles) -> Callable[[Prepare], Prepare]:
+    """Declare which files of a source folder a prepare function reads; other files do not change its fingerprint.
+
+    Args:
+        source_files: folder → the files below it.
+    """
+
+    def declare(prepare: Prepare) -> Prepare:
+        prepare.source_files = source_files  # type: ignore[attr-defined]
+        return prepare
+
+    return declare
+
+
+def visible_files(folder: Path) -> Iterator[Path]:
+    """Yield all files below a folder that are not hidden, without following links to folders."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
 
 
 def matching_files(option: str, pattern: str, allowed: str) -> list[Path]:

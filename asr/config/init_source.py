@@ -149,8 +149,7 @@ def load_source(path: str) -> LoadedCheckpoint:
     if not (folder / CONFIG).is_file():
         return load_checkpoint(checkpoint_file(path, "init"))
     # transformers is an extra
-    from asr.models.pretrained.ctc import ctc_head
-    from asr.models.pretrained.files import find_snapshot
+    from asr.models.pretrained.files import ctc_head, find_snapshot
 
     snapshot = find_snapshot(str(folder))
     pieces, weights = ctc_head(snapshot)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.data.loading.batch import Batch
-from asr.data.loading.data_module import DataModule
+from asr.data.loading.loader import DataModule
 from asr.decoding.forced_alignment import align
 from asr.evaluation.formatting import shortlist
 from asr.evaluation.wer import SPACE, Unit, Word

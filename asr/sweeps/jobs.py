@@ -29,7 +29,6 @@ from asr.processes import TRY_AGAIN, Terminated, die_with_parent
 from asr.run_folder import LATEST
 from asr.safe_io import lock, write_whole
 from asr.sweeps.gpus import claimed_gpus
-from asr.sweeps.slurm import queue_again
 
 NAME = re.compile(r"\w[\w.+-]*")
 LONGEST_LABEL = 80
@@ -43,6 +42,7 @@ OF_ONE_RUN = re.compile(
     r"|TORCHELASTIC_.*|((LOCAL|GROUP|ROLE|NODE)_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)"
 )
 ID = re.compile(r"logger\.wandb\.(id|version)")  # keys of the id of one run
+TIMEOUT_S = 60  # for SLURM's answer, which is late while many jobs are preempted
 
 
 @dataclass(frozen=True)
@@ -269,3 +269,36 @@ def can_be_resumed(folder: Path) -> bool:
 def is_finished(folder: Path) -> bool:
     """Return whether a run has left its results."""
     return (folder / "report" / "summary.json").is_file()
+
+
+def queue_again() -> None:
+    """Queue the job of this process again, if submitit has started it, and end this process.
+
+    SLURM itself queues a job again that it has to kill. One that saves and ends within its grace time
+    (``GraceTime`` of a partition) counts as completed, and a sweep would be left with half a run.
+
+    A job that is being cancelled, or has reached its time limit, stays ended: SLURM no longer calls it running.
+
+    Raises:
+        SystemExit: the job is queued again, and has no result yet.
+    """
+    job_id = os.environ.get("SLURM_JOB_ID")
+    if os.environ.get("SUBMITIT_EXECUTOR") != "slurm" or job_id is None:
+        return
+    state = _ask("squeue", "--noheader", "--format=%T", f"--jobs={job_id}")
+    if state.stdout.strip() != "RUNNING":
+        return
+    queued = _ask("scontrol", "requeue", job_id)
+    if queued.returncode:
+        why = queued.stderr.strip()
+        print(f"SLURM does not queue job {job_id} again: {why}; the command of the sweep resumes its run", flush=True)
+        return
+    print(f"job {job_id} is queued again, and will resume its run", flush=True)
+    raise SystemExit(TRY_AGAIN)
+
+
+def _ask(*command: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 1, stdout="", stderr=str(error))

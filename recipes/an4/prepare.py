@@ -19,10 +19,9 @@ from asr.console import track
 from asr.data.manifests.archives import unpacked
 from asr.data.manifests.corpus import Corpus, Manifests
 from asr.data.manifests.feature_storage import write_array
-from asr.data.manifests.source_files import reads, visible_files
 from asr.data.seeding import seed_for
 from asr.safe_io import named_path
-from asr.text_files import read_lines
+from asr.text_files import read_lines, reads, visible_files
 
 HOME = "http://www.speech.cs.cmu.edu/databases/an4/"
 NUM_CEPSTRA = 13

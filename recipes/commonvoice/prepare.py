@@ -13,9 +13,8 @@ from pydantic import PositiveInt
 from asr.data.manifests.archives import unpacked
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
 from asr.data.manifests.rows import Row, manifests_of_split
-from asr.data.manifests.source_files import reads
 from asr.safe_io import named_path
-from asr.text_files import read_lines
+from asr.text_files import read_lines, reads
 
 HOME = "https://commonvoice.mozilla.org/datasets"
 CLIPS = "clips"

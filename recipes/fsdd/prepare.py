@@ -20,11 +20,10 @@ from pydantic import Field, PositiveInt
 from asr.console import track
 from asr.data.manifests.archives import download, unpacked
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
-from asr.data.manifests.source_files import reads, visible_files
 from asr.data.preparation.fingerprint import fingerprint
 from asr.data.seeding import seed_for
 from asr.safe_io import named_path
-from asr.text_files import read_lines
+from asr.text_files import read_lines, reads, visible_files
 
 # the tag with all six speakers; the branch may grow
 URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"

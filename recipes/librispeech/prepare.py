@@ -16,9 +16,8 @@ from pydantic import PositiveInt
 from asr.data.manifests.archives import fetched, unpacked
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
 from asr.data.manifests.rows import Row, manifests_of_split
-from asr.data.manifests.source_files import reads
 from asr.safe_io import named_path
-from asr.text_files import numbered_lines
+from asr.text_files import numbered_lines, reads
 
 TOP = "LibriSpeech"  # the folder in each archive
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")

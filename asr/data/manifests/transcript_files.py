@@ -11,9 +11,8 @@ from pathlib import Path
 from asr.console import PlainConsole, track
 from asr.data.manifests.audio_files import ENDINGS
 from asr.data.manifests.rows import Row
-from asr.data.manifests.source_files import visible_files
 from asr.data.manifests.splits import split_in_name
-from asr.text_files import composed, numbered_lines
+from asr.text_files import composed, numbered_lines, visible_files
 
 LISTS = (".trans.txt", "PROMPTS")  # LibriSpeech, VoxForge: an id and its transcript per line
 BESIDE = ("", "../wav", "../flac")  # where the audio of a list lies, from its folder
