@@ -171,8 +171,8 @@ def _as_object(where: str, value: object, as_written: bool) -> dict[str, Any]:
     return value if as_written else composed(value)
 
 
-def table_rows(path: Path, as_written: bool = False, **dialect: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield the lines that are not empty of a table, as numbers and fields; the names of its columns are the first.
+def table_rows(path: Path, as_written: bool = False, **dialect: Any) -> Iterator[tuple[str, list[str]]]:
+    """Yield where each line of a table stands that is not empty, and its fields; the names of columns are the first.
 
     Args:
         path: of the table.
@@ -180,28 +180,18 @@ def table_rows(path: Path, as_written: bool = False, **dialect: Any) -> Iterator
         **dialect: of ``csv.reader``.
 
     Raises:
-        ValueError: a quotation mark is wrong; names the file and the line.
+        ValueError: names the file and the line that has not as many fields as the first, or a wrong quotation mark.
     """
-    rows = csv.reader(read_lines(path, as_written), **dialect)
+    rows, num_columns = csv.reader(read_lines(path, as_written), **dialect), 0
     try:
-        yield from ((rows.line_num, fields) for fields in rows if fields)
+        for fields in rows:
+            num_columns = num_columns or len(fields)
+            if fields and len(fields) == num_columns:
+                yield f"{path}, line {rows.line_num}", fields
+            elif any(map(str.strip, fields)):  # as a separator in a text makes it that is not quoted
+                raise csv.Error(f"{len(fields)} fields, the header has {num_columns}")
     except csv.Error as error:  # such as a quotation mark that is never closed
         raise ValueError(f"{path}, line {rows.line_num}: {error}") from error
-
-
-def table_records(
-    path: Path, header: Sequence[str], rows: Iterable[tuple[int, list[str]]]
-) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield rows of `table_rows` by the names of their columns.
-
-    Raises:
-        ValueError: names the file and the line that has more fields than names, or fewer.
-    """
-    for number, fields in rows:
-        if len(fields) != len(header):  # as a separator in a text makes it that is not quoted
-            names = ", ".join(header)
-            raise ValueError(f"{path}, line {number}: {len(fields)} fields, the header has {len(header)} ({names})")
-        yield number, dict(zip(header, fields, strict=True))
 
 
 def check_header(where: str, names: Sequence[str]) -> list[str]:

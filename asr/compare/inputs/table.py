@@ -16,7 +16,7 @@ from typing import Any
 
 from asr.compare.inputs.rows import Row
 from asr.errors import first_line
-from asr.text_files import as_integer, check_header, json_objects, optional_text, read_lines, table_records, table_rows
+from asr.text_files import as_integer, check_header, json_objects, optional_text, read_lines, table_rows
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 TEXTS = ("id", "reference", "hypothesis", "system", "set", "speaker")
@@ -61,13 +61,12 @@ def read(path: Path, columns: Mapping[str, str]) -> Iterator[Row]:
         yield from rows_of(records_of(frame, str(path)), columns)
         return
     first = next(read_lines(path), "")
-    lines: Iterable[tuple[int, Mapping[str, Any]]]
-    if first.startswith(("{", "[")):
-        lines = json_objects(path)
-    else:
+    records: Iterable[Record] = ((f"{path}, line {number}", line) for number, line in json_objects(path))
+    if not first.startswith(("{", "[")):
         rows = table_rows(path, delimiter=max(SEPARATORS, key=first.count), strict=True)
-        lines = table_records(path, check_header(f"{path}, line 1", next(rows, (1, []))[1]), rows)
-    yield from rows_of(((f"{path}, line {number}", line) for number, line in lines), columns)
+        header = check_header(*next(rows, ("", [])))
+        records = ((where, dict(zip(header, fields, strict=True))) for where, fields in rows)
+    yield from rows_of(records, columns)
 
 
 def records_of(table: Any, place: str) -> Iterator[Record]:
