@@ -24,6 +24,7 @@ from asr.models.heads.transducer.head import TransducerHead
 from tests.models import heads
 from tests.text.cases import TEXTS, trainers
 
+SPOKEN = {"word": "word", "character": "nonspace-character"}  # a space has no time
 SURFACES = ("", "⁇", " one", " two", "s", " of the")
 
 
@@ -127,7 +128,7 @@ def test_words_follow_each_other_with_every_head_and_decoder(case, decoder, unit
         found = words_of(emissions_of(head, encodings, num_frames, texts), surfaces, batch, Shape(True), 4, unit=unit)
     for text, timed, length in zip(texts, found, batch.num_frames.tolist(), strict=True):
         said = "".join(surfaces[token] for token in text.tokens)
-        assert [word.text for word in timed] == units_of(said, unit)
+        assert [word.text for word in timed] == units_of(said, SPOKEN[unit])
         assert ordered(timed, length / 100)
     assert sum(map(len, found)) > 20
 
@@ -181,7 +182,7 @@ def test_the_words_of_tokens_are_those_of_their_text(kind, script):
         for word, numbers in found:
             assert tokenizer.decode([tokens[number] for number in numbers]).replace(" ", "") == word
         found = spelled((tokenizer.surfaces[token] for token in tokens), "character")
-        assert [character for character, _ in found] == units_of(tokenizer.decode(tokens), "character")
+        assert [character for character, _ in found] == units_of(tokenizer.decode(tokens), SPOKEN["character"])
 
 
 @pytest.mark.parametrize(
