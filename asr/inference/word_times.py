@@ -22,14 +22,11 @@ from asr.data.waveform import Waveform
 from asr.decoding.forced_alignment import Alignment, align
 from asr.decoding.hypothesis import Hypothesis
 from asr.evaluation.wer import Unit, Word
+from asr.features.pauses import find_pauses, frame_energies
 from asr.models import devices
 from asr.models.heads.protocols import FrameScores, Head
 from asr.text.normalize import collapse_spaces
 from asr.text.vocabulary import joined
-
-QUIET = 0.1  # pauses: of the way from background to speech
-BACKGROUND, SPEECH = 0.05, 0.95  # quantiles of the energy
-NUM_SMOOTHED = 3  # frames
 
 
 class Emissions(NamedTuple):
@@ -167,29 +164,3 @@ def _reach_pauses(spans: list[list[float]], pauses: NDArray[np.int64], num_frame
                 spans[number - 1][1] = begin
             if number < len(spans):
                 spans[number][0] = end
-
-
-def frame_energies(samples: Tensor) -> Tensor:
-    """Return the logarithms of energies, (T, 1), of frames of samples (T, F), without offset and hum as in log-mel."""
-    audio = samples.float().flatten()
-    return audio.diff(prepend=audio[:1]).view_as(samples).square().mean(dim=1, keepdim=True).clamp(min=1e-10).log()
-
-
-def find_pauses(log_mel: Tensor) -> NDArray[np.int64]:
-    """Return the first frame of each pause, and the frame after its last: (P, 2), in order.
-
-    A frame belongs to a pause if the logarithm of its energy, smoothed over three frames, is near that of the quietest
-    frames of the utterance. On digits joined with silence between them these limits find most ends of words; they are
-    no more than that.
-
-    Args:
-        log_mel: (T, F) logarithms of energies, of log-mel features or of `frame_energies`.
-    """
-    if not len(log_mel):
-        return np.zeros((0, 2), dtype=np.int64)
-    energy = torch.logsumexp(log_mel.float(), dim=-1).cpu().numpy()
-    padded = np.pad(energy, NUM_SMOOTHED // 2, mode="edge")
-    smooth = np.convolve(padded, np.full(NUM_SMOOTHED, 1 / NUM_SMOOTHED), "valid")
-    background, speech = np.quantile(smooth, [BACKGROUND, SPEECH])
-    quiet = smooth < background + QUIET * (speech - background)
-    return np.flatnonzero(np.diff(quiet, prepend=False, append=False)).reshape(-1, 2)

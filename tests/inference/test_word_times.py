@@ -17,7 +17,7 @@ from asr.decoding.hypothesis import Hypothesis
 from asr.decoding.transducer_beam import TransducerBeam
 from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.evaluation.wer import Word
-from asr.inference.align import units_with_times as units_of
+from asr.evaluation.wer import words_of as units_of
 from asr.inference.word_times import Emissions, emissions_of, spelled, words_of
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.transducer.head import TransducerHead
