@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asr.compare.inputs import table
-from asr.compare.inputs.formats import FORMATS, is_kaldi
+from asr.compare.inputs.formats import FORMATS, is_kaldi, is_parquet, records_of, rows_of
 from asr.compare.inputs.rows import Row, advice_on_ids, part_of_id
 from asr.evaluation.formatting import count, shortlist
 from asr.safe_io import named_path
@@ -55,7 +54,7 @@ def read_results(
         sources = [(path, name, [*_read(path, format, columns)]) for path, name in _named_files(results, pattern)]
         _take_numbers_as_seeds(sources)
     else:
-        sources = [(Path("results"), {}, [*table.rows_of(table.records_of(results, "results"), columns)])]
+        sources = [(Path("results"), {}, [*rows_of(records_of(results, "results"), columns)])]
     rows: list[Row] = []
     texts: dict[Path, dict[str, str]] = {}
     lacking: dict[tuple[str | None, int | None, str | None], dict[str, str]] = {}
@@ -222,7 +221,7 @@ def recognize(path: Path, of_references: bool = False) -> str:
         ValueError: no format can read it, or several can.
     """
     lines, size = list[str](), 0
-    if table.is_parquet(path):
+    if is_parquet(path):
         return "table"
     for line in read_lines(path):
         lines.append(line.rstrip("\r\n"))

@@ -28,8 +28,7 @@ from asr.data.features import Features
 from asr.data.loading.acoustics import Acoustics
 from asr.data.loading.batch import Batch
 from asr.data.loading.dataset import FEWER_WORKERS, Perturb, SpeechDataset
-from asr.data.loading.mixing import Mixing
-from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
+from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler, Mixing
 from asr.errors import RunFailed, first_line, too_many_open_files
 from asr.evaluation.wer import Unit
 from asr.processes import ENDING, die_with_parent
