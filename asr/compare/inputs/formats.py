@@ -387,10 +387,8 @@ def read_nemo(path: Path, columns: Columns) -> Iterator[Row]:
     predicted = [column] if column else sorted({key for _, line in lines for key in line if key.startswith(PREDICTED)})
     if lines and "parent_id" in lines[0][1]:
         lines = _whole_recordings(lines, predicted)
-    id, reference, speaker = (
-        columns.get(name, default)
-        for name, default in zip(("id", "reference", "speaker"), ("audio_filepath", "text", "speaker"), strict=True)
-    )
+    id, reference = columns.get("id", "audio_filepath"), columns.get("reference", "text")
+    speaker = columns.get("speaker", "speaker")
     counts = Counter(_text(line, id, where) for where, line in lines)
     for where, line in lines:
         name = _text(line, id, where)

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from asr.data.manifests.recordings import ELSEWHERE
+from asr.data.manifests.audio_checks import ELSEWHERE
 from asr.data.manifests.rows import Row
 from asr.text_files import numbered_lines
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.console import PlainConsole, track
-from asr.data.manifests.recordings import ELSEWHERE
+from asr.data.manifests.audio_checks import ELSEWHERE
 from asr.data.manifests.rows import Row
 from asr.data.manifests.splits import split_of
 from asr.text_files import (
