@@ -1,4 +1,4 @@
-"""Finds and reads the text files of users: their lines, and JSON objects; all text that comes in passes here."""
+"""Finds and reads the files of users: lines, JSON objects and tables; all text that comes in passes here."""
 
 from __future__ import annotations
 
@@ -13,16 +13,39 @@ import re
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from asr.safe_io import named_path
 
+Prepare = TypeVar("Prepare", bound=Callable[..., Any])
+SourceFiles = Callable[[Path], Iterable[Path]]
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 BINARY_BYTES = 512  # read to see whether a file is text
 BETWEEN_OBJECTS = re.compile(r"[\s,\[\]]*")
+
+
+def reads(source_files: SourceFiles) -> Callable[[Prepare], Prepare]:
+    """Declare which files of a source folder a prepare function reads; other files do not change its fingerprint.
+
+    Args:
+        source_files: folder → the files below it.
+    """
+
+    def declare(prepare: Prepare) -> Prepare:
+        prepare.source_files = source_files  # type: ignore[attr-defined]
+        return prepare
+
+    return declare
+
+
+def visible_files(folder: Path) -> Iterator[Path]:
+    """Yield all files below a folder that are not hidden, without following links to folders."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
 
 
 def matching_files(option: str, pattern: str, allowed: str) -> list[Path]:
@@ -96,6 +119,12 @@ def read_lines(path: Path, as_written: bool = False) -> Iterator[str]:
         raise ValueError(f"{path}, line {number + 1}: not UTF-8 text, or damaged: {error}") from error
 
 
+def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield where each line that is not empty stands, for messages, and the line without its end; see `read_lines`."""
+    lines = enumerate(read_lines(path), start=1)
+    yield from ((f"{path}, line {number}", line.rstrip("\r\n")) for number, line in lines if not line.isspace())
+
+
 def json_objects(path: Path, as_written: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of a JSON file and their lines: one object per line, or an array, or objects of several lines.
 
@@ -142,8 +171,8 @@ def _as_object(where: str, value: object, as_written: bool) -> dict[str, Any]:
     return value if as_written else composed(value)
 
 
-def table_rows(path: Path, as_written: bool = False, **dialect: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield the lines that are not empty of a table, as numbers and fields; the names of its columns are the first.
+def table_rows(path: Path, as_written: bool = False, **dialect: Any) -> Iterator[tuple[str, list[str]]]:
+    """Yield where each line of a table stands that is not empty, and its fields; the names of columns are the first.
 
     Args:
         path: of the table.
@@ -151,28 +180,18 @@ def table_rows(path: Path, as_written: bool = False, **dialect: Any) -> Iterator
         **dialect: of ``csv.reader``.
 
     Raises:
-        ValueError: a quotation mark is wrong; names the file and the line.
+        ValueError: names the file and the line that has not as many fields as the first, or a wrong quotation mark.
     """
-    rows = csv.reader(read_lines(path, as_written), **dialect)
+    rows, num_columns = csv.reader(read_lines(path, as_written), **dialect), 0
     try:
-        yield from ((rows.line_num, fields) for fields in rows if fields)
+        for fields in rows:
+            num_columns = num_columns or len(fields)
+            if fields and len(fields) == num_columns:
+                yield f"{path}, line {rows.line_num}", fields
+            elif any(map(str.strip, fields)):  # as a separator in a text makes it that is not quoted
+                raise csv.Error(f"{len(fields)} fields, the header has {num_columns}")
     except csv.Error as error:  # such as a quotation mark that is never closed
         raise ValueError(f"{path}, line {rows.line_num}: {error}") from error
-
-
-def table_records(
-    path: Path, header: Sequence[str], rows: Iterable[tuple[int, list[str]]]
-) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield rows of `table_rows` by the names of their columns.
-
-    Raises:
-        ValueError: names the file and the line that has more fields than names, or fewer.
-    """
-    for number, fields in rows:
-        if len(fields) != len(header):  # as a separator in a text makes it that is not quoted
-            names = ", ".join(header)
-            raise ValueError(f"{path}, line {number}: {len(fields)} fields, the header has {len(header)} ({names})")
-        yield number, dict(zip(header, fields, strict=True))
 
 
 def check_header(where: str, names: Sequence[str]) -> list[str]:

@@ -26,8 +26,7 @@ from asr.commands.app import quieten
 from asr.config.build import build_data_parts, build_recognizer, build_update_parts, num_threads, plain
 from asr.config.data import data_for_run
 from asr.config.help import CONFIGS
-from asr.data.loading.data_module import DataModule
-from asr.data.loading.loader import load_batches
+from asr.data.loading.loader import DataModule, load_batches
 from asr.data.preparation.prepared import PreparedData
 
 NUM_REPEATS = 3

@@ -11,7 +11,7 @@ from asr.commands.__main__ import COMMANDS as NAMES
 from asr.config.help import config_file, config_folder
 from asr.config.resumed_config import changes
 from asr.config.schema import CHOOSABLE, COMMANDS, check_options
-from asr.data.manifests.columns import ALIASES
+from asr.data.manifests.tables import ALIASES
 from asr.errors import ConfigError
 from asr.options import Columns, decides, fields, has_effect, options_of
 

@@ -14,9 +14,7 @@ from asr.config.restore import Restored, restore
 from asr.console import PlainConsole
 from asr.errors import ConfigError, RunFailed
 from asr.evaluation.formatting import shortlist
-from asr.evaluation.wer import words_of
-from asr.inference.align import align_all
-from asr.inference.alignment_files import write_alignments
+from asr.inference.align import align_all, units_with_times, write_alignments
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 
 NUM_NAMED = 20  # utterances that could not be aligned
@@ -57,7 +55,7 @@ def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequ
     if unknown := [word for result in aligned for word in result.unknown]:
         which = shortlist(sorted(set(unknown)))
         console.print_line(f"{name}: {len(unknown)} words have characters that the run does not know: {which}")
-    if joined := sum(len(result.words) < len(words_of(result.text, restored.unit)) for result in aligned):
+    if joined := sum(len(result.words) < len(units_with_times(result.text, restored.unit)) for result in aligned):
         console.print_line(
             f"{name}: in {joined} of {len(aligned)} utterances several words are aligned as one, because the run has "
             "no token for the space between them: its training transcripts had no spaces"

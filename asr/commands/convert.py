@@ -17,10 +17,10 @@ from asr.config.pretrained import is_pretrained_config
 from asr.config.restore import recognizer_of
 from asr.console import PlainConsole
 from asr.errors import ConfigError
+from asr.models.icefall_weights import convert_weights
 from asr.plain_data import at
 from asr.safe_io import named_path, write_new
 from asr.text.subword import SubwordTokenizer, icefall_tokenizer
-from asr.training.checkpoints.icefall import convert_weights
 from asr.training.checkpoints.loading import FORMAT, PREFIX, LoadedCheckpoint, checkpoint_file, load_checkpoint
 
 ENDING = ".ckpt"

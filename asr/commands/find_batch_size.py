@@ -11,7 +11,7 @@ import torch
 from asr.config.build import num_threads
 from asr.config.trainer import build_trainer
 from asr.console import PlainConsole
-from asr.data.loading.data_module import DataModule
+from asr.data.loading.loader import DataModule
 from asr.data.preparation.prepared import PreparedData
 from asr.models.recognizer import is_pretrained
 from asr.processes import is_first_process

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from asr.commands.output_file import texts
 from asr.compare.inputs.run_list import BEST, FILES, lines_of, list_runs, sort_key
-from asr.config.recipe_difference import default_recipe
+from asr.config.compose import default_recipe
 from asr.console import PlainConsole
 from asr.errors import ConfigError
 from asr.evaluation.formatting import count, shortlist

@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from asr.commands.app import run_app
 from asr.config.build import build_all, num_threads
 from asr.config.command_line import added_config_folders
+from asr.config.compose import difference_from_recipe, recipe_of
 from asr.config.init_source import record_source, start_from
-from asr.config.recipe_difference import difference_from_recipe, recipe_of
 from asr.config.resolve import Plan, plan_run, settle_classes
 from asr.config.resume import LAST_RECORDED, accept_changes, saying_how_to_resume
 from asr.config.resumed_config import differs, record_accepted, recorded_overrides, saved_config

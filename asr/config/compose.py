@@ -1,11 +1,14 @@
-"""What Hydra composes for a command: its own config, or that of a resumed run, and the overrides."""
+"""What Hydra composes for a command: its config, or that of a resumed run, and overrides; how a run differs from it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from hydra import compose
 from hydra.core.config_store import ConfigStore
+from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf
 
 import asr.recipes
@@ -17,8 +20,12 @@ from asr.config.command_line import (
     override_value,
     quote_non_ascii,
 )
+from asr.config.help import CONFIGS
+from asr.config.resumed_config import ABSENT
 from asr.console import one_line
 from asr.errors import ConfigError
+from asr.options import has_effect
+from asr.plain_data import flatten, read_yaml
 from asr.processes import is_first_process
 from asr.safe_io import named_path
 
@@ -62,3 +69,42 @@ def _add_recipes(recipes_dir: object) -> None:
     for file in path.rglob("*.yaml"):
         group = Path("recipe", file.relative_to(path)).parent.as_posix()
         ConfigStore.instance().store(f"{file.stem}", OmegaConf.load(file), group, "_global_")
+
+
+def difference_from_recipe(config: Mapping[str, Any], run_dir: Path) -> dict[str, tuple[str, str]]:
+    """Return the values of recipe and run by key, where they differ and affect training.
+
+    Empty if the recipe is not found any more.
+
+    Args:
+        config: of the run, resolved.
+        run_dir: its folder, which records its overrides.
+    """
+    try:
+        composed = compose("train", [f"recipe={recipe_of(run_dir)}"])
+    except MissingConfigException:
+        return {}  # a resumed run whose recipes_dir is not given
+    # a recipe may leave values to its user, which are shown as ???
+    recipe, run = flatten(OmegaConf.to_container(composed, resolve=True)), flatten(config)
+    pairs = {key: (recipe.get(key, ABSENT), run.get(key, ABSENT)) for key in {**recipe, **run}}
+    return {
+        key: (_shown(recipe_value), _shown(run_value))
+        for key, (recipe_value, run_value) in pairs.items()
+        # a value that the recipe leaves to the machine is not a difference
+        if recipe_value != run_value and has_effect(key) and (key, recipe_value) != ("trainer.capture", None)
+    }
+
+
+def recipe_of(run_dir: Path) -> str:
+    """Return the name of a run's recipe."""
+    return str(override_value(read_yaml(run_dir / "overrides.yaml"), "recipe") or default_recipe())
+
+
+def default_recipe() -> str:
+    """Return the name of the recipe that ``asr-train`` has without ``recipe=``."""
+    defaults = read_yaml(CONFIGS / "train.yaml")["defaults"]
+    return next(str(item["recipe"]) for item in defaults if "recipe" in item)
+
+
+def _shown(value: object) -> str:
+    return "null" if value is None else str(value)

@@ -21,7 +21,6 @@ from asr.console import PlainConsole
 from asr.data.features import Features
 from asr.data.manifests.corpus import Corpus
 from asr.data.manifests.layouts import parts_of
-from asr.data.manifests.source_files import visible_files
 from asr.data.manifests.tables import JSON, TABLES, ending
 from asr.data.parallel import num_processes
 from asr.data.preparation.build_prepared import PrepareSpec
@@ -38,6 +37,7 @@ from asr.errors import ConfigError
 from asr.processes import is_first_process
 from asr.run_folder import usable_folder
 from asr.text.tokenizer import KeptTokenizer
+from asr.text_files import visible_files
 
 LAYOUT = 6  # of the files of prepared data, and of how their numbers are computed
 # options of prepare functions that change how fast, not what

@@ -16,6 +16,7 @@ from asr.config.pretrained import WAVEFORM, is_pretrained_config
 from asr.data.features import Features
 from asr.data.preparation.fingerprint import describe_file
 from asr.errors import ConfigError
+from asr.models.icefall_weights import encoder_weights, icefall_state
 from asr.models.pretrained.files import check_finite
 from asr.plain_data import at, read_json
 from asr.processes import is_first_process
@@ -23,7 +24,6 @@ from asr.run_folder import INIT_RECORD, update_files
 from asr.safe_io import named_path, write_whole
 from asr.text.character import CharacterTokenizer
 from asr.text.tokenizer import SentencePieceFile, Tokenizer, tokenizer_from_state
-from asr.training.checkpoints.icefall import encoder_weights, icefall_state
 from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
 from asr.training.initial_weights import (
     LEFT,
@@ -149,8 +149,7 @@ def load_source(path: str) -> LoadedCheckpoint:
     if not (folder / CONFIG).is_file():
         return load_checkpoint(checkpoint_file(path, "init"))
     # transformers is an extra
-    from asr.models.pretrained.ctc import ctc_head
-    from asr.models.pretrained.files import find_snapshot
+    from asr.models.pretrained.files import ctc_head, find_snapshot
 
     snapshot = find_snapshot(str(folder))
     pieces, weights = ctc_head(snapshot)

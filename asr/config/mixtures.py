@@ -11,7 +11,7 @@ import numpy as np
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
-from asr.data.loading.mixing import Mixing
+from asr.data.loading.sampling import Mixing
 from asr.data.preparation.prepared import PreparedData
 from asr.errors import ConfigError
 

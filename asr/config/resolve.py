@@ -30,7 +30,7 @@ from asr.config.resume import changes_explain_errors, changes_since, fit_checkpo
 from asr.config.resumed_config import Change, changes, recorded_data, run_folder, saved_config
 from asr.config.trainer import captures_encoder
 from asr.console import PlainConsole
-from asr.data.loading.data_module import DataModule
+from asr.data.loading.loader import DataModule
 from asr.data.preparation.corpus_facts import Budget, Choice, CorpusFacts
 from asr.data.preparation.prepared import PreparedData
 from asr.errors import ConfigError, did_you_mean

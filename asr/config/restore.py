@@ -24,8 +24,7 @@ from asr.config.build import (
 from asr.config.data import data_folder
 from asr.config.own_code import check_restored
 from asr.config.pretrained import base_folder, is_pretrained_config
-from asr.data.loading.data_module import DataModule
-from asr.data.loading.loader import Workers
+from asr.data.loading.loader import DataModule, Workers
 from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.fingerprint import describe_file
 from asr.data.preparation.prepared import INDEX, PreparedData

@@ -24,8 +24,8 @@ from asr.run_folder import resume_command
 from asr.training.changed_updates import apply_to_checkpoint
 from asr.training.checkpoints.files import how_to_resume
 from asr.training.checkpoints.loading import LoadedCheckpoint
-from asr.training.closures import calls_closure
 from asr.training.module import TrainingModule
+from asr.training.optimizer_protocols import calls_closure
 from asr.training.weights import load_weights
 
 LAST_RECORDED = "overrides.yaml"  # of the start of a run, which can be resumed from then on

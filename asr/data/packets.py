@@ -12,7 +12,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from asr.data.manifests.recordings import open_recording
+from asr.data.manifests.audio_checks import open_recording
 from asr.data.quiet_decoder import quiet_decoder
 from asr.errors import ConfigError, RunFailed
 

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from asr.data.loading.batch import Batch
-from asr.data.loading.data_module import DataModule
+from asr.data.loading.loader import DataModule
 from asr.decoding.forced_alignment import align
 from asr.evaluation.formatting import shortlist
-from asr.evaluation.wer import Unit, Word
+from asr.evaluation.wer import SPACE, Unit, Word
 from asr.evaluation.wer import words_of as spoken_units
+from asr.evaluation.word_files import ctm_lines, json_line, textgrid
 from asr.inference.batches import Processed, process
 from asr.inference.word_times import aligned, words_of
 from asr.models import devices
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.models.recognizer import Recognizer
+from asr.safe_io import write_new
 from asr.text.vocabulary import UNKNOWN_SURFACE
+
+UNUSUAL = re.compile(r'^\.|[\x00-\x1f\x7f%/\\:*?"<>|]')  # in names of files
+MAX_NAME_BYTES = 200  # of a file; systems allow 255, with what is added
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,11 @@ class AlignedText:
         return reason
 
 
+def units_with_times(text: str, unit: Unit) -> list[str]:
+    """Return what counts as the words of a text, without the spaces that count as characters: they have no times."""
+    return [word for word in spoken_units(text, unit) if word != SPACE]
+
+
 def align_all(
     recognizer: Recognizer, data_module: DataModule, cuts: Collection[Any], name: str
 ) -> Processed[AlignedText]:
@@ -87,9 +100,31 @@ def _as_written(
     id: str, text: str, words: tuple[Word, ...], duration_s: float, log_prob: float, unit: Unit
 ) -> AlignedText:
     """Return the words of an utterance with the characters that tokens only mark as unknown."""
-    written = spoken_units(text, unit)
+    written = units_with_times(text, unit)
     if len(written) != len(words):  # an unknown token may hold a space
         written = [word.text for word in words]
     unknown = tuple(surface for surface, word in zip(written, words, strict=True) if UNKNOWN_SURFACE in word.text)
     spoken = tuple(replace(word, text=surface) for surface, word in zip(written, words, strict=True))
     return AlignedText(id, text, spoken, duration_s, log_prob, unknown)
+
+
+def write_alignments(folder: Path, name: str, texts: Sequence[AlignedText], formats: Sequence[str]) -> None:
+    """Write the aligned texts of a set in each format: ``ctm``, ``json``, ``textgrid``."""
+    if "ctm" in formats:
+        write_new(folder / f"{name}.ctm", "".join(ctm_lines(utt.id, utt.words) for utt in texts))
+    if "json" in formats:
+        lines = (json_line(utt.id, utt.text, utt.words, log_prob=round(utt.log_prob, 3)) for utt in texts)
+        write_new(folder / f"{name}.jsonl", "".join(lines))
+    if "textgrid" in formats:
+        (folder / name).mkdir()
+        for utt in texts:
+            write_new(folder / name / f"{_file_name(utt.id)}.TextGrid", textgrid(utt.duration_s, {"words": utt.words}))
+
+
+def _file_name(id: str) -> str:
+    """Return an id as a name that every system allows; a long one is cut, and ends with a digest of the whole."""
+    plain = UNUSUAL.sub(lambda match: f"%{ord(match[0]):02X}", id)
+    if len(plain.encode()) <= MAX_NAME_BYTES:
+        return plain
+    digest = hashlib.sha256(id.encode()).hexdigest()[:16]
+    return f"{plain.encode()[: MAX_NAME_BYTES - 17].decode(errors='ignore')}-{digest}"

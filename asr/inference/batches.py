@@ -12,8 +12,7 @@ import torch
 
 from asr.console import PlainProgress, bar_title
 from asr.data.loading.batch import Batch
-from asr.data.loading.data_module import DataModule
-from asr.data.loading.loader import explaining_lost_workers
+from asr.data.loading.loader import DataModule, explaining_lost_workers
 from asr.errors import explaining_out_of_memory
 from asr.models import devices
 from asr.models.recognizer import Recognizer

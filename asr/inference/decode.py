@@ -11,7 +11,7 @@ from torch import Tensor
 
 from asr.data.features import Features
 from asr.data.loading.batch import Batch
-from asr.data.loading.data_module import DataModule
+from asr.data.loading.loader import DataModule
 from asr.decoding.hypothesis import Decoder, Hypothesis
 from asr.errors import RunFailed
 from asr.evaluation.wer import Unit, Utterance, Word

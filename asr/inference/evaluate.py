@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from asr.console import PlainConsole, one_line
-from asr.data.loading.data_module import DataModule
+from asr.data.loading.loader import DataModule
 from asr.decoding.hypothesis import Decoder
 from asr.evaluation.confidence import Interval, bootstrap_interval
 from asr.evaluation.error_stats import headline, write_report

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asr.data.loading.data_module import DataModule
+from asr.data.loading.loader import DataModule
 from asr.data.manifests.audio_files import audio_files
 from asr.decoding.hypothesis import Decoder
 from asr.evaluation.wer import Utterance

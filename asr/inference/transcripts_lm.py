@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.console import PlainConsole
-from asr.data.loading.data_module import DataModule
+from asr.data.loading.loader import DataModule
 from asr.data.preparation.fingerprint import describe_file, refuse_changed
 from asr.data.preparation.prepared import PreparedData
 from asr.decoding.ctc_beam import CtcBeam

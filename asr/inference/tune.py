@@ -14,7 +14,7 @@ from rich.text import Text
 
 from asr.console import PlainConsole
 from asr.data.loading.batch import Batch
-from asr.data.loading.data_module import DataModule
+from asr.data.loading.loader import DataModule
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import ShallowFusion
 from asr.errors import RunFailed

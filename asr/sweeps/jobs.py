@@ -1,8 +1,12 @@
-"""One job of a sweep: a fresh process, which shares no state; finished jobs are skipped, others are resumed."""
+"""One job of a sweep: a fresh process, which shares no state; finished jobs are skipped, others are resumed.
+
+Jobs that run at the same time on one machine each get GPUs of their own, or share each with a number of others.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
@@ -12,8 +16,9 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -28,9 +33,9 @@ from asr.plain_data import at, flatten, read_json
 from asr.processes import TRY_AGAIN, Terminated, die_with_parent
 from asr.run_folder import LATEST
 from asr.safe_io import lock, write_whole
-from asr.sweeps.gpus import claimed_gpus
-from asr.sweeps.slurm import queue_again
 
+POLL_S = 0.5
+VARIABLE = "CUDA_VISIBLE_DEVICES"
 NAME = re.compile(r"\w[\w.+-]*")
 LONGEST_LABEL = 80
 SWEPT = "sweep.swept"  # key by which each job is told what its sweep varies
@@ -43,6 +48,76 @@ OF_ONE_RUN = re.compile(
     r"|TORCHELASTIC_.*|((LOCAL|GROUP|ROLE|NODE)_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)"
 )
 ID = re.compile(r"logger\.wandb\.(id|version)")  # keys of the id of one run
+TIMEOUT_S = 60  # for SLURM's answer, which is late while many jobs are preempted
+
+
+@contextlib.contextmanager
+def claimed_gpus(count: int | None, jobs_per_gpu: int | None = None) -> Iterator[dict[str, str]]:
+    """Wait until this many GPUs are free, and yield an environment in which only they are visible.
+
+    A GPU is free when no other job holds its lock; locks end with the processes that hold them. A job that shares its
+    GPUs waits for one that wants them alone, and the other way round.
+
+    Args:
+        count: GPUs of a job; None: all that there are, shared with others, or one, if GPUs are shared by a number.
+        jobs_per_gpu: how many jobs share a GPU; None: as 1.
+
+    Raises:
+        ConfigError: there are not that many GPUs.
+    """
+    shared = jobs_per_gpu or 1
+    if count is None and shared == 1:
+        yield dict(os.environ)
+        return
+    names, num_gpus = visible_gpus(), 1 if count is None else count
+    if num_gpus > len(names):
+        raise ConfigError(
+            f"sweep.gpus_per_job={count} sweep.jobs_per_gpu={jobs_per_gpu}: this machine has {len(names)} GPUs"
+        )
+    with contextlib.ExitStack() as held:
+        yield {**os.environ, VARIABLE: ",".join(_claim(names, num_gpus, shared, held))}
+
+
+def visible_gpus() -> list[str]:
+    """Return the names by which this process may use GPUs."""
+    visible = os.environ.get(VARIABLE)
+    if visible is None:
+        import torch  # takes seconds, which a sweep that shares its GPUs does not need
+
+        return [str(index) for index in range(torch.cuda.device_count())]
+    return [name.strip() for name in visible.split(",") if name.strip()]
+
+
+def _claim(names: list[str], count: int, shared: int, held: contextlib.ExitStack) -> list[str]:
+    """Return the GPUs with the fewest jobs; all or none, so that two jobs never wait for each other."""
+    while True:
+        with contextlib.ExitStack() as attempt:
+            claimed: list[str] = []
+            for place in range(shared):
+                for name in names:
+                    if len(claimed) < count and name not in claimed and _locked(name, place, shared > 1, attempt):
+                        claimed.append(name)
+            if len(claimed) == count:
+                held.push(attempt.pop_all())
+                return claimed
+        time.sleep(POLL_S)
+
+
+def _locked(name: str, place: int, is_shared: bool, held: contextlib.ExitStack) -> bool:
+    """Lock a GPU, and a place on it if it is shared; return whether both were free."""
+    folder = Path(tempfile.gettempdir()) / f"werdict-gpus-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    # each place has its lock; that of the GPU separates jobs that share it from one that has it alone
+    locks = [(name, fcntl.LOCK_SH), (f"{name}.{place}", fcntl.LOCK_EX)] if is_shared else [(name, fcntl.LOCK_EX)]
+    with contextlib.ExitStack() as attempt:
+        for file_name, kind in locks:
+            try:
+                file = attempt.enter_context(open(folder / file_name.replace("/", "_"), "a"))
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        held.push(attempt.pop_all())
+    return True
 
 
 @dataclass(frozen=True)
@@ -269,3 +344,36 @@ def can_be_resumed(folder: Path) -> bool:
 def is_finished(folder: Path) -> bool:
     """Return whether a run has left its results."""
     return (folder / "report" / "summary.json").is_file()
+
+
+def queue_again() -> None:
+    """Queue the job of this process again, if submitit has started it, and end this process.
+
+    SLURM itself queues a job again that it has to kill. One that saves and ends within its grace time
+    (``GraceTime`` of a partition) counts as completed, and a sweep would be left with half a run.
+
+    A job that is being cancelled, or has reached its time limit, stays ended: SLURM no longer calls it running.
+
+    Raises:
+        SystemExit: the job is queued again, and has no result yet.
+    """
+    job_id = os.environ.get("SLURM_JOB_ID")
+    if os.environ.get("SUBMITIT_EXECUTOR") != "slurm" or job_id is None:
+        return
+    state = _ask("squeue", "--noheader", "--format=%T", f"--jobs={job_id}")
+    if state.stdout.strip() != "RUNNING":
+        return
+    queued = _ask("scontrol", "requeue", job_id)
+    if queued.returncode:
+        why = queued.stderr.strip()
+        print(f"SLURM does not queue job {job_id} again: {why}; the command of the sweep resumes its run", flush=True)
+        return
+    print(f"job {job_id} is queued again, and will resume its run", flush=True)
+    raise SystemExit(TRY_AGAIN)
+
+
+def _ask(*command: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 1, stdout="", stderr=str(error))

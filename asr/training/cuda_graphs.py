@@ -23,7 +23,7 @@ from asr.console import console
 from asr.models import devices
 from asr.training.captured_update import CapturedUpdate, naming_capture
 from asr.training.module import TrainingModule
-from asr.training.supports_found_inf import SupportsFoundInf, members_of
+from asr.training.optimizer_protocols import SupportsFoundInf, members_of
 
 STEPS = 12  # sizes per doubling: fewer pad more, and more make more graphs
 MAX_GRAPHS = 256

@@ -28,13 +28,18 @@ from asr.models.recognizer import Recognizer, is_pretrained
 from asr.text.tokenizer import Tokenizer
 from asr.training.changed_updates import small_parameters
 from asr.training.checkpoints.loading import PREFIX
-from asr.training.closures import calls_closure, compute_gradients_first
-from asr.training.evaluation_point import go_to_evaluation_point, go_to_training_point
 from asr.training.loop_counters import ends_update, number_logged_update
 from asr.training.nonfinite_guard import MAX_CONSECUTIVE_SKIPS, NonfiniteGuard, SkippedUpdate
+from asr.training.optimizer_protocols import (
+    SupportsFoundInf,
+    calls_closure,
+    compute_gradients_first,
+    go_to_evaluation_point,
+    go_to_training_point,
+    members_of,
+)
 from asr.training.processes import gather
 from asr.training.step_in_backward import GradientsInBackward, StepsInBackward
-from asr.training.supports_found_inf import SupportsFoundInf, members_of
 from asr.training.unreadable import UnreadableCuts
 from asr.training.update_sums import NominalAudio, UpdateSums
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from asr.compare.inputs.systems import run_settings
+from asr.compare.inputs.run_files import run_settings
 from asr.console import console
 from asr.data.preparation.prepared import PreparedData
 from asr.decoding.hypothesis import Decoder

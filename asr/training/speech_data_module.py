@@ -9,9 +9,8 @@ import lightning.pytorch as pl
 
 from asr.console import console
 from asr.data.loading.batch import Batch
-from asr.data.loading.data_module import DataModule
 from asr.data.loading.dataset import Perturb, SpeechDataset
-from asr.data.loading.loader import EvaluationLoader, Workers, load_batches
+from asr.data.loading.loader import DataModule, EvaluationLoader, Workers, load_batches
 from asr.data.loading.sampling import DurationBucketSampler
 from asr.data.preparation.prepared import PreparedData
 from asr.processes import is_first_process

@@ -4,8 +4,7 @@ import json
 import os
 
 from asr.evaluation.wer import Word
-from asr.inference.align import _as_written
-from asr.inference.alignment_files import _file_name
+from asr.inference.align import _as_written, _file_name
 
 from .test_decoding_commands import audio_of
 

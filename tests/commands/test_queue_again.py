@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asr.processes import TRY_AGAIN
-from asr.sweeps.slurm import queue_again
+from asr.sweeps.jobs import queue_again
 
 
 @pytest.fixture

@@ -13,8 +13,16 @@ import pytest
 
 from asr.config.command_line import name_sweep
 from asr.errors import ConfigError
-from asr.sweeps.gpus import VARIABLE, claimed_gpus
-from asr.sweeps.jobs import LONGEST_LABEL, RECORDS, check_sweep_name, job_name, run_job, swept_keys
+from asr.sweeps.jobs import (
+    LONGEST_LABEL,
+    RECORDS,
+    VARIABLE,
+    check_sweep_name,
+    claimed_gpus,
+    job_name,
+    run_job,
+    swept_keys,
+)
 
 CONFIG = {"seed": 1, "optimizer": {"lr": 0.1}, "data": {"dir": None}, "trainer": {"devices": 1}, "sweep": {"name": "a"}}
 
@@ -96,7 +104,7 @@ def test_a_name_that_is_no_folder_of_a_sweep_is_refused(name):
 @pytest.fixture
 def two_gpus(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, "3,GPU-a/b")
-    monkeypatch.setattr("asr.sweeps.gpus.tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("asr.sweeps.jobs.tempfile.gettempdir", lambda: str(tmp_path))
 
 
 def test_jobs_at_the_same_time_get_gpus_of_their_own_and_wait_for_them(two_gpus):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from asr.compare.inputs.systems import run_settings
+from asr.compare.inputs.run_files import run_settings
 from asr.evaluation.error_stats import ERROR_COLUMNS
 
 CLASSES = {"adamw": "optim.AdamW", "eve": "optim.Eve", "cain": "optim.Cain"}

@@ -1,6 +1,6 @@
 from collections import Counter
 
-from asr.evaluation.alignment import aligned_view, confusions, error_name
+from asr.evaluation.error_stats import aligned_view, confusions, error_name
 
 
 def test_words_stand_below_each_other_with_a_mark_below_every_error():

@@ -8,7 +8,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from omegaconf import OmegaConf
 from torch import nn
 
-from asr.compare.inputs.systems import system_of
+from asr.compare.inputs.run_files import system_of
 from asr.config import trainer as config_trainer
 from asr.config.resumed_config import changes
 from asr.config.trainer import build_trainer, captures_encoder

@@ -27,8 +27,7 @@ from asr.features.global_norm import GlobalNorm
 from asr.models.encoders.pretrained import Masks, PretrainedEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.pretrained.build import Lora, describe
-from asr.models.pretrained.ctc import ctc_head
-from asr.models.pretrained.files import find_snapshot
+from asr.models.pretrained.files import ctc_head, find_snapshot
 from asr.models.pretrained.inputs import normalized, span_masks
 from asr.models.recognizer import Recognizer, initialize
 from asr.training.weights import load_weights

@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.recipes.aishell import sources
-from asr.recipes.aishell.prepare import prepare_aishell
+from asr.recipes.aishell.prepare import prepare_aishell, source_files
 from tests.recipes.miniatures import reasons, speakers_of, texts_of, write_aishell
 
 
@@ -69,4 +68,4 @@ def test_what_is_no_aishell_is_refused(folder, tmp_path):
 
 
 def test_only_transcripts_tell_whether_a_folder_has_changed(folder):
-    assert [path.name for path in sources.source_files(folder)] == ["aishell_transcript_v0.8.txt"]
+    assert [path.name for path in source_files(folder)] == ["aishell_transcript_v0.8.txt"]

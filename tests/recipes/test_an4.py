@@ -8,8 +8,7 @@ from lhotse.features.io import NumpyFilesReader
 from asr.data.features import PrecomputedFeatures
 from asr.data.manifests.corpus import Corpus
 from asr.data.preparation.cuts import SourceCheck, supervised_cuts
-from asr.recipes.an4.prepare import choose_dev, prepare_an4
-from asr.recipes.an4.sources import read_mfc
+from asr.recipes.an4.prepare import choose_dev, prepare_an4, read_mfc
 from tests.recipes.an4_source import SMALL, SPEAKERS, write_source
 
 

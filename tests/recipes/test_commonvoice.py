@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.recipes.commonvoice import sources
-from asr.recipes.commonvoice.prepare import prepare_commonvoice
+from asr.recipes.commonvoice.prepare import prepare_commonvoice, source_files
 from tests.recipes.miniatures import CV, archived, reasons, speakers_of, texts_of, write_commonvoice
 
 
@@ -88,5 +87,5 @@ def test_a_header_without_a_column_is_refused(release, tmp_path):
 
 
 def test_only_tables_that_are_read_tell_whether_a_folder_has_changed(release):
-    names = {path.name for path in sources.source_files(release)}
+    names = {path.name for path in source_files(release)}
     assert names == {"train.tsv", "validated.tsv", "other.tsv", "dev.tsv", "test.tsv"}

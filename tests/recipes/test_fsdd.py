@@ -8,8 +8,7 @@ import pytest
 import soundfile
 from lhotse.qa import validate_recordings_and_supervisions
 
-from asr.recipes.fsdd.prepare import join, prepare_fsdd
-from asr.recipes.fsdd.sources import DIGITS, Digit, Speaker
+from asr.recipes.fsdd.prepare import DIGITS, Digit, Speaker, join, prepare_fsdd
 
 SPEAKERS = get_args(Speaker)
 SMALL = {"num_train": 30, "num_dev": 12, "num_test": 18}

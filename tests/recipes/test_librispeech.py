@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from asr.recipes.librispeech import sources
+from asr.recipes.librispeech import prepare
 from asr.recipes.librispeech.prepare import prepare_librispeech
 from tests.recipes.miniatures import (
     LIBRISPEECH_PARTS,
@@ -126,7 +126,7 @@ def test_malformed_transcripts_are_refused_with_their_line(tmp_path, line, messa
 
 
 def test_only_transcripts_tell_whether_a_folder_has_changed(full):
-    files = {path.relative_to(full / "LibriSpeech") for path in sources.source_files(full)}
+    files = {path.relative_to(full / "LibriSpeech") for path in prepare.source_files(full)}
     assert len(files) == 15
     assert all(path.name.endswith(".trans.txt") for path in files)
 
@@ -138,7 +138,7 @@ def openslr(mini, tmp_path, monkeypatch):
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path / "site")))
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    monkeypatch.setattr(sources, "URL", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(prepare, "URL", f"http://127.0.0.1:{server.server_port}")
     yield
     server.shutdown()
 
@@ -146,7 +146,7 @@ def openslr(mini, tmp_path, monkeypatch):
 def test_what_is_downloaded_is_checked(openslr, mini, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"train-clean-5\.tar\.gz is not the expected file"):
         prepare_librispeech(tmp_path / "a", subsets="mini")
-    monkeypatch.setattr(sources, "PARTS", {name: sources.Part(1, resource=31) for name in MINI_PARTS})
+    monkeypatch.setattr(prepare, "PARTS", {name: prepare.Part(1, resource=31) for name in MINI_PARTS})
     corpus = prepare_librispeech(tmp_path / "b", subsets="mini")
     assert texts_of(corpus) == texts_of(prepare_librispeech(tmp_path / "c", source=str(mini), subsets="mini"))
     assert not list((tmp_path / "b").glob("*.tar.gz*"))

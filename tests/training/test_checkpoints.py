@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from asr.models.icefall_weights import icefall_state
 from asr.training.checkpoints.files import duplicate, point_link, update_file, write
-from asr.training.checkpoints.icefall import icefall_state
 from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint, newest_good_checkpoint
 from tests.training.runs import EXTRA
 

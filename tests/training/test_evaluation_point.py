@@ -13,7 +13,7 @@ from asr.training.callbacks.averaging import WeightAveraging
 from asr.training.callbacks.checkpoint_callback import CheckpointCallback
 from asr.training.checkpoints.files import update_file
 from asr.training.checkpoints.loading import load_checkpoint
-from asr.training.evaluation_point import at_evaluation_point
+from asr.training.optimizer_protocols import at_evaluation_point
 from asr.training.weights import choose_weights
 from tests.training import runs
 from tests.training.runs import run, same, state

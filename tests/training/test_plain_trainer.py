@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asr.config.build import build_data_parts, build_module
-from asr.data.loading.data_module import DataModule
+from asr.data.loading.loader import DataModule
 from asr.data.preparation.prepared import PreparedData
 from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint
 from asr.training.speech_data_module import SpeechDataModule

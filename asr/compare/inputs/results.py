@@ -6,27 +6,14 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from asr.compare.inputs.formats import icefall, kaldi, meeteval, nemo, speechbrain, table, trn, wenet, whisper
+from asr.compare.inputs.formats import FORMATS, is_kaldi, is_parquet, records_of, rows_of
 from asr.compare.inputs.rows import Row, advice_on_ids, part_of_id
 from asr.evaluation.formatting import count, shortlist
 from asr.safe_io import named_path
 from asr.text_files import composed, json_objects, matching_files, read_lines
 
-# a new format is a file in asr/compare/inputs/formats and a row here
-FORMATS: Mapping[str, ModuleType] = {
-    "table": table,
-    "icefall": icefall,
-    "nemo": nemo,
-    "trn": trn,
-    "speechbrain": speechbrain,
-    "wenet": wenet,
-    "whisper": whisper,
-    "meeteval": meeteval,
-    "kaldi": kaldi,
-}
 PLACES = ("system", "seed", "set")
 PARTS = re.compile(r"(\{\w+\}|\*\*/|\*+|\?|\[[^\]/]+\])")  # of a pattern, which are no plain text
 WILDCARDS = {"**/": "((?:.*/)?)", "**": "(.*)", "*": "([^/]*)", "?": "([^/])"}
@@ -67,7 +54,7 @@ def read_results(
         sources = [(path, name, [*_read(path, format, columns)]) for path, name in _named_files(results, pattern)]
         _take_numbers_as_seeds(sources)
     else:
-        sources = [(Path("results"), {}, [*table.rows_of(table.records_of(results, "results"), columns)])]
+        sources = [(Path("results"), {}, [*rows_of(records_of(results, "results"), columns)])]
     rows: list[Row] = []
     texts: dict[Path, dict[str, str]] = {}
     lacking: dict[tuple[str | None, int | None, str | None], dict[str, str]] = {}
@@ -234,7 +221,7 @@ def recognize(path: Path, of_references: bool = False) -> str:
         ValueError: no format can read it, or several can.
     """
     lines, size = list[str](), 0
-    if table.is_parquet(path):
+    if is_parquet(path):
         return "table"
     for line in read_lines(path):
         lines.append(line.rstrip("\r\n"))
@@ -244,9 +231,9 @@ def recognize(path: Path, of_references: bool = False) -> str:
     keys = next(json_objects(path))[1].keys() if JSON.match(text) else ()
     able = [name for name, reader in FORMATS.items() if name != "kaldi" and reader.matches(text, keys)]
     # any text can be Kaldi's: an id, then words
-    if (not able and kaldi.matches(text, keys)) or (able == ["meeteval"] and kaldi.matches(text, keys, most=1)):
+    if (not able and is_kaldi(text, keys)) or (able == ["meeteval"] and is_kaldi(text, keys, most=1)):
         able.append("kaldi")
-    usual = [name for name in able if path.suffix in FORMATS[name].SUFFIXES]
+    usual = [name for name in able if path.suffix in FORMATS[name].suffixes]
     if len(able) > 1 and len(usual) == 1:
         able = usual
     if len(able) != 1:

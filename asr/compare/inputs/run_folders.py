@@ -1,19 +1,20 @@
-"""Reads runs of this toolkit from their folders."""
+"""Reads runs of this toolkit from their folders, names their systems, and says what they do not have in common."""
 
 from __future__ import annotations
 
 import glob
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from asr.compare.inputs.run_files import DAMAGED, SUMMARY, RunFiles, read_curves, read_run
-from asr.compare.inputs.run_warnings import warnings
+from asr.compare.inputs.run_files import BUDGET, DAMAGED, SUMMARY, RunFiles, read_curves, read_run, run_settings
 from asr.compare.inputs.runs import Cost, Inputs, Run, SetErrors
-from asr.compare.inputs.system_names import name_systems
 from asr.errors import ConfigError
-from asr.evaluation.formatting import count, shortlist
-from asr.plain_data import at
+from asr.evaluation.formatting import count, shortened, shortlist
+from asr.options import has_effect
+from asr.plain_data import at, flatten, is_within, read_yaml
 
 MEASURED = (
     "seconds_per_update",
@@ -22,6 +23,8 @@ MEASURED = (
     "optimizer_share",
     "optimizer_state_bytes",
 )
+MAX_VALUE = 40  # characters
+MAX_NAME = 200
 
 
 def find_run_folders(patterns: Iterable[str]) -> tuple[list[Path], list[str]]:
@@ -142,3 +145,121 @@ def _of_one_unit(finished: list[RunFiles], failed: list[RunFiles]) -> tuple[list
     )
     finished, failed = ([run for run in runs if run.unit == unit] for runs in (finished, failed))
     return finished, failed, [message] if others else []
+
+
+def name_systems(runs: Sequence[RunFiles]) -> tuple[list[str], list[str]]:
+    """Return the name of each run's system, and messages on systems that would have the same name and are numbered."""
+    overrides = [_overrides(run) for run in runs]
+    shared = set.intersection(*(set(run_overrides.items()) for run_overrides in overrides)) if runs else set()
+    groups: dict[str, list[int]] = defaultdict(list)
+    for place, run in enumerate(runs):
+        groups[json.dumps(run.settings["system"], sort_keys=True)].append(place)
+    # a group has the name of its first run
+    same: dict[str, list[list[int]]] = defaultdict(list)
+    for group in groups.values():
+        same[_name(overrides[group[0]], shared, runs[group[0]].config)].append(group)
+    names, problems = [""] * len(runs), []
+    for name, alike in same.items():
+        for number, group in enumerate(alike, start=1):
+            for place in group:
+                names[place] = name if len(alike) == 1 else f"{name} #{number}"
+        if len(alike) > 1:
+            systems = [runs[group[0]].settings["system"] for group in alike]
+            rows = {
+                key: [str(system.get(key, "absent")) for system in systems] for key in sorted(set().union(*systems))
+            }
+            differing = (
+                f"{key}: {' / '.join(shortened(value, MAX_VALUE) for value in values)}"
+                for key, values in rows.items()
+                if len(set(values)) > 1
+            )
+            problems.append(
+                f"runs called {name} have different configs and are numbered #1 to #{len(alike)} "
+                f"({shortlist(differing)})"
+            )
+    return names, problems
+
+
+def concerns_system(key: str, run: RunFiles) -> bool:
+    """Return whether an override of a key decides what system a run belongs to."""
+    if not has_effect(key):  # also if the config lacks it, as after ~logger
+        return False
+    configured = [subkey for subkey in flatten(run.config) if is_within(subkey, (key,))]
+    # the config does not hold the choice of a group by itself, such as recipe=digits/transformer_ctc
+    return not configured or any(is_within(subkey, (key,)) for subkey in run.settings["system"])
+
+
+def _overrides(run: RunFiles) -> dict[str, str]:
+    """Return the last override of each key that concerns the system, the optimizer first."""
+    different = {}
+    for word in run.overrides:
+        key, _, value = word.lstrip("+~").partition("=")
+        if concerns_system(key, run):
+            different[key] = value
+    return dict(sorted(different.items(), key=lambda item: (item[0] != "optimizer", item[0])))
+
+
+def _name(overrides: Mapping[str, str], shared: set[tuple[str, str]], config: Mapping[str, Any]) -> str:
+    """Return the name that a tuning sweep has given, or the optimizer and the overrides that others do not share."""
+    if label := at(config, "sweep", "tuned", "system"):
+        return str(label)
+    unshared = {key: value for key, value in overrides.items() if (key, value) not in shared}
+    optimizer = unshared.pop("optimizer", None)
+    # a learning rate says nothing without its optimizer
+    if optimizer is None and (not unshared or any(key.startswith("optimizer.") for key in unshared)):
+        optimizer = overrides.get("optimizer") or str(at(config, "optimizer", "_target_")).rpartition(".")[2]
+    options = [f"{key.removeprefix('optimizer.')}={value}" for key, value in unshared.items()]
+    return shortened(" ".join([optimizer, *options] if optimizer else options), MAX_NAME)
+
+
+def warnings(runs: Sequence[RunFiles]) -> list[str]:
+    """Return messages on data and options that differ between runs, or changed during one."""
+    folders, messages = defaultdict(list), list[str]()
+    for run in runs:
+        # systems may have tokenizers of their own
+        folders[run.summary["data"].partition("/")[0]].append(run.folder)
+    if len(folders) > 1:
+        parts = "; ".join(f"{data}: {shortlist(affected)}" for data, affected in folders.items())
+        messages.append(
+            f"the runs were trained on different data; they are compared on the test sets that they share ({parts})"
+        )
+    unreadable = {run.folder: run.summary["training"].get("num_unreadable") for run in runs}
+    if affected := [f"{folder}: {number}" for folder, number in unreadable.items() if number]:
+        messages.append(
+            "utterances could not be read in training or validation, and were left out; other runs may have used them "
+            f"({shortlist(affected)})"
+        )
+    changes: dict[Path, list[str]] = {}
+    for run in runs:
+        try:
+            changes |= {run.folder: changed} if (changed := _changes(run)) else {}
+        except DAMAGED as error:
+            messages.append(f"{run.folder}: a file on its former options is damaged: {error!r}")
+    return messages + [
+        f"{folder} was resumed with other options than it was begun with, and is compared by the last "
+        f"({shortlist(changed)})"
+        for folder, changed in changes.items()
+    ]
+
+
+def _changes(run: RunFiles) -> list[str]:
+    """Return what has changed: between the config and its backups, and what the user has accepted."""
+    changed: dict[str, str] = {}
+    current = _flat(run.config)
+    for path in sorted(run.folder.glob("config.backup*.yaml")):
+        before = _flat(read_yaml(path))
+        for key in sorted(current.keys() | before.keys()):
+            old, new = before.get(key, "absent"), current.get(key, "absent")
+            if old != new:
+                changed.setdefault(key, f"{key}: {old} / {new}")
+    for path in sorted(run.folder.glob("accepted*.yaml")):
+        for change in read_yaml(path):
+            if concerns_system(key := change["key"], run):
+                changed.setdefault(key, f"{key}: {change['before']} / {change['now']}")
+    return list(changed.values())
+
+
+def _flat(config: Any) -> dict[str, Any]:
+    """Return seed, budget and system of a config by key."""
+    settings = run_settings(config)
+    return {"seed": settings["seed"], BUDGET: settings["budget"], **settings["system"]}

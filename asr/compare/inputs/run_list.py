@@ -15,7 +15,7 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 
 from asr.compare.inputs.run_files import DAMAGED, RunFiles, read_run
-from asr.compare.inputs.system_names import name_systems
+from asr.compare.inputs.run_folders import name_systems
 from asr.evaluation.formatting import percent, shortened
 from asr.evaluation.metrics_csv import best_dev_wer
 from asr.plain_data import at

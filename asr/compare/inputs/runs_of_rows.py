@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -127,10 +128,11 @@ def _by_run(rows: Iterable[Row]) -> tuple[Tables, Mapping[str, set[str]], Mappin
     return tables, doubled, expected
 
 
+@dataclass
 class _Checks:
     """What must be the same in all runs of a test set.
 
-    Args:
+    Attributes:
         name: of the set.
         runs: rows by id, by system and seed.
         doubled: ids that a run has twice.
@@ -140,18 +142,13 @@ class _Checks:
         notes: gets a sentence for each thing that is left out.
     """
 
-    def __init__(
-        self,
-        name: str,
-        runs: Mapping[RunKey, Mapping[str, Row]],
-        doubled: Collection[str],
-        expected: Collection[str],
-        allow: Collection[Allowed],
-        normalized: Callable[[str], str],
-        notes: list[str],
-    ) -> None:
-        self.name, self.runs, self.doubled, self.expected, self.allow = name, runs, doubled, expected, allow
-        self.normalized, self.notes = normalized, notes
+    name: str
+    runs: Mapping[RunKey, Mapping[str, Row]]
+    doubled: Collection[str]
+    expected: Collection[str]
+    allow: Collection[Allowed]
+    normalized: Callable[[str], str]
+    notes: list[str]
 
     def kept(self) -> list[str]:
         """Return the ids of the utterances that are compared, in order."""

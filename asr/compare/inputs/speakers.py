@@ -10,7 +10,7 @@ from asr.compare.inputs.rows import part_of_id
 from asr.compare.inputs.runs import Run
 from asr.errors import ConfigError
 from asr.safe_io import named_path
-from asr.text_files import composed, read_lines
+from asr.text_files import composed, numbered_lines
 
 SpeakerOf = Callable[[str], str]
 
@@ -25,13 +25,12 @@ def read_speakers(path: Path) -> SpeakerOf:
         ValueError: the file is not such a table, or the function is given another utterance.
     """
     table: dict[str, str] = {}
-    for number, line in enumerate(read_lines(path), start=1):
-        if text := line.strip():
-            fields = [field.strip() for field in (text.split("\t") if "\t" in text else text.rsplit(maxsplit=1))]
-            if len(fields) != 2 or fields[0] in table:
-                expected = "a new id, a space or a tab, and a speaker"
-                raise ValueError(f"speakers: {path}, line {number}: expected {expected}, given {text!r}")
-            table[fields[0]] = fields[1]
+    for where, line in numbered_lines(path):
+        text = line.strip()
+        fields = [field.strip() for field in (text.split("\t") if "\t" in text else text.rsplit(maxsplit=1))]
+        if len(fields) != 2 or fields[0] in table:
+            raise ValueError(f"speakers: {where}: expected a new id, a space or a tab, and a speaker, given {text!r}")
+        table[fields[0]] = fields[1]
 
     def speaker_of(utterance: str) -> str:
         if composed(utterance) not in table:

@@ -23,9 +23,8 @@ from lhotse.cut import Cut, MonoCut
 from lhotse.utils import fastcopy
 
 from asr.data.loading.perturb import SpeedPerturb
-from asr.data.manifests.audio_checks import file_content, reading
+from asr.data.manifests.audio_checks import file_content, open_recording, reading
 from asr.data.manifests.audio_files import find_audio
-from asr.data.manifests.recordings import open_recording
 from asr.data.resampling import at_rate
 from asr.errors import UnusableFile
 from asr.options import Share

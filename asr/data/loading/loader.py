@@ -12,22 +12,27 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from types import TracebackType
 
 import torch
+from lhotse.cut import Cut
 from pydantic import NonNegativeInt, PositiveInt
 from torch.utils.data import DataLoader
 
 from asr.console import printable
+from asr.data.features import Features
+from asr.data.loading.acoustics import Acoustics
 from asr.data.loading.batch import Batch
-from asr.data.loading.dataset import FEWER_WORKERS, SpeechDataset
-from asr.data.loading.sampling import DurationBucketSampler
+from asr.data.loading.dataset import FEWER_WORKERS, Perturb, SpeechDataset
+from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler, Mixing
 from asr.errors import RunFailed, first_line, too_many_open_files
+from asr.evaluation.wer import Unit
 from asr.processes import ENDING, die_with_parent
+from asr.text.tokenizer import Tokenizer
 
 MOST_WORKERS = 8  # that are started without being asked for
 MAX_SOCKET_PATH = 107  # bytes, on Linux; workers send tensors through a socket
@@ -258,3 +263,32 @@ def _wait_for_parent(parent: int) -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
     os._exit(0)
+
+
+@dataclass(frozen=True)
+class DataModule:
+    """Makes datasets, samplers and loaders of cuts; like Lightning's, but without its hooks."""
+
+    features: Features
+    tokenizer: Tokenizer
+    batch: BucketingConfig
+    workers: Workers
+    mixing: Mixing | None = None
+    unit: Unit = "word"  # that is scored, and has times
+
+    def training_data(
+        self, cuts: Sequence[Cut], seed: int, perturb: Perturb | None
+    ) -> tuple[SpeechDataset, DurationBucketSampler]:
+        """Return dataset and sampler of training cuts.
+
+        Raises:
+            ValueError: a file that the augmentation needs cannot be used.
+        """
+        perturb = perturb.of_corpus(cuts) if isinstance(perturb, Acoustics) else perturb
+        sampler = DurationBucketSampler(cuts, self.batch, seed, mixing=self.mixing)
+        return SpeechDataset(self.features, self.tokenizer, perturb), sampler
+
+    def evaluation_loader(self, cuts: Iterable[Cut]) -> EvaluationLoader:
+        """Return a loader that reads every cut once."""
+        dataset = SpeechDataset(self.features, self.tokenizer)
+        return EvaluationLoader(dataset, DurationBucketSampler(cuts, self.batch, shuffle=False), self.workers)

@@ -1,4 +1,7 @@
-"""Checks audio before it is used: of a file that was cut short libsndfile reads what is there, mostly silently."""
+"""Audio files → recordings, and the reasons why others cannot be used.
+
+Audio is checked before: of a file that was cut short libsndfile reads what is there, mostly silently.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import io
 import os
 import re
+import unicodedata
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +20,9 @@ import soundfile
 from lhotse import Recording
 from lhotse.audio import get_audio_duration_mismatch_tolerance, set_current_audio_backend
 
+from asr.console import track
 from asr.data.manifests.shar.members import FilesAndShards, ShardMember
+from asr.data.parallel import run_jobs
 from asr.data.quiet_decoder import quiet_decoder
 from asr.errors import raise_if_out_of_resources, text_of
 
@@ -45,6 +51,8 @@ SPHERE_HEADER_BYTES = 1024
 # of Ogg: RFC 3533, section 6; the last byte of a page's header is the number of its segments, whose sizes follow
 OGG_MARK, OGG_HEADER_BYTES, MAX_OGG_PAGE_BYTES = b"OggS\0", 27, 65_307
 OGG_FLAGS, OGG_IS_LAST = 5, 4  # place in the header, and the flag of the last page of a stream
+ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\\/]")  # https://, s3://, C:\
+CHUNK_FILES = 500  # a quarter of a second of reading headers
 
 
 @contextlib.contextmanager
@@ -210,3 +218,41 @@ def _ogg_end_problem(opened: BinaryIO) -> Iterator[str]:
         yield (
             "truncated audio: no page of Ogg is marked as the last; if it is whole, rewrite it (ffmpeg -i … -c copy …)"
         )
+
+
+def existing_form(path: Path) -> Path:
+    """Return a path in the form of Unicode in which a file exists, or as it is; macOS decomposes accents."""
+    if os.path.isfile(path):  # Path.is_file raises an error on a name that is too long
+        return path
+    forms = (Path(unicodedata.normalize(form, str(path))) for form in ("NFC", "NFD"))
+    return next(filter(os.path.isfile, forms), path)
+
+
+def open_recording(audio: Path, recording_id: str) -> tuple[Recording | None, str]:
+    """Return a recording whose header and end were read; or None, and why it cannot be used."""
+    if not os.path.isfile(audio := existing_form(audio)):
+        return None, f"missing audio: {audio}"
+    try:
+        with reading(str(audio)):
+            # absolute, so that prepared cuts can be read from any folder; a link may lead to another file later
+            recording = Recording.from_file(audio.parent.resolve() / audio.name, recording_id=recording_id)
+    except ValueError as error:
+        return None, f"unreadable audio: {error} WAV, FLAC, Ogg and MP3 are read, among others"
+    problem = audio_problem(recording)
+    return (None, problem) if problem else (recording, "")
+
+
+def open_recordings(
+    files: Sequence[tuple[Path, str]], description: str, num_jobs: int = 1
+) -> Iterator[tuple[Recording | None, str]]:
+    """Yield what `open_recording` returns of each file and id of its recording, in order, and show how far it is.
+
+    Args:
+        files: to open.
+        description: of the progress.
+        num_jobs: processes.
+    """
+    chunks = [files[start : start + CHUNK_FILES] for start in range(0, len(files), CHUNK_FILES)]
+    opened = run_jobs(lambda chunk: [open_recording(*file) for file in chunk], chunks, min(num_jobs, len(chunks)))
+    recordings = (recording for chunk in opened for recording in chunk)
+    yield from track(recordings, description, total=len(files), transient=True)

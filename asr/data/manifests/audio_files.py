@@ -9,14 +9,13 @@ import soundfile
 from lhotse import Recording
 from lhotse.cut import Cut, MonoCut
 
+from asr.data.manifests.audio_checks import open_recording
 from asr.data.manifests.media_files import is_media, media_duration_s, write_flac
-from asr.data.manifests.recordings import open_recording
-from asr.data.manifests.source_files import visible_files
 from asr.data.segmentation import FRAME_S, levels, parts_between_pauses
 from asr.features.log_mel import whole_frames
 from asr.safe_io import named_path
 from asr.text.normalize import SURROGATE, is_one_line
-from asr.text_files import matching_files
+from asr.text_files import matching_files, visible_files
 
 # of files in a folder
 ENDINGS = (

@@ -6,9 +6,9 @@ import os
 import re
 from pathlib import Path
 
-from asr.data.manifests.recordings import ELSEWHERE
+from asr.data.manifests.audio_checks import ELSEWHERE
 from asr.data.manifests.rows import Row
-from asr.text_files import read_lines
+from asr.text_files import numbered_lines
 
 KALDI_FILES = ("wav.scp", "segments", "text", "utt2spk")
 IN_ARCHIVE = re.compile(r".*:\d+(\[.*\])?")  # file.ark:123
@@ -58,11 +58,10 @@ def read_kaldi(folder: Path) -> tuple[list[Row], list[tuple[str, str]]]:
 def _table(path: Path) -> dict[str, tuple[str, str]]:
     """Return the rest of each line, and where it stands, by the name at its start; nothing if there is no such file."""
     entries: dict[str, tuple[str, str]] = {}
-    for number, line in enumerate(read_lines(path) if path.is_file() else (), start=1):
-        if fields := line.split(maxsplit=1):
-            where, rest = f"{path}, line {number}", fields[1].strip() if len(fields) > 1 else ""
-            if entries.setdefault(fields[0], (where, rest)) != (where, rest):
-                raise ValueError(f"{where}: {fields[0]!r} is in {entries[fields[0]][0]} too; keep one")
+    for where, line in numbered_lines(path) if path.is_file() else ():
+        name, *rest = line.split(maxsplit=1)
+        if entries.setdefault(name, entry := (where, "".join(rest).strip())) != entry:
+            raise ValueError(f"{where}: {name!r} is in {entries[name][0]} too; keep one")
     return entries
 
 

@@ -19,8 +19,8 @@ from lhotse.serialization import deserialize_item
 from lhotse.utils import to_list
 
 from asr.console import track
+from asr.data.manifests.audio_checks import existing_form
 from asr.data.manifests.corpus import Dropped, Manifests
-from asr.data.manifests.recordings import existing_form
 from asr.errors import raise_if_out_of_resources
 from asr.text_files import as_integer, as_number, as_text, composed, json_objects
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from lhotse import SupervisionSegment
 
-from asr.data.manifests.audio_checks import TOLERATED_S
+from asr.data.manifests.audio_checks import TOLERATED_S, open_recordings
 from asr.data.manifests.corpus import Dropped, Manifests
-from asr.data.manifests.recordings import open_recordings
 from asr.data.parallel import num_processes
 from asr.text_files import composed
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from asr.console import PlainConsole, track
-from asr.data.manifests.columns import find_columns
 from asr.data.manifests.rows import Row
-from asr.data.manifests.tables import row_of
+from asr.data.manifests.tables import find_columns, row_of
 from asr.plain_data import read_json
 
 INDEX, SPLITS = "state.json", "dataset_dict.json"

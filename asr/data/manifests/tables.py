@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from asr.console import PlainConsole, track
-from asr.data.manifests.columns import Columns, find_columns
-from asr.data.manifests.recordings import ELSEWHERE
+from asr.data.manifests.audio_checks import ELSEWHERE
 from asr.data.manifests.rows import Row
 from asr.data.manifests.splits import split_of
 from asr.text_files import (
@@ -20,10 +21,23 @@ from asr.text_files import (
     composed,
     json_objects,
     read_lines,
-    table_records,
     table_rows,
 )
 
+# of several that a table has, the first counts
+ALIASES = {
+    "audio": ("audio", "audio_filepath", "audio_path", "path", "file_name", "filename", "file", "wav"),
+    "text": ("text", "sentence", "transcript", "transcription", "normalized_text"),
+    "speaker": ("speaker", "speaker_id", "client_id"),
+    "start": ("start", "offset"),
+    "end": ("end",),
+    "duration": ("duration",),
+    "language": ("language", "lang"),
+    "split": ("split",),
+    "id": ("id",),
+}
+REQUIRED = ("audio", "text")
+TIMES = ("start", "end", "duration")
 TABLES = (".tsv", ".csv", ".json", ".jsonl")
 JSON = (".json", ".jsonl")
 # where the audio of a table may lie, and the ending that its names may lack: Common Voice, LJSpeech
@@ -31,9 +45,65 @@ FOLDERS, ENDINGS = ("", "clips", "wavs", "wav", "audio"), ("", ".wav", ".flac", 
 NUM_LOOKED_FOR = 20  # first rows, some of whose audio may be missing
 LJSPEECH = ("id", "text", "normalized_text")
 
-FindColumns = Callable[[Sequence[str]], Columns]
-Record = tuple[int, Mapping[str, Any]]
+Record = tuple[str, Mapping[str, Any]]  # where it stands, and values by column
 console = PlainConsole()
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table that are read.
+
+    Attributes:
+        names: column by what it is, a key of ``ALIASES``.
+        unused: the other columns.
+    """
+
+    names: Mapping[str, str]
+    unused: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        used = ", ".join(field if field == name else f"{field} from {name!r}" for field, name in self.names.items())
+        return f"{used}; not used: {', '.join(self.unused)}" if self.unused else used
+
+
+def find_columns(
+    where: str, header: Sequence[str], user_columns: Mapping[str, str] | None = None, may_lack: bool = False
+) -> Columns:
+    """Return which columns are read.
+
+    Args:
+        where: file and line of the header, for messages.
+        header: names of all columns.
+        user_columns: columns that the user names, ``data.columns``.
+        may_lack: those that are given may be missing, as in another table than that of training.
+
+    Raises:
+        ValueError: a column is missing.
+    """
+    user_columns = user_columns or {}
+    columns = {name.strip().lower(): name for name in reversed(header)}
+    names = {}
+    for field, aliases in ALIASES.items():
+        named = user_columns.get(field)
+        if named is not None and named not in header and not may_lack:
+            raise ValueError(
+                f"{where}: data.columns.{field}: there is no column {named!r}; there are {', '.join(header)}"
+            )
+        name = named if named in header else next((columns[alias] for alias in aliases if alias in columns), None)
+        if name is not None:
+            names[field] = name
+    if "start" not in names and "end" not in names:
+        names.pop("duration", None)  # of the whole file, which says it itself
+    if missing := [field for field in REQUIRED if field not in names]:
+        raise ValueError(
+            f"{where}: no column was recognized as {' or '.join(missing)}; there are {', '.join(header)}. Give their "
+            f"names: data.columns={{{', '.join(f'{field}: COLUMN' for field in missing)}}}, or in the header: "
+            f"{', '.join(REQUIRED)}, and optionally {', '.join(field for field in ALIASES if field not in REQUIRED)}"
+        )
+    return Columns(names, [name for name in header if name not in names.values()])
+
+
+FindColumns = Callable[[Sequence[str]], Columns]
 
 
 def ending(path: Path) -> str:
@@ -56,12 +126,11 @@ def read_table(path: Path, user_columns: Mapping[str, str] | None = None, may_la
     Raises:
         ValueError: the table is malformed; the message names the file and the line.
     """
-    read = _json_records if ending(path) in JSON else _delimited_records
-    columns, records = read(path, lambda header: find_columns(f"{path}, line 1", header, user_columns, may_lack))
-    numbered = [(number, fields) for number, fields in track(records, f"reading {path.name}", transient=True)]
+    columns, records = _records(path, lambda header: find_columns(f"{path}, line 1", header, user_columns, may_lack))
+    numbered = list(track(records, f"reading {path.name}", transient=True))
     names = [fields.get(columns.names["audio"]) for _, fields in numbered[:NUM_LOOKED_FOR]]
     folder, suffix = _place(path.parent, [str(name).strip() for name in names if name])
-    rows = [row_of(f"{path}, line {number}", fields, columns.names, folder, suffix) for number, fields in numbered]
+    rows = [row_of(where, fields, columns.names, folder, suffix) for where, fields in numbered]
     place = "" if folder == path.parent else f" (in {folder.name}/)"
     console.print_line(f"{path}: a table of {len(rows)} rows{place}: {columns}")
     return rows
@@ -73,32 +142,31 @@ def is_lhotse(path: Path) -> bool:
     return "type" in first or "recording" in first or "supervisions" in first
 
 
-def _json_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator[Record]]:
-    numbered = list(json_objects(path, as_written=True))
-    # not the first object alone: another may be the first part of a file
-    return find(list(dict.fromkeys(name for _, fields in numbered for name in fields))), iter(numbered)
-
-
-def _delimited_records(path: Path, find: FindColumns) -> tuple[Columns, Iterator[Record]]:
+def _records(path: Path, find: FindColumns) -> tuple[Columns, Iterable[Record]]:
+    if ending(path) in JSON:
+        objects = [(f"{path}, line {number}", fields) for number, fields in json_objects(path, as_written=True)]
+        # not the first object alone: another may be the first part of a file
+        return find([*dict.fromkeys(name for _, fields in objects for name in fields)]), objects
     first = next(read_lines(path), "")
     is_csv = ending(path) == ".csv"
     has_bars = is_csv and "|" in first and not {",", ";"} & {*first.partition("|")[0]}
     # spreadsheets separate by semicolons where numbers have a decimal comma
     quoted = {"delimiter": max(",;\t", key=first.count)}
     plain = {"delimiter": "|" if has_bars else "\t", "quoting": csv.QUOTE_NONE}
-    rows = table_rows(path, as_written=True, **(quoted if is_csv and not has_bars else plain))
-    header = check_header(f"{path}, line 1", next(rows, (1, []))[1])
+    lines = table_rows(path, as_written=True, **(quoted if is_csv and not has_bars else plain))
+    where, header = next(lines, (f"{path}, line 1", []))
     if (
         has_bars
         and len(header) in (2, 3)
-        and not {"text", "transcription", "sentence"} & {name.lower() for name in header}
+        and not {"text", "transcription", "sentence"} & {name.strip().lower() for name in header}
     ):
-        rows = table_rows(path, as_written=True, **plain)
+        lines = chain([(where, header)], lines)
         header = list(LJSPEECH[: len(header)])
         columns = Columns({"audio": "id", "text": header[-1]}, header[1:-1])
     else:
-        columns = find(header)
-    return columns, table_records(path, header, (row for row in rows if any(field.strip() for field in row[1])))
+        columns = find(header := check_header(where, header))
+    rows = (line for line in lines if any(map(str.strip, line[1])))
+    return columns, ((where, dict(zip(header, fields, strict=True))) for where, fields in rows)
 
 
 def _place(folder: Path, names: Sequence[str]) -> tuple[Path, str]:
@@ -121,7 +189,12 @@ def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fo
     Raises:
         ValueError: a field is not of its type, no audio is named, or there is no such split.
     """
-    texts = {field: _text(where, name, fields.get(name)) for field, name in columns.items()}
+    values = {field: fields.get(name) for field, name in columns.items()}
+    try:
+        texts = {field: as_text(_path_or(value), columns[field]) for field, value in values.items()}
+        times_s = {field: as_number(texts[field], columns[field]) for field in TIMES if texts.get(field, "").strip()}
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
     name, text = texts["audio"].strip(), texts["text"]
     if not name:
         raise ValueError(f"{where}: no audio is given; give a path relative to the table, or absolute")
@@ -133,9 +206,7 @@ def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fo
     split = texts.get("split", "").strip().lower() or None
     if split is not None and split_of(split) is None:
         raise ValueError(f"{where}: there is no split {split!r}; allowed are train, dev… and test…")
-    start_s, end_s, duration_s = (
-        _seconds(where, columns.get(field, ""), texts.get(field)) for field in ("start", "end", "duration")
-    )
+    start_s, end_s, duration_s = map(times_s.get, TIMES)
     if "start" in columns and start_s is None and end_s is None:
         duration_s = None  # of the whole file, as of NeMo's manifests
     start_s = start_s or 0.0
@@ -153,19 +224,6 @@ def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fo
     )
 
 
-def _text(where: str, name: str, value: Any) -> str:
-    if isinstance(value, dict) and "path" in value:  # of Hugging Face
-        value = value["path"]
-    try:
-        return as_text(value, name)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
-
-
-def _seconds(where: str, name: str, value: str | None) -> float | None:
-    if value is None or not value.strip():
-        return None
-    try:
-        return as_number(value, name)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}, in seconds") from error
+def _path_or(value: Any) -> Any:
+    """Return the path of audio as Hugging Face has it, or any other value."""
+    return value["path"] if isinstance(value, dict) and "path" in value else value

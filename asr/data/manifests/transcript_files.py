@@ -11,9 +11,8 @@ from pathlib import Path
 from asr.console import PlainConsole, track
 from asr.data.manifests.audio_files import ENDINGS
 from asr.data.manifests.rows import Row
-from asr.data.manifests.source_files import visible_files
 from asr.data.manifests.splits import split_in_name
-from asr.text_files import composed, read_lines
+from asr.text_files import composed, numbered_lines, visible_files
 
 LISTS = (".trans.txt", "PROMPTS")  # LibriSpeech, VoxForge: an id and its transcript per line
 BESIDE = ("", "../wav", "../flac")  # where the audio of a list lies, from its folder
@@ -74,17 +73,16 @@ def _of_lists(folder: Path, files: Iterable[Path]) -> Iterator[Row]:
         places = [os.path.normpath(file.parent / place) for place in BESIDE]
         paths = [Path(place, name) for place in places if os.path.isdir(place) for name in _audio(place)]
         audio = {composed(path.stem): path for path in paths}
-        for number, line in enumerate(read_lines(file), start=1):
-            if line.strip():
-                name, _, text = line.strip().partition(" ")
-                name = name.rpartition("/")[2]
-                # LibriSpeech begins ids with the speaker, VoxForge has a folder for each
-                parents = [parent.name for parent in file.relative_to(folder).parents]
-                first = name.partition("-")[0]
-                speaker = first if first in parents else file.parents[1].name if file.name == "PROMPTS" else None
-                other = next(iter(audio.values()), file.with_name("x.wav"))  # one that is missing lies beside others
-                where, place = f"{file}, line {number}", audio.get(name, other.with_name(f"{name}{other.suffix}"))
-                yield _row(folder, place, text.strip(), where, speaker)
+        parents = [parent.name for parent in file.relative_to(folder).parents]
+        other = next(iter(audio.values()), file.with_name("x.wav"))  # one that is missing lies beside others
+        for where, line in numbered_lines(file):
+            name, _, text = line.strip().partition(" ")
+            name = name.rpartition("/")[2]
+            # LibriSpeech begins ids with the speaker, VoxForge has a folder for each
+            first = name.partition("-")[0]
+            speaker = first if first in parents else file.parents[1].name if file.name == "PROMPTS" else None
+            place = audio.get(name, other.with_name(f"{name}{other.suffix}"))
+            yield _row(folder, place, text.strip(), where, speaker)
 
 
 def _audio(folder: str) -> list[str]:
@@ -120,7 +118,7 @@ def _row(folder: Path, audio: Path, text: str, where: str, speaker: str | None) 
 
 def _transcript(file: Path, tiers: dict[str, None]) -> str:
     """Return the words of a file of one transcript; add the names of its tiers."""
-    lines = [line.strip() for line in read_lines(file) if not line.isspace()]
+    lines = [line.strip() for _, line in numbered_lines(file)]
     if file.name.endswith(".TextGrid"):
         return _words_of_grid(file, "\n".join(lines), tiers)
     labels = [LABELS[file.suffix].fullmatch(line) for line in lines]

@@ -11,8 +11,8 @@ from typing import Any
 from asr.console import track
 from asr.data.manifests.layouts import SourceOption, parts_of
 from asr.data.manifests.shar.folders import TARS
-from asr.data.manifests.source_files import SourceFiles, visible_files
 from asr.safe_io import named_path
+from asr.text_files import SourceFiles, visible_files
 
 MAX_HASHED_BYTES = 2**28
 

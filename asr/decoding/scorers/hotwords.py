@@ -14,7 +14,7 @@ from torch import Tensor
 
 from asr.decoding.scorers.scorer import Moves
 from asr.text.vocabulary import BLANK_ID, UNKNOWN_ID
-from asr.text_files import read_lines
+from asr.text_files import numbered_lines
 
 ROOT = 0
 
@@ -31,17 +31,15 @@ def read_phrases(path: Path, boost: float, encode: Callable[[str], Sequence[int]
         ValueError: a line is malformed; names it.
     """
     phrases: dict[tuple[int, ...], float] = {}
-    for number, line in enumerate(read_lines(path), 1):
+    for where, line in numbered_lines(path):
         try:
-            phrase, tab, written = line.strip("\r\n ").partition("\t")
-            if not phrase and not tab:
-                continue
+            phrase, tab, written = line.strip(" ").partition("\t")
             tokens, phrase_boost = tuple(encode(phrase)), float(written) if tab else boost
             if not tokens or UNKNOWN_ID in tokens or not phrase_boost > 0:
                 raise ValueError(f"{phrase!r} has a character that the run does not know, or a boost not above 0")
             phrases[tokens] = max(phrase_boost, phrases.get(tokens, 0.0))
         except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from None
+            raise ValueError(f"{where}: {error}") from None
     return phrases
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from asr.console import console
 from asr.options import Probability
 from asr.training.checkpoints.loading import AVERAGES
-from asr.training.evaluation_point import at_evaluation_point
 from asr.training.loop_counters import ends_update
 from asr.training.module import TrainingModule
+from asr.training.optimizer_protocols import at_evaluation_point
 from asr.training.running_averages import RunningAverages
 
 
@@ -22,7 +22,7 @@ class WeightAveraging(pl.Callback):
     """Averages the parameters of the recognizer; training and validation use the raw weights.
 
     An update that was skipped counts too, with the unchanged weights. Raw weights are those for evaluation, also with
-    an optimizer that trains elsewhere (`asr.training.evaluation_point`). Every process averages its own copy of the
+    an optimizer that trains elsewhere (`asr.training.optimizer_protocols`). Every process averages its own copy of the
     weights; all copies are equal.
 
     Args:

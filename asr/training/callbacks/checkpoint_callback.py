@@ -22,7 +22,6 @@ from asr.training.checkpoints.files import (
     update_file,
     write,
 )
-from asr.training.evaluation_point import at_evaluation_point
 from asr.training.loop_counters import (
     count_by_updates,
     ends_update,
@@ -31,6 +30,7 @@ from asr.training.loop_counters import (
     mark_validating,
     validates_next,
 )
+from asr.training.optimizer_protocols import at_evaluation_point
 
 SCORE = "val/wer"
 

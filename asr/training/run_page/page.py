@@ -15,7 +15,7 @@ import soundfile
 from asr.compare.report.pages import render
 from asr.compare.report.tables import Cell, Column, Table
 from asr.data.waveform import PLAYED_HZ, read_audio
-from asr.evaluation.alignment import aligned_view, confusions, error_name
+from asr.evaluation.error_stats import aligned_view, confusions, error_name
 from asr.evaluation.formatting import UNKNOWN, count
 from asr.evaluation.wer import Score, ScoredUtterance, Unit
 from asr.safe_io import write_whole

@@ -3,7 +3,7 @@
 import pytest
 
 from asr.compare.inputs.run_files import RunFiles
-from asr.compare.inputs.system_names import name_systems
+from asr.compare.inputs.run_folders import name_systems
 from tests.compare.run_folders import config_of
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from asr.compare.inputs.systems import run_settings, system_of
+from asr.compare.inputs.run_files import run_settings, system_of
 from tests.compare.run_folders import config_of
 
 STOP = {"_target_": "lightning.pytorch.callbacks.EarlyStopping", "monitor": "val/wer"}

@@ -10,9 +10,8 @@ from lhotse import CutSet, NumpyFilesWriter, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
 from asr.data.features import LogMel, PrecomputedFeatures
-from asr.data.loading.data_module import DataModule
 from asr.data.loading.dataset import SpeechDataset
-from asr.data.loading.loader import EvaluationLoader, Workers, load_batches
+from asr.data.loading.loader import DataModule, EvaluationLoader, Workers, load_batches
 from asr.data.loading.perturb import SpeedPerturb
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
 from asr.text.character import CharacterTokenizerTrainer

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from lhotse import CutSet
 
-from asr.data.loading.mixing import Mixing
-from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
+from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler, Mixing
 from tests.data.loading.test_sampling import cuts_of
 
 SIZES = {"small": 7, "large": 53}

@@ -106,7 +106,7 @@ LAYOUTS = {
         "t.json", None, {"all": ["a", "a-2"]},
     ),
     "LJSpeech": (
-        {"wavs/LJ.1-1.wav": "", "wavs/b.wav": "", "metadata.csv": 'LJ.1-1|1 "hi"|hi\nb|hi|hi\n'},
+        {"wavs/LJ.1-1.wav": "", "wavs/b.wav": "", "metadata.csv": 'LJ.1-1|hi|hi\nb|1 "hi"|hi\n'},
         ".", None, {"all": ["LJ.1-1", "b"]},
     ),
     "Common Voice": (
