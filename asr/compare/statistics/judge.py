@@ -59,7 +59,9 @@ class Judge:
             return None
         if seeds not in self._blocks:
             names = [name for name, group in self.values.items() if {*group} >= {*seeds}]
-            moves = self.moves and np.array([[self.moves[name][seed] for seed in seeds] for name in names])
+            moves = None
+            if self.moves is not None:
+                moves = np.array([[self.moves[name][seed] for seed in seeds] for name in names])
             values = np.array([[self.values[name][seed] for seed in seeds] for name in names])
             resolution = np.array([self.resolution[name] for name in names])
             self._blocks[seeds] = names, Contrasts(values, resolution, moves, self.effective_units)

@@ -6,6 +6,7 @@ import bisect
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from asr.compare.statistics.estimate import Estimate
 
@@ -28,8 +29,10 @@ def detectable(estimate: Estimate, alpha: float) -> float:
     """
     rng = np.random.default_rng(0)
 
-    def drawn(variance: float, freedom: float) -> float | np.ndarray:
-        return variance * rng.chisquare(freedom, DRAWS) / freedom if variance and np.isfinite(freedom) else variance
+    def drawn(variance: float, freedom: float) -> NDArray[np.float64]:
+        if not variance or not np.isfinite(freedom):
+            return np.full(DRAWS, variance)
+        return variance * rng.chisquare(freedom, DRAWS) / freedom
 
     seed, test = float(estimate.seed_variance), float(estimate.test_variance)
     again = replace(
