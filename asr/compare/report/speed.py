@@ -132,5 +132,5 @@ def _about_contrasts(times: TimesToTarget | EqualTime, level: float) -> list[str
         return []
     return [
         f"Compared with {times.reference}. Intervals and verdicts cover other seeds on the same development sets, and "
-        f"are corrected for the number of systems: they hold together with {100 * level:g} %."
+        f"are corrected for the number of systems ({100 * level:g} %)."
     ]
