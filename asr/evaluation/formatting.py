@@ -18,11 +18,6 @@ def percent(fraction: float | None) -> str:
     return UNKNOWN if fraction is None or not math.isfinite(fraction) else _apart(100 * fraction)
 
 
-def detectable(difference: float | None) -> str:
-    """Return a detectable difference in percentage points; ``> 100`` if no possible difference is large enough."""
-    return "> 100" if difference is not None and difference > 1 else percent(difference)
-
-
 def points(difference: float) -> str:
     """Return a difference of rates in percentage points with its sign; only zero is ``0.00``, without one."""
     if not math.isfinite(difference):
@@ -67,11 +62,6 @@ def p_value(value: float | None) -> str:
     if value is None:
         return UNKNOWN
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def p_equation(value: float) -> str:
-    """Return ``p = 0.042`` or ``p < 0.001``."""
-    return f"p {p_value(value)}" if value < 0.001 else f"p = {p_value(value)}"
 
 
 def duration(seconds: float | None) -> str:

@@ -63,8 +63,7 @@ def _may_be_best(test_set: SetComparison, level: float) -> Iterator[str]:
             f"better {BETTER_SEEDS}. Lowest {test_set.rate_name}: {all_rows[0].system}, {_rate(all_rows[0])}."
         )
     elif len(best) == 1:
-        others = f"all {len(all_rows) - 1} others" if len(all_rows) > 2 else "the other one"
-        yield f"{best[0].system} is best, {sure}: it is significantly better than {others}; {_rate(best[0])}."
+        yield f"{best[0].system} is best, {sure}: no other system may be; {_rate(best[0])}."
     elif len(best) == len(all_rows):
         yield f"Any of the {len(best)} systems may be best, {sure}; the lowest is {best[0].system}, {_rate(best[0])}."
     else:
