@@ -14,6 +14,7 @@ from pydantic.errors import PydanticUserError
 
 from asr.config.own_code import at_work
 from asr.errors import ConfigError, did_you_mean
+from asr.former_names import PRESENT
 from asr.plain_data import is_within
 
 SPECIAL_KEYS = {"_target_", "_partial_", "_convert_"}
@@ -28,7 +29,7 @@ def locate(name: object, key: str) -> Any:
     """
     if not isinstance(name, str):
         raise ConfigError(f"{key}._target_ must be the name of a class, given {name!r}")
-    module, _, attribute = name.rpartition(".")
+    module, _, attribute = PRESENT.get(name, name).rpartition(".")
     try:
         imported = importlib.import_module(module)
         if hasattr(imported, attribute):

@@ -18,6 +18,7 @@ from hydra.core.config_store import ConfigStore
 from asr.config.command_line import override_key, override_value
 from asr.config.help import CONFIGS
 from asr.errors import ConfigError
+from asr.former_names import with_present_names
 from asr.options import Train, decides, fields
 from asr.plain_data import at, flatten, read_yaml
 from asr.run_folder import ACCEPTED, DATA_RECORD, backup_path
@@ -144,7 +145,7 @@ def saved_config(folder: Path) -> dict[str, Any]:
         ValueError: it cannot be read.
     """
     path = folder / "config.yaml"
-    config = read_yaml(path)
+    config = with_present_names(read_yaml(path))
     if not isinstance(config, dict) or set(config) & {"hydra", "defaults"}:
         raise ConfigError(
             f"resume: {path} is not a config, or has Hydra's keys, which are allowed only on the command line"

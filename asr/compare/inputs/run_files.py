@@ -15,6 +15,7 @@ from asr.compare.inputs.runs import Curve, SetErrors
 from asr.evaluation.dependence import depends_on_audio
 from asr.evaluation.metrics_csv import read_metrics
 from asr.evaluation.wer import Unit
+from asr.former_names import with_present_names
 from asr.options import decides
 from asr.plain_data import at, flatten, is_within, read_json, read_yaml
 
@@ -144,7 +145,7 @@ def read_run(folder: Path) -> RunFiles:
     if not isinstance(overrides, list) or not all(isinstance(word, str) for word in overrides):
         raise ValueError(f"{words} is damaged: it must be a list of overrides")
     read = _checked(read_json(summary), IN_SUMMARY, summary) if summary.is_file() else {}
-    return RunFiles(folder, overrides, _checked(read_yaml(config), IN_CONFIG, config), read)
+    return RunFiles(folder, overrides, _checked(with_present_names(read_yaml(config)), IN_CONFIG, config), read)
 
 
 def _checked(data: Any, kinds: Mapping[str, Any], path: Path) -> Any:

@@ -13,6 +13,7 @@ from asr.compare.inputs.run_files import BUDGET, DAMAGED, SUMMARY, RunFiles, rea
 from asr.compare.inputs.runs import Cost, Inputs, Run, SetErrors
 from asr.errors import ConfigError
 from asr.evaluation.formatting import count, shortened, shortlist
+from asr.former_names import with_present_names
 from asr.options import has_effect
 from asr.plain_data import at, flatten, is_within, read_yaml
 
@@ -247,7 +248,7 @@ def _changes(run: RunFiles) -> list[str]:
     changed: dict[str, str] = {}
     current = _flat(run.config)
     for path in sorted(run.folder.glob("config.backup*.yaml")):
-        before = _flat(read_yaml(path))
+        before = _flat(with_present_names(read_yaml(path)))
         for key in sorted(current.keys() | before.keys()):
             old, new = before.get(key, "absent"), current.get(key, "absent")
             if old != new:
