@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import time
@@ -22,7 +23,7 @@ from asr.data.manifests.feature_storage import write_array
 from asr.data.parallel import run_jobs
 from asr.data.preparation.ctc_lengths import CtcLengths
 from asr.data.preparation.cuts import Limits, check_cuts, supervised_cuts
-from asr.data.preparation.indexed_cut_set import parse_cut
+from asr.data.preparation.indexed_cut_set import FormerCuts, parse_cut
 from asr.data.preparation.saved_corpus import Chunk, SavedCorpus, digest, portable_line
 from asr.safe_io import write_whole
 from asr.text.tokenizer import Tokenizer
@@ -168,21 +169,21 @@ def check_corpus(
         if stored := CheckedChunk.found(path, chunk.split, made_of):
             return stored
         manifests = chunk.manifests()
-        used, dropped, bad = check_cuts(chunk.split, supervised_cuts(manifests), text, limits, features)
+        find_former = functools.partial(corpus.former.find, chunk.split)
+        used, dropped, bad = check_cuts(chunk.split, supervised_cuts(manifests), text, limits, features, find_former)
         duration_s = sum(segment.duration for segment in manifests.supervisions)
         return CheckedChunk.write(path, chunk.split, None if bad else made_of, used, dropped, duration_s)
 
-    chunks = (chunk for split in corpus.splits for chunk in corpus.chunks(split))
     splits = {split: CheckedSplit(split, []) for split in corpus.splits}
-    done = run_jobs(check, chunks, min(num_jobs, sum(len(split.sizes) for split in corpus.splits.values())))
+    done = run_jobs(check, corpus.chunks(), min(num_jobs, sum(len(split.sizes) for split in corpus.splits.values())))
     total_s = sum(split.duration_s for split in corpus.splits.values())
     for chunk in track_hours(done, total_s, "checking data and text"):
         splits[chunk.split].chunks.append(chunk)
     return splits
 
 
-def store_features(split: CheckedSplit, features: LogMel, num_jobs: int) -> CheckedSplit:
-    """Compute and store the features of a split beside its chunks, or find which an earlier call has stored."""
+def store_features(split: CheckedSplit, features: LogMel, num_jobs: int, former: FormerCuts) -> CheckedSplit:
+    """Store the features of a split beside its chunks, computed or copied, or find which an earlier call has stored."""
 
     def store(chunk: CheckedChunk) -> CheckedChunk:
         path, lines = chunk.sibling("stored"), split.lines_of(chunk)
@@ -193,15 +194,16 @@ def store_features(split: CheckedSplit, features: LogMel, num_jobs: int) -> Chec
         for line in lines:
             cut = parse_cut(line, path.parent)
             try:
+                same = former.find(chunk.split, cut)
                 with reading(cut.id):
-                    cut = features.with_features(cut)
-                read_features(features, cut)
+                    cut = fastcopy(same, supervisions=cut.supervisions) if same else features.with_features(cut)
+                matrix = read_features(features, cut)
             except ValueError as error:
                 dropped.append(unreadable(chunk.split, cut.id, str(error)))
                 continue
             # the same name in every preparation, which may be interrupted
             key = hashlib.sha256(f"{chunk.split}/{cut.id}".encode()).hexdigest()[:32]
-            place = write_array(path.with_name(FEATURES), key, cut.features.storage_key)
+            place = write_array(path.with_name(FEATURES), key, matrix)
             done.append(fastcopy(cut, features=fastcopy(cut.features, **place)))
         return CheckedChunk.write(path, chunk.split, None if dropped else made_of, done, dropped, chunk.duration_s)
 
