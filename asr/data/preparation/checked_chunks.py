@@ -123,10 +123,6 @@ class CheckedSplit:
         for chunk_read in self.chunks if chunk is None else [chunk]:
             yield from (line for line in chunk_read.lines() if line[1]["id"] not in self.left_out)
 
-    def lines_of(self, chunk: CheckedChunk) -> list[bytes]:
-        """Return the lines of the cuts of a chunk that are used."""
-        return [line for line, _ in self.lines(chunk)]
-
     def rebuilt(self, work: Callable[[CheckedChunk], CheckedChunk], num_jobs: int, title: str) -> CheckedSplit:
         """Return what work makes of the chunks, and show how far it is."""
         done = run_jobs(work, self.chunks, min(num_jobs, len(self.chunks)))
@@ -162,10 +158,8 @@ def check_corpus(
     """
 
     def check(chunk: Chunk) -> CheckedChunk:
-        path, made_of = (
-            folder / f"checked-{chunk.split}-{chunk.number:06d}.jsonl",
-            digest([*chunk.sources, *chunk.segments]),
-        )
+        path = folder / f"checked-{chunk.split}-{chunk.number:06d}.jsonl"
+        made_of = digest([*chunk.sources, *chunk.segments])
         if stored := CheckedChunk.found(path, chunk.split, made_of):
             return stored
         manifests = chunk.manifests()
@@ -186,7 +180,7 @@ def store_features(split: CheckedSplit, features: LogMel, num_jobs: int, former:
     """Store the features of a split beside its chunks, computed or copied, or find which an earlier call has stored."""
 
     def store(chunk: CheckedChunk) -> CheckedChunk:
-        path, lines = chunk.sibling("stored"), split.lines_of(chunk)
+        path, lines = chunk.sibling("stored"), [line for line, _ in split.lines(chunk)]
         made_of = digest(lines)
         if stored := CheckedChunk.found(path, chunk.split, made_of):
             return stored
