@@ -229,7 +229,7 @@ def _checkpoint(run_dir: Path, which: str, weights: str) -> tuple[LoadedCheckpoi
     missing = why_missing(checkpoint, kind)
     if not missing:
         return choose_weights(checkpoint, kind), ""
-    option = "decode=average" if which == "average" else f"weights={kind}"
+    option = "decode=[average]" if which == "average" else f"weights={kind}"
     description = f"{checkpoint.path.name} of update {checkpoint.update}"
     return checkpoint, f"{option} was asked for, but {description} has none: {missing}"
 

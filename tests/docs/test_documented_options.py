@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import pytest
 from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
+from asr.config.command_line import expand_short_forms
 from asr.config.help import CONFIGS, choices, config_folder
-from asr.config.schema import COMMANDS
+from asr.config.schema import COMMANDS, check_options
+from asr.errors import ConfigError
 from asr.options import options_of
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +37,7 @@ ABOUT = {
 # keys of Hydra's plugins, of Lightning and of prepare functions; and files that users write
 ELSEWHERE = ("hydra.", "trainer.", "data.prepare.")
 OWN = ("nadam", "adabelief", "mlflow", "signs", "slow_encoder")
+NEEDED = {"trainer=slurm": "trainer.num_nodes=2"}  # options that a choice leaves to the user
 WORD = re.compile(r"(?<![\w./+~{$-])([a-z_]+(?:\.[a-z]\w*)*)=([^\s`|,;)\]}'\"]*)")
 
 
@@ -42,7 +50,7 @@ def spans(file: Path) -> Iterator[str]:
             yield from block.replace("\\\n", " ").splitlines()
     else:
         yield from (
-            node.value
+            re.sub(r"^ *>>> .*", "", node.value, flags=re.MULTILINE)
             for node in ast.walk(ast.parse(text))
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         )
@@ -85,6 +93,45 @@ def parents(node: Any, prefix: str = "") -> Iterator[str]:
     for key, value in node.items() if isinstance(node, dict) else ():
         yield f"{prefix}{key}"
         yield from parents(value, f"{prefix}{key}.")
+
+
+def refused(command: str, words: Sequence[str]) -> list[str]:
+    """Return the words that do not compose, neither together nor each with a choice that has its key."""
+    if not words or is_composed(command, words):
+        return []
+    if len(words) > 1:
+        return [*refused(command, words[: len(words) // 2]), *refused(command, words[len(words) // 2 :])]
+    folder, group = config_folder(command), words[0].partition(".")[0]
+    choice = (f"{group}={name}" for name in choices(folder, group))
+    return [] if any(is_composed(command, [name, *words]) for name in choice) else [*words]
+
+
+def is_composed(command: str, words: Sequence[str]) -> bool:
+    """Return whether a command takes these words, and dummies for those that it cannot do without."""
+    needed = [NEEDED[word] for word in words if word in NEEDED]
+    try:
+        config = compose(command, overrides=[expand_short_forms(word) for word in [*words, *needed]])
+        for key, _, _ in options_of(COMMANDS[command]):
+            if OmegaConf.is_missing(config, key):
+                OmegaConf.update(config, key, "x")
+        check_options(command, config)
+    except (ConfigError, HydraException, OmegaConfBaseException) as error:
+        return print(command, words, error) is not None  # shown if the test fails
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_in_pages_messages_and_advice_are_composed(command):
+    values: dict[str, set[str]] = defaultdict(set)
+    for _, commands, key, value in named():
+        value = value.rstrip(".:")
+        first = next((name for name in commands if key in known(name) and value in (known(name)[key] or [value])), None)
+        if command == first and re.fullmatch(r"[a-z0-9_][\w.+/:-]*", value) and not key.startswith(ELSEWHERE):
+            values[key] |= {value} - {*OWN}
+    rounds = zip_longest(*([f"{key}={value}" for value in sorted(of_key)] for key, of_key in values.items()))
+    with initialize_config_dir(str(config_folder(command)), version_base="1.3"):
+        assert not [word for words in rounds for word in refused(command, [*filter(None, words)])]
 
 
 def test_options_in_pages_messages_and_advice_are_those_of_a_command():

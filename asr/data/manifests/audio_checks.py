@@ -19,6 +19,7 @@ import numpy as np
 import soundfile
 from lhotse import Recording
 from lhotse.audio import get_audio_duration_mismatch_tolerance, set_current_audio_backend
+from lhotse.utils import fastcopy
 
 from asr.console import track
 from asr.data.manifests.shar.members import FilesAndShards, ShardMember
@@ -52,6 +53,7 @@ SPHERE_HEADER_BYTES = 1024
 OGG_MARK, OGG_HEADER_BYTES, MAX_OGG_PAGE_BYTES = b"OggS\0", 27, 65_307
 OGG_FLAGS, OGG_IS_LAST = 5, 4  # place in the header, and the flag of the last page of a stream
 ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\\/]")  # https://, s3://, C:\
+OPENED: dict[str, Recording] = {}  # by path, those of unchanged files that were opened before
 CHUNK_FILES = 500  # a quarter of a second of reading headers
 
 
@@ -232,10 +234,13 @@ def open_recording(audio: Path, recording_id: str) -> tuple[Recording | None, st
     """Return a recording whose header and end were read; or None, and why it cannot be used."""
     if not os.path.isfile(audio := existing_form(audio)):
         return None, f"missing audio: {audio}"
+    # absolute, so that prepared cuts can be read from any folder; a link may lead to another file later
+    path = audio.parent.resolve() / audio.name
+    if opened := OPENED.get(str(path)):
+        return fastcopy(opened, id=recording_id), ""
     try:
         with reading(str(audio)):
-            # absolute, so that prepared cuts can be read from any folder; a link may lead to another file later
-            recording = Recording.from_file(audio.parent.resolve() / audio.name, recording_id=recording_id)
+            recording = Recording.from_file(path, recording_id=recording_id)
     except ValueError as error:
         return None, f"unreadable audio: {error} WAV, FLAC, Ogg and MP3 are read, among others"
     problem = audio_problem(recording)

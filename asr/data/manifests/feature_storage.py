@@ -64,8 +64,8 @@ class NumpyShardReader(FeaturesReader):
         return array[left_offset_frames:right_offset_frames]
 
 
-def write_array(folder: Path, key: str, array: np.ndarray | bytes) -> dict[str, str]:
-    """Write an array of any shape, or the content of its file, to ``<first letters>/<key>.npy`` below a folder.
+def write_array(folder: Path, key: str, array: np.ndarray) -> dict[str, str]:
+    """Write an array of any shape to ``<first letters>/<key>.npy`` below a folder.
 
     Returns:
         The fields by which features name it.
@@ -77,7 +77,7 @@ def write_array(folder: Path, key: str, array: np.ndarray | bytes) -> dict[str, 
     path = folder / name
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(array if isinstance(array, bytes) else npy_bytes(array))
+        path.write_bytes(npy_bytes(array))
     return {"storage_type": "numpy_files", "storage_path": str(folder), "storage_key": name}
 
 

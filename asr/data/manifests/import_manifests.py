@@ -13,7 +13,7 @@ from lhotse import Features, Recording, SupervisionSegment
 from asr.console import PlainConsole
 from asr.data.manifests.corpus import Dropped, Manifests, Source
 from asr.data.manifests.kaldi import KALDI_FILES, is_kaldi, read_kaldi
-from asr.data.manifests.layouts import Part, SourceOption, common_folder, parts_of, table_parts
+from asr.data.manifests.layouts import Part, SourceOption, parts_of, table_parts
 from asr.data.manifests.lhotse_jsonl import read_cuts, read_items
 from asr.data.manifests.rows import Row, manifests_of_rows
 from asr.data.manifests.saved_datasets import arrow_files, read_saved, saved_datasets
@@ -192,7 +192,7 @@ class _Reader:
     rows: list[tuple[str, Row]]
 
     def read(self, parts: Sequence[Part]) -> None:
-        start = common_folder(parts)
+        start = Path(os.path.commonpath([part.folder.absolute() for part in parts]))  # from which ids start
         for part in parts:
             self._part(part, start)
         for split, manifests in manifests_of_rows(self.rows, self.num_jobs).items():

@@ -85,11 +85,6 @@ def _metadata(folder: Path) -> list[Path]:
     return [path for path in _tables(folder) if path.name.startswith("metadata.")]
 
 
-def common_folder(parts: Sequence[Part]) -> Path:
-    """Return the folder that all parts lie in, from which the ids of utterances start."""
-    return Path(os.path.commonpath([part.folder.absolute() for part in parts]))
-
-
 def _tables(folder: Path) -> list[Path]:
     names = sorted(os.listdir(folder))
     return [folder / name for name in names if not name.startswith(".") and ending(Path(name)) in TABLES]

@@ -191,7 +191,9 @@ def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fo
     """
     values = {field: fields.get(name) for field, name in columns.items()}
     try:
-        texts = {field: as_text(_path_or(value), columns[field]) for field, value in values.items()}
+        # of audio Hugging Face has a mapping
+        plain = {f: v["path"] if isinstance(v, dict) and "path" in v else v for f, v in values.items()}
+        texts = {field: as_text(value, columns[field]) for field, value in plain.items()}
         times_s = {field: as_number(texts[field], columns[field]) for field in TIMES if texts.get(field, "").strip()}
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
@@ -222,8 +224,3 @@ def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fo
         end_s=end_s if end_s is not None or duration_s is None else start_s + duration_s,
         language=texts.get("language", "").strip() or None,
     )
-
-
-def _path_or(value: Any) -> Any:
-    """Return the path of audio as Hugging Face has it, or any other value."""
-    return value["path"] if isinstance(value, dict) and "path" in value else value

@@ -97,11 +97,11 @@ def _fill(work: Path, chunks: Path, corpus: SavedCorpus, spec: PrepareSpec, num_
         if not isinstance(spec.tokenizer_trainer, KeptTokenizer):  # which has looked at them already
             for _ in unchanged(tokenizer, splits["train"].texts()):
                 pass
-    mean, std = _statistics(splits["train"], spec.features, num_jobs)
+    if (features := spec.features).precomputed and isinstance(features, LogMel) and spec.shards is None:
+        splits = {name: store_features(split, features, num_jobs, corpus.former) for name, split in splits.items()}
+    mean, std = _statistics(splits["train"], features, num_jobs)
     if spec.shards is not None:
         splits = write_shards(splits, spec.shards, num_jobs)
-    elif spec.features.precomputed and isinstance(spec.features, LogMel):
-        splits = {name: store_features(split, spec.features, num_jobs) for name, split in splits.items()}
     dropped = _all_dropped(corpus, splits)
     write_dropped(work / DROPPED, dropped)
     counts: dict[str, dict[str, float]] = {}

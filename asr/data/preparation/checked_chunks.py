@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import time
@@ -22,7 +23,7 @@ from asr.data.manifests.feature_storage import write_array
 from asr.data.parallel import run_jobs
 from asr.data.preparation.ctc_lengths import CtcLengths
 from asr.data.preparation.cuts import Limits, check_cuts, supervised_cuts
-from asr.data.preparation.indexed_cut_set import parse_cut
+from asr.data.preparation.indexed_cut_set import FormerCuts, parse_cut
 from asr.data.preparation.saved_corpus import Chunk, SavedCorpus, digest, portable_line
 from asr.safe_io import write_whole
 from asr.text.tokenizer import Tokenizer
@@ -122,10 +123,6 @@ class CheckedSplit:
         for chunk_read in self.chunks if chunk is None else [chunk]:
             yield from (line for line in chunk_read.lines() if line[1]["id"] not in self.left_out)
 
-    def lines_of(self, chunk: CheckedChunk) -> list[bytes]:
-        """Return the lines of the cuts of a chunk that are used."""
-        return [line for line, _ in self.lines(chunk)]
-
     def rebuilt(self, work: Callable[[CheckedChunk], CheckedChunk], num_jobs: int, title: str) -> CheckedSplit:
         """Return what work makes of the chunks, and show how far it is."""
         done = run_jobs(work, self.chunks, min(num_jobs, len(self.chunks)))
@@ -161,31 +158,29 @@ def check_corpus(
     """
 
     def check(chunk: Chunk) -> CheckedChunk:
-        path, made_of = (
-            folder / f"checked-{chunk.split}-{chunk.number:06d}.jsonl",
-            digest([*chunk.sources, *chunk.segments]),
-        )
+        path = folder / f"checked-{chunk.split}-{chunk.number:06d}.jsonl"
+        made_of = digest([*chunk.sources, *chunk.segments])
         if stored := CheckedChunk.found(path, chunk.split, made_of):
             return stored
         manifests = chunk.manifests()
-        used, dropped, bad = check_cuts(chunk.split, supervised_cuts(manifests), text, limits, features)
+        find_former = functools.partial(corpus.former.find, chunk.split)
+        used, dropped, bad = check_cuts(chunk.split, supervised_cuts(manifests), text, limits, features, find_former)
         duration_s = sum(segment.duration for segment in manifests.supervisions)
         return CheckedChunk.write(path, chunk.split, None if bad else made_of, used, dropped, duration_s)
 
-    chunks = (chunk for split in corpus.splits for chunk in corpus.chunks(split))
     splits = {split: CheckedSplit(split, []) for split in corpus.splits}
-    done = run_jobs(check, chunks, min(num_jobs, sum(len(split.sizes) for split in corpus.splits.values())))
+    done = run_jobs(check, corpus.chunks(), min(num_jobs, sum(len(split.sizes) for split in corpus.splits.values())))
     total_s = sum(split.duration_s for split in corpus.splits.values())
     for chunk in track_hours(done, total_s, "checking data and text"):
         splits[chunk.split].chunks.append(chunk)
     return splits
 
 
-def store_features(split: CheckedSplit, features: LogMel, num_jobs: int) -> CheckedSplit:
-    """Compute and store the features of a split beside its chunks, or find which an earlier call has stored."""
+def store_features(split: CheckedSplit, features: LogMel, num_jobs: int, former: FormerCuts) -> CheckedSplit:
+    """Store the features of a split beside its chunks, computed or copied, or find which an earlier call has stored."""
 
     def store(chunk: CheckedChunk) -> CheckedChunk:
-        path, lines = chunk.sibling("stored"), split.lines_of(chunk)
+        path, lines = chunk.sibling("stored"), [line for line, _ in split.lines(chunk)]
         made_of = digest(lines)
         if stored := CheckedChunk.found(path, chunk.split, made_of):
             return stored
@@ -193,15 +188,16 @@ def store_features(split: CheckedSplit, features: LogMel, num_jobs: int) -> Chec
         for line in lines:
             cut = parse_cut(line, path.parent)
             try:
+                same = former.find(chunk.split, cut)
                 with reading(cut.id):
-                    cut = features.with_features(cut)
-                read_features(features, cut)
+                    cut = fastcopy(same, supervisions=cut.supervisions) if same else features.with_features(cut)
+                matrix = read_features(features, cut)
             except ValueError as error:
                 dropped.append(unreadable(chunk.split, cut.id, str(error)))
                 continue
             # the same name in every preparation, which may be interrupted
             key = hashlib.sha256(f"{chunk.split}/{cut.id}".encode()).hexdigest()[:32]
-            place = write_array(path.with_name(FEATURES), key, cut.features.storage_key)
+            place = write_array(path.with_name(FEATURES), key, matrix)
             done.append(fastcopy(cut, features=fastcopy(cut.features, **place)))
         return CheckedChunk.write(path, chunk.split, None if dropped else made_of, done, dropped, chunk.duration_s)
 

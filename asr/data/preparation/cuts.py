@@ -91,9 +91,14 @@ def _trimmed(recording: Recording, segment: SupervisionSegment) -> Cut:
 
 
 def check_cuts(
-    split: str, cuts: Iterable[Cut], normalize: Callable[[str], str], limits: Limits, features: Features
+    split: str,
+    cuts: Iterable[Cut],
+    normalize: Callable[[str], str],
+    limits: Limits,
+    features: Features,
+    find_former: Callable[[Cut], Cut | None] = lambda cut: None,
 ) -> tuple[list[Cut], list[Dropped], bool]:
-    """Normalize transcripts and drop cuts that cannot be used.
+    """Normalize transcripts and drop cuts that cannot be used; what was made of unchanged audio before is believed.
 
     Returns:
         The usable cuts, what was dropped, and whether bad audio or features were a reason.
@@ -106,7 +111,8 @@ def check_cuts(
             text = normalize(supervision.text or "")
         except ValueError as error:
             raise ValueError(f"{split}: {cut.id}: {error}") from error
-        problem = source_problem(cut)
+        former = find_former(cut)
+        problem = None if former else source_problem(cut)
         if problem:
             bad_sources = True
         elif not text:
@@ -116,7 +122,7 @@ def check_cuts(
         elif cut.duration > limits.max_duration_s and not split.startswith("test"):  # which is decoded whole
             problem = f"longer than {limits.max_duration_s} s"
         else:
-            cut, is_silent = with_audible_channel(cut)
+            cut, is_silent = with_audible_channel(cut, former)
             if is_silent and not limits.keep_silent and not split.startswith("test"):
                 problem, bad_sources = f"silent: {cut.recording.sources[0].source}", True
             elif is_silent:
@@ -135,13 +141,16 @@ def check_cuts(
     return used, dropped, bad_sources
 
 
-def with_audible_channel(cut: Cut) -> tuple[Cut, bool]:
+def with_audible_channel(cut: Cut, former: Cut | None = None) -> tuple[Cut, bool]:
     """Return a cut of one channel, the first of its own that is not silent, and whether all of them are."""
     if not cut.has_recording:
         return cut, False
     channels = to_list(cut.channel)
     try:
-        audible = audible_channel(cut.recording, channels, cut.start, cut.duration)
+        if former:
+            audible = None if SILENT in (former.custom or ()) else former.channel
+        else:
+            audible = audible_channel(cut.recording, channels, cut.start, cut.duration)
     except ValueError:  # what is damaged after its header is named where it is decoded
         audible = channels[0]
     if len(channels) > 1:

@@ -6,7 +6,7 @@ import copy
 import json
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,6 +14,7 @@ import numpy as np
 from lhotse.cut import Cut
 from lhotse.serialization import deserialize_item
 
+from asr.data.manifests.feature_storage import place_of
 from asr.data.preparation.portable_paths import with_absolute_paths
 
 
@@ -85,6 +86,38 @@ class CutLines(Sequence[Cut]):
 
     def __getitem__(self, index: int) -> Cut:  # type: ignore[override]  # no slices
         return parse_cut(self.lines[index], self.folder)
+
+
+class FormerCuts:
+    """Prepared cuts of an earlier state of a corpus, found by id if their audio, or their features, are unchanged.
+
+    Args:
+        folder: of the prepared data.
+        splits: of the corpus.
+        unchanged: paths of files that are as they were.
+    """
+
+    def __init__(self, folder: Path = Path(), splits: Iterable[str] = (), unchanged: Collection[str] = ()) -> None:
+        self.cuts = {split: IndexedCutSet(folder / f"cuts_{split}") for split in splits}
+        self.unchanged = frozenset(unchanged)
+        self.numbers: dict[tuple[str, str], int] = {}
+        for split, cuts in self.cuts.items():
+            with cuts.lines.open("rb") as lines:
+                self.numbers |= {(split, json.loads(line)["id"]): number for number, line in enumerate(lines)}
+
+    def find(self, split: str, cut: Cut) -> Cut | None:
+        """Return the prepared cut of the same part of the same files."""
+        number = self.numbers.get((split, cut.id))
+        if number is None or not self.unchanged.issuperset(_files(cut)):
+            return None
+        former = self.cuts[split][number]
+        is_same = (former.start, former.duration, _files(former)) == (cut.start, cut.duration, _files(cut))
+        is_whole = not former.has_features or os.path.isfile(place_of(former.features))
+        return former if is_same and is_whole else None
+
+
+def _files(cut: Cut) -> list[str]:
+    return [source.source for source in cut.recording.sources] if cut.has_recording else [place_of(cut.features)]
 
 
 def parse_cut(line: bytes, folder: Path) -> Cut:

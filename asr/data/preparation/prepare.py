@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +21,14 @@ from lhotse import Features, Recording
 from lhotse.qa import validate
 
 from asr.console import PlainConsole
+from asr.data.manifests.audio_checks import OPENED
 from asr.data.manifests.corpus import Corpus
 from asr.data.manifests.feature_storage import place_of
 from asr.data.manifests.import_manifests import ImportedManifests
 from asr.data.manifests.shar.members import ShardMember
 from asr.data.preparation.build_prepared import PrepareSpec, build_prepared
 from asr.data.preparation.fingerprint import fingerprint
+from asr.data.preparation.indexed_cut_set import FormerCuts
 from asr.data.preparation.portable_paths import absolute_path, portable_path
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.data.preparation.saved_corpus import CORPUS_INDEX, GZIP_LEVEL, SavedCorpus
@@ -36,6 +38,7 @@ from asr.safe_io import lock, naming, write_whole
 SEVERAL_RATES = "recordings have several sampling rates"
 FILE_LIST = "files.json.gz"  # path, size and time of each audio file that a corpus is made of
 
+State = list[int | None]  # size of a file in bytes, and when it was modified, in ns; None if it is missing
 console = PlainConsole()
 
 
@@ -77,7 +80,10 @@ def prepare(
             # another process may have prepared them in the meantime
             if (prepared := _existing(folder)) is None:
                 console.print_line(f"preparing data in {root} (data.dir)")
-                build_prepared(folder, _corpus(corpus_folder, make_corpus), spec, num_jobs)
+                corpus = _corpus(corpus_folder, make_corpus)
+                former, unchanged = _former_state(corpus_folder, f"{spec_name}/{INDEX}")
+                cuts = FormerCuts(former / spec_name, corpus.splits, unchanged) if former else FormerCuts()
+                build_prepared(folder, replace(corpus, former=cuts), spec, num_jobs)
                 prepared = PreparedData.load(folder)
     prepared.check_shards()
     return prepared
@@ -124,7 +130,15 @@ def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> SavedCorpus:
     if (folder / CORPUS_INDEX).exists():
         return SavedCorpus.load(folder)
     began_ns = time.time_ns()
-    corpus = _checked(make_corpus(folder))
+    former, unchanged = _former_state(folder, CORPUS_INDEX)
+    chunks = SavedCorpus.load(former).chunks() if former else ()
+    for recording in (recording for chunk in chunks for recording in chunk.manifests().recordings):
+        if not recording.transforms and len(recording.sources) == 1 and recording.sources[0].source in unchanged:
+            OPENED[recording.sources[0].source] = recording
+    try:
+        corpus = _checked(make_corpus(folder))
+    finally:
+        OPENED.clear()
     _list_files(folder, corpus, began_ns)
     return SavedCorpus.save(folder, corpus)
 
@@ -146,8 +160,7 @@ def _list_files(folder: Path, corpus: Corpus, began_ns: int) -> None:
     write_whole(folder / FILE_LIST, gzip.compress(json.dumps(listed).encode(), GZIP_LEVEL, mtime=0))
 
 
-def _state(path: str) -> list[int | None]:
-    """Return the size of a file in bytes, and when it was modified, in ns; None if it is missing."""
+def _state(path: str) -> State:
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -164,23 +177,35 @@ def current_folder(folder: Path) -> Path:
     Args:
         folder: of the first state.
     """
-    if not (lists := [*folder.glob(FILE_LIST), *folder.parent.glob(f"{folder.name}-*/{FILE_LIST}")]):
-        return folder
-    newest = max(lists, key=lambda path: path.stat().st_mtime_ns)
-    listed, changed = json.loads(gzip.decompress(newest.read_bytes())), []
-    for name, *before in listed:
-        now = _state(os.path.join(newest.parent, name))
-        if now != before and now[0] is not None:
-            changed.append([name, *now])
-    if not changed:
-        return newest.parent
-    current = folder.with_name(f"{folder.name}-{fingerprint([newest.parent.name, changed])}")
+    newest, listed = _newest([folder, *folder.parent.glob(f"{folder.name}-*")])
+    changed = [(path, [name, *now]) for name, path, before, now in listed if now != before and now[0] is not None]
+    if newest is None or not changed:
+        return newest or folder
+    current = folder.with_name(f"{folder.name}-{fingerprint([newest.name, [named for _, named in changed]])}")
     if not (current / CORPUS_INDEX).exists() and is_first_process():
         console.print_line(
             f"{len(changed)} of {len(listed)} audio files have changed since they were prepared, such as "
-            f"{absolute_path(changed[0][0], newest.parent)}; they are prepared again"
+            f"{changed[0][0]}; they are prepared again"
         )
     return current
+
+
+def _former_state(folder: Path, needed: str) -> tuple[Path | None, set[str]]:
+    """Return the folder of the newest other state of a corpus that holds a file, and its files that are unchanged."""
+    name = folder.name.partition("-")[0]
+    others = {folder.with_name(name), *folder.parent.glob(f"{name}-*")} - {folder}
+    former, listed = _newest(other for other in others if (other / needed).exists())
+    return former, {path for _, path, before, now in listed if before == now}
+
+
+def _newest(folders: Iterable[Path]) -> tuple[Path | None, list[tuple[str, str, State, State]]]:
+    """Return the newest of some states of a corpus, and of each file its name, its path, and its state then and now."""
+    lists = [path for folder in folders if (path := folder / FILE_LIST).exists()]
+    if not lists:
+        return None, []
+    newest = max(lists, key=lambda path: path.stat().st_mtime_ns)
+    paths = ((absolute_path(line[0], newest.parent), line) for line in json.loads(gzip.decompress(newest.read_bytes())))
+    return newest.parent, [(name, path, before, _state(path)) for path, (name, *before) in paths]
 
 
 def _checked(corpus: Corpus) -> Corpus:

@@ -17,6 +17,7 @@ from lhotse.serialization import deserialize_item
 
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
 from asr.data.manifests.lhotse_jsonl import ManifestItem, to_plain
+from asr.data.preparation.indexed_cut_set import FormerCuts
 from asr.data.preparation.portable_paths import with_absolute_paths, with_portable_paths
 from asr.safe_io import sync, write_whole
 
@@ -75,6 +76,7 @@ class SavedCorpus:
         dropped: items of the source that are in no split.
         notes: sentences to show with all results on this corpus.
         sources: names of the corpora that it is a mixture of.
+        former: what was prepared before some of its audio changed.
     """
 
     folder: Path
@@ -82,6 +84,7 @@ class SavedCorpus:
     dropped: list[Dropped] = field(default_factory=list)
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    former: FormerCuts = field(default_factory=FormerCuts)
 
     @classmethod
     def save(cls, folder: Path, corpus: Corpus) -> SavedCorpus:
@@ -108,14 +111,15 @@ class SavedCorpus:
         dropped = [Dropped(*item) for item in index["dropped"]]
         return cls(folder, splits, dropped, tuple(index["notes"]), tuple(index["sources"]))
 
-    def chunks(self, split: str) -> Iterator[Chunk]:
-        """Yield the chunks of a split in order."""
-        saved = self.splits[split]
-        source_file, segment_file = _files(self.folder, split, saved)
-        with gzip.open(source_file) as sources, gzip.open(segment_file) as segments:
-            for number, (num_sources, num_segments) in enumerate(saved.sizes):
-                lines = tuple(islice(sources, num_sources)), tuple(islice(segments, num_segments))
-                yield Chunk(self.folder, split, number, *lines)
+    def chunks(self, *splits: str) -> Iterator[Chunk]:
+        """Yield the chunks of some splits, or of all, in order."""
+        for split in splits or self.splits:
+            saved = self.splits[split]
+            source_file, segment_file = _files(self.folder, split, saved)
+            with gzip.open(source_file) as sources, gzip.open(segment_file) as segments:
+                for number, (num_sources, num_segments) in enumerate(saved.sizes):
+                    lines = tuple(islice(sources, num_sources)), tuple(islice(segments, num_segments))
+                    yield Chunk(self.folder, split, number, *lines)
 
     def first_source(self, split: str) -> Recording | Features:
         """Return the first recording, or the first features, of a split."""

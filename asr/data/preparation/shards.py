@@ -91,7 +91,7 @@ def _write_split(split: CheckedSplit, storage: ShardStorage, num_jobs: int) -> C
     field = storage.field
 
     def write(chunk: CheckedChunk) -> CheckedChunk:
-        files, lines = storage.files(chunk), split.lines_of(chunk)
+        files, lines = storage.files(chunk), [line for line, _ in split.lines(chunk)]
         cuts = [parse_cut(line, chunk.path.parent) for line in lines]
         state = chunk.path.parents[1].name.partition("-")[2]  # of audio that has changed, see `current_folder`
         made_of = digest([f"{field.options}{state}\n".encode(), *lines])

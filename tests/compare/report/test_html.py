@@ -2,11 +2,13 @@
 
 import dataclasses
 import re
+from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
 import pytest
 
+import asr
 from asr.compare.report.html_and_json import write_report_files
 from asr.evaluation.formatting import p_value
 from tests.compare.made_comparisons import made_comparison
@@ -178,6 +180,24 @@ def test_plots_tables_and_page_can_be_read_aloud(page):
     for box in boxes:
         assert box.attributes["tabindex"] == "0"
         assert box.attributes["aria-labelledby"] == box.all("caption")[0].attributes["id"]
+
+
+def test_a_table_wider_than_the_page_scrolls_in_its_box_and_words_in_it_wrap():
+    folder = Path(asr.__file__).parent
+    css = (folder / "compare" / "report" / "templates" / "report.css").read_text()
+    rules = dict(re.findall(r"^([^\s@{}][^@{}\n]*?) *\{([^{}]*)\}", css, re.MULTILINE))
+    assert "overflow-x: auto" in rules[".scroll"]
+    assert "white-space: normal" in rules[".errors > .scroll:not(.utterance) td.words"]
+    # neither table nor box is as wide as what is in it
+    assert "width: 100%" in rules["table"]
+    for name in folder.rglob("*.jinja"):
+        open_tags = [""]
+        for closing, tag, attributes in re.findall(r"<(/?)(div|table)\b([^\n]*)", name.read_text()):
+            if closing:
+                open_tags.pop()
+            else:
+                assert tag == "div" or "scroll" in open_tags[-1], name
+                open_tags.append(attributes)
 
 
 def test_what_users_wrote_is_text(tmp_path):

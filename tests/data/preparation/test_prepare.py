@@ -219,12 +219,15 @@ CHANGES = {
 }
 
 
+@pytest.mark.parametrize("spec", [SPEC, PRECOMPUTED], ids=["computed", "stored"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_audio_that_has_changed_is_prepared_again_and_the_former_data_stay(tmp_path, capsys, change):
+def test_audio_that_has_changed_is_prepared_again_and_the_former_data_stay(tmp_path, capsys, monkeypatch, change, spec):
     first, later, num_changed, durations_s = CHANGES[change]
     paths = {f"{split}.wav": split.rstrip("123") for split in ("train1", "train2", "train3", "dev", "test")}
     for name in paths:
         write(tmp_path / name)
+    soundfile.write(tmp_path / "train2.wav", np.stack([np.zeros(RATE_HZ), noise(1.0)], axis=1), RATE_HZ)
+    soundfile.write(tmp_path / "test.wav", np.zeros(RATE_HZ), RATE_HZ)
     (tmp_path / "train1.wav").unlink()
     first(path := tmp_path / "train1.wav")
     rows = [f"{name}\thi\t{split}" for name, split in paths.items()]
@@ -232,23 +235,29 @@ def test_audio_that_has_changed_is_prepared_again_and_the_former_data_stay(tmp_p
     for each in tmp_path.glob("*.wav"):
         os.utime(each, (1, 1))
 
-    def prepared() -> PreparedData:
-        folder = current_folder(tmp_path / "data" / "corpus")
-        return prepare(
-            folder.parent, folder.name, partial(prepare_custom, source=f"{tmp_path}/my.tsv"), PRECOMPUTED, "s"
-        )
+    def prepared(data: str = "data") -> PreparedData:
+        folder = current_folder(tmp_path / data / "corpus")
+        return prepare(folder.parent, folder.name, partial(prepare_custom, source=f"{tmp_path}/my.tsv"), spec, "s")
 
     before = prepared()
     kept = contents(before.folder)
     capsys.readouterr()
     later(path)
-    after = prepared()
+    opened, init = set(), soundfile.SoundFile.__init__
+    with monkeypatch.context() as patched:
+        patched.setattr(soundfile.SoundFile, "__init__", lambda *args: opened.add(Path(args[1]).name) or init(*args))
+        after = prepared()
+    # what is computed in training is computed of a sample here, for the statistics
+    assert opened == ({path.name} if spec is PRECOMPUTED else {f"train{n}.wav" for n in (1, 2, 3)}) or not num_changed
     assert (f"{num_changed} of 5" in capsys.readouterr().out) == (num_changed > 0) == (after.folder != before.folder)
     assert sorted(cut.duration for cut in after.cuts("train")) == durations_s
-    for cut in after.cuts("train") if change != "removed" else ():
+    for cut in after.cuts("train") if change != "removed" and spec is PRECOMPUTED else ():
         np.testing.assert_array_equal(cut.load_features(), SPEC.features(cut.drop_features()))
     assert prepared().folder == after.folder
     assert contents(before.folder) == kept
+    folders = [data.folder.parent for data in ((after, prepared("new")) if num_changed else ())]
+    files = [{path.relative_to(f): content for path, (_, content) in contents(f).items()} for f in folders]
+    assert files[:1] == files[1:]
 
 
 def test_several_rates_are_said_once_and_by_the_table(tmp_path, caplog):
