@@ -127,6 +127,27 @@ def causal(small_run, tmp_path_factory) -> Path:
     return make_causal_checkpoint(small_run, tmp_path_factory.mktemp("causal") / "causal.ckpt")
 
 
+@pytest.fixture
+def find_batch_size(monkeypatch, capfd) -> Callable[..., str]:
+    """Return what runs ``asr-train find_batch_size=true`` in a folder, where a CPU stands for the GPU."""
+    import torch
+    from lightning.pytorch.accelerators import CPUAccelerator
+
+    from asr.commands import train
+
+    monkeypatch.setattr("asr.config.dry_run.CUDAAccelerator", CPUAccelerator)
+    for name in ("reset_peak_memory_stats", "synchronize", "max_memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda _: 2**20)
+
+    def run(folder: Path, *words: str) -> str:
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", ["asr-train", "find_batch_size=true", *words])
+        train.main()
+        return str(capfd.readouterr().out)
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Trained:
     folder = tmp_path_factory.mktemp("trained")

@@ -1,4 +1,4 @@
-"""``asr-train find_batch_size=true``: measures how many seconds of audio fit into memory, instead of training."""
+"""``asr-train find_batch_size=true``: measures how many seconds of audio fit into a GPU, instead of training."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def find_batch_size(
     if is_pretrained(encoder):
         encoder.freeze_updates = 0  # later updates take more memory
 
-    def make_trainer(callbacks: list[pl.Callback], num_updates: int) -> pl.Trainer:
-        return build_trainer(config, [], callbacks, **ALONE, max_steps=num_updates)
+    def make_trainer(num_updates: int) -> pl.Trainer:
+        return build_trainer(config, [], [], **ALONE, max_steps=num_updates)
 
     # DDP keeps a second copy of the gradients in its buckets
     copies = 0
     if trainer.world_size > 1:
         copies = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
-    console.print_line("measuring updates on the largest micro-batch of every duration bucket")
+    console.print_line("trying updates on the largest micro-batches of several sizes")
     text_lengths = prepared.ctc_lengths("train").num_ctc_frames
-    result = search_batch_size(module, dataset, sampler, text_lengths, make_trainer, copies, trainer.num_devices)
+    result = search_batch_size(module, dataset, sampler, text_lengths, make_trainer, copies)
     console.print(result.table())
     for line in result.conclusions(data_module.batch.max_duration_s):
         console.print_line(line)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.accelerators import CPUAccelerator
+from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -87,6 +87,11 @@ def dry_run(
         ValueError: a folder cannot be used.
     """
     trainer = build_trainer(config, loggers=[], callbacks=[])
+    if config["find_batch_size"] and not isinstance(trainer.accelerator, CUDAAccelerator):
+        raise ConfigError(
+            "find_batch_size=true needs a GPU (trainer=gpu), whose memory it fills; on a CPU, lower "
+            "data.batch.max_duration_s if memory runs out"
+        )
     _refuse_unknown_peers(trainer)
     check_loggers(config)
     build_all(config, "callbacks", Path("runs"))

@@ -85,6 +85,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("augment=noise", "augment.audio.noise", ["folder"]),
         ("weights=ema callbacks.averaging.ema_decay=null", "weights=ema", ["ema_decay=null"]),
         ("trainer.num_nodes=2", "trainer.num_nodes=2", ["torchrun"]),
+        ("trainer=cpu find_batch_size=true", "find_batch_size=true", ["GPU", "data.batch.max_duration_s"]),
         ("+encoder.num_features=40", "encoder.num_features", []),
         ("+callbacks.checkpoints.run_dir=/tmp", "callbacks.checkpoints.run_dir", []),
         # places

@@ -106,10 +106,8 @@ def test_a_checkpoint_decodes_as_its_run_did_and_never_with_another_base(run):
         kept.rename(model)
 
 
-def test_batch_sizes_are_measured_with_all_that_is_trained_after_the_first_updates(run):
-    ended = run.run("train", *WORDS, "find_batch_size=true", timeout_s=900)
-    assert ended.code == 0, ended.printed
-    assert "data.batch.max_duration_s" in ended.printed
+def test_batch_sizes_are_measured_with_all_that_is_trained_after_the_first_updates(run, find_batch_size):
+    assert "data.batch.max_duration_s" in find_batch_size(run.folder, *WORDS)
 
 
 def test_the_model_and_its_licence_are_in_the_record_of_the_run(run):

@@ -75,12 +75,11 @@ def tiny_module(optimizer_factory: Callable[[Any], torch.optim.Optimizer] = adam
 
 def tiny_trainer(max_steps: int, callbacks: Sequence[pl.Callback] = (), **options: Any) -> pl.Trainer:
     return pl.Trainer(
-        accelerator="cpu",
         max_steps=max_steps,
         enable_progress_bar=False,
         enable_model_summary=False,
         callbacks=list(callbacks),
-        **{"devices": 1, "logger": False, "enable_checkpointing": False, **options},
+        **{"accelerator": "cpu", "devices": 1, "logger": False, "enable_checkpointing": False, **options},
     )
 
 
