@@ -300,7 +300,7 @@ class Train(TypedDict):
     ]
     find_batch_size: Annotated[
         bool,
-        Option("true: measure how many seconds of audio fit into memory, propose data.batch, and exit", "this_start"),
+        Option("true: measure how many seconds of audio fit into a GPU, propose data.batch, and exit", "this_start"),
     ]
 
 

@@ -61,8 +61,8 @@ def when_training(batch: Batch | None, captures: bool = False) -> str:
     each = ", ".join(f"{cut} ({s:.1f} s)" for cut, s in zip(batch.ids, seconds, strict=True))
     padded = len(seconds) * max(seconds, default=0.0)
     advice = (
-        "lower data.batch.max_duration_s (asr-train find_batch_size=true measures what fits); if only batches of long "
-        "utterances fail, set data.batch.quadratic_duration_s=20, or lower data.limits.max_duration_s"
+        "lower data.batch.max_duration_s (on a GPU, asr-train find_batch_size=true measures what fits); if only "
+        "batches of long utterances fail, set data.batch.quadratic_duration_s=20, or lower data.limits.max_duration_s"
     )
     if captures:
         advice = f"give trainer.capture=false to train without CUDA graphs, which keep memory, or {advice}"

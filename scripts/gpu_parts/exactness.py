@@ -86,15 +86,15 @@ def _kill(folder: Path, update: int, *words: str) -> None:
 
 def _batch_size(setting: Setting, words: tuple[str, ...]) -> Iterator[Row]:
     """Yield the proposal, a run with it, and one with a tenth more."""
+    if not setting.on_gpu:
+        yield left_out("find_batch_size", "a CPU has no memory of its own", "")
+        return
     # a corpus of an hour would not fill the memory: most of it is taken, and the model is large
-    ballast = _most_of_memory() if setting.on_gpu else None
-    words = (*words, *(("encoder=transformer_m",) if setting.on_gpu else ()))
+    ballast, words = _most_of_memory(), (*words, "encoder=transformer_m")
     train(setting.work, *words, "find_batch_size=true")
     found = PROPOSED.search((setting.work / "log.txt").read_text(encoding="utf-8", errors="replace"))
     if found is None:
-        yield left_out(
-            "find_batch_size", "memory did not grow measurably with what was tried", "fits" if setting.on_gpu else ""
-        )
+        yield left_out("find_batch_size", "not one utterance fits", "fits")
         return
     proposed_s = float(found[1])
     yield Row("find_batch_size proposes", f"{proposed_s:g} s of audio in a micro-batch")
@@ -111,7 +111,7 @@ def _batch_size(setting: Setting, words: tuple[str, ...]) -> Iterator[Row]:
         summary = json.loads((setting.work / run_dir / "report" / "summary.json").read_text(encoding="utf-8"))
         spoken_s = 3600 * float(summary["data_splits"]["train"]["hours"])
         if size > spoken_s:
-            yield left_out(check, f"the corpus has {spoken_s:.0f} s", goal if setting.on_gpu else "")
+            yield left_out(check, f"the corpus has {spoken_s:.0f} s", goal)
         else:
             yield holds(check, True, "fits", goal)
     del ballast
