@@ -85,9 +85,8 @@ def decode_all(
         RunFailed: a worker that reads data was lost.
     """
 
-    def work(batch: Batch) -> list[Utterance]:
-        encoded = recognizer(batch.features, batch.num_frames)
-        timed = data_module.features, data_module.unit
-        return decode(recognizer, decoder, data_module.tokenizer, batch, *encoded, *timed)
+    def work(batch: Batch, encodings: Tensor, num_frames: Tensor) -> list[Utterance]:
+        encoded, timed = (batch, encodings, num_frames), (data_module.features, data_module.unit)
+        return decode(recognizer, decoder, data_module.tokenizer, *encoded, *timed)
 
     return process(recognizer, data_module, cuts, f"decoding {name}", work)
