@@ -25,8 +25,17 @@ from asr.evaluation.formatting import count, percent, shortlist
 from asr.plain_data import read_json
 from asr.safe_io import write_whole
 from asr.sweeps.jobs import records
-from asr.sweeps.search_space import SEEDS_APART, Search
-from asr.sweeps.tuning import UNTUNED, Settings, Trial, TunedSystem, compared_systems, shares, systems
+from asr.sweeps.tuning import (
+    SEEDS_APART,
+    UNTUNED,
+    Search,
+    Settings,
+    Trial,
+    TunedSystem,
+    compared_systems,
+    shares,
+    systems,
+)
 
 OF_JOBS = ("gpus_per_job", "jobs_per_gpu", "target_wer")  # keys of all sweeps that each job reads in its own config
 SHOWN = 3  # trials of a system in the printed table, the best ones

@@ -55,8 +55,7 @@ from asr.export.kinds import export_of
 from asr.export.onnx_files import onnx_session, write_int8, write_onnx
 from asr.features.global_norm import GlobalNorm
 from asr.inference.streaming import StreamingRecognizer
-from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.streaming_encoder import StreamingZipformer
+from asr.models.encoders.zipformer.encoder import StreamingZipformer, ZipformerEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
 

@@ -38,8 +38,7 @@ from asr.language_models.kneser_ney import estimate, laid_out
 from asr.language_models.ngrams import SPECIAL
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.protocols import FrameScores
-from asr.models.heads.transducer.head import TransducerHead
-from asr.models.heads.transducer.lattice import PathLosses
+from asr.models.heads.transducer import PathLosses, TransducerHead
 from asr.models.recognizer import Recognizer
 
 D_MODEL, VOCAB_SIZE = 512, 500

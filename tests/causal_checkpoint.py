@@ -8,7 +8,7 @@ import torch
 
 from asr.config.build import build_recognizer
 from asr.config.restore import recognizer_of
-from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint
+from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from tests.models.zipformer.sizes import WAVE
 from tests.small_runs import SmallRun
 

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from asr.training.checkpoints.files import point_link, update_file
+from asr.training.checkpoints import point_link, update_file
 from tests.programs import Ended, Programs
 
 TINY_MODEL = (

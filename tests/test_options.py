@@ -16,11 +16,8 @@ from asr.errors import ConfigError
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.heads.cr_ctc import CrCtcHead
-from asr.models.heads.ctc import CtcHead
-from asr.models.heads.ctc_attention import CtcAttentionHead
-from asr.models.heads.transducer.head import TransducerHead
-from asr.models.heads.transducer.with_ctc import TransducerCtcHead
+from asr.models.heads.ctc import CrCtcHead, CtcAttentionHead, CtcHead
+from asr.models.heads.transducer import TransducerCtcHead, TransducerHead
 from asr.recipes.aishell.prepare import prepare_aishell
 from asr.recipes.commonvoice.prepare import prepare_commonvoice
 from asr.recipes.custom.prepare import prepare_custom
@@ -28,11 +25,10 @@ from asr.recipes.digits.prepare import prepare_digits
 from asr.recipes.fsdd.prepare import prepare_fsdd
 from asr.recipes.librispeech.prepare import prepare_librispeech
 from asr.recipes.phrases.prepare import prepare_phrases
-from asr.tracking.wandb_comparison import log_comparison
-from asr.training.callbacks.averaging import WeightAveraging
-from asr.training.callbacks.checkpoint_callback import CheckpointCallback
-from asr.training.callbacks.optimizer_health import OptimizerHealth
-from asr.training.callbacks.stall_warning import StallWarning
+from asr.tracking.wandb_logger import log_comparison
+from asr.training.callbacks.checkpoints import CheckpointCallback, WeightAveraging
+from asr.training.callbacks.measurements import OptimizerHealth
+from asr.training.callbacks.progress import StallWarning
 
 LAYERED = {"d_model": -3, "num_layers": 0, "num_heads": 0, "d_feedforward": 0, "dropout": 1.0, "subsampling_factor": 3}
 BEAM = {"beam_size": 0, "beam_size_token": 0, "lm_weight": -1.0, "lodr_weight": -1.0, "hotword_boost": 0.0}

@@ -187,8 +187,7 @@ def _track(
     if node is None:
         return
     try:  # here, because comparing needs no wandb
-        from asr.tracking.wandb_access import has_api_key, is_switched_off
-        from asr.tracking.wandb_comparison import log_comparison
+        from asr.tracking.wandb_logger import has_api_key, is_switched_off, log_comparison
     except ImportError:
         if logger is None:
             return

@@ -19,7 +19,7 @@ from asr.errors import ConfigError
 from asr.evaluation.formatting import shortlist
 from asr.run_folder import claim_run_folder, create_run_folder
 from asr.safe_io import named_path
-from asr.training.checkpoints.loading import LoadedCheckpoint
+from asr.training.checkpoints import LoadedCheckpoint
 
 NUM_LEFT_OUT = 20  # number of dropped items that are named
 

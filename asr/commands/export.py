@@ -26,7 +26,7 @@ from asr.export.write import check_packages, write_onnx_files, write_safetensors
 from asr.models.heads.protocols import Transduces
 from asr.models.recognizer import Recognizer
 from asr.safe_io import new_folder, write_new
-from asr.training.weights import choose_weights
+from asr.training.checkpoints import choose_weights
 
 console = PlainConsole()
 

@@ -36,8 +36,8 @@ from asr.run_folder import (
     point_latest,
 )
 from asr.safe_io import write_whole
-from asr.training.callbacks.cost import measured_cost
-from asr.training.checkpoints.files import explaining_failed_writes
+from asr.training.callbacks.measurements import measured_cost
+from asr.training.checkpoints import explaining_failed_writes
 from asr.training.fit import early_stop_reason, fit
 from asr.training.processes import broadcast_object
 from asr.training.report import Stopwatch, report_run, start_lines
@@ -71,7 +71,7 @@ def run_once(plan: Plan) -> Path | None:
         return None
     with _open_run_folder(plan) as run_dir:
         if plan.needs_launcher:
-            from asr.training.launcher import launch
+            from asr.training.processes import launch
 
             overrides = [*added_config_folders(plan.job.runtime.config_sources), *plan.job.overrides.task]
             if code := launch("train", overrides, plan.trainer.num_devices, run_dir):

@@ -33,7 +33,7 @@ from asr.models.recognizer import Recognizer, initialize, is_pretrained
 from asr.plain_data import at
 from asr.text.subword import SubwordTokenizer
 from asr.text.tokenizer import KeptTokenizer, Tokenizer
-from asr.training.checkpoints.loading import FORMAT
+from asr.training.checkpoints import FORMAT
 from asr.training.initial_weights import freeze
 
 if TYPE_CHECKING:

@@ -41,11 +41,10 @@ from asr.errors import ConfigError
 from asr.models.recognizer import Recognizer, is_pretrained
 from asr.processes import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several
 from asr.run_folder import free_folder, usable_folder
-from asr.training.changed_updates import small_parameters
-from asr.training.checkpoints.loading import LoadedCheckpoint
+from asr.training.checkpoints import LoadedCheckpoint
 from asr.training.initial_weights import freeze
 from asr.training.module import OptimizerFactory
-from asr.training.optimizer_protocols import HasEvaluationPoint, calls_closure
+from asr.training.optimizer_protocols import HasEvaluationPoint, calls_closure, small_parameters
 from asr.training.processes import is_started_as_rank
 
 WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")

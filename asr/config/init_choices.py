@@ -15,7 +15,7 @@ from asr.config.init_source import OF_FILE
 from asr.data.preparation.corpus_facts import Choice
 from asr.plain_data import at, is_within
 from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown_characters
-from asr.training.checkpoints.loading import LoadedCheckpoint
+from asr.training.checkpoints import LoadedCheckpoint
 
 # where a config has a rate that weights know, and the key that sets it
 RATES = {

@@ -17,14 +17,14 @@ from asr.data.features import Features
 from asr.data.preparation.fingerprint import describe_file
 from asr.errors import ConfigError
 from asr.models.icefall_weights import encoder_weights, icefall_state
-from asr.models.pretrained.files import check_finite
+from asr.models.pretrained import check_finite
 from asr.plain_data import at, read_json
 from asr.processes import is_first_process
 from asr.run_folder import INIT_RECORD, update_files
 from asr.safe_io import named_path, write_whole
 from asr.text.character import CharacterTokenizer
 from asr.text.tokenizer import SentencePieceFile, Tokenizer, tokenizer_from_state
-from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
+from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, choose_weights, load_checkpoint
 from asr.training.initial_weights import (
     LEFT,
     NEW,
@@ -37,7 +37,6 @@ from asr.training.initial_weights import (
     take_tokens,
     write_matches,
 )
-from asr.training.weights import choose_weights
 
 if TYPE_CHECKING:
     from asr.training.module import TrainingModule
@@ -149,7 +148,7 @@ def load_source(path: str) -> LoadedCheckpoint:
     if not (folder / CONFIG).is_file():
         return load_checkpoint(checkpoint_file(path, "init"))
     # transformers is an extra
-    from asr.models.pretrained.files import ctc_head, find_snapshot
+    from asr.models.pretrained import ctc_head, find_snapshot
 
     snapshot = find_snapshot(str(folder))
     pieces, weights = ctc_head(snapshot)

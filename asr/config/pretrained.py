@@ -39,8 +39,7 @@ def pretrained_choices(config: DictConfig, overridden: Collection[str]) -> Itera
     """
     # transformers is an extra
     from asr.models.encoders.pretrained import FRAMES_HZ, WHISPER, WITH_MASKS
-    from asr.models.pretrained.build import describe
-    from asr.models.pretrained.files import find_snapshot
+    from asr.models.pretrained import describe, find_snapshot
 
     encoder = config.encoder
     if config.trainer.get("compile"):

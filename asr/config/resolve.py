@@ -36,7 +36,7 @@ from asr.data.preparation.prepared import PreparedData
 from asr.errors import ConfigError, did_you_mean
 from asr.plain_data import is_within
 from asr.processes import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process
-from asr.training.checkpoints.loading import LoadedCheckpoint, newest_good_checkpoint
+from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.module import OptimizerFactory, TrainingModule
 from asr.training.processes import is_started_as_rank
 

@@ -40,8 +40,14 @@ from asr.models.recognizer import Recognizer, is_pretrained
 from asr.plain_data import at
 from asr.safe_io import named_path
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
-from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint, run_folder_of
-from asr.training.weights import choose_weights, load_weights
+from asr.training.checkpoints import (
+    LoadedCheckpoint,
+    checkpoint_file,
+    choose_weights,
+    load_checkpoint,
+    load_weights,
+    run_folder_of,
+)
 
 OF_TRANSCRIPTS = ("weights", "average_since", "decoder", "max_segment_s", "channels")  # options of asr-transcribe
 DEFAULT_SEGMENT_S = 15.0  # for checkpoints that do not say how long utterances of training were

@@ -21,12 +21,9 @@ from asr.errors import ConfigError, PeerLost, first_line, is_out_of_memory
 from asr.plain_data import at, flatten, is_within
 from asr.processes import Terminated, is_first_process
 from asr.run_folder import resume_command
-from asr.training.changed_updates import apply_to_checkpoint
-from asr.training.checkpoints.files import how_to_resume
-from asr.training.checkpoints.loading import LoadedCheckpoint
+from asr.training.checkpoints import LoadedCheckpoint, how_to_resume, load_weights
 from asr.training.module import TrainingModule
-from asr.training.optimizer_protocols import calls_closure
-from asr.training.weights import load_weights
+from asr.training.optimizer_protocols import apply_to_checkpoint, calls_closure
 
 LAST_RECORDED = "overrides.yaml"  # of the start of a run, which can be resumed from then on
 UPDATES = ("optimizer", "parameter_rules", "schedule")  # groups of the config that make updates of gradients

@@ -14,9 +14,7 @@ from torch import nn
 
 from asr.config.instantiate import instantiate
 from asr.errors import ConfigError
-from asr.training.captured_ddp import CapturedDDPStrategy
-from asr.training.compiled_encoder import CompiledEncoder
-from asr.training.cuda_graphs import CudaGraphs
+from asr.training.cuda_graphs import CapturedDDPStrategy, CompiledEncoder, CudaGraphs
 
 SLURM_VARIABLES = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NAME", "SLURM_PROCID")
 # options of Lightning's Trainer that a run cannot have, and what to use instead

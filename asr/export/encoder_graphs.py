@@ -16,9 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.export.graph import Call, Graph
 from asr.models.encoders.pretrained import PretrainedEncoder
-from asr.models.encoders.zipformer.encoder import ZipformerEncoder
+from asr.models.encoders.zipformer.encoder import StreamingState, StreamingZipformer, ZipformerEncoder
 from asr.models.encoders.zipformer.layer import ZipformerEncoderLayer
-from asr.models.encoders.zipformer.streaming_encoder import StreamingState, StreamingZipformer
 from asr.models.recognizer import Recognizer
 
 EXAMPLE_FRAMES = 157, 120  # of the utterances that graphs of whole ones are traced with

@@ -16,8 +16,7 @@ from asr.decoding.ctc_greedy import CtcStream
 from asr.decoding.hypothesis import Decoder
 from asr.decoding.transducer_greedy import TransducerGreedy, TransducerStream
 from asr.models import devices
-from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.streaming_encoder import StreamingZipformer
+from asr.models.encoders.zipformer.encoder import StreamingZipformer, ZipformerEncoder
 from asr.models.heads.protocols import FrameScores, Transduces
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer

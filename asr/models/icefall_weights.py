@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from asr.models.pretrained.files import check_finite, read_tensors
+from asr.models.pretrained import check_finite, read_tensors
 
 # the first that matches the whole name counts
 ENCODER_RULES = (

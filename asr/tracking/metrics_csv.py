@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from asr.evaluation.metrics_csv import HEADER, rows_before
 from asr.safe_io import naming, replace_by, sync
-from asr.training.checkpoints.files import explaining_failed_writes
+from asr.training.checkpoints import explaining_failed_writes
 
 
 class MetricsCsv(Logger):

@@ -1,20 +1,26 @@
-"""Weights & Biases as a logger: online if there is an API key, else offline; never a prompt."""
+"""Finds out, without a prompt, whether and how Weights & Biases may be used."""
 
 from __future__ import annotations
 
 import inspect
+import math
+import netrc
 import os
 import re
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
+from urllib.parse import urlparse
 
 import numpy as np
 import wandb
 from lightning.pytorch.loggers import WandbLogger
+from wandb.env import CACHE_DIR, DATA_DIR, get_cache_dir, get_data_dir
+from wandb.sdk.wandb_setup import singleton
 
+from asr.compare.result import Comparison, Contrast, SetComparison
 from asr.console import PlainConsole
 from asr.errors import first_line
 from asr.evaluation.metrics_csv import best_dev_wer
@@ -22,7 +28,84 @@ from asr.evaluation.wer import ScoredUtterance
 from asr.options import Tag, Text
 from asr.plain_data import at
 from asr.safe_io import write_whole
-from asr.tracking.wandb_access import Mode, chosen_mode, default_project, refuse_unwritable_folders
+
+FORMER_HOST = "api.wandb.ai"  # keys saved by earlier versions of wandb are filed under it
+
+Mode = Literal["auto", "online", "offline"]
+# values of WANDB_MODE; dryrun and run are their former names
+MODES: dict[str, Mode] = {"online": "online", "run": "online", "offline": "offline", "dryrun": "offline"}
+
+
+def settings() -> wandb.Settings:
+    """Return wandb's own settings: of ``wandb init`` and ``wandb offline`` in this folder, and of its variables."""
+    return singleton().settings
+
+
+def default_project() -> str:
+    """Return the project of runs for which none is given: of wandb's settings or variables, else ``werdict``."""
+    return settings().project or "werdict"
+
+
+def has_api_key() -> bool:
+    """Return whether wandb would find an API key without a prompt."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    hosts = (urlparse(settings().base_url).hostname, FORMER_HOST)
+    try:
+        saved = netrc.netrc(os.environ.get("NETRC"))
+    except (OSError, netrc.NetrcParseError):
+        return False
+    return any(host in saved.hosts for host in hosts)
+
+
+def is_switched_off() -> bool:
+    """Return whether a variable of wandb, or its settings, ask for no runs at all."""
+    disabled = os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "t", "yes", "y", "on")
+    return disabled or (os.environ.get("WANDB_MODE") or settings().mode) == "disabled"
+
+
+def chosen_mode(mode: Mode) -> Mode:
+    """Return the mode that ``auto`` stands for: of WANDB_MODE or ``wandb offline``, else online if there is a key.
+
+    Raises:
+        ValueError: WANDB_MODE is not a mode of wandb's, wandb is switched off, or it cannot write.
+    """
+    if mode == "auto":
+        if is_switched_off():
+            raise ValueError(
+                "wandb is switched off by WANDB_MODE, WANDB_DISABLED or its settings; choose logger=csv, or unset that"
+            )
+        named = os.environ.get("WANDB_MODE") or (
+            "online" if settings().mode != "offline" and has_api_key() else "offline"
+        )
+        if named not in MODES:
+            raise ValueError(f"WANDB_MODE must be online, offline or disabled, given {named[:40]!r}")
+        mode = MODES[named]
+    refuse_unwritable_folders()
+    return mode
+
+
+def refuse_unwritable_folders() -> None:
+    """Refuse folders of wandb's own, mostly in the user's home, that cannot be written.
+
+    wandb (0.31) would fail at the first table, in the middle of training, and log to the terminal.
+
+    Raises:
+        ValueError: names the folder and the variable that moves it.
+    """
+    # its service, which is written in Go, knows the home by the variable alone
+    os.environ.setdefault("HOME", os.path.expanduser("~"))
+    for variable, folder in ((DATA_DIR, get_data_dir()), (CACHE_DIR, get_cache_dir())):
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            is_writable = os.access(folder, os.W_OK | os.X_OK)
+        except OSError:
+            is_writable = False
+        if not is_writable:
+            raise ValueError(
+                f"wandb cannot write to {folder}; set {variable}, or HOME, to a folder of yours, or choose logger=csv"
+            )
+
 
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # arguments that follow from the run, and Lightning's "anonymous", about which wandb warns
@@ -182,3 +265,89 @@ class WandbTracking(WandbLogger):
         # each start of the run has left a part
         parts = sorted((self.run_dir / "wandb").glob(f"offline-run-*-{self.experiment.id}"))
         return f"wandb sync {shlex.join(map(str, parts))}" if parts else None
+
+
+COLUMNS = (
+    *("system", "seeds", "learned", "wer_mean", "wer_geomean", "wer_sd", "low", "high", "over", "may_be_best"),
+    *("vs_baseline", "vs_baseline_low", "vs_baseline_high", "vs_baseline_p", "vs_baseline_verdict"),
+)
+
+
+def log_comparison(
+    comparison: Comparison,
+    files: Sequence[Path],
+    folder: Path,
+    *,
+    project: str | None = None,
+    entity: str | None = None,
+    group: Text | None = None,
+    tags: Sequence[Tag] = (),
+    mode: Mode = "auto",
+) -> str | None:
+    """Log a run of type ``comparison`` with a table per test set, plots and pages.
+
+    Args:
+        files: of the comparison; those that wandb can show are uploaded.
+        folder: of the comparison; wandb's files go below it.
+        project: of wandb; None: as for runs.
+        entity: wandb user or team.
+        group: of the runs that are compared, if they have one.
+        mode: ``auto`` is online if there is an API key.
+
+    Returns:
+        The command that uploads an offline run; None if it is online.
+
+    Raises:
+        ValueError: wandb refuses the key, or cannot be reached.
+    """
+    online = chosen_mode(mode) == "online"
+    try:
+        run = wandb.init(
+            id=secrets.token_hex(4),  # not that of WANDB_RUN_ID, which is the id of a training run
+            project=project or default_project(),
+            entity=entity,
+            group=group,
+            tags=list(tags) or None,
+            job_type="comparison",
+            name=f"comparison of {comparison.title}",
+            dir=folder,
+            mode="online" if online else "offline",
+            config={
+                "title": comparison.title,
+                "unit": comparison.unit,  # that "wer" counts in
+                "level": comparison.level,
+                "scale": comparison.scale,
+                "problems": list(comparison.problems),
+            },
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+    except wandb.errors.Error as error:
+        raise ValueError(
+            f"wandb could not start a run: {first_line(error)}. The comparison is in {folder}; say logger=none to "
+            "keep it there"
+        ) from error
+    media = {".png": lambda path: wandb.Image(str(path)), ".html": lambda path: wandb.Html(str(path))}
+    shown = {path.stem: media[path.suffix](path) for path in files if path.suffix in media}
+    run.log({**{f"{test_set.name}/table": _table(test_set) for test_set in comparison.sets}, **shown})
+    run.summary.update({f"{s.name}/{row.system}/wer": row.wer_mean for s in comparison.sets for row in s.rows})
+    run_folder = Path(run.dir).parent
+    run.finish()
+    return None if online else f"wandb sync {run_folder}"
+
+
+def _table(test_set: SetComparison) -> wandb.Table:
+    rows = []
+    for row in test_set.rows:
+        means = row.wer_mean, row.wer_geomean, row.wer_sd
+        counts = len(row.seeds), row.reliability.num_learned
+        of_system = (row.system, *counts, *means, row.low, row.high, row.scope, row.may_be_best)
+        values = (*of_system, *_cells(row.to_baseline))
+        # JSON has no NaN or infinity
+        rows.append([None if isinstance(value, float) and not math.isfinite(value) else value for value in values])
+    return wandb.Table(columns=list(COLUMNS), data=rows, allow_mixed_types=True)
+
+
+def _cells(contrast: Contrast | None) -> tuple[Any, ...]:
+    if contrast is None:
+        return (None,) * 5
+    return contrast.value, contrast.low, contrast.high, contrast.p_adjusted, contrast.verdict

@@ -1,29 +1,101 @@
-"""``trainer.capture``: passes of an encoder as CUDA graphs, a graph for each shape.
-
-A small batch takes a GPU less time than Python takes to launch its kernels. A graph launches all of them at once.
-
-B utterances, T frames, F mel bins, D width.
-"""
+"""CUDA graphs of the encoder and of updates, also with DDP; and compiled encoders."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from operator import is_
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from lightning.pytorch.overrides.distributed import _sync_module_states
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd import Function
 
 from asr.console import console
 from asr.models import devices
-from asr.training.captured_update import CapturedUpdate, naming_capture
+from asr.training.counters import ends_update
 from asr.training.module import TrainingModule
 from asr.training.optimizer_protocols import SupportsFoundInf, members_of
+
+
+@contextmanager
+def naming_capture() -> Iterator[None]:
+    """Say with an error of a capture how to do without."""
+    try:
+        yield
+    except RuntimeError as error:
+        error.add_note("trainer.capture=false trains without CUDA graphs")
+        raise
+
+
+class CapturedUpdate:
+    """Makes an optimizer's updates.
+
+    The first update is computed as always, the second one is captured, later ones are replayed, as long as the same
+    parameters have gradients, and rates, statistics and options are in the same places. Gradients that are elsewhere,
+    such as those of a head, are copied to where the graph reads them.
+
+    Args:
+        optimizer: whose updates are captured; it has become capturable.
+        passes: a `CapturedForward`, whose memory the graph shares; None: it has memory of its own.
+    """
+
+    def __init__(self, optimizer: Any, passes: Any = None) -> None:
+        self.optimizer, self.compute, self.passes = optimizer, optimizer.update, passes
+        self.holds_for: Any = None  # options, and which parameters have gradients, and where they are
+        self.tensors: list[Tensor] = []  # rates and statistics
+        self.gradients: dict[Tensor, Tensor] = {}
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        """Update."""
+        groups = self.optimizer.param_groups
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        options = [
+            {k: x for k, x in group.items() if isinstance(x, bool | int | float | str | tuple)} for group in groups
+        ]
+        holds_for = options, [(parameter.data_ptr(), parameter.grad is None) for parameter in parameters]
+        self._move_gradients(parameters)
+        tensors = list(self._tensors())
+        is_same = len(tensors) == len(self.tensors) and all(map(is_, tensors, self.tensors))
+        if holds_for != self.holds_for or not is_same:
+            self.holds_for, self.graph = holds_for, None
+            self.compute()
+        else:
+            if self.graph is None:
+                graph, pool = torch.cuda.CUDAGraph(), getattr(self.passes, "pool", None)
+                with naming_capture(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                    self.compute()
+                self.graph = graph
+            self.graph.replay()
+        self.tensors = list(self._tensors())
+
+    def _move_gradients(self, parameters: list[Tensor]) -> None:
+        moved = []
+        for parameter in parameters:
+            if parameter.grad is None:
+                continue
+            buffer = self.gradients.setdefault(parameter, parameter.grad)
+            if buffer is not parameter.grad:
+                moved.append((buffer, parameter.grad))
+                parameter.grad = buffer
+        if moved:
+            torch._foreach_copy_([buffer for buffer, _ in moved], [gradient for _, gradient in moved])
+
+    def _tensors(self) -> Iterator[Tensor]:
+        holders = [*self.optimizer.param_groups, *self.optimizer.state.values()]
+        holders += [group["shared_state"] for group in self.optimizer.param_groups]
+        return (x for holder in holders for x in holder.values() if isinstance(x, Tensor))
+
 
 STEPS = 12  # sizes per doubling: fewer pad more, and more make more graphs
 MAX_GRAPHS = 256
@@ -297,3 +369,140 @@ class CudaGraphs(pl.Callback):
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Do the same."""
         self.on_train_end(trainer, pl_module)
+
+
+class CapturedDDPStrategy(DDPStrategy):
+    """Averages all gradients at once at the end of an update, and sends the first rank's buffers to others.
+
+    Nothing is sent during the backward pass, so ranks wait for 4 bytes of each parameter after it. A single rank needs
+    no DistributedDataParallel in any case.
+
+    Args:
+        wraps: whether several ranks have DistributedDataParallel after all: nothing is captured there.
+    """
+
+    def __init__(self, wraps: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self.wraps = wraps
+        self.buffers: list[Tensor] = []  # of all modules, which buffers() would walk through at each update
+
+    @property
+    def averages(self) -> bool:
+        """Whether this strategy averages gradients by itself."""
+        return self.world_size > 1 and not self.wraps
+
+    def configure_ddp(self) -> None:
+        """Begin all ranks with the same weights."""
+        if self.wraps and self.world_size > 1:
+            super().configure_ddp()
+            return
+        assert self.model is not None
+        _sync_module_states(self.model)
+        self.buffers = list(self.model.buffers())
+
+    def post_backward(self, closure_loss: Tensor) -> None:
+        """Do at the end of an update what DistributedDataParallel does; the loss () is only passed on.
+
+        Raises:
+            RuntimeError: a parameter has no gradient, which other ranks might have.
+        """
+        super().post_backward(closure_loss)
+        module: Any = self.lightning_module
+        if not self.averages or not ends_update(module.trainer):
+            return
+        trained = [p for p in module.all_parameters if p.requires_grad]
+        gradients = [p.grad for p in trained if p.grad is not None]
+        if len(gradients) < len(trained):
+            missing = [name for name, p in module.named_parameters() if p.requires_grad and p.grad is None]
+            raise RuntimeError(
+                f"parameters without a gradient: {', '.join(missing[:3])}; with trainer.capture=true on several GPUs "
+                "each trained parameter needs one in every update: freeze or remove these"
+            )
+        at_once(gradients, lambda flat: dist.all_reduce(flat.div_(self.world_size)))
+        at_once(self.buffers, lambda flat: dist.broadcast(flat, src=0))
+
+
+def at_once(tensors: Sequence[Tensor], collective: Callable[[Tensor], Any]) -> None:
+    """Apply a collective operation in place to tensors (…), once for all of a dtype."""
+    for dtype in dict.fromkeys(x.dtype for x in tensors):  # in the same order on all ranks
+        alike = [x for x in tensors if x.dtype == dtype]
+        flat = _flatten_dense_tensors(alike)
+        collective(flat)
+        torch._foreach_copy_(alike, _unflatten_dense_tensors(flat, alike))
+
+
+BACKEND = "inductor"
+# torch's code depends on the sizes that it first sees, and is other code for one utterance than for several
+EXAMPLES = ((4, 400), (1, 400))  # B, T
+
+
+class CompiledEncoder(pl.Callback):
+    """Has the layers of the encoder compiled before the first update, and puts them back after the last.
+
+    Validation and decoding use the layers as they are. The code is made for any B and T, from examples and not from the
+    first micro-batch, which is another one in a resumed run. Names of parameters stay the same.
+    """
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Compile the layers, forward and backward."""
+        assert isinstance(pl_module, TrainingModule)
+        encoder, num_features = pl_module.recognizer.encoder, len(pl_module.recognizer.normalize.mean)
+        if trainer.is_global_zero:
+            console.print_line(
+                "torch compiles the encoder before the first update, which takes minutes; later runs reuse the code"
+            )
+        compile_layers(encoder)
+        pl_module.recognizer.set_batch_count(0.0)
+        with torch.random.fork_rng([pl_module.device] if pl_module.device.type == "cuda" else []):
+            for example in EXAMPLES:
+                _differentiate(trainer, encoder, torch.zeros(*example, num_features, device=pl_module.device))
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Put the layers back."""
+        assert isinstance(pl_module, TrainingModule)
+        for module in pl_module.recognizer.encoder.modules():
+            vars(module).pop("forward", None)
+
+
+def compile_layers(encoder: nn.Module) -> None:
+    """Have the layers compiled when they are first used in training; in evaluation they stay as they are.
+
+    A layer may have a method ``is_plain``: a forward pass in which it is false uses the layer as it is.
+    """
+    layers = getattr(encoder, "layers_to_compile", (encoder,))
+    # beyond its limit torch (2.13) silently leaves what it has not compiled as it is
+    limit = max(torch._dynamo.config.recompile_limit, len(EXAMPLES) * len(layers))
+    torch._dynamo.config.recompile_limit = limit
+    # sizes and offsets that are equal in the examples by chance must not have to be equal later
+    torch.fx.experimental._config.use_duck_shape = False
+    # one function of all layers, whose weights are its arguments: those of one size share its code
+    compiled = torch.compile(_apply, dynamic=True, backend=BACKEND)
+    for layer in layers:
+        vars(layer)["forward"] = partial(_forward, layer, compiled)
+
+
+def _apply(layer: nn.Module, *args: Any) -> Any:
+    return type(layer).forward(layer, *args)
+
+
+def _forward(layer: nn.Module, compiled: Callable[..., Any], *args: Any) -> Any:
+    return (compiled if layer.training and _is_plain(layer) else _apply)(layer, *args)
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    is_plain: Callable[[], bool] | None = getattr(layer, "is_plain", None)
+    return is_plain is None or is_plain()
+
+
+def _differentiate(trainer: pl.Trainer, encoder: nn.Module, features: Tensor) -> None:
+    """Compute gradients of a forward pass that is compiled, and forget them."""
+    parameters = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
+    num_frames = torch.full((len(features),), features.shape[1], device=features.device)
+    is_compiled = False
+    while not is_compiled:  # which passes are is drawn
+        with trainer.precision_plugin.train_step_context():
+            loss = encoder(features, num_frames)[0].float().square().mean()
+        is_compiled = all(map(_is_plain, encoder.modules()))
+    if parameters:
+        # not backward(): DDP would count these gradients as those of an update
+        torch.autograd.grad(loss, parameters, allow_unused=True)

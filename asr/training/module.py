@@ -26,22 +26,21 @@ from asr.models import devices
 from asr.models.heads.protocols import Losses
 from asr.models.recognizer import Recognizer, is_pretrained
 from asr.text.tokenizer import Tokenizer
-from asr.training.changed_updates import small_parameters
-from asr.training.checkpoints.loading import PREFIX
-from asr.training.loop_counters import ends_update, number_logged_update
-from asr.training.nonfinite_guard import MAX_CONSECUTIVE_SKIPS, NonfiniteGuard, SkippedUpdate
+from asr.training.checkpoints import PREFIX
+from asr.training.counters import NominalAudio, UpdateSums, ends_update, number_logged_update
+from asr.training.nonfinite_guard import MAX_CONSECUTIVE_SKIPS, NonfiniteGuard, SkippedUpdate, UnreadableCuts
 from asr.training.optimizer_protocols import (
+    GradientsInBackward,
+    StepsInBackward,
     SupportsFoundInf,
     calls_closure,
     compute_gradients_first,
     go_to_evaluation_point,
     go_to_training_point,
     members_of,
+    small_parameters,
 )
 from asr.training.processes import gather
-from asr.training.step_in_backward import GradientsInBackward, StepsInBackward
-from asr.training.unreadable import UnreadableCuts
-from asr.training.update_sums import NominalAudio, UpdateSums
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]

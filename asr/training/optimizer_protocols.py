@@ -1,21 +1,24 @@
-"""What the module and optimizers of any package must agree on.
-
-Some evaluate a model at other weights than those where they take gradients, such as Schedule-Free. The recognizer holds
-the weights for training during updates alone. Validation, averages of weights and checkpoints see those for evaluation,
-so that a checkpoint can be decoded with them; the optimizer's state in the checkpoint holds the others, from which a
-resumed run continues. Lightning computes gradients in closures, and some optimizers never call theirs.
-"""
+"""What optimizers may offer and how a run uses it: closures, found_inf, evaluation mode, steps in the backward pass."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from asr.console import PlainConsole
+from asr.errors import Diverged
+from asr.models import devices
+from asr.processes import is_first_process
 
 
 @runtime_checkable
@@ -123,3 +126,134 @@ def compute_gradients_first(
     if (closure := kwargs.get("closure")) is not None:
         closure()
     return args, {name: value for name, value in kwargs.items() if name != "closure"}
+
+
+@runtime_checkable
+class StepsInBackward(Protocol):
+    """An optimizer whose parameters step as soon as they have a gradient.
+
+    Attributes:
+        before_step: called with every gradient before its step, which False leaves out.
+    """
+
+    before_step: Callable[[Tensor], bool] | None
+
+    def remove(self) -> None:
+        """Stop stepping in the backward pass."""
+
+
+class GradientsInBackward:
+    """Scales gradients on their way to the optimizer, which sees each of them alone, and remembers their norms.
+
+    What decides about an update is known before its backward pass, except whether its gradients are finite: if they
+    are not, parameters have moved already, and the run ends.
+    """
+
+    def __init__(self) -> None:
+        self.scale: float | None = None
+        self.norms: list[Tensor] = []
+
+    def begin(self, loss: Tensor, num_tokens: Tensor) -> None:
+        """Decide about the update whose backward pass follows: a loss that is not finite leaves it out.
+
+        Args:
+            loss: () in nats, summed over the utterances.
+            num_tokens: (), target tokens of the update.
+        """
+        # waits for the device, as the sums over ranks do after a usual backward pass
+        loss_value, tokens = devices.to_host(torch.stack([loss.detach(), num_tokens.to(loss)]))
+        self.scale = 1 / max(1, tokens) if math.isfinite(loss_value) else None
+
+    def __call__(self, gradient: Tensor) -> bool:
+        """Scale a gradient (…) to nats per token; return whether its parameter may step."""
+        if self.scale is None:
+            return False
+        self.norms.append(torch.linalg.vector_norm(gradient))
+        gradient.mul_(self.scale)
+        return True
+
+    def end(self, update: int) -> Tensor:
+        """Return the norm of all gradients of the update, before they were scaled.
+
+        Raises:
+            Diverged: it is not finite.
+        """
+        norms, self.norms, self.scale = self.norms, [], None
+        norm = torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
+        if not math.isfinite(devices.to_host(norm)):
+            raise Diverged(
+                f"the gradients of update {update} are not finite, and with trainer.step_in_backward=true the weights "
+                "had changed before this was known; resume the run from its last checkpoint with "
+                "trainer.step_in_backward=false, which skips such updates, or lower optimizer.lr"
+            )
+        return norm
+
+
+SET_BY_SCHEDULES = ("lr", "initial_lr", "betas", "momentum")
+
+console = PlainConsole(quiet=not is_first_process())
+
+
+def apply_to_checkpoint(
+    state: dict[str, Any],
+    changed: Collection[str],
+    optimizer: Optimizer,
+    schedule_factory: Callable[[Optimizer], LRScheduler],
+) -> LRScheduler:
+    """Set the options and learning rates in a checkpoint's states to the current ones, at the same update.
+
+    Args:
+        state: content of a checkpoint, changed in place.
+        changed: names of options; others stay as they were saved, because some optimizers keep statistics in groups.
+        optimizer: new, with the current options.
+        schedule_factory: optimizer → schedule.
+
+    Returns:
+        The new schedule.
+
+    Raises:
+        ValueError: the optimizer has other groups of parameters.
+    """
+    groups = state["optimizer_states"][0]["param_groups"]
+    _refuse_other_groups(groups, optimizer.param_groups)
+    options = [{*group} - {*changed, *SET_BY_SCHEDULES} for group in optimizer.param_groups]
+    schedule = schedule_factory(optimizer)
+    _advance(schedule, state["global_step"], state["epoch"])
+    state["lr_schedulers"][0] = dict(schedule.state_dict())
+    for saved, new, unchanged in zip(groups, optimizer.param_groups, options, strict=True):
+        # some schedules add options of their own
+        saved.update({key: copy.deepcopy(new[key]) for key in new if key not in unchanged})
+    return schedule
+
+
+def small_parameters(named: Iterable[tuple[str, nn.Parameter]]) -> list[tuple[str, nn.Parameter]]:
+    """Return parameters of the same names and numbers of dimensions, with at most two rows and columns."""
+    return [
+        (name, nn.Parameter(torch.ones([min(2, size) for size in param.shape]), param.requires_grad))
+        for name, param in named
+    ]
+
+
+def _refuse_other_groups(saved: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse what torch would not notice: it matches parameters by their order."""
+    for place, (saved_group, new_group) in enumerate(zip(saved, new, strict=False)):
+        if other := sorted(set(saved_group["param_names"]) ^ set(new_group["param_names"])):
+            raise ValueError(f"group {place} of the optimizer has other parameters: {', '.join(other[:3])} moved")
+    if len(saved) != len(new):
+        raise ValueError(f"the optimizer has {len(new)} groups, but had {len(saved)}")
+
+
+def _advance(schedule: LRScheduler, update: int, epoch: int) -> None:
+    """Bring a new schedule, and the groups of its optimizer, to where they are after ``update`` updates."""
+    if hasattr(schedule, "step_epoch"):
+        schedule.step_epoch(epoch)
+    if hasattr(schedule, "step_batch"):  # a closed form, as all of ours are
+        schedule.step_batch(update)
+        return
+    console.print_line(
+        f"{type(schedule).__name__} is stepped through {update} updates to find its current learning rate"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch misses updates of the optimizer
+        for _ in range(update):
+            schedule.step()

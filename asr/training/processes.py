@@ -1,15 +1,35 @@
-"""The processes of a run: which one this is, and how they exchange objects."""
+"""The processes of a run: how they exchange objects, and how one per device is started."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
-from asr.errors import PeerLost
+from asr.console import one_line
+from asr.errors import DIVERGED, LOST_PEER, PeerLost
+from asr.processes import (
+    ENDING,
+    INTERRUPTED,
+    LAUNCHER_VARIABLE,
+    RUN_DIR_VARIABLE,
+    TRY_AGAIN,
+    Terminated,
+    listen,
+    restored_handlers,
+)
+from asr.training.checkpoints import how_to_resume
 
 # what gloo reports in a process whose peer has ended: torch (2.13) has no type for it
 GLOO = "gloo/transport"
@@ -61,3 +81,114 @@ def explaining_lost_peers() -> Iterator[None]:
             "the connection to another process of this run was lost: it ended (and printed why, unless it was "
             "killed), or its machine is down"
         ) from error
+
+
+POLL_S = 0.1
+AGAIN_S = 20.0  # after a signal, one of the same kind ends all; schedulers may send two at once
+SAID = (1, 2, DIVERGED)  # exit codes of processes that have printed why
+HANDLED = (signal.SIGINT, *ENDING)
+
+
+def launch(command: str, overrides: Sequence[str], num_processes: int, run_dir: Path) -> int:
+    """Run a command in one process per device, and wait for all.
+
+    Torch starts the processes in sessions of their own, and when one fails, gives the others 30 s to end. The agent
+    above it, ``elastic_launch``, would kill processes that need longer to save a checkpoint after a signal, and forget
+    their exit codes. Here signals are forwarded, and the processes waited for.
+
+    Args:
+        command: such as ``train``.
+        overrides: its command line.
+        num_processes: on this machine.
+        run_dir: folder of the run.
+
+    Returns:
+        0, or the exit code of the process that failed first, as a shell reports it.
+
+    Raises:
+        Terminated: a signal has ended them, and no process has said so.
+        KeyboardInterrupt: the same, by Ctrl-C.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free_port = str(probe.getsockname()[1])
+    shared = {RUN_DIR_VARIABLE: str(run_dir), LAUNCHER_VARIABLE: str(os.getpid())}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port, "WORLD_SIZE": str(num_processes), "NODE_RANK": "0"}
+    ranks = SubprocessContext(
+        command,
+        sys.executable,
+        dict.fromkeys(range(num_processes), ("-m", "asr.commands", command, *overrides)),
+        {rank: {**shared, "LOCAL_RANK": str(rank)} for rank in range(num_processes)},
+        DefaultLogsSpecs(os.devnull),
+    )
+    # read by start(): torch's own handlers raise, and what is raised in a finalizer is lost
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
+    with restored_handlers((*HANDLED, signal.SIGQUIT)):
+        try:
+            ranks.start()
+            forwarded = forward_signals(ranks)
+            result = ranks.wait(period=POLL_S)
+            assert result is not None  # it waits without a limit
+            codes = {rank: failure.exitcode for rank, failure in result.failures.items()}
+            return _exit_code(codes, forwarded, num_processes, run_dir)
+        finally:
+            ranks.close(signal.SIGKILL)
+
+
+def forward_signals(ranks: SubprocessContext) -> Collection[signal.Signals]:
+    """Pass on signals from now on; return those that were.
+
+    A second Ctrl-C raises KeyboardInterrupt, and another signal that comes again some seconds later `Terminated`.
+    """
+    forwarded: dict[signal.Signals, float] = {}
+
+    def forward(received: int, _: object) -> None:
+        number, now = signal.Signals(received), time.monotonic()
+        if number == signal.SIGINT in forwarded:
+            raise KeyboardInterrupt
+        if now > forwarded.setdefault(number, now) + AGAIN_S:
+            raise Terminated(number, lambda: "")
+        for rank in ranks.subprocess_handlers.values():
+            rank.proc.send_signal(number)  # does nothing to one that has ended
+
+    listen(forward, HANDLED)
+    return forwarded
+
+
+def _exit_code(
+    codes: Mapping[int, int], forwarded: Collection[signal.Signals], num_processes: int, run_dir: Path
+) -> int:
+    """Return the exit code of all processes together; say which one failed, unless it has said why.
+
+    Args:
+        codes: of processes that failed, by rank, in the order in which they were noticed.
+        forwarded: signals that were passed on to them.
+        num_processes: how many there are.
+        run_dir: folder of the run.
+    """
+    if not codes:
+        return 0
+    # torch ends the others by SIGTERM
+    follow = {TRY_AGAIN, INTERRUPTED, -signal.SIGTERM, *(-number for number in forwarded)}
+    if signal.SIGINT in forwarded and {*codes.values()} <= follow:
+        if codes.get(0) == TRY_AGAIN:
+            return INTERRUPTED  # it has printed what was saved
+        raise KeyboardInterrupt
+    if TRY_AGAIN in codes.values() and {*codes.values()} <= follow | {-signal.SIGKILL}:
+        return TRY_AGAIN  # a process that still had work to do has printed how to resume
+    if forwarded and {*codes.values()} <= follow:
+        raise Terminated([*forwarded][-1], lambda: "")
+    causes = [rank for rank, code in codes.items() if code not in follow and code != LOST_PEER]
+    rank = [*causes, *(rank for rank, code in codes.items() if code != LOST_PEER), *codes][0]
+    code = codes[rank]
+    if code in SAID:
+        return code
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    if code == LOST_PEER:
+        how = "lost its connection to the others"
+    advice = "; the kernel does this when memory runs out: lower data.batch.max_duration_s" * (code == -signal.SIGKILL)
+    line = (
+        f"asr-train: process {rank} of {num_processes} {how}; the others were ended{advice}; {how_to_resume(run_dir)}"
+    )
+    print(one_line(line), file=sys.stderr)
+    return 128 - code if code < 0 else code

@@ -30,15 +30,19 @@ from asr.evaluation.wer import RATE_NAMES, UNIT_NOTES
 from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.plain_data import at
 from asr.safe_io import write_whole
-from asr.training.callbacks.sample_tables import log_samples
-from asr.training.checkpoints.files import explaining_failed_writes
-from asr.training.checkpoints.loading import LoadedCheckpoint, checkpoint_file, load_checkpoint
+from asr.training.callbacks.measurements import log_samples
+from asr.training.checkpoints import (
+    LoadedCheckpoint,
+    checkpoint_file,
+    choose_weights,
+    explaining_failed_writes,
+    load_checkpoint,
+    load_weights,
+    why_missing,
+)
 from asr.training.module import TrainingModule
-from asr.training.run_page.examples import augmented_features, token_alignments
-from asr.training.run_page.facts import run_facts
-from asr.training.run_page.page import RunPage, write_run_page
+from asr.training.run_page import RunPage, augmented_features, run_facts, token_alignments, write_run_page
 from asr.training.speech_data_module import SpeechDataModule
-from asr.training.weights import choose_weights, load_weights, why_missing
 
 # names of the results in wandb, by those of summary.json
 TRACKED = {

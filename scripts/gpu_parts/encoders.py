@@ -17,8 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from asr.errors import is_out_of_memory
 from asr.models import devices
-from asr.training.compiled_encoder import compile_layers
-from asr.training.cuda_graphs import CapturedForward
+from asr.training.cuda_graphs import CapturedForward, compile_layers
 from gpu_parts.capture import median_ms, num_kernels
 from gpu_parts.setting import Row, Setting, at_most, lacking, left_out, until_error
 

@@ -9,7 +9,7 @@ from tests.small_runs import TINY
 from tests.training.runs import same
 
 # traces as torch.compile does, without its compiler, which takes a minute
-TRACED = {"asr.training.compiled_encoder.BACKEND": "eager"}
+TRACED = {"asr.training.cuda_graphs.BACKEND": "eager"}
 
 
 def test_a_run_is_resumed_exactly_and_decoded_by_other_commands(small_run, tmp_path):

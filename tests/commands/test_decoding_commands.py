@@ -8,8 +8,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from asr.config.restore import restore
-from asr.training.checkpoints.loading import load_checkpoint
-from asr.training.weights import choose_weights
+from asr.training.checkpoints import choose_weights, load_checkpoint
 
 
 def audio_of(trained, split: str) -> list[Path]:

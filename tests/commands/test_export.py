@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from asr.config.restore import recognizer_of
-from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint
+from asr.training.checkpoints import checkpoint_file, load_checkpoint
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra export)")
 

@@ -8,7 +8,7 @@ import torch
 
 from asr.config.restore import restore_text
 from asr.text.tokenizer import tokenizer_from_state
-from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint
+from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from tests.small_runs import TINY
 from tests.text.cases import own_model
 

@@ -5,7 +5,7 @@ import pytest
 import soundfile
 import torch
 
-from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint
+from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from tests.commands.conftest import TINY, Workplace
 
 STEPS = ("trainer.max_steps=4", "trainer.val_check_interval=2", "logger=csv", "decode_test=false")

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from asr.processes import TRY_AGAIN
-from asr.training.checkpoints.files import point_link
+from asr.training.checkpoints import point_link
 from tests.commands.conftest import TINY, Workplace
 from tests.commands.test_resume import data, last, losses, same_weights, start, wait_for_update
 

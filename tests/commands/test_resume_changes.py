@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from asr.plain_data import read_yaml
-from asr.training.checkpoints.files import update_file
+from asr.training.checkpoints import update_file
 from tests.small_runs import TINY
 
 REFUSED = {

@@ -11,7 +11,7 @@ import soundfile
 import torch
 import yaml
 
-from asr.training.checkpoints.loading import load_checkpoint
+from asr.training.checkpoints import load_checkpoint
 from tests.commands.conftest import TINY
 from tests.commands.wandb_file import read_wandb
 from tests.compare.report.parsed_page import parse, table_of

@@ -16,8 +16,7 @@ from omegaconf import OmegaConf
 from asr.config.help import CONFIGS
 from asr.errors import DIVERGED, ConfigError
 from asr.sweeps.jobs import records
-from asr.sweeps.search_space import SEEDS_APART, Choice, Range, Search
-from asr.sweeps.tuning import Trial, TunedSystem, compared_systems, shares, systems
+from asr.sweeps.tuning import SEEDS_APART, Choice, Range, Search, Trial, TunedSystem, compared_systems, shares, systems
 from hydra_plugins.werdict_tuned_sweeper import report
 from tests.commands.conftest import Workplace
 from tests.commands.test_resume import data

@@ -5,7 +5,7 @@ import torch
 
 from asr.decoding.attention_rescoring import AttentionRescoring
 from asr.decoding.ctc_beam import CtcBeam
-from asr.models.heads.ctc_attention import CtcAttentionHead
+from asr.models.heads.ctc import CtcAttentionHead
 
 
 def make() -> CtcAttentionHead:

@@ -8,7 +8,7 @@ import torch
 
 from asr.decoding.forced_alignment import align, align_ctc, align_transducer
 from asr.models.heads.ctc import CtcHead
-from asr.models.heads.transducer.head import TransducerHead
+from asr.models.heads.transducer import TransducerHead
 
 
 def ctc_paths(num_frames: int, text: list[int]):

@@ -6,7 +6,7 @@ import torch
 from asr.decoding.ctc_greedy import CtcGreedy, CtcStream
 from asr.decoding.transducer_greedy import TransducerGreedy, TransducerStream
 from asr.models.heads.ctc import CtcHead
-from asr.models.heads.transducer.head import TransducerHead
+from asr.models.heads.transducer import TransducerHead
 
 DIM, VOCABULARY, FRAMES = 8, 5, 60
 

@@ -9,7 +9,7 @@ import torch
 
 from asr.decoding.scorers.scorer import WeightedSum
 from asr.decoding.transducer_beam import TransducerBeam
-from asr.models.heads.transducer.head import TransducerHead
+from asr.models.heads.transducer import TransducerHead
 from tests.decoding.test_ctc_beam import Bigrams
 
 VOCAB_SIZE = 4

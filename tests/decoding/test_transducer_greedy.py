@@ -7,7 +7,7 @@ from torch import Tensor
 
 from asr.decoding.hypothesis import Hypothesis
 from asr.decoding.transducer_greedy import TransducerGreedy
-from asr.models.heads.transducer.head import TransducerHead
+from asr.models.heads.transducer import TransducerHead
 
 
 def lively_head() -> TransducerHead:

@@ -18,7 +18,7 @@ from asr.config.restore import recognizer_of
 from asr.inference.demo_page import finish, listen
 from asr.inference.streaming import StreamingRecognizer
 from asr.text.tokenizer import tokenizer_from_state
-from asr.training.checkpoints.loading import load_checkpoint
+from asr.training.checkpoints import load_checkpoint
 
 gradio_client = pytest.importorskip("gradio_client", reason="gradio is not installed (extra demo)")
 

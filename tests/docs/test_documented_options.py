@@ -25,7 +25,7 @@ ABOUT = {
     "docs/comparing.md": ("compare", "train"),
     "docs/any_toolkit.md": ("compare",),
     "asr/compare/": ("compare", "train"),
-    "asr/tracking/wandb_comparison.py": ("compare",),
+    "asr/tracking/wandb_logger.py": ("compare",),
 }
 # keys of Hydra's plugins, of Lightning and of prepare functions; and files that users write
 ELSEWHERE = ("hydra.", "trainer.", "data.prepare.")

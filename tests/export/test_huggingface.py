@@ -8,7 +8,7 @@ from asr.decoding.ctc_greedy import CtcGreedy
 from asr.export.kinds import export_of
 from asr.features.global_norm import GlobalNorm
 from asr.models.heads.ctc import CtcHead
-from asr.models.heads.transducer.head import TransducerHead
+from asr.models.heads.transducer import TransducerHead
 from asr.models.recognizer import Recognizer
 from asr.text.character import CharacterTokenizer
 
@@ -20,7 +20,7 @@ from transformers import AutoModel, pipeline
 from asr.export.huggingface import write_huggingface
 from asr.export.write import write_onnx_files
 from asr.models.encoders.pretrained import PretrainedEncoder
-from asr.models.pretrained.build import Lora
+from asr.models.pretrained import Lora
 from tests.models.pretrained import save_model
 
 FRAME, RATE = 160, 16_000

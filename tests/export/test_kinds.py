@@ -16,8 +16,7 @@ from asr.features.global_norm import GlobalNorm
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.heads.ctc import CtcHead
-from asr.models.heads.transducer.head import TransducerHead
-from asr.models.heads.transducer.with_ctc import TransducerCtcHead
+from asr.models.heads.transducer import TransducerCtcHead, TransducerHead
 from asr.models.recognizer import Recognizer
 from tests.models.encoders import CASES
 

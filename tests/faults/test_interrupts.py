@@ -13,7 +13,7 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 
-from asr.training.checkpoints.files import newest_update
+from asr.training.checkpoints import newest_update
 from tests.commands.test_resume import wait_for_update
 from tests.programs import Started
 from tests.small_runs import LONG, MANY_SHARDS, SMALL_SHARDS

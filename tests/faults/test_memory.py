@@ -9,7 +9,7 @@ import torch
 
 from asr.errors import RunFailed
 from asr.inference.decode import decode_all
-from asr.training.checkpoints.loading import newest_good_checkpoint
+from asr.training.checkpoints import newest_good_checkpoint
 from tests.training.tiny import TOKENIZER, batch_of
 
 NO_MEMORY = {

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from asr.tracking.metrics_csv import MetricsCsv
-from asr.training.checkpoints.files import update_file, write
+from asr.training.checkpoints import update_file, write
 from tests import small_runs
 from tests.faults.conftest import fill
 from tests.faults.spoken_corpus import TINY, write_corpus

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from asr.models import devices
-from asr.training.captured_ddp import CapturedDDPStrategy
+from asr.training.cuda_graphs import CapturedDDPStrategy
 
 META = torch.device("meta")
 

@@ -20,7 +20,7 @@ from lightning.pytorch.strategies import DDPStrategy
 import optim
 from asr.data.loading.batch import Batch
 from asr.models import devices
-from asr.models.heads.transducer.with_ctc import TransducerCtcHead
+from asr.models.heads.transducer import TransducerCtcHead
 from asr.training.module import TrainingModule
 from tests.gpu.cuda_autocast import cuda_autocast
 from tests.training import runs

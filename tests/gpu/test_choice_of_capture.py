@@ -13,8 +13,7 @@ from asr.config import trainer as config_trainer
 from asr.config.resumed_config import changes
 from asr.config.trainer import build_trainer, captures_encoder
 from asr.errors import ConfigError
-from asr.training.captured_ddp import CapturedDDPStrategy
-from asr.training.cuda_graphs import CudaGraphs
+from asr.training.cuda_graphs import CapturedDDPStrategy, CudaGraphs
 from tests.configs import choice
 
 

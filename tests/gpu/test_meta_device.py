@@ -16,10 +16,9 @@ import optim
 from asr.data.loading.batch import Batch
 from asr.models.encoders.zipformer import scaling
 from asr.training import cuda_graphs
-from asr.training.callbacks.averaging import WeightAveraging
-from asr.training.callbacks.cost import TrainingCost
-from asr.training.callbacks.progress import TrainingProgress
-from asr.training.callbacks.stall_warning import StallWarning
+from asr.training.callbacks.checkpoints import WeightAveraging
+from asr.training.callbacks.measurements import TrainingCost
+from asr.training.callbacks.progress import StallWarning, TrainingProgress
 from asr.training.cuda_graphs import CudaGraphs
 from asr.training.module import TrainingModule
 from tests.gpu.meta_device import meta_ranks, meta_trainer, reads_recorded

@@ -14,7 +14,7 @@ from asr.decoding.transducer_greedy import TransducerStream
 from asr.inference.decode import decode
 from asr.models import devices
 from asr.models.encoders.zipformer import scaling
-from asr.models.encoders.zipformer.streaming_encoder import StreamingZipformer
+from asr.models.encoders.zipformer.encoder import StreamingZipformer
 from asr.models.heads.protocols import FrameScores, ScoresPaths, Transduces
 from asr.training.module import TrainingModule
 from tests.gpu.cuda_autocast import cuda_autocast

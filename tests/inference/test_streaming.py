@@ -12,7 +12,7 @@ from asr.inference.streaming import StreamingRecognizer
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.heads.ctc import CtcHead
-from asr.models.heads.transducer.head import TransducerHead
+from asr.models.heads.transducer import TransducerHead
 from asr.models.recognizer import Recognizer
 from asr.text.character import CharacterTokenizerTrainer
 from tests.models.zipformer.sizes import WAVE

@@ -20,7 +20,7 @@ from asr.evaluation.wer import Word
 from asr.evaluation.wer import words_of as units_of
 from asr.inference.word_times import Emissions, emissions_of, spelled, words_of
 from asr.models.heads.ctc import CtcHead
-from asr.models.heads.transducer.head import TransducerHead
+from asr.models.heads.transducer import TransducerHead
 from tests.models import heads
 from tests.text.cases import TEXTS, trainers
 

@@ -5,11 +5,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from asr.models.heads.cr_ctc import CrCtcHead
-from asr.models.heads.ctc import CtcHead
-from asr.models.heads.ctc_attention import CtcAttentionHead
-from asr.models.heads.transducer.head import TransducerHead
-from asr.models.heads.transducer.with_ctc import TransducerCtcHead
+from asr.models.heads.ctc import CrCtcHead, CtcAttentionHead, CtcHead
+from asr.models.heads.transducer import TransducerCtcHead, TransducerHead
 
 VOCAB_SIZE = 7
 SMALL = {"predictor_dim": 16, "joiner_dim": 16, "warmup_batches": 0.0}

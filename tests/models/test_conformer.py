@@ -2,7 +2,7 @@ import torch
 import torch.nn.functional as F
 
 from asr.models.encoders.conformer import ConformerLayer, ConvolutionModule
-from asr.models.encoders.layered import RotaryPositions
+from asr.models.encoders.transformer import RotaryPositions
 
 
 def noise(*shape: int) -> torch.Tensor:

@@ -2,8 +2,7 @@ import math
 
 import torch
 
-from asr.models.heads.cr_ctc import CrCtcHead, disagreement
-from asr.models.heads.ctc import CtcHead
+from asr.models.heads.ctc import CrCtcHead, CtcHead, disagreement
 
 NUM_FRAMES, TOKENS, NUM_TOKENS = torch.tensor([7, 5]), torch.tensor([[1, 2, 1], [3, 0, 0]]), torch.tensor([3, 1])
 

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from asr.models.heads.ctc_attention import CtcAttentionHead
+from asr.models.heads.ctc import CtcAttentionHead
 
 NUM_FRAMES, TOKENS, NUM_TOKENS = torch.tensor([7, 5]), torch.tensor([[1, 2, 1], [3, 0, 0]]), torch.tensor([3, 1])
 

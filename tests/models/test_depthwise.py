@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch.autograd import gradcheck
 
 from asr.models import devices
-from asr.models.depthwise import depthwise_conv1d
+from asr.models.kernels import depthwise_conv1d
 
 
 @pytest.mark.parametrize("on_accelerator", [False, True])

@@ -7,8 +7,7 @@ import yaml
 
 from asr.features.global_norm import GlobalNorm
 from asr.models.encoders.conformer import ConformerEncoder
-from asr.models.encoders.layered import LayeredEncoder
-from asr.models.encoders.transformer import TransformerEncoder
+from asr.models.encoders.transformer import LayeredEncoder, TransformerEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
 from tests.models.encoders import CASES, NUM_FEATURES, EncoderCase, middle_of_what_is_seen

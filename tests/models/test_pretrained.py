@@ -26,11 +26,9 @@ pytest.importorskip("peft")
 from asr.features.global_norm import GlobalNorm
 from asr.models.encoders.pretrained import Masks, PretrainedEncoder
 from asr.models.heads.ctc import CtcHead
-from asr.models.pretrained.build import Lora, describe
-from asr.models.pretrained.files import ctc_head, find_snapshot
-from asr.models.pretrained.inputs import normalized, span_masks
+from asr.models.pretrained import Lora, ctc_head, describe, find_snapshot, normalized, span_masks
 from asr.models.recognizer import Recognizer, initialize
-from asr.training.weights import load_weights
+from asr.training.checkpoints import load_weights
 
 FRAMES = [91, 40, 64, 64]
 ADAPTED = {"train": "adapters", "lora": Lora(r=2)}
@@ -105,7 +103,7 @@ def test_padded_utterances_are_encoded_as_transformers_encodes_each_alone(name, 
 
 @pytest.mark.parametrize("name", ["wav2vec2, layer norm", "w2v-bert", "whisper"])
 def test_an_encoding_is_in_the_middle_of_the_audio_that_it_is_made_of(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("asr.models.pretrained.inputs.normalized", lambda x, *_, **__: x)  # it sees all
+    monkeypatch.setattr("asr.models.pretrained.normalized", lambda x, *_, **__: x)  # it sees all
     save_model(tmp_path, name)
     encoder = encoder_for(tmp_path).eval()
     num_frames = 3000 if name == "whisper" else 60

@@ -6,8 +6,7 @@ import torch.nn.functional as F
 
 from asr.features.global_norm import GlobalNorm
 from asr.features.specaugment import SpecAugment
-from asr.models.heads.cr_ctc import CrCtcHead
-from asr.models.heads.ctc import CtcHead
+from asr.models.heads.ctc import CrCtcHead, CtcHead
 from asr.models.recognizer import Recognizer, initialize
 from tests.models.encoders import CASES, NUM_FEATURES, middle_of_what_is_seen
 

@@ -1,6 +1,6 @@
 import torch
 
-from asr.models.encoders.layered import RotaryPositions, rotate
+from asr.models.encoders.transformer import RotaryPositions, rotate
 
 
 def test_pairs_of_channels_turn_with_the_frame_index_at_rates_of_their_own():

@@ -1,7 +1,6 @@
 import torch
 
-from asr.models.encoders.layered import RotaryPositions, rotate
-from asr.models.encoders.transformer import SelfAttention, TransformerLayer
+from asr.models.encoders.transformer import RotaryPositions, SelfAttention, TransformerLayer, rotate
 
 
 def noise(*shape: int) -> torch.Tensor:

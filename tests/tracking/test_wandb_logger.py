@@ -17,8 +17,7 @@ from asr.config.help import CONFIGS
 from asr.config.instantiate import instantiate
 from asr.errors import ConfigError
 from asr.evaluation.wer import Utterance, score
-from asr.tracking.wandb_access import chosen_mode, has_api_key, refuse_unwritable_folders
-from asr.tracking.wandb_logger import WandbTracking
+from asr.tracking.wandb_logger import WandbTracking, chosen_mode, has_api_key, refuse_unwritable_folders
 from tests.commands.wandb_file import read_wandb
 
 ROOT = Path(__file__).parents[2]

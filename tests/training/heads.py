@@ -7,11 +7,8 @@ from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.features.global_norm import GlobalNorm
 from asr.features.specaugment import SpecAugment
 from asr.models.encoders.transformer import TransformerEncoder
-from asr.models.heads.cr_ctc import CrCtcHead
-from asr.models.heads.ctc import CtcHead
-from asr.models.heads.ctc_attention import CtcAttentionHead
-from asr.models.heads.transducer.head import TransducerHead
-from asr.models.heads.transducer.with_ctc import TransducerCtcHead
+from asr.models.heads.ctc import CrCtcHead, CtcAttentionHead, CtcHead
+from asr.models.heads.transducer import TransducerCtcHead, TransducerHead
 from asr.models.recognizer import Recognizer
 from asr.training.module import TrainingModule
 from tests.training.tiny import NUM_FEATURES, TOKENIZER, batch_of, tiny_module

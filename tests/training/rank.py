@@ -15,9 +15,8 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 
 from asr.data.loading.batch import Batch
-from asr.training.callbacks.averaging import WeightAveraging
-from asr.training.captured_ddp import CapturedDDPStrategy
-from asr.training.cuda_graphs import CudaGraphs
+from asr.training.callbacks.checkpoints import WeightAveraging
+from asr.training.cuda_graphs import CapturedDDPStrategy, CudaGraphs
 from asr.training.module import TrainingModule
 from tests.gpu.recorded_graphs import recorded_graphs
 from tests.training import runs

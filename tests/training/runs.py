@@ -11,8 +11,8 @@ import torch
 
 from asr.data.loading.batch import Batch
 from asr.data.loading.loader import Workers
-from asr.training.callbacks.checkpoint_callback import CheckpointCallback
-from asr.training.checkpoints.loading import FORMAT, newest_good_checkpoint
+from asr.training.callbacks.checkpoints import CheckpointCallback
+from asr.training.checkpoints import FORMAT, newest_good_checkpoint
 from asr.training.module import TrainingModule
 from asr.training.speech_data_module import ResumableLoader
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer

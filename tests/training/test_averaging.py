@@ -10,11 +10,8 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from asr.training.callbacks.averaging import WeightAveraging
-from asr.training.callbacks.checkpoint_callback import CheckpointCallback
-from asr.training.checkpoints.files import duplicate, update_file
-from asr.training.checkpoints.loading import LoadedCheckpoint, load_checkpoint
-from asr.training.weights import choose_weights
+from asr.training.callbacks.checkpoints import CheckpointCallback, WeightAveraging
+from asr.training.checkpoints import LoadedCheckpoint, choose_weights, duplicate, load_checkpoint, update_file
 from tests.training.runs import run, same, state
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
 

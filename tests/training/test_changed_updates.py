@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import optim
-from asr.training.changed_updates import apply_to_checkpoint
+from asr.training.optimizer_protocols import apply_to_checkpoint
 from tests.training.runs import same
 
 DONE = 3  # updates before the change

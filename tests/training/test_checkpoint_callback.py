@@ -11,11 +11,10 @@ import pytest
 from asr.errors import Diverged
 from asr.evaluation.metrics_csv import read_metrics
 from asr.tracking.metrics_csv import MetricsCsv
-from asr.training.callbacks import checkpoint_callback
-from asr.training.callbacks.checkpoint_callback import CheckpointCallback
-from asr.training.checkpoints import files as checkpoint_files
-from asr.training.checkpoints.files import duplicate, update_file
-from asr.training.checkpoints.loading import newest_good_checkpoint
+from asr.training import checkpoints as checkpoint_files
+from asr.training.callbacks import checkpoints
+from asr.training.callbacks.checkpoints import CheckpointCallback
+from asr.training.checkpoints import duplicate, newest_good_checkpoint, update_file
 from tests.training.runs import Validated, names, run, same, state
 
 
@@ -27,8 +26,8 @@ class Killed(RuntimeError):
 def writes(monkeypatch) -> list[str]:
     """The names of all checkpoints that are written."""
     written: list[str] = []
-    write = checkpoint_callback.write
-    monkeypatch.setattr(checkpoint_callback, "write", lambda s, path: (written.append(path.name), write(s, path)))
+    write = checkpoints.write
+    monkeypatch.setattr(checkpoints, "write", lambda s, path: (written.append(path.name), write(s, path)))
     return written
 
 
@@ -146,7 +145,7 @@ def test_updates_of_another_number_of_micro_batches_are_validated_and_resumed_at
 
 def test_a_kill_before_last_moves_makes_the_training_do_the_same_again(tmp_path, monkeypatch):
     run(tmp_path / "whole", 6)
-    monkeypatch.setattr("asr.training.callbacks.checkpoint_callback.point_link", lead_to_three_only)
+    monkeypatch.setattr("asr.training.callbacks.checkpoints.point_link", lead_to_three_only)
     with pytest.raises(Killed):
         run(tmp_path / "killed", 6)
     assert newest_good_checkpoint(tmp_path / "killed").update == 3

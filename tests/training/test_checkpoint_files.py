@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from asr import safe_io
-from asr.training.checkpoints import files as checkpoint_files
-from asr.training.checkpoints.files import (
+from asr.training import checkpoints as checkpoint_files
+from asr.training.checkpoints import (
     duplicate,
     point_link,
     prune_checkpoints,

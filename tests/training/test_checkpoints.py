@@ -9,8 +9,15 @@ import pytest
 import torch
 
 from asr.models.icefall_weights import icefall_state
-from asr.training.checkpoints.files import duplicate, point_link, update_file, write
-from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint, newest_good_checkpoint
+from asr.training.checkpoints import (
+    checkpoint_file,
+    duplicate,
+    load_checkpoint,
+    newest_good_checkpoint,
+    point_link,
+    update_file,
+    write,
+)
 from tests.training.runs import EXTRA
 
 

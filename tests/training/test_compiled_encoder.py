@@ -17,8 +17,8 @@ from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.recognizer import Recognizer
-from asr.training import compiled_encoder
-from asr.training.compiled_encoder import CompiledEncoder, compile_layers
+from asr.training import cuda_graphs
+from asr.training.cuda_graphs import CompiledEncoder, compile_layers
 from asr.training.module import TrainingModule
 from tests.training.tiny import NUM_FEATURES, batch_of, batches_loader, sgd, tiny_module, tiny_trainer
 
@@ -43,7 +43,7 @@ ZIPFORMER = {
 @pytest.fixture
 def traced(monkeypatch):
     """Trace and guard as torch.compile does, but leave out its compiler, which takes a minute."""
-    monkeypatch.setattr(compiled_encoder, "BACKEND", "eager")
+    monkeypatch.setattr(cuda_graphs, "BACKEND", "eager")
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
 
@@ -90,7 +90,7 @@ def test_a_zipformer_has_the_same_gradients_from_code_that_is_compiled_once(monk
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     # all that is drawn and derived, without the compiler
-    monkeypatch.setattr(compiled_encoder, "BACKEND", "aot_eager")
+    monkeypatch.setattr(cuda_graphs, "BACKEND", "aot_eager")
     whole = torch.compile
     monkeypatch.setattr(torch, "compile", lambda layer, **options: whole(layer, fullgraph=True, **options))
     encoder = ZipformerEncoder(80, **ZIPFORMER, causal=causal, chunk_size=[16], left_context_frames=[32]).double()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from asr.training.callbacks.cost import Durations, StepClock, TrainingCost, measured_cost, state_bytes
+from asr.training.callbacks.measurements import Durations, StepClock, TrainingCost, measured_cost, state_bytes
 from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer
 
 BATCHES = [batch_of(30, 20, seed=seed) for seed in range(10)]
@@ -43,7 +43,7 @@ class Slow(torch.optim.Optimizer):
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("asr.training.callbacks.cost.time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr("asr.training.callbacks.measurements.time", SimpleNamespace(perf_counter=lambda: clock.now))
     return clock
 
 

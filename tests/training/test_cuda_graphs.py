@@ -10,10 +10,8 @@ from torch import nn
 
 import optim
 from asr.models.encoders.transformer import TransformerEncoder
-from asr.training import captured_ddp, cuda_graphs
-from asr.training.captured_ddp import CapturedDDPStrategy
-from asr.training.captured_update import CapturedUpdate
-from asr.training.cuda_graphs import STEPS, CapturedForward, CudaGraphs, rounded
+from asr.training import cuda_graphs
+from asr.training.cuda_graphs import STEPS, CapturedDDPStrategy, CapturedForward, CapturedUpdate, CudaGraphs, rounded
 from asr.training.module import TrainingModule
 from tests.gpu.recorded_graphs import recorded_graphs
 from tests.training import runs
@@ -141,7 +139,7 @@ def test_on_several_ranks_a_parameter_without_a_gradient_is_named(monkeypatch):
     strategy._lightning_module, module.all_parameters = module, list(module.parameters())
     monkeypatch.setattr(CapturedDDPStrategy, "world_size", 2)
     monkeypatch.setattr(TrainingModule, "trainer", None)
-    monkeypatch.setattr(captured_ddp, "ends_update", lambda trainer: True)
+    monkeypatch.setattr(cuda_graphs, "ends_update", lambda trainer: True)
     with pytest.raises(RuntimeError, match=r"recognizer\.encoder"):
         strategy.post_backward(torch.zeros(()))
 

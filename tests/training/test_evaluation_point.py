@@ -9,12 +9,9 @@ import pytest
 import torch
 
 import optim
-from asr.training.callbacks.averaging import WeightAveraging
-from asr.training.callbacks.checkpoint_callback import CheckpointCallback
-from asr.training.checkpoints.files import update_file
-from asr.training.checkpoints.loading import load_checkpoint
+from asr.training.callbacks.checkpoints import CheckpointCallback, WeightAveraging
+from asr.training.checkpoints import choose_weights, load_checkpoint, update_file
 from asr.training.optimizer_protocols import at_evaluation_point
-from asr.training.weights import choose_weights
 from tests.training import runs
 from tests.training.runs import run, same, state
 from tests.training.tiny import tiny_module

@@ -15,8 +15,8 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from asr.commands.app import quieten
 from asr.errors import DIVERGED, LOST_PEER
 from asr.processes import Terminated, restored_handlers
-from asr.training import launcher
-from asr.training.launcher import _exit_code, forward_signals
+from asr.training import processes
+from asr.training.processes import _exit_code, forward_signals
 
 SAVES = "trap 'sleep 0.5; exit 75' TERM; echo > {}; while :; do sleep 0.1; done"
 GOES_ON = "trap : TERM; echo > {}; while :; do sleep 0.1; done"
@@ -36,7 +36,7 @@ def ends(tmp_path):
         return started[-1]
 
     quieten()  # torch's logger would print to what pytest has closed
-    with restored_handlers((*launcher.HANDLED, signal.SIGQUIT)):
+    with restored_handlers((*processes.HANDLED, signal.SIGQUIT)):
         yield start
         for ranks in started:
             ranks.close(signal.SIGKILL)
@@ -80,7 +80,7 @@ def test_processes_that_save_after_a_signal_are_waited_for(ends: Ends, tmp_path)
 
 @pytest.mark.parametrize(("number", "raises"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
 def test_a_second_signal_ends_processes_that_go_on(ends: Ends, tmp_path, monkeypatch, number, raises):
-    monkeypatch.setattr(launcher, "AGAIN_S", 0.2)
+    monkeypatch.setattr(processes, "AGAIN_S", 0.2)
     ranks = ends(*[GOES_ON.replace("TERM", number.name[3:])] * 2)
     forward_signals(ranks)
     sender = signaled(tmp_path, 2, number, number)

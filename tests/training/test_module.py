@@ -11,8 +11,7 @@ from lightning.pytorch.plugins import MixedPrecision
 
 from asr.data.loading.batch import Batch
 from asr.tracking.metrics_csv import MetricsCsv
-from asr.training.callbacks.checkpoint_callback import CheckpointCallback
-from asr.training.callbacks.preemption import Preempted, Preemption
+from asr.training.callbacks.checkpoints import CheckpointCallback, Preempted, Preemption
 from asr.training.module import TrainingModule
 from optim import Eden
 from tests.training import runs

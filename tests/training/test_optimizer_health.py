@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from asr.tracking.metrics_csv import MetricsCsv
-from asr.training.callbacks.optimizer_health import OptimizerHealth
+from asr.training.callbacks.measurements import OptimizerHealth
 from optim import Eve, grouped
 from optim.health import Health
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer

@@ -11,7 +11,7 @@ import torch
 from asr.config.build import build_data_parts, build_module
 from asr.data.loading.loader import DataModule
 from asr.data.preparation.prepared import PreparedData
-from asr.training.checkpoints.loading import checkpoint_file, load_checkpoint
+from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from asr.training.speech_data_module import SpeechDataModule
 from tests.training.tiny import Metrics
 

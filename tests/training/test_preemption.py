@@ -11,8 +11,7 @@ import lightning.pytorch as pl
 import pytest
 
 from asr.processes import TRY_AGAIN
-from asr.training.callbacks.checkpoint_callback import CheckpointCallback
-from asr.training.callbacks.preemption import Preempted, Preemption
+from asr.training.callbacks.checkpoints import CheckpointCallback, Preempted, Preemption
 from tests.training.runs import Validated, names, run, same, state
 
 

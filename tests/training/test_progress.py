@@ -9,10 +9,8 @@ import torch
 from torch import nn
 
 from asr.console import console
-from asr.training.callbacks.progress import TrainingProgress, describe_groups, describe_time
-from asr.training.callbacks.stall_warning import StallWarning
-from asr.training.nonfinite_guard import NonfiniteGuard
-from asr.training.unreadable import UnreadableCuts
+from asr.training.callbacks.progress import StallWarning, TrainingProgress, describe_groups, describe_time
+from asr.training.nonfinite_guard import NonfiniteGuard, UnreadableCuts
 from optim import AdamW, Cain, WarmupCosine, grouped, step_in_backward
 
 RULES = [

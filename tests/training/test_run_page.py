@@ -9,9 +9,7 @@ from lhotse.utils import fastcopy
 from matplotlib.figure import Figure
 
 from asr.evaluation.wer import Utterance, score
-from asr.training.run_page.examples import Example, token_probs
-from asr.training.run_page.page import RunPage, write_run_page
-from asr.training.run_page.plots import plot_run_curves
+from asr.training.run_page import Example, RunPage, plot_run_curves, token_probs, write_run_page
 from tests.compare.report.parsed_page import parse, table_of
 from tests.training.heads import HEADS, module_with
 from tests.training.tiny import batch_of

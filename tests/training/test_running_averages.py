@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.training.running_averages import RunningAverages
+from asr.training.checkpoints import RunningAverages
 from tests.training.runs import same
 
 

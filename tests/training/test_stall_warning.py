@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import torch
 
 from asr.evaluation.wer import Utterance, score
-from asr.training.callbacks.stall_warning import StallWarning
+from asr.training.callbacks.progress import StallWarning
 from tests.training.tiny import tiny_module
 
 REFERENCES = ("one two", "three")

@@ -10,7 +10,7 @@ import torch
 
 import optim
 from asr.errors import Diverged
-from asr.training.callbacks.cost import TrainingCost
+from asr.training.callbacks.measurements import TrainingCost
 from tests.training import runs
 from tests.training.runs import run, same, state
 from tests.training.test_nonfinite_guard import bad_batch

@@ -9,10 +9,8 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from asr.models.depthwise import DepthwiseConv1d
-from asr.models.encoders.conv_subsampling import SubsamplingFactor
-from asr.models.encoders.layered import LayeredEncoder
-from asr.models.encoders.transformer import FeedForward, SelfAttention
+from asr.models.encoders.transformer import FeedForward, LayeredEncoder, SelfAttention, SubsamplingFactor
+from asr.models.kernels import DepthwiseConv1d
 from asr.options import Probability
 
 

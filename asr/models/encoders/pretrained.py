@@ -18,8 +18,20 @@ from torch.nn.utils.rnn import pad_sequence
 
 from asr.models import devices
 from asr.models.kernels import is_tracing
-from asr.models.pretrained.build import Lora, add_adapters, build_model, describe, encoder_of, merge_adapters
-from asr.models.pretrained.inputs import HOP, StackedFbank, WhisperMel, is_padding, normalized, span_masks
+from asr.models.pretrained import (
+    HOP,
+    Lora,
+    StackedFbank,
+    WhisperMel,
+    add_adapters,
+    build_model,
+    describe,
+    encoder_of,
+    is_padding,
+    merge_adapters,
+    normalized,
+    span_masks,
+)
 from asr.options import Share
 
 FRAMES_HZ = 100  # of features=waveform

@@ -6,8 +6,8 @@ from asr.compare.inputs.run_files import run_settings, system_of
 from tests.compare.run_folders import config_of
 
 STOP = {"_target_": "lightning.pytorch.callbacks.EarlyStopping", "monitor": "val/wer"}
-AVERAGING = {"_target_": "asr.training.callbacks.averaging.WeightAveraging", "ema_decay": 0.9}
-STALL = {"_target_": "asr.training.callbacks.stall_warning.StallWarning"}
+AVERAGING = {"_target_": "asr.training.callbacks.checkpoints.WeightAveraging", "ema_decay": 0.9}
+STALL = {"_target_": "asr.training.callbacks.progress.StallWarning"}
 TUNED = {"keys": ["optimizer.lr"], "studies": 3}
 
 

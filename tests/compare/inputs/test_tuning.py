@@ -7,8 +7,7 @@ import math
 from asr.compare.inputs.tuning import Tuning, read_tuning
 from asr.compare.plots.learning_rates import plot_trials
 from asr.compare.plots.line_styles import line_styles
-from asr.sweeps.search_space import Range
-from asr.sweeps.tuning import Trial, TunedSystem
+from asr.sweeps.tuning import Range, Trial, TunedSystem
 from hydra_plugins.werdict_tuned_sweeper import report
 
 

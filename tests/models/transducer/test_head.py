@@ -5,9 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.models.heads.transducer.head import TransducerHead
-from asr.models.heads.transducer.lattice import PathLosses
-from asr.models.heads.transducer.pruning import band_starts, simple_scores
+from asr.models.heads.transducer import PathLosses, TransducerHead, band_starts, simple_scores
 
 D_MODEL, VOCAB_SIZE = 6, 7
 NUM_FRAMES, NUM_TOKENS = torch.tensor([9, 5, 6]), torch.tensor([5, 3, 0])
@@ -41,7 +39,7 @@ def gradients(loss: Tensor, head: TransducerHead, frames: Tensor) -> list[Tensor
 
 @pytest.mark.parametrize("context_size", [1, 2, 3])
 def test_the_exact_loss_and_its_gradients_are_those_of_all_logits(context_size, monkeypatch):
-    monkeypatch.setattr("asr.models.heads.transducer.joint.MOST_LOGITS", 3 * 6 * VOCAB_SIZE * 2)  # two frames at a time
+    monkeypatch.setattr("asr.models.heads.transducer.MOST_LOGITS", 3 * 6 * VOCAB_SIZE * 2)  # two frames at a time
     head, frames = make(prune_range=None, context_size=context_size), encodings()
     found = head.loss(frames, NUM_FRAMES, TOKENS, NUM_TOKENS)
     expected = PathLosses.apply(*scores_of_all(head, frames), NUM_FRAMES, NUM_TOKENS)[0]
@@ -54,7 +52,7 @@ def test_the_exact_loss_and_its_gradients_are_those_of_all_logits(context_size, 
 def test_logits_that_are_kept_and_those_that_are_computed_again_have_the_same_gradients(monkeypatch):
     head, frames = make(prune_range=3), encodings()
     kept = head.loss(frames, NUM_FRAMES, TOKENS, NUM_TOKENS).parts["pruned"]
-    monkeypatch.setattr("asr.models.heads.transducer.joint.MOST_KEPT", 0)
+    monkeypatch.setattr("asr.models.heads.transducer.MOST_KEPT", 0)
     again = head.loss(frames, NUM_FRAMES, TOKENS, NUM_TOKENS).parts["pruned"]
     first, second, other = (gradients(loss, head, frames) for loss in (kept, kept, again))
     for one, two, three in zip(first, second, other, strict=True):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asr.models.heads.transducer.lattice import PathLosses
+from asr.models.heads.transducer import PathLosses
 
 
 def all_paths(num_frames: int, num_tokens: int) -> list[tuple[int, ...]]:

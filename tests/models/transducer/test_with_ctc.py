@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from asr.models.heads.cr_ctc import CrCtcHead
-from asr.models.heads.ctc import CtcHead
-from asr.models.heads.transducer.head import TransducerHead
-from asr.models.heads.transducer.with_ctc import TransducerCtcHead
+from asr.models.heads.ctc import CrCtcHead, CtcHead
+from asr.models.heads.transducer import TransducerCtcHead, TransducerHead
 
 NUM_FRAMES, TOKENS, NUM_TOKENS = torch.tensor([7, 5]), torch.tensor([[1, 2, 1], [3, 0, 0]]), torch.tensor([3, 1])
 SIZES = {"d_model": 5, "vocab_size": 4}

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from asr.models.encoders.zipformer import scaling
-from asr.models.encoders.zipformer.attention_kernel import attend, attention_weights
-from asr.models.encoders.zipformer.balancer import Balancer
-from asr.models.encoders.zipformer.scaling import BatchCount, limit_param_value
-from asr.models.encoders.zipformer.whiten import OFTEN, SELDOM, Whiten
+from asr.models.encoders.zipformer.attention import attend, attention_weights
+from asr.models.encoders.zipformer.scaling import OFTEN, SELDOM, Balancer, BatchCount, Whiten, limit_param_value
 
 pytestmark = pytest.mark.usefixtures("double")
 

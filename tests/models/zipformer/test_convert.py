@@ -18,7 +18,7 @@ from asr.data.features import LogMel
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.icefall_weights import convert_encoder
 from asr.text.subword import icefall_tokenizer
-from asr.training.checkpoints.loading import load_checkpoint
+from asr.training.checkpoints import load_checkpoint
 from tests.commands.test_configs import composed
 from tests.models.zipformer.reference import Reference
 from tests.models.zipformer.sizes import SMALL, L, M, S

@@ -8,10 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd import gradcheck
 
-from asr.models.encoders.zipformer.balancer import Balancer
-from asr.models.encoders.zipformer.convnext import DepthwiseConv2d, mlp
-from asr.models.encoders.zipformer.scaling import BatchCount
-from asr.models.encoders.zipformer.swoosh import SWOOSH_L, SWOOSH_R
+from asr.models.encoders.zipformer.scaling import SWOOSH_L, SWOOSH_R, Balancer, BatchCount
+from asr.models.encoders.zipformer.subsampling import DepthwiseConv2d, mlp
 
 pytestmark = pytest.mark.usefixtures("double")
 

@@ -8,13 +8,18 @@ from torch import Tensor, nn
 
 from asr.models import devices, kernels
 from asr.models.encoders.zipformer import scaling
-from asr.models.encoders.zipformer.attention_kernel import attend, attention_weights
-from asr.models.encoders.zipformer.balancer import Balancer
-from asr.models.encoders.zipformer.convnext import mlp
+from asr.models.encoders.zipformer.attention import attend, attention_weights
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.scaling import BatchCount
-from asr.models.encoders.zipformer.swoosh import SWOOSH_L, ActivationDropoutAndLinear
-from asr.models.encoders.zipformer.whiten import OFTEN, SELDOM, Whiten
+from asr.models.encoders.zipformer.scaling import (
+    OFTEN,
+    SELDOM,
+    SWOOSH_L,
+    ActivationDropoutAndLinear,
+    Balancer,
+    BatchCount,
+    Whiten,
+)
+from asr.models.encoders.zipformer.subsampling import mlp
 from tests.models.zipformer.sizes import WAVE
 
 pytestmark = pytest.mark.usefixtures("double")

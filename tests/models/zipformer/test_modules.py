@@ -9,11 +9,10 @@ import torch
 from torch.autograd import gradcheck
 
 from asr.models.encoders.zipformer import scaling
-from asr.models.encoders.zipformer.attention_kernel import attend, attention_weights
-from asr.models.encoders.zipformer.chunks import Chunks
+from asr.models.encoders.zipformer.attention import attend, attention_weights
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.scaling import BiasNorm
-from asr.models.encoders.zipformer.swoosh import SWOOSH_L, SWOOSH_R, ActivationDropoutAndLinear
+from asr.models.encoders.zipformer.modules import Chunks
+from asr.models.encoders.zipformer.scaling import SWOOSH_L, SWOOSH_R, ActivationDropoutAndLinear, BiasNorm
 from tests.models.encoders import make_zipformer
 from tests.models.zipformer.sizes import SMALL
 
@@ -150,12 +149,11 @@ def test_stacks_that_do_not_fit_are_refused(options, said):
 
 
 def test_balancing_and_whitening_can_be_left_out(monkeypatch):
-    from asr.models.encoders.zipformer import balancer, whiten
 
     calls = []
     monkeypatch.setattr(scaling, "draw", lambda: 0.01)
-    monkeypatch.setattr(balancer._Balanced, "apply", lambda x, *_: calls.append("balance") or x)
-    monkeypatch.setattr(whiten._Whitened, "apply", lambda x, *_: calls.append("whiten") or x)
+    monkeypatch.setattr(scaling._Balanced, "apply", lambda x, *_: calls.append("balance") or x)
+    monkeypatch.setattr(scaling._Whitened, "apply", lambda x, *_: calls.append("whiten") or x)
     for balance, whitens in ((False, False), (True, False), (False, True)):
         encoder = ZipformerEncoder(80, **SMALL, balance=balance, whiten=whitens)
         encoder.set_batch_count(0.0)

@@ -8,13 +8,11 @@ import pytest
 import torch
 
 from asr.models.encoders.zipformer import scaling
-from asr.models.encoders.zipformer.balancer import GRADIENT_SCALE, Balancer
-from asr.models.encoders.zipformer.convnext import ConvNeXt
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.encoders.zipformer.layer import ZipformerEncoderLayer
 from asr.models.encoders.zipformer.modules import BypassModule
-from asr.models.encoders.zipformer.scaling import SharedDropout
-from asr.models.encoders.zipformer.whiten import OFTEN, SELDOM, Whiten
+from asr.models.encoders.zipformer.scaling import GRADIENT_SCALE, OFTEN, SELDOM, Balancer, SharedDropout, Whiten
+from asr.models.encoders.zipformer.subsampling import ConvNeXt
 from asr.models.icefall_weights import convert_encoder
 from tests.models.zipformer.reference import Reference
 from tests.models.zipformer.sizes import SMALL

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.streaming_encoder import StreamingZipformer
+from asr.models.encoders.zipformer.encoder import StreamingZipformer, ZipformerEncoder
 from tests.models.zipformer.sizes import WAVE
 
 LENGTHS = torch.tensor([260, 203])

@@ -1,22 +1,27 @@
-"""What a run costs: seconds, the optimizer's share of them, and the memory of the optimizer's state."""
+"""Callbacks that measure: time and memory, optimizer health, sample texts, shares of a mixture."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from asr.data.loading.batch import Batch
-from asr.training.loop_counters import ends_update
+from asr.data.waveform import PLAYED_HZ, read_audio
+from asr.evaluation.wer import Score, ScoredUtterance
+from asr.training.counters import ends_update
 from asr.training.module import TrainingModule
-from asr.training.step_in_backward import StepsInBackward
+from asr.training.optimizer_protocols import StepsInBackward
+from asr.training.speech_data_module import ResumableLoader
 
 
 class Durations:
@@ -189,3 +194,80 @@ def measured_cost(trainer: pl.Trainer) -> dict[str, float | int | None]:
     """Return what the trainer's `TrainingCost` has measured; empty if it has none."""
     costs = [callback.read() for callback in trainer.callbacks if isinstance(callback, TrainingCost)]  # type: ignore[attr-defined]
     return costs[0] if costs else {}
+
+
+class OptimizerHealth(pl.Callback):
+    """Measures an optimizer's steps and logs the numbers; the weights stay the same, bit for bit.
+
+    Args:
+        measure: an optimizer, ``every`` and ``num_steps``, which it has made so far → a measurement, whose ``take()``
+            returns the numbers of the last measured step once, and ``remove()`` ends it.
+        every: measure the updates that this number divides, also in a resumed run; null: none.
+    """
+
+    def __init__(self, measure: Callable[..., Any], every: PositiveInt | None = None) -> None:
+        self.measure, self.every = measure, every
+        self.measurement: Any = None
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start, in the process that logs."""
+        if self.every is not None and trainer.is_global_zero:
+            self.measurement = self.measure(trainer.optimizers[0], every=self.every, num_steps=trainer.global_step)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
+        """Log what was measured, with the step of the update's loss.
+
+        ``self.log`` would repeat the numbers at every update, and drop them at updates that Lightning does not log.
+        """
+        numbers = self.measurement.take() if self.measurement is not None else {}
+        for logger in trainer.loggers if numbers else ():
+            logger.log_metrics(numbers, step=trainer.global_step - 1)  # Lightning counts the loggers' step from 0
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Remove the hooks from the optimizer."""
+        if self.measurement is not None:
+            self.measurement.remove()
+            self.measurement = None
+
+
+NUM_FIXED_SAMPLES = 10
+NUM_WORST_SAMPLES = 10
+
+
+class SampleTables(pl.Callback):
+    """Sends references, hypotheses and numbers of errors to the loggers after every validation."""
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log one table per development set."""
+        assert isinstance(pl_module, TrainingModule)
+        for name, result in pl_module.scores.items():
+            log_samples(trainer.loggers, f"val/{name}", result, trainer.global_step)
+
+
+def log_samples(loggers: Sequence[Any], name: str, result: Score, step: int, cuts: Iterable[Any] = ()) -> None:
+    """Send the samples of a set to those loggers that show tables, with the audio of those that are among ``cuts``."""
+    for logger in loggers:
+        if hasattr(logger, "log_samples"):  # metrics.csv holds numbers only
+            shown = samples(result)
+            audio = read_audio(cuts, {utterance.utterance.id for utterance in shown})
+            logger.log_samples(name, shown, step, audio, PLAYED_HZ)
+
+
+def samples(result: Score) -> list[ScoredUtterance]:
+    """Return utterances to look at: always the same ones, then the worst."""
+    ordered = sorted(result.utterances, key=lambda item: item.utterance.id)
+    fixed = ordered[:: max(1, len(ordered) // NUM_FIXED_SAMPLES)][:NUM_FIXED_SAMPLES]
+    worst = sorted(ordered, key=lambda item: -item.words.errors)[:NUM_WORST_SAMPLES]
+    return list({item.utterance.id: item for item in (*fixed, *worst)}.values())
+
+
+class MixtureShares(pl.Callback):
+    """Logs ``train/share/<corpus>`` at validations: its share in the seconds since the epoch began."""
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the shares; a run of one corpus has none."""
+        loader = trainer.train_dataloader
+        if trainer.sanity_checking or not isinstance(loader, ResumableLoader):
+            return
+        for name, share in loader.corpus_shares().items():
+            pl_module.log(f"train/share/{name}", share)
