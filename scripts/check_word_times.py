@@ -76,7 +76,7 @@ def main() -> None:
         for name in prepared.names("dev"):
             cuts = prepared.cuts(name)
             found = decode_all(restored.recognizer, restored.decoder, restored.data_module, cuts, name)
-            right, wrong = confidences(score(found.results, restored.unit))
+            right, wrong = confidences(score(found.results, restored.data_module.unit))
             area = mannwhitneyu(right, wrong).statistic / (len(right) * len(wrong)) if right and wrong else np.nan
             row = [run, name, str(len(right) + len(wrong)), str(len(wrong)), f"{area:.3f}"]
             if known := known_times(prepared.folder.parent, name):

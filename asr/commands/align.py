@@ -55,7 +55,8 @@ def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequ
     if unknown := [word for result in aligned for word in result.unknown]:
         which = shortlist(sorted(set(unknown)))
         console.print_line(f"{name}: {len(unknown)} words have characters that the run does not know: {which}")
-    if joined := sum(len(result.words) < len(units_with_times(result.text, restored.unit)) for result in aligned):
+    unit = restored.data_module.unit
+    if joined := sum(len(result.words) < len(units_with_times(result.text, unit)) for result in aligned):
         console.print_line(
             f"{name}: in {joined} of {len(aligned)} utterances several words are aligned as one, because the run has "
             "no token for the space between them: its training transcripts had no spaces"

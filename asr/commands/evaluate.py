@@ -43,14 +43,14 @@ def run(options: DictConfig) -> None:
             "chosen on them would make their error rate too low; give other data"
         )
     checkpoint = restored.checkpoint
+    parts = restored.recognizer, restored.decoder, restored.data_module
     with results_folder(options, checkpoint, "decode") as output:
         console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
         if tuned_on:
-            trials = tune(restored.recognizer, restored.decoder, restored.data_module, tuned_on, restored.unit)
+            trials = tune(*parts, tuned_on)
             notes.append(report_trials(trials, list(tuned_on), output))
-        notes += [checkpoint.decoding_note(), *restored.notes, *UNIT_NOTES[restored.unit]]
-        parts = restored.recognizer, restored.decoder, restored.data_module
-        _, failures = evaluate_sets(*parts, sets, notes, output, normalization, restored.unit)
+        notes += [checkpoint.decoding_note(), *restored.notes, *UNIT_NOTES[restored.data_module.unit]]
+        _, failures = evaluate_sets(*parts, sets, notes, output, normalization)
     console.print_line(f"hypotheses and error rates: {output}")
     if failures:
         raise RunFailed(failures[0])

@@ -172,7 +172,7 @@ def _fit_and_report(plan: Plan, run_dir: Path) -> None:
         with explaining_failed_writes(run_dir):
             parts = module.recognizer, plan.data_module, plan.prepared, plan.data.text
             lm_order = config["data"]["transcripts_lm"] if is_first_process() else 0
-            search = search_with_transcripts(*parts, run_dir, lm_order, module.unit)
+            search = search_with_transcripts(*parts, run_dir, lm_order)
         data = SpeechDataModule(plan.prepared, plan.data_module, config["seed"], plan.data.perturb)
         fit(trainer, module, data, checkpoint)
         early = early_stop_reason(trainer)

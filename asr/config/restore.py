@@ -32,7 +32,6 @@ from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import FILE_OPTIONS, ShallowFusion
 from asr.errors import ConfigError
 from asr.evaluation.formatting import shortlist
-from asr.evaluation.wer import Unit
 from asr.inference.batches import default_device
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcribe import Transcriber
@@ -67,7 +66,6 @@ class Restored:
     text: Callable[[str], str]
     data_module: DataModule
     lacking: str = ""
-    unit: Unit = "word"  # of error rates
 
     @property
     def notes(self) -> list[str]:
@@ -204,11 +202,10 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
     with _naming(checkpoint.path):
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
         features, text = part(config, "features"), build_text(config, tokenizer)
-        unit = config["data"]["scoring_unit"]
         num_features = len(recognizer.normalize.mean)
         if features.num_features != num_features:
             raise ConfigError(f"features have {features.num_features} numbers per frame, its weights {num_features}")
-        data_module = DataModule(features, tokenizer, batch, workers, unit=unit)
+        data_module = DataModule(features, tokenizer, batch, workers, unit=config["data"]["scoring_unit"])
         chosen = decoder or build_decoder(config)
         check_decoder(chosen, recognizer.head)
         lacking = ""
@@ -225,7 +222,7 @@ def restore(options: DictConfig, with_lm: bool = True) -> Restored:
             chosen.load_scorers(tokenizer, text)
         except ValueError as error:
             raise ConfigError(f"decoder: {error}") from error
-    return Restored(checkpoint, recognizer, chosen, text, data_module, lacking, unit)
+    return Restored(checkpoint, recognizer, chosen, text, data_module, lacking)
 
 
 def transcriber_of(restored: Restored, max_segment_s: float | None, each_channel: bool = False) -> Transcriber:

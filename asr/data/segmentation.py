@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from asr.data.quiet_decoder import quiet_decoder
 from asr.features.log_mel import whole_frames
+from asr.features.pauses import averaged, stretches
 
 FRAME_S = 0.01
 SILENCE_DB = -100.0  # of digital silence
@@ -61,10 +62,12 @@ def parts_between_pauses(level_db: NDArray[np.float32], max_s: float, frame_s: f
         max_s: at least 1.
         frame_s: seconds from a frame to the next, see `whole_frames`.
     """
-    smooth = _averaged(level_db, NUM_SMOOTHED)
-    quiet = _averaged(smooth, CUT_IN)
+    if not len(level_db):
+        return []
+    smooth = averaged(level_db, NUM_SMOOTHED)
+    quiet = averaged(smooth, CUT_IN)
     parts: list[list[int]] = []
-    for begin, end in _stretches(_is_speech(smooth)):
+    for begin, end in _joined(stretches(_is_speech(smooth)).tolist()):
         begin, end = max(begin - MARGIN, 0), min(end + MARGIN, len(smooth))
         while end - begin > (most := int(max_s / frame_s + 1e-6)):
             half = begin + most // 2
@@ -73,14 +76,6 @@ def parts_between_pauses(level_db: NDArray[np.float32], max_s: float, frame_s: f
             begin = cut
         parts.append([begin, end])
     return [(round(begin * frame_s, 3), round(end * frame_s, 3)) for begin, end in parts]
-
-
-def _averaged(values: NDArray[np.float32], num: int) -> NDArray[np.float32]:
-    """Return the mean of an odd number of neighbors of each value."""
-    if not len(values):
-        return values
-    edges = np.pad(values, num // 2, mode="edge")
-    return np.convolve(edges, np.full(num, 1 / num, dtype=np.float32), "valid")
 
 
 def _is_speech(smooth: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -95,12 +90,12 @@ def _is_speech(smooth: NDArray[np.float32]) -> NDArray[np.bool_]:
     return is_speech
 
 
-def _stretches(speech: NDArray[np.bool_]) -> list[list[int]]:
-    """Return the first frame of each stretch of speech without a long pause, and the frame after its last."""
-    stretches: list[list[int]] = []
-    for begin, end in np.flatnonzero(np.diff(speech, prepend=False, append=False)).reshape(-1, 2).tolist():
-        if stretches and begin - stretches[-1][1] <= LONGEST_PAUSE:
-            stretches[-1][1] = end
+def _joined(speech: list[list[int]]) -> list[list[int]]:
+    """Return stretches of speech without the pauses that are not long."""
+    joined: list[list[int]] = []
+    for begin, end in speech:
+        if joined and begin - joined[-1][1] <= LONGEST_PAUSE:
+            joined[-1][1] = end
         else:
-            stretches.append([begin, end])
-    return stretches
+            joined.append([begin, end])
+    return joined

@@ -33,9 +33,17 @@ def find_pauses(log_mel: Tensor) -> NDArray[np.int64]:
     """
     if not len(log_mel):
         return np.zeros((0, 2), dtype=np.int64)
-    energy = torch.logsumexp(log_mel.float(), dim=-1).cpu().numpy()
-    padded = np.pad(energy, NUM_SMOOTHED // 2, mode="edge")
-    smooth = np.convolve(padded, np.full(NUM_SMOOTHED, 1 / NUM_SMOOTHED), "valid")
+    smooth = averaged(torch.logsumexp(log_mel.float(), dim=-1).cpu().numpy(), NUM_SMOOTHED)
     background, speech = np.quantile(smooth, [BACKGROUND, SPEECH])
     quiet = smooth < background + QUIET * (speech - background)
-    return np.flatnonzero(np.diff(quiet, prepend=False, append=False)).reshape(-1, 2)
+    return stretches(quiet)
+
+
+def averaged(values: NDArray[np.float32], num: int) -> NDArray[np.float32]:
+    """Return the mean of an odd number of neighbors of each value, at least one."""
+    return np.convolve(np.pad(values, num // 2, mode="edge"), np.full(num, 1 / num, dtype=np.float32), "valid")
+
+
+def stretches(holds: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the first frame of each stretch where something holds, and the frame after its last: (N, 2)."""
+    return np.flatnonzero(np.diff(holds, prepend=False, append=False)).reshape(-1, 2)

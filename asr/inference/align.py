@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from asr.data.loading.batch import Batch
 from asr.data.loading.loader import DataModule
 from asr.decoding.forced_alignment import align
@@ -83,8 +85,7 @@ def align_all(
     head, unit = recognizer.head, data_module.unit
     assert isinstance(head, FrameScores | ScoresPaths)
 
-    def work(batch: Batch) -> list[AlignedText]:
-        encodings, num_frames = recognizer(batch.features, batch.num_frames)
+    def work(batch: Batch, encodings: Tensor, num_frames: Tensor) -> list[AlignedText]:
         alignment = align(head, encodings, num_frames, batch.tokens, batch.num_tokens)
         emissions = aligned(alignment, batch.tokens, batch.num_tokens)
         arguments = data_module.tokenizer.surfaces, batch, data_module.features

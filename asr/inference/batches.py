@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from asr.console import PlainProgress, bar_title
 from asr.data.loading.batch import Batch
@@ -54,13 +55,13 @@ def process(
     data_module: DataModule,
     cuts: Collection[Any],
     doing: str,
-    work: Callable[[Batch], Sequence[Result]],
+    work: Callable[[Batch, Tensor, Tensor], Sequence[Result]],
 ) -> Processed[Result]:
     """Do some work with every batch of a set on the device of the recognizer, with a progress bar.
 
     Args:
         doing: what is done to which set, for the bar and for errors, such as "decoding test".
-        work: batch → results of its utterances.
+        work: batch, encodings (B, T, D) and their valid lengths (B,) → results of its utterances.
 
     Raises:
         OutOfMemory: a batch does not fit into memory.
@@ -78,7 +79,8 @@ def process(
             processed.unread.extend(batch.skipped)
             if len(batch):
                 with explaining_out_of_memory(partial(_when_working, doing.split()[0], batch)), torch.inference_mode():
-                    processed.results.extend(work(batch.to(device)))
+                    batch = batch.to(device)
+                    processed.results.extend(work(batch, *recognizer(batch.features, batch.num_frames)))
             processed.audio_s += batch.audio_s
             progress.advance(task, len(batch) + len(batch.skipped))
     processed.seconds = time.monotonic() - start

@@ -31,34 +31,18 @@ def decode(
     decoder: Decoder,
     tokenizer: Tokenizer,
     batch: Batch,
+    encodings: Tensor,
+    num_frames: Tensor,
     features: Features | None = None,
     unit: Unit = "word",
 ) -> list[Utterance]:
     """Return reference and hypothesis of every utterance of a batch.
 
     Args:
+        encodings: (B, T, D).
+        num_frames: (B,) valid encodings.
         features: how those of the batch were made; with them words are found in time, too.
         unit: what counts as a word there.
-
-    Raises:
-        UnscoredText: scores are not finite.
-    """
-    with torch.inference_mode():
-        encodings, num_frames = recognizer(batch.features, batch.num_frames)
-    return decode_encodings(recognizer, decoder, tokenizer, batch, encodings, num_frames, features, unit)
-
-
-def decode_encodings(
-    recognizer: Recognizer,
-    decoder: Decoder,
-    tokenizer: Tokenizer,
-    batch: Batch,
-    encodings: Tensor,
-    num_frames: Tensor,
-    features: Features | None = None,
-    unit: Unit = "word",
-) -> list[Utterance]:
-    """Return reference and hypothesis of every utterance, see ``decode``, of encodings (B, T, D) and lengths (B,).
 
     Raises:
         UnscoredText: scores are not finite.
@@ -101,7 +85,8 @@ def decode_all(
         RunFailed: a worker that reads data was lost.
     """
 
-    def work(batch: Batch) -> list[Utterance]:
-        return decode(recognizer, decoder, data_module.tokenizer, batch, data_module.features, data_module.unit)
+    def work(batch: Batch, encodings: Tensor, num_frames: Tensor) -> list[Utterance]:
+        encoded, timed = (batch, encodings, num_frames), (data_module.features, data_module.unit)
+        return decode(recognizer, decoder, data_module.tokenizer, *encoded, *timed)
 
     return process(recognizer, data_module, cuts, f"decoding {name}", work)

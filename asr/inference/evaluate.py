@@ -44,7 +44,6 @@ def evaluate_sets(
     notes: Sequence[str],
     folder: Path,
     normalization: Normalization | None = None,
-    unit: Unit = "word",
     shown: Collection[str] = (),
 ) -> tuple[dict[str, Evaluated], list[str]]:
     """Decode sets, write their files, and print error rates and speed.
@@ -53,13 +52,13 @@ def evaluate_sets(
         sets: cuts by the name of their set.
         notes: on the conditions, for the files and the terminal.
         normalization: of the texts that are scored; None: they are scored as they are.
-        unit: that error rates count.
         shown: notes that the terminal has shown before.
 
     Returns:
         The results by set, and a message for each set of which nothing could be read; such a set has no files.
     """
     results: dict[str, Evaluated] = {}
+    unit = data_module.unit
     failures: list[str] = []
     for name, cuts in sets.items():
         decoded = decode_all(recognizer, decoder, data_module, cuts, name)

@@ -126,8 +126,8 @@ def _cues(segment: Segment, label: str) -> Iterator[Cue]:
         if not _fits(label, [*shown[-1], piece]):
             # what follows a stop in the second half of a full cue goes to the next one
             places = range(len(shown[-1]), len(shown[-1]) // 2, -1)
-            stop = next((n for n in places if shown[-1][n - 1].text[-1] in STOPS), len(shown[-1]))
-            stop = stop if _fits(label, [*shown[-1][stop:], piece]) else len(shown[-1])
+            fitting = (n for n in places if _fits(label, [*shown[-1][n:], piece]))
+            stop = next((n for n in fitting if shown[-1][n - 1].text[-1] in STOPS), len(shown[-1]))
             shown[-1:] = [shown[-1][:stop], shown[-1][stop:]]
         shown[-1].append(piece)
     for pieces in shown if shown[0] else ():

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.table import Table
 from rich.text import Text
+from torch import Tensor
 
 from asr.console import PlainConsole
 from asr.data.loading.batch import Batch
@@ -19,7 +20,7 @@ from asr.decoding.hypothesis import Decoder
 from asr.decoding.scorers.fusion import ShallowFusion
 from asr.errors import RunFailed
 from asr.evaluation.formatting import percent
-from asr.evaluation.wer import Score, Unit, Utterance, score
+from asr.evaluation.wer import Score, Utterance, score
 from asr.inference.batches import process
 from asr.models.recognizer import Recognizer
 from asr.safe_io import write_new
@@ -37,9 +38,7 @@ class Trial:
     score: Score
 
 
-def tune(
-    recognizer: Recognizer, decoder: Decoder, data_module: DataModule, sets: Mapping[str, Any], unit: Unit = "word"
-) -> list[Trial]:
+def tune(recognizer: Recognizer, decoder: Decoder, data_module: DataModule, sets: Mapping[str, Any]) -> list[Trial]:
     """Decode sets with all combinations of weights, and leave the decoder with the best, those of the lowest WER.
 
     Audio is encoded once for all of them. Between equal ones the lower CER decides, then the smaller weights.
@@ -61,8 +60,7 @@ def tune(
     grid = [dict(zip(tried, values, strict=True)) for values in itertools.product(*tried.values())]
     decoded: list[list[Utterance]] = [[] for _ in grid]
 
-    def work(name: str, batch: Batch) -> list[None]:
-        encodings, num_frames = recognizer(batch.features, batch.num_frames)
+    def work(name: str, batch: Batch, encodings: Tensor, num_frames: Tensor) -> list[None]:
         ids = [f"{name}/{cut}" for cut in batch.ids]
         for weights, utterances in zip(grid, decoded, strict=True):
             decoder.weigh(**weights)
@@ -79,7 +77,8 @@ def tune(
         console.print_line(f"could not read {cut}: {reason}")
     if not decoded[0]:
         raise RunFailed(f"none of the {len(unread)} utterances of {', '.join(sets)} could be read to choose weights on")
-    trials = [Trial(weights, score(utterances, unit)) for weights, utterances in zip(grid, decoded, strict=True)]
+    scores = (score(utterances, data_module.unit) for utterances in decoded)
+    trials = [Trial(*pair) for pair in zip(grid, scores, strict=True)]
     decoder.weigh(**best_of(trials).weights)
     return trials
 

@@ -6,8 +6,8 @@ B batch, T frames of features, F mel bins, D width of encodings, U tokens, P pau
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from itertools import chain, groupby, islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,8 @@ from asr.models import devices
 from asr.models.heads.protocols import FrameScores, Head
 from asr.text.normalize import collapse_spaces
 from asr.text.vocabulary import joined
+
+BYTES = "utf-8", "surrogateescape"  # see `joined`
 
 
 class Emissions(NamedTuple):
@@ -97,7 +99,8 @@ def words_of(
     begin, found = center_frames - subsampling_factor / 2, []
     for emitted, padded, length in zip(emissions, batch.features, devices.to_host(batch.num_frames), strict=True):
         words = spelled((surfaces[token] for token in emitted.tokens), unit)
-        inside = [(emitted.first[tokens[0]], emitted.last[tokens[-1]] + 1) for _, tokens in words]
+        # the tokens of an own decoder may go back in time
+        inside = [(a := emitted.first[tokens[0]], max(a, emitted.last[tokens[-1]]) + 1) for _, tokens in words]
         frames = (begin + subsampling_factor * np.array(inside).reshape(-1, 2)).clip([0, 1], [length - 1, length])
         spans = _apart(np.maximum.accumulate(frames))
         # other features have no energy that shows where it is silent
@@ -116,19 +119,17 @@ def spelled(surfaces: Iterable[str], unit: Unit = "word") -> list[tuple[str, lis
     A token may end one word and begin another; tokens of spaces belong to no word. With ``unit="character"`` each
     character but spaces is a word.
     """
-    letters = [(number, letter) for number, surface in enumerate(surfaces) for letter in surface]
-    runs = groupby(letters, key=lambda pair: bool(collapse_spaces(pair[1])))
-    words = [part for is_word, run in runs if is_word for part in ([[*run]] if unit == "word" else _characters(run))]
-    return [(joined(letter for _, letter in word), [*dict.fromkeys(number for number, _ in word)]) for word in words]
-
-
-def _characters(letters: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """Yield the letters of each character: one, or the bytes of UTF-8 that are written as surrogates, see `joined`."""
-    encoded = [(number, byte) for number, letter in letters for byte in letter.encode("utf-8", "surrogateescape")]
-    for character in bytes(byte for _, byte in encoded).decode("utf-8", "surrogateescape"):
-        size = len(character.encode("utf-8", "surrogateescape"))
-        yield [(number, character if place == 0 else "") for place, (number, _) in enumerate(encoded[:size])]
-        encoded = encoded[size:]
+    encoded = [surface.encode(*BYTES) for surface in surfaces]
+    numbers = iter([number for number, part in enumerate(encoded) for _ in part])
+    text = b"".join(encoded).decode(*BYTES)  # of several tokens, whose bytes are one letter together
+    letters = [(letter, [*islice(numbers, len(letter.encode(*BYTES)))]) for letter in text]
+    runs = groupby(letters, key=lambda pair: bool(collapse_spaces(pair[0])))
+    parts = ([*run] for is_word, run in runs if is_word)
+    words = parts if unit == "word" else ([pair] for part in parts for pair in part)
+    return [
+        (joined(letter for letter, _ in word), [*dict.fromkeys(chain.from_iterable(of for _, of in word))])
+        for word in words
+    ]
 
 
 def _product(log_probs: Sequence[float], tokens: Sequence[int]) -> float:
@@ -138,16 +139,12 @@ def _product(log_probs: Sequence[float], tokens: Sequence[int]) -> float:
 
 def _apart(spans: NDArray[np.float64]) -> list[list[float]]:
     """Divide what several words (N, 2) have in common equally among them, in their order."""
-    if not len(spans):
-        return []
-    bounds = np.unique(spans)
-    has = (spans[:, :1] <= bounds[:-1]) & (bounds[:-1] < spans[:, 1:])  # whether a word has a part
-    shares, rows = has.cumsum(axis=0) / has.sum(axis=0).clip(1), np.arange(len(spans))
-    first, last = has.argmax(axis=1), has.shape[1] - 1 - has[:, ::-1].argmax(axis=1)
-    widths, before = np.diff(bounds), np.pad(shares, ((1, 0), (0, 0)))
-    edges = bounds[first] + before[rows, first] * widths[first], bounds[last] + shares[rows, last] * widths[last]
-    # the tokens of an own decoder may go back in time
-    divided: list[list[float]] = np.maximum.accumulate(np.stack(edges, axis=1).ravel()).reshape(-1, 2).tolist()
+    divided = [[math.inf, -math.inf] for _ in spans]
+    for low, high in pairwise(np.unique(spans)):
+        inside = np.flatnonzero((spans[:, 0] <= low) & (low < spans[:, 1]))
+        share = (high - low) / max(1, len(inside))
+        for place, number in enumerate(inside):
+            divided[number] = [min(divided[number][0], low + place * share), low + (place + 1) * share]
     return divided
 
 

@@ -14,11 +14,11 @@ from asr.text.vocabulary import (
     UNKNOWN_ID,
     UNKNOWN_SURFACE,
     TokenizerState,
-    without_blanks,
+    Vocabulary,
 )
 
 
-class CharacterTokenizer:
+class CharacterTokenizer(Vocabulary):
     """One token per code point; combining marks are tokens of their own, every unseen character is one ``<unk>``."""
 
     kind = "character"
@@ -30,7 +30,7 @@ class CharacterTokenizer:
             pieces: ``<blk>``, ``<unk>``, then one distinct character each; the space is written U+2581.
         """
         characters = list(pieces[NUM_SPECIAL:])
-        self._pieces = tuple(pieces)
+        self.pieces = list(pieces)
         self._id_of = {piece: number for number, piece in enumerate(characters, NUM_SPECIAL)}
         self.surfaces = (
             "",
@@ -38,28 +38,10 @@ class CharacterTokenizer:
             *(" " if piece == SPACE_PIECE else piece for piece in characters),
         )
 
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids, blank and unknown included."""
-        return len(self._pieces)
-
-    @property
-    def pieces(self) -> list[str]:
-        """The piece of every id."""
-        return list(self._pieces)
-
     def encode(self, text: str) -> list[int]:
         """Return one id per character of normalized text."""
         marked = collapse_spaces(text).replace(" ", SPACE_PIECE)
         return [self._id_of.get(character, UNKNOWN_ID) for character in marked]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids; blanks are dropped.
-
-        Raises:
-            ValueError: an id lies outside the vocabulary.
-        """
-        return collapse_spaces("".join(self.surfaces[token] for token in without_blanks(ids, self.vocab_size)))
 
     def state(self) -> TokenizerState:
         """Return everything needed to rebuild the tokenizer, as JSON-able data."""

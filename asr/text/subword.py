@@ -23,15 +23,14 @@ from asr.text.vocabulary import (
     UNKNOWN_ID,
     UNKNOWN_SURFACE,
     TokenizerState,
-    joined,
-    without_blanks,
+    Vocabulary,
 )
 
 KINDS = sentencepiece_model_pb2.ModelProto.SentencePiece  # type: ignore[attr-defined]
 ICEFALL_MARKS = ("<blk>", "<sos/eos>")  # pieces of theirs that no text has
 
 
-class SubwordTokenizer:
+class SubwordTokenizer(Vocabulary):
     """Subwords of a sentencepiece model; a run of unseen characters is one ``<unk>``, or its bytes if it has them."""
 
     kind = "sentencepiece"
@@ -45,11 +44,11 @@ class SubwordTokenizer:
         """
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._model = model
-        self._pieces = tuple(self._processor.id_to_piece(list(range(self._processor.vocab_size()))))
+        self.pieces = self._processor.id_to_piece(list(range(self._processor.vocab_size())))
         special = self._processor.is_control(BLANK_ID) and self._processor.unk_id() == UNKNOWN_ID
-        if self._pieces[:NUM_SPECIAL] != SPECIAL_PIECES or not special:
+        if (*self.pieces[:NUM_SPECIAL],) != SPECIAL_PIECES or not special:
             raise ValueError(
-                f"the sentencepiece model starts with pieces {list(self._pieces[:NUM_SPECIAL])}; {SPECIAL_PIECES[0]} "
+                f"the sentencepiece model starts with pieces {self.pieces[:NUM_SPECIAL]}; {SPECIAL_PIECES[0]} "
                 f"(control) and {SPECIAL_PIECES[1]} (unknown) are needed. Train it with SentencePieceTrainer."
             )
         self.surfaces = tuple(map(self._surface, range(self.vocab_size)))
@@ -59,18 +58,8 @@ class SubwordTokenizer:
         if token == UNKNOWN_ID:
             return UNKNOWN_SURFACE
         if self._processor.is_byte(token):  # <0xE4>: mostly a part of a character
-            return bytes([int(self._pieces[token][1:-1], base=16)]).decode("utf-8", "surrogateescape")
-        return "" if self._processor.is_control(token) else self._pieces[token].replace(SPACE_PIECE, " ")
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids, blank and unknown included."""
-        return len(self._pieces)
-
-    @property
-    def pieces(self) -> list[str]:
-        """The piece of every id; U+2581 stands for a space."""
-        return list(self._pieces)
+            return bytes([int(self.pieces[token][1:-1], base=16)]).decode("utf-8", "surrogateescape")
+        return "" if self._processor.is_control(token) else self.pieces[token].replace(SPACE_PIECE, " ")
 
     def rewritten(self, normalize: Callable[[str], str], text: str) -> str:
         """Return text normalized, and then as the rules of the user's own model rewrite it, which ``decode`` keeps."""
@@ -79,14 +68,6 @@ class SubwordTokenizer:
     def encode(self, text: str) -> list[int]:
         """Return the ids of the best segmentation of normalized text."""
         return list(self._processor.encode(collapse_spaces(text)))
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids; blanks are dropped.
-
-        Raises:
-            ValueError: an id lies outside the vocabulary.
-        """
-        return collapse_spaces(joined(self.surfaces[token] for token in without_blanks(ids, self.vocab_size)))
 
     def state(self) -> TokenizerState:
         """Return everything needed to rebuild the tokenizer, as JSON-able data."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from asr.text.normalize import SURROGATE
+from asr.text.normalize import SURROGATE, collapse_spaces
 
 BLANK_ID = 0
 UNKNOWN_ID = 1
@@ -16,19 +16,34 @@ UNKNOWN_SURFACE = "\u2047"  # what a reader sees of an unknown token: ⁇
 TokenizerState = dict[str, str | int | list[str]]
 
 
-def without_blanks(ids: Sequence[int], vocab_size: int) -> list[int]:
-    """Return the token ids that stand for text.
+class Vocabulary:
+    """The tokens of a tokenizer.
 
-    Raises:
-        ValueError: an id lies outside the vocabulary.
+    Attributes:
+        pieces: of every id; U+2581 stands for a space.
+        surfaces: text of every id by itself.
     """
-    wrong = [int(token) for token in ids if not 0 <= token < vocab_size]
-    if wrong:
-        raise ValueError(
-            f"token ids {wrong[:5]} lie outside the vocabulary of {vocab_size} (0 to {vocab_size - 1}); "
-            "decode with the tokenizer that the model was trained with"
-        )
-    return [int(token) for token in ids if token != BLANK_ID]
+
+    pieces: list[str]
+    surfaces: Sequence[str]
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, blank and unknown included."""
+        return len(self.pieces)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids; blanks are dropped.
+
+        Raises:
+            ValueError: an id lies outside the vocabulary.
+        """
+        if wrong := [int(token) for token in ids if not 0 <= token < self.vocab_size]:
+            raise ValueError(
+                f"token ids {wrong[:5]} lie outside the vocabulary of {self.vocab_size} (0 to {self.vocab_size - 1}); "
+                "decode with the tokenizer that the model was trained with"
+            )
+        return collapse_spaces(joined(self.surfaces[token] for token in ids if token != BLANK_ID))
 
 
 def joined(surfaces: Iterable[str]) -> str:

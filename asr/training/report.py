@@ -152,7 +152,7 @@ class _Decoding:
         read = self.decoder.notes if isinstance(self.decoder, ShallowFusion) else []
         notes = [*self.notes, *read, checkpoint.decoding_note()]
         parts = recognizer, self.decoder, self.data.readers, self.sets, notes, self.run_dir / "decode" / name
-        results, failures = evaluate_sets(*parts, unit=self.module.unit, shown=self.data.prepared.notes)
+        results, failures = evaluate_sets(*parts, shown=self.data.prepared.notes)
         self.failures += failures
         return results
 

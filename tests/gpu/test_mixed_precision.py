@@ -66,10 +66,10 @@ def test_every_recognizer_trains_and_decodes_in_every_precision(monkeypatch, enc
 
 def decode_in_every_way(module: TrainingModule) -> None:
     recognizer, given = module.recognizer.eval(), batch(60, 44)
+    encodings, lengths = recognizer(given.features, given.num_frames)
     for decoder in decoders_of(module):
-        assert len(decode(recognizer, decoder, TOKENIZER, given, Shape(from_audio=True))) == 2
+        assert len(decode(recognizer, decoder, TOKENIZER, given, encodings, lengths, Shape(from_audio=True))) == 2
     if isinstance(recognizer.head, FrameScores | ScoresPaths):
-        encodings, lengths = recognizer(given.features, given.num_frames)
         assert align(recognizer.head, encodings, lengths, given.tokens, given.num_tokens).score.isfinite().all()
 
 

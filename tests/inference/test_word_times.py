@@ -98,7 +98,7 @@ def test_a_frame_that_ends_one_word_and_begins_the_next_is_divided():
     found = words(Emissions([2, 4, 3, 2], [3, 5, 5, 5], [3, 5, 5, 8], [-0.1] * 4), STEADY)
     assert spans(found) == [("ones", 0.135, 0.228), ("two", 0.228, 0.242), ("one", 0.242, 0.375)]
     # an own decoder may go back in time
-    assert ordered(words(Emissions([2, 3], [5, 3], [5, 3], [-0.1] * 2), STEADY), 1.0)
+    assert ordered(words(Emissions([2, 3, 4], [5, 3, 1], [5, 3, 1], [-0.1] * 3), STEADY), 1.0)
 
 
 @pytest.mark.parametrize(("frames", "factor"), product([[0, 0], [0, 11], [11, 11]], [2, 4, 8, 16]))
