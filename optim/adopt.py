@@ -120,5 +120,5 @@ class EarlierMoment(Transform):
             divided.mul_(later)
             beta2 = beta2 * later
         average_squares(v, u, beta2)
-        # the statistic itself leaves, not marked as free: later transforms must not write to it
+        # the statistic itself leaves, not marked as overwritable: later transforms must not write to it
         return Update(m.lerp_(divided, 1 - batch.group["betas"][0]))

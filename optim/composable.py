@@ -8,8 +8,7 @@ from typing import Any, ClassVar, TypedDict, Unpack
 from torch import Tensor
 
 from optim.engine.chain import Chain
-from optim.engine.storage import StateStorage
-from optim.engine.transform import Transform
+from optim.engine.transform import StateStorage, Transform
 from optim.transforms.beta2 import PalmBeta2
 from optim.transforms.caution import Caution
 from optim.transforms.clipping.by_function import Clipper, Clipping

@@ -97,4 +97,4 @@ class RootMeanSquare(Transform):
         # u/max(√v/c, eps) = c u · min(1/√v, 1/(c eps)): two passes fewer over the elements
         c = beta2_correction(batch) ** 0.5
         largest = 1 / at_least(c * batch.group["eps"], torch.finfo(v.dtype).tiny)
-        return Update(v.rsqrt().clamp_(max=largest).mul_(u), c, free=True)
+        return Update(v.rsqrt().clamp_(max=largest).mul_(u), c, overwritable=True)

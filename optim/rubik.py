@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from optim.engine.chain import Chain
+from optim.engine.distributed import divided
+from optim.engine.group_step import launches_cost
 from optim.engine.options import FLOAT_DTYPE, SWITCH
 from optim.engine.param_batch import (
     HALF,
@@ -18,16 +20,16 @@ from optim.engine.param_batch import (
     ParamBatch,
     Scalar,
     State,
+    TensorList,
     Update,
     assign,
     at_most,
+    flattened,
     state_dtype,
+    unflattened,
     zero_per_axes,
     zeros,
 )
-from optim.engine.sharding import divided
-from optim.engine.stacking import launches_cost
-from optim.engine.tensor_list import TensorList, flattened, unflattened
 from optim.engine.transform import GroupTransform
 from optim.muon.polar_factor import Coefficients, iterate
 from optim.transforms.adamw_kernel import listed
@@ -198,10 +200,10 @@ class RubikChange(GroupTransform):
         u = update.value()
         if num_axes(batch.shape) == 2:
             steps = self._steps([polar(x) for x in self._inputs(u, batch)], batch)
-            return Update(steps, self._learn_size(u, batch), free=True)
+            return Update(steps, self._learn_size(u, batch), overwritable=True)
         lr, direction = batch.group["lr"], self._adam(u, batch)
         size = batch.group["scalar_scale"] if num_axes(batch.shape) == 0 else self._learn_size(u, batch)
-        return Update(direction, size * lr, free=True)
+        return Update(direction, size * lr, overwritable=True)
 
     def takes_all(self, group: Group) -> bool:
         """Return whether the matrices are divided over processes."""
@@ -215,7 +217,7 @@ class RubikChange(GroupTransform):
         costs = [x.numel() * min(x.shape[-2:]) for x in inputs]
         orthogonal = iter(divided(lambda x: [polar(x)], inputs, costs, [[x] for x in inputs]))
         return [
-            Update(self._steps([*next(orthogonal)], batch), self._learn_size(u, batch), free=True)
+            Update(self._steps([*next(orthogonal)], batch), self._learn_size(u, batch), overwritable=True)
             if num_axes(batch.shape) == 2
             else self(update, batch)
             for u, update, batch in zip(us, updates, batches, strict=True)

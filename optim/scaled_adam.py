@@ -210,9 +210,8 @@ class ScaledChange(Transform):
 def _measure(update: Update, batch: ParamBatch, period_ends: bool | Tensor) -> None:
     """Update S, z and r."""
     state, period = batch.state, batch.group["size_update_period"]
-    direction = update.direction if update.rows is None else update.direction * update.rows
     # the factor of clipping multiplies a number here, not every element
-    derivative = batch.dot(batch.param, direction) * update.scale
+    derivative = batch.dot(batch.param, update.unscaled()) * update.scale
     total, average = batch.read(state["scale_grad"]), batch.read(state["scale_exp_avg_sq"])
     kept = batch.group["betas"][1] ** period
     begins = (batch.step - 1) % period == 0

@@ -133,7 +133,7 @@ class ScaleByRms(FusedTransform):
         # u/(√v/c + eps) = c u/(√v + c eps) saves a pass over the elements
         c = beta2_correction(batch) ** 0.5
         root = v.sqrt().add_(c * batch.group["eps"])
-        return Update(torch.div(u, root, out=root), c, free=True)
+        return Update(torch.div(u, root, out=root), c, overwritable=True)
 
     def fuses(self, later: Sequence[Transform]) -> bool:
         """Return whether `ScheduleFree` alone follows."""

@@ -8,8 +8,17 @@ import torch
 from torch import Tensor
 
 from optim.engine.options import WHOLE
-from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
-from optim.engine.tensor_list import TensorList
+from optim.engine.param_batch import (
+    ForeachBatch,
+    Group,
+    ParamBatch,
+    Scalar,
+    State,
+    TensorList,
+    Update,
+    state_dtype,
+    zeros,
+)
 from optim.engine.transform import Transform
 from optim.learned_gradient.axis_matrices import META_NORMS, learn, learned_axes, transformed
 
@@ -99,7 +108,7 @@ class LearnedAxes(Transform):
         rms = batch.rms(direction) + batch.group["eps"]
         limit = rms * batch.group["max_step_scale"]
         direction.clamp_(-limit, limit)
-        return Update(direction, size * batch.group["lr"] * ((1 - beta1) / (1 + beta1)) ** 0.5 / rms, free=True)
+        return Update(direction, size * batch.group["lr"] * ((1 - beta1) / (1 + beta1)) ** 0.5 / rms, overwritable=True)
 
 
 def _parts(batch: ParamBatch, x: Tensor) -> list[tuple[ParamBatch, Tensor]]:

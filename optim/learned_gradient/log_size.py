@@ -12,13 +12,13 @@ from optim.engine.param_batch import (
     ParamBatch,
     Scalar,
     State,
+    TensorList,
     Update,
     at_least,
     choose,
     state_dtype,
     zero_per_axes,
 )
-from optim.engine.tensor_list import TensorList
 from optim.engine.transform import Transform
 
 PERIOD = 4  # steps between two changes of a size

@@ -108,4 +108,4 @@ class NormalizeNeurons(Transform):
         # clamp_: a matrix of zeros stays one
         u.div_(torch.linalg.vector_norm(u, dim=axes, keepdim=True).clamp_(min=TINY))
         rows, numel = u.shape[axes[0]], u.shape[axes[0] :].numel()
-        return Update(u, update.scale * min(rows, numel // rows) ** 0.5, free=True)
+        return Update(u, update.scale * min(rows, numel // rows) ** 0.5, overwritable=True)

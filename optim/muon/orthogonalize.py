@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from optim.engine.distributed import divided
 from optim.engine.options import FLOAT_DTYPE, SWITCH, WHOLE
 from optim.engine.param_batch import Group, ParamBatch, Update
-from optim.engine.sharding import divided
 from optim.engine.transform import GroupTransform
 from optim.muon.polar_factor import by_qr, by_svd, newton_schulz, polynomials
 
@@ -52,7 +52,7 @@ class Orthogonalize(GroupTransform):
         adjust_lr_fn: see above; torch.optim.Muon's name.
         stacked_matrices: see above.
         shard_matrix_work: in a distributed run, divide the matrices over the processes; see
-            `optim.engine.sharding.divided`. All processes must hold gradients of the same parameters.
+            `optim.engine.distributed.divided`. All processes must hold gradients of the same parameters.
         more: options of a subclass, and the name; see `Transform`.
 
     Reference:
@@ -111,7 +111,7 @@ class Orthogonalize(GroupTransform):
     def resized(self, matrices: Tensor, batch: ParamBatch) -> Update:
         """Return the update that orthogonal matrices (…, R, C) make, in the parameters' shape, as long as asked for."""
         size = SIZES[batch.group["adjust_lr_fn"]](*matrices.shape[-2:])
-        return Update(matrices.reshape(batch.param.shape), size, free=True)
+        return Update(matrices.reshape(batch.param.shape), size, overwritable=True)
 
     def takes_all(self, group: Group) -> bool:
         """Return whether the matrices are divided over processes."""

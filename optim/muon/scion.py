@@ -111,9 +111,9 @@ class NormBall(Orthogonalize):
         axes = matrix_axes(len(batch.shape), batch.group)[1:]
         num_cols = batch.shape[-len(axes) :].numel() if axes else 1
         if norm == "sign":
-            return Update(u.sign(), scale / num_cols, free=True)
+            return Update(u.sign(), scale / num_cols, overwritable=True)
         if not axes:
             return Update(u, scale / at_least(batch.rms(u), EPS))
         # a factor per row instead of a quotient: no pass over the elements
         per_row = 1 / torch.linalg.vector_norm(u, dim=axes, keepdim=True).clamp_(min=EPS)
-        return Update(u, scale * num_cols ** (0.5 if norm == "embedding" else -0.5), rows=per_row)
+        return Update(u, scale * num_cols ** (0.5 if norm == "embedding" else -0.5), row_scale=per_row)

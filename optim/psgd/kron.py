@@ -8,12 +8,20 @@ from typing import Any, ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from optim.engine.distributed import divided
 from optim.engine.options import OR_NONE, SWITCH, WHOLE
-from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
-from optim.engine.sharding import divided
-from optim.engine.storage import STORAGE_DTYPES
-from optim.engine.tensor_list import TensorList
-from optim.engine.transform import GroupTransform
+from optim.engine.param_batch import (
+    ForeachBatch,
+    Group,
+    ParamBatch,
+    Scalar,
+    State,
+    TensorList,
+    Update,
+    state_dtype,
+    zeros,
+)
+from optim.engine.transform import STORAGE_DTYPES, GroupTransform
 from optim.psgd.kron_factors import (
     MEMORY_SAVE_MODES,
     Factor,
@@ -209,7 +217,7 @@ def _finish_step(step: Step, batch: ParamBatch) -> Update:
     if step.fits:
         _store(step.factors, batch)
     u = _preconditioned(step.average, step.factors, batch) if step.early is None else step.early
-    return Update(u, step.scale, free=True)
+    return Update(u, step.scale, overwritable=True)
 
 
 def _schedule(group: Group) -> dict[str, Any]:

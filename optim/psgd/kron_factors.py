@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from optim.engine import stacking
+from optim.engine import group_step
 from optim.psgd.triangular import (
     Grams,
     grams,
@@ -158,7 +158,7 @@ class Move(NamedTuple):
 
 def _move_triangular(moves: Sequence[Move], precond_lr: float) -> None:
     """Move matrices of one size; on a CPU, one or a stack."""
-    if not stacking.launches_cost(moves[0].q.device):
+    if not group_step.launches_cost(moves[0].q.device):
         ((q, x, y),) = moves
         found = grams(x, y)
         subtract_product(q, found.difference, _rate(found, precond_lr))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from optim.engine import stacking
+from optim.engine import group_step
 from optim.engine.matmul import addmm, matmul
 
 MAX_BLOCKS = 3  # with more, the calls cost more than the zeros
@@ -29,7 +29,7 @@ def blocks(n: int, max_blocks: int = MAX_BLOCKS) -> list[slice]:
 
 def times(q: Tensor, x: Tensor) -> Tensor:
     """Return Q X, (…, n, m)."""
-    if stacking.launches_cost(x.device):
+    if group_step.launches_cost(x.device):
         return q @ x
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for r in blocks(q.shape[-1]):
@@ -39,7 +39,7 @@ def times(q: Tensor, x: Tensor) -> Tensor:
 
 def transposed_times(q: Tensor, x: Tensor) -> Tensor:
     """Return Qᵀ X, (…, n, m)."""
-    if stacking.launches_cost(x.device):
+    if group_step.launches_cost(x.device):
         return q.mT @ x
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     for r in blocks(q.shape[-1]):
@@ -49,7 +49,7 @@ def transposed_times(q: Tensor, x: Tensor) -> Tensor:
 
 def transposed_solve(q: Tensor, x: Tensor) -> Tensor:
     """Return Q⁻ᵀ X, (…, n, m)."""
-    if stacking.launches_cost(x.device):
+    if group_step.launches_cost(x.device):
         return torch.linalg.solve_triangular(q.mT, x, upper=False)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     n = q.shape[-1]
@@ -143,7 +143,7 @@ def of_equal_size(tensors: Sequence[Tensor]) -> list[list[int]]:
     """Return the places of tensors (…, n) that one call treats together: of equal n, or on a CPU each alone."""
     together: dict[int, list[int]] = defaultdict(list)
     for place, x in enumerate(tensors):
-        together[x.shape[-1] if stacking.launches_cost(x.device) else -place].append(place)
+        together[x.shape[-1] if group_step.launches_cost(x.device) else -place].append(place)
     return list(together.values())
 
 

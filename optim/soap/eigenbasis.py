@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from optim.engine import stacking
+from optim.engine import group_step
 from optim.engine.matmul import matmul
 
 STRIP = 128  # rows of a covariance that are computed by one call: fewer skip more above the diagonal, but call more
@@ -108,7 +108,7 @@ def computed(turns: Sequence[Turn]) -> list[list[Tensor]]:
     results: list[list[Tensor]] = [[] for _ in turns]
     together: dict[object, list[int]] = defaultdict(list)
     for place, turn in enumerate(turns):
-        alone = turn.rank is not None or not stacking.launches_cost(turn.basis.device)
+        alone = turn.rank is not None or not group_step.launches_cost(turn.basis.device)
         together[place if alone else turn.basis.shape[-1:]].append(place)
     for places in together.values():
         if len(places) == 1:
@@ -143,7 +143,7 @@ def cover(covariance: Tensor, x: Tensor, axis: int, decay: float) -> None:
     """C ← decay C + (1 − decay) X Xᵀ, (…, d, d); rows of X are the slices of x along an axis counted from the end."""
     first = covariance.dim() - 2
     rows = x.movedim(axis, first).reshape(*covariance.shape[:-1], -1)
-    if stacking.launches_cost(x.device):
+    if group_step.launches_cost(x.device):
         plus = covariance.baddbmm_ if first else covariance.addmm_
         plus(rows, rows.mT, beta=decay, alpha=1 - decay)
         return
@@ -192,7 +192,7 @@ def next_basis(covariance: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
     order = eigenvalues.argsort(dim=-1, descending=True, stable=True)
     # in this order, because QR changes the first columns least, and those of large eigenvalues are known best
     device = powers.device
-    if powers.dtype != torch.float32 or not stacking.launches_cost(device) or device.type == "mps":
+    if powers.dtype != torch.float32 or not group_step.launches_cost(device) or device.type == "mps":
         return torch.linalg.qr(reordered(powers, order, -2).mT).Q.mT, order
     # C plus a multiple of I has the same eigenvectors, and makes no vector zero or the multiple of another
     floor = eigenvalues.amax(-1)[..., None, None].double().mul_(FLOOR).clamp_(min=1e-100)

@@ -11,10 +11,19 @@ from typing import ClassVar, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from optim.engine.distributed import divided
 from optim.engine.options import SWITCH, WHOLE
-from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
-from optim.engine.sharding import divided
-from optim.engine.tensor_list import TensorList
+from optim.engine.param_batch import (
+    ForeachBatch,
+    Group,
+    ParamBatch,
+    Scalar,
+    State,
+    TensorList,
+    Update,
+    state_dtype,
+    zeros,
+)
 from optim.engine.transform import GroupTransform
 from optim.soap.eigenbasis import Block, Turn, computed, rotated
 from optim.transforms.adam import BETAS
@@ -148,7 +157,7 @@ class RotatedAdam(GroupTransform):
                 block.cover(group["shampoo_beta"])
         due = blocks if clock.step == 0 or _refreshes(clock.step, group) else []
         if not directions:
-            return Update(torch.zeros_like(u), free=True), due
+            return Update(torch.zeros_like(u), overwritable=True), due
         return _scaled(_joined(directions, batch), clock), due
 
 
@@ -249,4 +258,4 @@ def _scaled(direction: Tensor, batch: ParamBatch) -> Update:
     scale: Scalar = _root_correction(batch) / ((1 - group["betas"][0] ** batch.step) if group["correct_bias"] else 1.0)
     if group["normalize_grads"]:
         scale = scale / (batch.rms(direction) + TINY)
-    return Update(direction, scale, free=True)
+    return Update(direction, scale, overwritable=True)

@@ -68,7 +68,7 @@ class Adam(FusedTransform):
         v = average_squares(batch.state["exp_avg_sq"], u, beta2)
         # m/(√v/c + eps) = c m/(√v + c eps) saves a pass over the elements
         c = beta2_correction(batch) ** 0.5
-        return Update(m / v.sqrt().add_(c * batch.group["eps"]), c / (1 - beta1**batch.step), free=True)
+        return Update(m / v.sqrt().add_(c * batch.group["eps"]), c / (1 - beta1**batch.step), overwritable=True)
 
     def fuses(self, later: Sequence[Transform]) -> bool:
         """Return whether the learning rate follows, and at most the decay of weights before it."""

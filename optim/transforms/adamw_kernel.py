@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optim.engine.param_batch import constant
-from optim.engine.tensor_list import TensorList
+from optim.engine.param_batch import TensorList, constant
 
 FUSED_ON = ("cpu", "cuda", "meta", "mps", "xpu")
 

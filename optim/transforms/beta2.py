@@ -7,11 +7,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from optim.engine.options import SWITCH
-from optim.engine.param_batch import Group, ParamBatch, Scalar, Update
-from optim.engine.transform import Transform
+from optim.engine.param_batch import ParamBatch, Scalar
+from optim.engine.transform import OptionHolder
 
 
-class PalmBeta2(Transform):
+class PalmBeta2(OptionHolder):
     """Holds the options of `beta2_of`; a rule that calls it has the schedule.
 
     Args:
@@ -28,14 +28,6 @@ class PalmBeta2(Transform):
 
     def __init__(self, palm: bool = False, beta2_scale: float = 0.8, *, name: str = "") -> None:
         super().__init__(name=name, palm=palm, beta2_scale=beta2_scale)
-
-    def idle(self, group: Group) -> bool:
-        """Return True: the rule does the work."""
-        return True
-
-    def __call__(self, update: Update, batch: ParamBatch) -> Update:
-        """Return the update unchanged."""
-        return update
 
 
 def beta2_of(batch: ParamBatch) -> Scalar:

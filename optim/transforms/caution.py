@@ -32,7 +32,7 @@ class Caution(Transform):
     def __init__(self, caution: bool = False, *, name: str = "") -> None:
         super().__init__(name=name, caution=caution)
 
-    def idle(self, group: Group) -> bool:
+    def is_noop(self, group: Group) -> bool:
         """Return whether all elements are kept."""
         return not group["caution"]
 
@@ -41,4 +41,4 @@ class Caution(Transform):
         u = update.value()
         kept = (u * batch.grad).gt_(0)
         share = at_least(batch.mean(kept), 1 / batch.numel)
-        return Update(kept.mul_(u), 1 / share, free=True)
+        return Update(kept.mul_(u), 1 / share, overwritable=True)

@@ -96,7 +96,7 @@ class Sequential(Transform):
                 transform.after_step(transform.view(batch))
 
     def _active(self, group: Group) -> list[Transform]:
-        return [transform for transform in self.transforms if not transform.idle(transform.unprefixed(group))]
+        return [transform for transform in self.transforms if not transform.is_noop(transform.unprefixed(group))]
 
 
 def _renamed(transform: Transform, name: str) -> Transform:
@@ -142,6 +142,6 @@ class Branches(Sequential):
 
     def __call__(self, update: Update, batch: ParamBatch) -> Tensor:
         """Return the combined update."""
-        # not free: the next branch needs it as it is
-        shared = update._replace(free=False)
+        # not overwritable: the next branch needs it as it is
+        shared = update._replace(overwritable=False)
         return self.combine([applied([branch], shared, batch).value() for branch in self._active(batch.group)], batch)

@@ -50,7 +50,7 @@ class MarsCorrection(Transform):
         """Return a gradient of zero in the parameter's shape if there is something to correct."""
         return {"previous_grad": zeros(param, group)} if group["mars"] else {}
 
-    def idle(self, group: Group) -> bool:
+    def is_noop(self, group: Group) -> bool:
         """Return whether gradients stay as they are."""
         return not group["mars"]
 

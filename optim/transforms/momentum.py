@@ -54,13 +54,13 @@ class Momentum(Transform):
             return update
         average: Tensor = batch.state["exp_avg"]
         if average.dtype == update.direction.dtype:
-            # the statistic itself leaves, not marked as free: later transforms must not write to it
+            # the statistic itself leaves, not marked as overwritable: later transforms must not write to it
             return average.lerp_(update.value(), 1 - beta1)
         # torch would multiply bfloat16 by the Python number with more digits than bfloat16 has, JAX rounds it first
         decayed = average * torch.tensor(beta1, dtype=average.dtype).item()
         new = update.writable().mul_(1 - beta1).add_(decayed)
         average.copy_(new)
-        return Update(new, free=True)
+        return Update(new, overwritable=True)
 
 
 class HeavyBallMomentum(Transform):
@@ -92,7 +92,7 @@ class HeavyBallMomentum(Transform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
         """Return the sum."""
         s: Tensor = batch.state["momentum_buffer"].mul_(batch.group["betas"][0])
-        # the statistic itself leaves, not marked as free: later transforms must not write to it
+        # the statistic itself leaves, not marked as overwritable: later transforms must not write to it
         return update.times(-1.0).subtract_from(s)
 
 
@@ -121,4 +121,4 @@ class NesterovMomentum(HeavyBallMomentum):
         s: Any = super().__call__(update, batch)
         if not batch.group["nesterov"]:
             return s
-        return Update(torch.add(update.value(), s, alpha=batch.group["betas"][0]), free=True)
+        return Update(torch.add(update.value(), s, alpha=batch.group["betas"][0]), overwritable=True)

@@ -52,7 +52,7 @@ class NormalizedMomentum(Transform):
             average_squares(v, u, beta2)
             root = v.sqrt().div_(beta2_correction(batch) ** 0.5).add_(batch.group["eps"])
             m.mul_(beta1).addcdiv_(u, root, value=1 - beta1)
-        # the statistic itself leaves, not marked as free: later transforms must not write to it
+        # the statistic itself leaves, not marked as overwritable: later transforms must not write to it
         return Update(m, 1 / (1 - beta1**batch.step))
 
 

@@ -103,7 +103,7 @@ class ScheduleFree(Transform):
         """Move z, let y follow the average, and return the rest of y's update."""
         y, lr, c = batch.param, learning_rate(batch), self.share_of_newest(batch)
         if batch.group["weight_decay"]:
-            update = Update(update.writable().add_(y, alpha=batch.group["weight_decay"]), free=True)
+            update = Update(update.writable().add_(y, alpha=batch.group["weight_decay"]), overwritable=True)
         # x is eliminated from the paper's three sequences: y ← (1 − c) y + c z − γ (1 − β (1 − c)) u, with the old z
         y.lerp_(batch.state["z"], c)
         update.times(lr).subtract_from(batch.state["z"])

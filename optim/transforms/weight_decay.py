@@ -30,7 +30,7 @@ class DecoupledDecay(Transform):
     def __init__(self, weight_decay: float = 0.01, *, name: str = "") -> None:
         super().__init__(name=name, weight_decay=weight_decay)
 
-    def idle(self, group: Group) -> bool:
+    def is_noop(self, group: Group) -> bool:
         """Return whether there is nothing to take off, or `CautiousDecay` does it."""
         # a factor of 1 would still cost a pass over the elements
         return bool(group["weight_decay"] == 0 or group.get("cautious_weight_decay", False))
@@ -62,7 +62,7 @@ class CautiousDecay(Transform):
     def __init__(self, weight_decay: float = 0.01, cautious_weight_decay: bool = True, *, name: str = "") -> None:
         super().__init__(name=name, weight_decay=weight_decay, cautious_weight_decay=cautious_weight_decay)
 
-    def idle(self, group: Group) -> bool:
+    def is_noop(self, group: Group) -> bool:
         """Return whether there is nothing to take off, or `DecoupledDecay` does it."""
         return bool(group["weight_decay"] == 0 or not group["cautious_weight_decay"])
 

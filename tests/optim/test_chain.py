@@ -150,7 +150,7 @@ def test_an_update_is_a_direction_times_a_scale():
     copied = Update(direction).writable().mul_(5)
     assert torch.equal(direction, torch.ones(2, 3))
     assert copied.sum() == 30
-    assert Update(direction, 2.0, free=True).writable() is direction
+    assert Update(direction, 2.0, overwritable=True).writable() is direction
 
 
 def test_groups_of_a_scheduled_optimizer_can_be_given_to_another():

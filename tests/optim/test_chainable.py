@@ -200,7 +200,7 @@ def test_a_row_needs_what_its_transforms_need():
 def test_branches_see_the_same_update_and_are_summed(repeats):
     class Double(optim.Transform):
         def __call__(self, update, batch):
-            return optim.Update(update.writable().mul_(2.0), free=True)
+            return optim.Update(update.writable().mul_(2.0), overwritable=True)
 
     params = [nn.Parameter(torch.zeros(3)) for _ in range(repeats)]
     branches = optim.Branches(Double(), Momentum(0.5), Momentum(0.5, name="b"))

@@ -87,7 +87,7 @@ class Clipping(Transform):
         """Return whether the common norm is limited; the others look at one parameter."""
         return bool(group[self.option] == GLOBAL_NORM)
 
-    def idle(self, group: Group) -> bool:
+    def is_noop(self, group: Group) -> bool:
         """Return whether everything passes unchanged."""
         return group[self.option] in (None, "identity")
 
@@ -99,11 +99,11 @@ class Clipping(Transform):
         if how == GLOBAL_NORM:
             return limited_by(batch.group["shared_state"][self.prefix + "clip_factor"], update, batch)
         # a copy: the function may overwrite it, and it may be the gradient itself
-        given = update.writable() if update.free else update.value().clone()
+        given = update.writable() if update.overwritable else update.value().clone()
         limited = [self.functions[how](x) for x in (given.unbind() if batch.stacked else (given,))]
         if any(x.shape != batch.shape for x in limited):
             raise ValueError(f"{self.option}: {how} must keep the shape {tuple(batch.shape)} of its argument")
-        return Update(torch.stack(limited) if batch.stacked else limited[0], free=True)
+        return Update(torch.stack(limited) if batch.stacked else limited[0], overwritable=True)
 
 
 def _norms(group: Group, entries: Sequence[ParamEntry]) -> Sequence[Tensor]:

@@ -49,7 +49,7 @@ class ClipByGlobalNorm(Transform):
                 # a tensor: `if norm > threshold` would wait for the device; a norm of zero gives inf, clamped to 1
                 keep_factor(group["shared_state"], key, (group[option] / norm).clamp_(max=1.0))
 
-    def idle(self, group: Group) -> bool:
+    def is_noop(self, group: Group) -> bool:
         """Return whether there is no limit."""
         return not group["global_norm_clip_threshold"]
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from optim.engine.options import OR_NONE, WHOLE
-from optim.engine.param_batch import Group, ParamBatch, ParamEntry, State, Update
-from optim.engine.tensor_list import flattened
+from optim.engine.param_batch import Group, ParamBatch, ParamEntry, State, Update, flattened
 from optim.engine.transform import Transform
 from optim.transforms.clipping.by_global_norm import gradient_norms, keep_factor
 
@@ -85,7 +84,7 @@ class ClipByMedianNorm(Transform):
                 mine = {key.removeprefix(self.prefix): x for key, x in shared.items() if key.startswith(self.prefix)}
                 keep_factor(shared, self.prefix + "clipping_factor", _factor(own, entries, mine))
 
-    def idle(self, group: Group) -> bool:
+    def is_noop(self, group: Group) -> bool:
         """Return whether there is no clipping."""
         return group["clipping_scale"] is None
 
@@ -95,8 +94,8 @@ class ClipByMedianNorm(Transform):
         batch.note_limit(factor)
         if isinstance(factor, Tensor):
             # zero times infinity would not be zero
-            return Update(torch.where(factor > 0, factor * update.value(), 0.0), free=True)
-        return update.times(factor) if factor > 0 else Update(torch.zeros_like(update.direction), free=True)
+            return Update(torch.where(factor > 0, factor * update.value(), 0.0), overwritable=True)
+        return update.times(factor) if factor > 0 else Update(torch.zeros_like(update.direction), overwritable=True)
 
 
 def _factor(group: Group, entries: Sequence[ParamEntry], shared: State) -> float | Tensor:

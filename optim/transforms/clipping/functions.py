@@ -39,20 +39,20 @@ def trust_region(update: Update, batch: ParamBatch) -> Update:
     """
     y = update.value() / TRUST_SCALE
     bounded = y.abs().log1p_().copysign_(y).lerp_(y.tanh(), TRUST_LERP)
-    return Update(bounded.mul_(TRUST_SCALE).clamp_(-TRUST_LIMIT, TRUST_LIMIT), free=True)
+    return Update(bounded.mul_(TRUST_SCALE).clamp_(-TRUST_LIMIT, TRUST_LIMIT), overwritable=True)
 
 
 def mu_law(update: Update, batch: ParamBatch) -> Update:
     """Return, element by element, sign(u) log(1 + µ|u|)/log(1 + µ) with µ = 127; the µ-law of ITU-T G.711 has 255."""
     u = update.value()
-    return Update(u.abs().mul_(MU).log1p_().div_(math.log1p(MU)).copysign_(u), free=True)
+    return Update(u.abs().mul_(MU).log1p_().div_(math.log1p(MU)).copysign_(u), overwritable=True)
 
 
 def a_law(update: Update, batch: ParamBatch) -> Update:
     """Return, element by element, sign(u) f(A|u|)/(1 + log A): f(x) = x below 1, else 1 + log x; A of ITU-T G.711."""
     u = update.value()
     x = u.abs().mul_(A)
-    return Update(torch.where(x < 1, x, 1 + x.log()).div_(1 + math.log(A)).copysign_(u), free=True)
+    return Update(torch.where(x < 1, x, 1 + x.log()).div_(1 + math.log(A)).copysign_(u), overwritable=True)
 
 
 CLIPPERS: dict[str, Callable[[Update, ParamBatch], Update]] = {

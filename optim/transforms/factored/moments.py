@@ -7,8 +7,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.param_batch import Group, ParamBatch, Scalar, State, Update, constant, zero_per_axes, zeros
-from optim.engine.tensor_list import TensorList
+from optim.engine.param_batch import (
+    Group,
+    ParamBatch,
+    Scalar,
+    State,
+    TensorList,
+    Update,
+    constant,
+    zero_per_axes,
+    zeros,
+)
 from optim.engine.transform import Transform
 from optim.transforms.factored.plan import Axes
 
@@ -47,7 +56,7 @@ def over_moment(grad: Tensor, state: State, rows: Axes, cols: Axes, weight: Scal
     if not rows and not cols:
         # not lerp_, which takes infinity from infinity where a square overflows; rsqrt: no division per element
         moment = state["exp_avg_sq"].mul_(1 - weight).add_(square.add_(eps).mul_(weight))
-        return Update(moment.rsqrt().mul_(grad), free=True)
+        return Update(moment.rsqrt().mul_(grad), overwritable=True)
     row = state["row"].lerp_(_mean_plus(eps, square, cols), weight)
     col = state["col"].lerp_(_mean_plus(eps, square, rows), weight)
     # the sum in place of the mean leaves a number, which costs less on a CPU; that of each shape is another
@@ -55,7 +64,7 @@ def over_moment(grad: Tensor, state: State, rows: Axes, cols: Axes, weight: Scal
     total = row if not rows else row.mean(rows, keepdim=True) if many else row.sum(rows, keepdim=True)
     # two thin factors instead of their outer product; the squares are not needed again: their memory takes the update
     update = torch.mul(grad, (row / total).rsqrt_(), out=square).mul_(col.rsqrt())
-    return Update(update, 1.0 if many else (row.numel() // total.numel()) ** -0.5, free=True)
+    return Update(update, 1.0 if many else (row.numel() // total.numel()) ** -0.5, overwritable=True)
 
 
 def _mean_plus(eps: float, square: Tensor, axes: Axes) -> Tensor:

@@ -53,4 +53,4 @@ def times_slices(update: Update, factor: Scalar, batch: ParamBatch) -> Update:
         return update.times(factor)
     # `rows` and not `scale`: a batch reads scale as one number per parameter
     rows: Any = factor
-    return update._replace(rows=rows if update.rows is None else update.rows * rows)
+    return update._replace(row_scale=rows if update.row_scale is None else update.row_scale * rows)
