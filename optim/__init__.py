@@ -39,8 +39,7 @@ from optim.schedules.warmup_stable_decay import WarmupStableDecay
 from optim.soap.optimizer import SOAP
 from optim.t5x_adafactor.factor_rules import FactorDim, HParamMap, standard_logical_factor_rules
 from optim.t5x_adafactor.optimizer import T5XAdafactor
-from optim.transforms.combining import Branches, Sequential
-from optim.transforms.function import transform
+from optim.transforms.compose import Branches, Sequential, transform
 from optim.transforms.schedule_free import ScheduleFree
 
 __all__ = [

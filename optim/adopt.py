@@ -11,8 +11,7 @@ from optim.composable import CommonOptions, Composable
 from optim.engine.options import OR_NONE
 from optim.engine.param_batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import Transform
-from optim.transforms.adam import BETAS
-from optim.transforms.beta2 import average_squares, beta2_of
+from optim.transforms.adam import BETAS, average_squares, beta2_of
 
 
 class ADOPT(Composable):

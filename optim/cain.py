@@ -12,7 +12,7 @@ from optim.engine.chain import Chain
 from optim.engine.options import SWITCH
 from optim.engine.param_batch import Group, ParamBatch, State, Update, choose, state_dtype, zero_per_axes, zeros
 from optim.engine.transform import Transform
-from optim.transforms.clipping.clamp import Clamp
+from optim.transforms.clipping import Clamp
 
 BETAS = ("[0, 1)", "[0, 1)")
 REFRESH_EVERY = 1000  # steps after which the sizes are estimated again

@@ -22,7 +22,7 @@ from optim.engine.param_batch import (
     zeros,
 )
 from optim.engine.transform import Transform
-from optim.transforms.weight_decay import DecoupledDecay
+from optim.transforms.learning_rate import DecoupledDecay
 
 EPS = ("(0, inf)", "[0, inf)")
 

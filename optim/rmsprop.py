@@ -10,8 +10,7 @@ from torch import Tensor
 from optim.composable import CommonOptions, Composable
 from optim.engine.param_batch import Group, ParamBatch, State, Update, at_least, zeros
 from optim.engine.transform import Transform
-from optim.transforms.adam import BETAS
-from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
+from optim.transforms.adam import BETAS, average_squares, beta2_correction, beta2_of
 
 
 class RMSprop(Composable):

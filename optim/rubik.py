@@ -32,8 +32,7 @@ from optim.engine.param_batch import (
 )
 from optim.engine.transform import GroupTransform
 from optim.muon.polar_factor import Coefficients, iterate
-from optim.transforms.adamw_kernel import listed
-from optim.transforms.beta2 import average_squares
+from optim.transforms.adam import average_squares, listed
 
 # for five iterations from singular values of 2e-2 on, with a cushion of 2
 POLAR_EXPRESS: tuple[Coefficients, ...] = (

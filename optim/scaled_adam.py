@@ -25,9 +25,8 @@ from optim.engine.param_batch import (
     zeros,
 )
 from optim.engine.transform import Transform
-from optim.transforms.adamw_kernel import same_layout, step_by_rms
-from optim.transforms.clipping.by_median_norm import ClipByMedianNorm
-from optim.transforms.clipping.clamp import Clamp
+from optim.transforms.adam import same_layout, step_by_rms
+from optim.transforms.clipping import Clamp, ClipByMedianNorm
 
 CORRECTED_BELOW = 0.99  # if 1 − β₂ᵗ is less, the averaged square is corrected for its start at zero
 LARGEST_CHANGE = 0.1  # of the logarithm of the size, before momentum

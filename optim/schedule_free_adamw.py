@@ -11,8 +11,15 @@ from torch import Tensor
 from optim.composable import CommonOptions, Composable
 from optim.engine.param_batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import FusedTransform, Transform
-from optim.transforms.adamw_kernel import has_kernel, same_layout, step_by_rms
-from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of, correction_count
+from optim.transforms.adam import (
+    average_squares,
+    beta2_correction,
+    beta2_of,
+    correction_count,
+    has_kernel,
+    same_layout,
+    step_by_rms,
+)
 from optim.transforms.learning_rate import learning_rate
 from optim.transforms.schedule_free import ScheduleFree
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from optim.engine.matmul import matmul
 from optim.engine.param_batch import Group, ParamBatch, choose
 from optim.learned_gradient.mode_products import inner, multiplied, symmetric_product, unfolded
+from optim.transforms.matrices import matmul
 
 META_NORMS = ("frobenius", "rms", "rms_squared")
 TINY = 1e-20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from optim.engine.matmul import matmul
+from optim.transforms.matrices import matmul
 
 BLOCK = 256  # rows up to which one call is faster than several that skip work
 

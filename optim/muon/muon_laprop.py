@@ -9,7 +9,7 @@ from torch import Tensor
 from optim.composable import Composable
 from optim.muon.muon import MatrixOptions, split_options
 from optim.muon.orthogonalize import Orthogonalize
-from optim.transforms.normalized_momentum import NormalizedMomentum
+from optim.transforms.adam import NormalizedMomentum
 
 
 class MuonLaProp(Composable):

@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from optim.engine.matmul import addmm, matmul
+from optim.transforms.matrices import addmm, matmul
 
 Coefficients = tuple[float, float, float]
 

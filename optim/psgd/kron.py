@@ -37,7 +37,7 @@ from optim.psgd.kron_factors import (
 from optim.psgd.probes import probes
 from optim.psgd.triangular import pack, pack_all, unpacked_all
 from optim.psgd.update_schedule import balances_at, updates_at
-from optim.transforms.merged_dims import MergedDims, merged_dims
+from optim.transforms.matrices import MergedDims, merged_dims
 
 NOISE = 2.0**-11.5  # √ε, of the mean absolute gradient
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from optim.engine import group_step
-from optim.engine.matmul import addmm, matmul
+from optim.transforms.matrices import addmm, matmul
 
 MAX_BLOCKS = 3  # with more, the calls cost more than the zeros
 MIN_BLOCK = 128  # products of smaller blocks are slow

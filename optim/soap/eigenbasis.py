@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from optim.engine import group_step
-from optim.engine.matmul import matmul
+from optim.transforms.matrices import matmul
 
 STRIP = 128  # rows of a covariance that are computed by one call: fewer skip more above the diagonal, but call more
 STACK_NUMEL = 1 << 25  # elements of bases that are improved together: they take 40 bytes each

@@ -26,9 +26,8 @@ from optim.engine.param_batch import (
 )
 from optim.engine.transform import GroupTransform
 from optim.soap.eigenbasis import Block, Turn, computed, rotated
-from optim.transforms.adam import BETAS
-from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
-from optim.transforms.merged_dims import MergedDims, merged_dims
+from optim.transforms.adam import BETAS, average_squares, beta2_correction, beta2_of
+from optim.transforms.matrices import MergedDims, merged_dims
 
 PRECOND_SCHEDULER = (1 / 3, 9)
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2

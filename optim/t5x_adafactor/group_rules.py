@@ -21,7 +21,7 @@ from optim.t5x_adafactor.factor_rules import (
     parse_logical_rules,
     parse_scale_map,
 )
-from optim.transforms.factored.plan import Axes, FactorPlan
+from optim.transforms.factored import Axes, FactorPlan
 
 # a group looks its rules up once per parameter, and compiling the expressions takes longer than searching
 _map_of = lru_cache(maxsize=32)(HParamMap)

@@ -16,13 +16,10 @@ from optim.engine.param_batch import Group, Limits, ParamEntry, State
 from optim.t5x_adafactor.factor_rules import HParamMap, rule_of_logical_axes, standard_logical_factor_rules
 from optim.t5x_adafactor.group_rules import check_rules, parse_rules, plan_of
 from optim.t5x_adafactor.transforms import MomentsByPlan, SkipNan
-from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
-from optim.transforms.clipping.by_rms import ClipByRms
-from optim.transforms.factored.parameter_scale import ParameterScale
-from optim.transforms.factored.plan import FACTOR_PLAN, FactorPlan
-from optim.transforms.learning_rate import LearningRate
+from optim.transforms.clipping import ClipByGlobalNorm, ClipByRms
+from optim.transforms.factored import FACTOR_PLAN, FactorPlan, ParameterScale
+from optim.transforms.learning_rate import AbsoluteDecay, LearningRate
 from optim.transforms.momentum import Momentum
-from optim.transforms.weight_decay import AbsoluteDecay
 
 NamedRules = HParamMap | Sequence[tuple[str, Any]]
 

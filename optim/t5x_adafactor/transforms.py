@@ -11,8 +11,7 @@ from torch import Tensor
 from optim.engine.options import SWITCH, WHOLE
 from optim.engine.param_batch import Group, ParamBatch, State, Update, at_least
 from optim.engine.transform import Transform
-from optim.transforms.factored.moments import moment_state, over_moment
-from optim.transforms.factored.plan import FACTOR_PLAN
+from optim.transforms.factored import FACTOR_PLAN, moment_state, over_moment
 
 
 class MomentsByPlan(Transform):

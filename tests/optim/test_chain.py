@@ -8,11 +8,9 @@ from torch import nn
 
 from optim import Transform, Update, chain
 from optim.transforms.adam import Adam
-from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
-from optim.transforms.clipping.by_rms import ClipByRms
-from optim.transforms.learning_rate import LearningRate, WarmupLearningRate
+from optim.transforms.clipping import ClipByGlobalNorm, ClipByRms
+from optim.transforms.learning_rate import DecoupledDecay, LearningRate, WarmupLearningRate
 from optim.transforms.momentum import Momentum
-from optim.transforms.weight_decay import DecoupledDecay
 from tests.optim.training import all_moved, copies, make_parameters, named, run, same, step_with, values
 
 

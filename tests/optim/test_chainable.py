@@ -8,11 +8,9 @@ from torch import nn
 
 import optim
 from optim.transforms.adam import Adam
-from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
-from optim.transforms.clipping.clamp import Clamp
-from optim.transforms.learning_rate import LearningRate
+from optim.transforms.clipping import Clamp, ClipByGlobalNorm
+from optim.transforms.learning_rate import AbsoluteDecay, DecoupledDecay, LearningRate
 from optim.transforms.momentum import Momentum
-from optim.transforms.weight_decay import AbsoluteDecay, DecoupledDecay
 from tests.optim.training import (
     all_moved,
     copies,
