@@ -31,8 +31,8 @@ from optim.engine.param_batch import (
     zeros,
 )
 from optim.engine.transform import GroupTransform
-from optim.muon.polar_factor import Coefficients, iterate
 from optim.transforms.adam import average_squares, listed
+from optim.transforms.orthogonalize import Coefficients, iterate
 
 # for five iterations from singular values of 2e-2 on, with a cushion of 2
 POLAR_EXPRESS: tuple[Coefficients, ...] = (

@@ -7,9 +7,11 @@ from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from optim.composable import CommonOptions, Composable
-from optim.engine.param_batch import Group, ParamBatch, State, Update, zeros
+from optim.engine.options import WHOLE
+from optim.engine.param_batch import HALF, Group, ParamBatch, Scalar, State, Update, state_dtype, zero_per_axes, zeros
 from optim.engine.transform import FusedTransform, Transform
 from optim.transforms.adam import (
     average_squares,
@@ -21,73 +23,147 @@ from optim.transforms.adam import (
     step_by_rms,
 )
 from optim.transforms.learning_rate import learning_rate
-from optim.transforms.schedule_free import ScheduleFree
+
+EVALUATING = "evaluating"
+"""Whether the parameters of a group hold x; in the group's shared state."""
+TRAINING_POINT = "training_point"
+"""The statistic that keeps y while a parameter holds x."""
 
 
-class ScheduleFreeAdamW(Composable):
-    """Take gradients between the iterate and its average, which replaces momentum and a schedule; divide them as Adam
-    does.
+class ScheduleFree(Transform):
+    """Steps with one sequence, z, and evaluates at its average, x; gradients are taken in between, at y.
 
-    The rule is `ScaleByRms`, then `ScheduleFree`. Evaluate and save the model between `eval` and `train`. The learning
-    rate should not decay.
+    With the update u that arrives, the learning rate γ of step t, and γ_max, the largest one so far:
 
-    Use: if the length of the training is not known beforehand: its average is good at any time; with `Constant`, a
-    warm-up, and lr 1 to 10 times AdamW's.
+        z ← z − γ (u + weight_decay · y)
+        c = w_t/(w_1 + … + w_t),   w_t = tʳ · γ_max^weight_lr_power
+        x ← (1 − c) x + c z,   y = (1 − β) z + β x
 
-    State: 8 bytes per float32 parameter: the average v of g² (``exp_avg_sq``) and z (``z``); and two numbers per
-    tensor.
+    Parameters hold y. x is not stored, and follows from y and z: `Chain.eval` puts it into the parameters. In this form
+
+        y ← (1 − c) y + c z − γ (1 − β (1 − c)) (u + weight_decay · y)                  with the z before the step
+
+    Takes the place of the learning rate and of weight decay, and must be the last transform. β takes the place of
+    momentum: what comes before should have none.
+
+    State: z (``z``), γ_max (``lr_max``), and w_1 + … + w_t in units of w_t (``weight_sum``).
 
     Args:
-        params: parameters, (name, parameter) pairs, or groups.
-        lr: learning rate, at least 0; a tensor of one element is allowed.
-        betas: share of the average in the point of the gradients, in (0, 1], and decay of the average of g², in [0, 1).
-        eps: added to the root, at least 0.
-        r: see `ScheduleFree`.
-        weight_lr_power: see `ScheduleFree`.
-        common: see `CommonOptions`; ``weight_decay`` is that of `ScheduleFree`, at y.
-
-    Raises:
-        ValueError: an option is unknown or out of range, or a parameter is not real floating point.
+        beta: share of the average in the point of the gradients, in (0, 1].
+        weight_decay: at least 0.
+        warmup_steps: steps over which γ rises linearly to lr, by each parameter's own count.
+        r: power of the step in the weights of the average, at least 0; 0 weights all alike.
+        weight_lr_power: power of γ_max in the weights of the average, at least 0: steps of the warm-up count less.
+        name: see `Transform`.
 
     Reference:
-        Defazio et al. 2024, "The Road Less Scheduled", arXiv:2405.15682, algorithm 1. The defaults are those of
-        AdamWScheduleFree of the authors' package schedulefree 1.4.1.
-        Differs: each parameter counts its own steps; what `eval` takes away, `train` puts back bit for bit.
+        Defazio et al. 2024, "The Road Less Scheduled", arXiv:2405.15682, section 1 and algorithm 1; γ_max instead of γ
+        as in the authors' package schedulefree 1.4.1, which is the same while the learning rate does not fall.
 
     Examples:
         >>> param = nn.Parameter(torch.ones(1))
-        >>> optimizer = optim.ScheduleFreeAdamW([param], lr=0.1)
-        >>> for _ in range(3):
+        >>> optimizer = optim.chain(optim.ScheduleFree(beta=0.9), lr=0.5)([param])  # plain gradient descent, averaged
+        >>> for _ in range(4):
         ...     param.grad = param.detach().clone()
         ...     optimizer.step()
-        >>> optimizer.eval()  # the parameter is the average of the iterates now
+        >>> optimizer.eval()
         >>> f"{param.item():.3f}"
-        '0.806'
-        >>> optimizer.train()  # and the point for the next gradient again
-        >>> f"{param.item():.3f}"
-        '0.797'
+        '0.190'
     """
 
-    has_beta2: ClassVar = True
-    refused: ClassVar = {
-        **Composable.refused,
-        "cautious_weight_decay": "the decay is a part of the update of z here, not a step of its own",
+    allowed: ClassVar = {
+        "beta": "(0, 1]",
+        "weight_decay": "[0, inf)",
+        "warmup_steps": "[0, inf)" + WHOLE,
+        "r": "[0, inf)",
+        "weight_lr_power": "[0, inf)",
     }
+    has_evaluation_point: ClassVar = True
+    foreach = True
 
     def __init__(
         self,
-        params: Any,
-        lr: float | Tensor = 2.5e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
+        beta: float = 0.9,
+        weight_decay: float = 0.0,
+        warmup_steps: int = 0,
         r: float = 0.0,
         weight_lr_power: float = 2.0,
-        **common: Unpack[CommonOptions],
+        *,
+        name: str = "",
     ) -> None:
-        options: dict[str, Any] = {**common}
-        decay, warmup_steps = options.pop("weight_decay", 0.0), options.pop("warmup_steps", 0)
-        averaging = FirstBetaScheduleFree(betas, decay, warmup_steps, r, weight_lr_power)
-        super().__init__(params, [ScaleByRms(betas, eps)], lr=lr, ending=[averaging], **options)
+        options = {"weight_decay": weight_decay, "warmup_steps": warmup_steps, "r": r}
+        super().__init__(name=name, beta=beta, **options, weight_lr_power=weight_lr_power)
+
+    def beta(self, group: Group) -> float:
+        """Return β."""
+        return float(group["beta"])
+
+    def new_state(self, param: Tensor, group: Group) -> State:
+        """Return a z that equals the parameter, in its shape, and γ_max and a sum of weights of zero, (1, …)."""
+        # not in the storage dtype: z is a parameter of another kind, which rounding would move
+        z = param.detach().to(state_dtype(param), copy=True, memory_format=torch.preserve_format)
+        state: State = {"z": z, "lr_max": zero_per_axes(param, ()), "weight_sum": zero_per_axes(param, ())}
+        # a state that was saved between `eval` and `train`
+        return {**state, TRAINING_POINT: torch.empty_like(param)} if self._has_moved(group) else state
+
+    def new_shared_state(self, group: Group) -> State:
+        """Return that parameters hold y."""
+        return {EVALUATING: False}
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Move z, let y follow the average, and return the rest of y's update."""
+        y, lr, c = batch.param, learning_rate(batch), self.share_of_newest(batch)
+        if batch.group["weight_decay"]:
+            update = Update(update.writable().add_(y, alpha=batch.group["weight_decay"]), overwritable=True)
+        # x is eliminated from the paper's three sequences: y ← (1 − c) y + c z − γ (1 − β (1 − c)) u, with the old z
+        y.lerp_(batch.state["z"], c)
+        update.times(lr).subtract_from(batch.state["z"])
+        return update.times(lr * (1 - self.beta(batch.group) * (1 - c)))
+
+    def share_of_newest(self, batch: ParamBatch) -> Scalar:
+        """Count this step's weight, and return c."""
+        group, lr_max, weight_sum = batch.group, batch.state["lr_max"], batch.state["weight_sum"]
+        raised = lr_max.clamp(min=learning_rate(batch))
+        former, newest = batch.read(lr_max), batch.read(raised)
+        # sums in units of the newest weight: γ² of a small γ would underflow
+        if isinstance(newest, Tensor):
+            growth: Scalar = torch.where(newest > 0, former / newest, 1.0)
+        else:
+            growth = former / newest if newest > 0 else 1.0
+        growth = growth ** group["weight_lr_power"] * ((batch.step - 1) / batch.step) ** group["r"]
+        # only now: what `read` returns may be a view
+        lr_max.copy_(raised)
+        return 1 / batch.read(weight_sum.mul_(growth).add_(1))
+
+    def eval(self, optimizer: Optimizer) -> None:
+        """Put x = y + (1 − 1/β) (z − y) into every parameter that has stepped, and keep y."""
+        for group in optimizer.param_groups:
+            if self._has_moved(group):
+                continue
+            for param in group["params"]:
+                if state := optimizer.state.get(param):
+                    # what rounding took off a half-precision parameter belongs to its value
+                    y = param.float() + state["rounding_error"] if param.dtype in HALF else param
+                    x = y.lerp(state[self.prefix + "z"], 1 - 1 / self.beta(self.unprefixed(group)))
+                    # a copy: computing it back from x would round
+                    state[self.prefix + TRAINING_POINT] = param.detach().clone()
+                    param.copy_(x)
+            group["shared_state"][self.prefix + EVALUATING] = True
+
+    def train(self, optimizer: Optimizer) -> None:
+        """Put back the y that `eval` has kept."""
+        for group in optimizer.param_groups:
+            for param in group["params"] if self._has_moved(group) else ():
+                if self.prefix + TRAINING_POINT in optimizer.state.get(param, {}):
+                    param.copy_(optimizer.state[param].pop(self.prefix + TRAINING_POINT))
+            group["shared_state"][self.prefix + EVALUATING] = False
+
+    def is_evaluating(self, optimizer: Optimizer) -> bool:
+        """Return whether any parameters hold x."""
+        return any(map(self._has_moved, optimizer.param_groups))
+
+    def _has_moved(self, group: Group) -> bool:
+        return bool(group.get("shared_state", {}).get(self.prefix + EVALUATING, False))
 
 
 class FirstBetaScheduleFree(ScheduleFree):
@@ -178,3 +254,69 @@ def _fused_step(u: Tensor, batch: ParamBatch, averaging: ScheduleFree) -> None:
     if group["weight_decay"]:
         Update(x, lr * (group["weight_decay"] * beta)).subtract_from(z)
     x.lerp_(z, 1 - beta * (1 - c))
+
+
+class ScheduleFreeAdamW(Composable):
+    """Take gradients between the iterate and its average, which replaces momentum and a schedule; divide them as Adam
+    does.
+
+    The rule is `ScaleByRms`, then `ScheduleFree`. Evaluate and save the model between `eval` and `train`. The learning
+    rate should not decay.
+
+    Use: if the length of the training is not known beforehand: its average is good at any time; with `Constant`, a
+    warm-up, and lr 1 to 10 times AdamW's.
+
+    State: 8 bytes per float32 parameter: the average v of g² (``exp_avg_sq``) and z (``z``); and two numbers per
+    tensor.
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups.
+        lr: learning rate, at least 0; a tensor of one element is allowed.
+        betas: share of the average in the point of the gradients, in (0, 1], and decay of the average of g², in [0, 1).
+        eps: added to the root, at least 0.
+        r: see `ScheduleFree`.
+        weight_lr_power: see `ScheduleFree`.
+        common: see `CommonOptions`; ``weight_decay`` is that of `ScheduleFree`, at y.
+
+    Raises:
+        ValueError: an option is unknown or out of range, or a parameter is not real floating point.
+
+    Reference:
+        Defazio et al. 2024, "The Road Less Scheduled", arXiv:2405.15682, algorithm 1. The defaults are those of
+        AdamWScheduleFree of the authors' package schedulefree 1.4.1.
+        Differs: each parameter counts its own steps; what `eval` takes away, `train` puts back bit for bit.
+
+    Examples:
+        >>> param = nn.Parameter(torch.ones(1))
+        >>> optimizer = optim.ScheduleFreeAdamW([param], lr=0.1)
+        >>> for _ in range(3):
+        ...     param.grad = param.detach().clone()
+        ...     optimizer.step()
+        >>> optimizer.eval()  # the parameter is the average of the iterates now
+        >>> f"{param.item():.3f}"
+        '0.806'
+        >>> optimizer.train()  # and the point for the next gradient again
+        >>> f"{param.item():.3f}"
+        '0.797'
+    """
+
+    has_beta2: ClassVar = True
+    refused: ClassVar = {
+        **Composable.refused,
+        "cautious_weight_decay": "the decay is a part of the update of z here, not a step of its own",
+    }
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 2.5e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        r: float = 0.0,
+        weight_lr_power: float = 2.0,
+        **common: Unpack[CommonOptions],
+    ) -> None:
+        options: dict[str, Any] = {**common}
+        decay, warmup_steps = options.pop("weight_decay", 0.0), options.pop("warmup_steps", 0)
+        averaging = FirstBetaScheduleFree(betas, decay, warmup_steps, r, weight_lr_power)
+        super().__init__(params, [ScaleByRms(betas, eps)], lr=lr, ending=[averaging], **options)

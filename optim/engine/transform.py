@@ -191,7 +191,7 @@ class GroupTransform(Transform):
     A chain may have one whose `takes_all` is true; the engine then calls `of_group` instead of it.
 
     Examples:
-        >>> from optim.muon.orthogonalize import Orthogonalize
+        >>> from optim.transforms.orthogonalize import Orthogonalize
         >>> isinstance(Orthogonalize(), optim.GroupTransform)
         True
         >>> Orthogonalize().takes_all({"shard_matrix_work": False})
