@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,12 +11,10 @@ from torch import Tensor
 from optim.engine.chain import Chain
 from optim.engine.options import WHOLE
 from optim.engine.param_batch import (
-    ForeachBatch,
     Group,
     ParamBatch,
     Scalar,
     State,
-    TensorList,
     Update,
     at_least,
     choose,
@@ -189,9 +187,8 @@ class LogSize(Transform):
 
 def _collected(slot: Any, batch: ParamBatch) -> Tensor:
     """Put this step's derivatives in their slot, and return all: (4), or (N, 4) of several parameters."""
-    derivative, held = batch.dot(batch.param, batch.grad), batch.state["scale_grads"]
-    together = isinstance(held, TensorList)
-    rows = torch.cat([x.view(-1, PERIOD) for x in held.tensors]) if together else held
+    derivative, held = batch.dot(batch.param, batch.grad), batch.tensors(batch.state["scale_grads"])
+    rows = torch.cat([x.view(-1, PERIOD) for x in held]) if len(held) > 1 else held[0]
     derivative = derivative.reshape(rows.shape[:-1]) if isinstance(derivative, Tensor) else derivative
     if isinstance(slot, Tensor):
         here = torch.arange(PERIOD, device=rows.device) == slot
@@ -200,9 +197,9 @@ def _collected(slot: Any, batch: ParamBatch) -> Tensor:
     else:
         place = rows.select(-1, slot)
         place.copy_(derivative) if isinstance(derivative, Tensor) else place.fill_(derivative)
-    if together:
-        counts = [max(1, count) for count in held.counts]
-        held.copy_(held.like([x.view(y.shape) for x, y in zip(rows.split(counts), held.tensors, strict=True)]))
+    if len(held) > 1:
+        counts = [len(part.entries) for part in batch.parts]
+        torch._foreach_copy_(held, [x.view(y.shape) for x, y in zip(rows.split(counts), held, strict=True)])
     return rows
 
 
@@ -308,30 +305,19 @@ class LearnedAxes(Transform):
             return Update(average, size / root * batch.group["lr"])
         due = (batch.step - 1) % batch.group["lr_est_period"] == 0
         # before the average takes this gradient: the matrices are judged by the step that the old average made
-        for part, g in _parts(batch, grad) if due is not False else ():
+        for part, g in zip(batch.parts, batch.tensors(grad), strict=True) if due is not False else ():
             learn(g, learned_axes(part), part, due)
         average.lerp_(grad, 1 - beta1)
-        directions = [_direction(part, m) for part, m in _parts(batch, average)]
-        direction = batch.joined(directions) if isinstance(batch, ForeachBatch) else directions[0]
+        directions = []
+        for part, m in zip(batch.parts, batch.tensors(average), strict=True):
+            product = transformed(m, learned_axes(part), part)
+            # without a learned axis nothing has made a new tensor, and clamp_ would write to the statistic
+            directions.append(product.clone() if product is m else product)
+        direction = batch.joined(directions)
         rms = batch.rms(direction) + batch.group["eps"]
         limit = rms * batch.group["max_step_scale"]
         direction.clamp_(-limit, limit)
         return Update(direction, size * batch.group["lr"] * ((1 - beta1) / (1 + beta1)) ** 0.5 / rms, overwritable=True)
-
-
-def _parts(batch: ParamBatch, x: Tensor) -> list[tuple[ParamBatch, Tensor]]:
-    """Return every stack, or parameter alone, with its part of x: products have one shape."""
-    return (
-        list(zip(batch.parts, cast(TensorList, x).tensors, strict=True))
-        if isinstance(batch, ForeachBatch)
-        else [(batch, x)]
-    )
-
-
-def _direction(batch: ParamBatch, average: Tensor) -> Tensor:
-    direction = transformed(average, learned_axes(batch), batch)
-    # without a learned axis nothing has made a new tensor, and clamp_ would write to the statistic
-    return direction.clone() if direction is average else direction
 
 
 def learned_axes(batch: ParamBatch) -> list[int]:

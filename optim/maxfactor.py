@@ -10,17 +10,7 @@ from torch import Tensor
 
 from optim.engine.chain import Chain
 from optim.engine.options import SWITCH
-from optim.engine.param_batch import (
-    Group,
-    ParamBatch,
-    Scalar,
-    State,
-    Update,
-    at_least,
-    at_most,
-    zero_per_axes,
-    zeros,
-)
+from optim.engine.param_batch import Group, ParamBatch, Scalar, State, Update, at_least, at_most, zero_per_axes, zeros
 from optim.engine.transform import Transform
 from optim.transforms.learning_rate import DecoupledDecay
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors as flatten
+from torch._utils import _unflatten_dense_tensors as unflatten
 
 from optim.engine.chain import Chain
 from optim.engine.distributed import divided
@@ -20,18 +22,15 @@ from optim.engine.param_batch import (
     ParamBatch,
     Scalar,
     State,
-    TensorList,
     Update,
     assign,
     at_most,
-    flattened,
     state_dtype,
-    unflattened,
     zero_per_axes,
     zeros,
 )
 from optim.engine.transform import GroupTransform
-from optim.transforms.adam import average_squares, listed
+from optim.transforms.adam import average_squares
 from optim.transforms.orthogonalize import Coefficients, iterate
 
 # for five iterations from singular values of 2e-2 on, with a cushion of 2
@@ -130,7 +129,7 @@ class Rubik(Chain):
 
 
 class RubikChange(GroupTransform):
-    """Makes of a gradient u the change of a parameter p, at its own step t = 0, 1, …
+    """Turns a gradient u into the change of a parameter p, at its own step t = 0, 1, …
 
     Vectors (all but one axis have one element) and single elements, b₁ = adam_beta1, b₂ = min(adam_beta2, t/(t+1)):
 
@@ -231,20 +230,24 @@ class RubikChange(GroupTransform):
 
     def _inputs(self, u: Tensor, batch: ParamBatch) -> list[Tensor]:
         """Return momentum a step ahead as matrices (N, R, C) of norm 1, divided by the root of averaged squares."""
-        ms = listed(batch.state["momentum_buffer"])
-        us = _cast([x.reshape(m.shape) for x, m in zip(listed(u), ms, strict=True)], ms[0].dtype)
+        ms = batch.tensors(batch.state["momentum_buffer"])
+        us = _cast([x.reshape(m.shape) for x, m in zip(batch.tensors(u), ms, strict=True)], ms[0].dtype)
         weight = 1 - self._beta1(batch)
         _lerp_(ms, us, weight)
         xs = _lerp(ms, us, weight)  # a step ahead
-        torch._foreach_div_(xs, unflattened(self._roots(batch), listed(batch.state["second_momentum_buffer"])))
+        torch._foreach_div_(xs, unflatten(self._roots(batch), batch.tensors(batch.state["second_momentum_buffer"])))
         norms = [torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) for x in xs]
         # not foreach calls, which round a number to bfloat16 first (torch 2.13)
-        torch._foreach_div_(xs, unflattened(flattened(norms).mul_(SAFETY).add_(TINY), norms))
+        torch._foreach_div_(xs, unflatten(flatten(norms).mul_(SAFETY).add_(TINY), norms))
         return xs
 
     def _steps(self, matrices: list[Tensor], batch: ParamBatch) -> Tensor:
         """Return lr times the steps that orthogonal matrices (N, R, C) make, in the shape and dtype of parameters."""
-        params, vs, dtype = listed(batch.param), listed(batch.state["second_momentum_buffer"]), matrices[0].dtype
+        params, vs, dtype = (
+            batch.tensors(batch.param),
+            batch.tensors(batch.state["second_momentum_buffer"]),
+            matrices[0].dtype,
+        )
         axes = [-1 if v.shape[-1] == 1 else -2 for v in vs]
         if launches_cost(matrices[0].device) or dtype in HALF:
             pairs = zip(matrices, axes, strict=True)
@@ -264,12 +267,12 @@ class RubikChange(GroupTransform):
         rate = rounded(lr * rounded(rounded(1 - beta1, dtype) * root, dtype), dtype)
         roots = self._roots(batch)
         if dtype in HALF:
-            torch._foreach_div_(matrices, unflattened(roots, vs))
+            torch._foreach_div_(matrices, unflatten(roots, vs))
             torch._foreach_mul_(matrices, rate)
         else:  # one pass over the elements
-            torch._foreach_mul_(matrices, unflattened(rate / roots, vs))
+            torch._foreach_mul_(matrices, unflatten(rate / roots, vs))
         shaped = _cast([step.reshape(p.shape) for step, p in zip(matrices, params, strict=True)], params[0].dtype)
-        return cast(Any, batch.param).like(shaped) if isinstance(batch.param, TensorList) else shaped[0]
+        return batch.joined(shaped)
 
     def _beta1(self, batch: ParamBatch) -> Scalar:
         beta1 = at_most(1 - 1 / (10 + 0.2 * (batch.step - 1)), batch.group["beta1"])
@@ -277,8 +280,8 @@ class RubikChange(GroupTransform):
 
     def _roots(self, batch: ParamBatch) -> Tensor:
         """Return √v + eps of all matrices as a vector, in their dtype."""
-        vs, dtype = listed(batch.state["second_momentum_buffer"]), batch.state["momentum_buffer"].dtype
-        return flattened(vs).sqrt().add_(rounded(batch.group["eps"], dtype)).to(dtype)
+        vs, dtype = batch.tensors(batch.state["second_momentum_buffer"]), batch.state["momentum_buffer"].dtype
+        return flatten(vs).sqrt().add_(rounded(batch.group["eps"], dtype)).to(dtype)
 
     def _learn_size(self, u: Tensor, batch: ParamBatch) -> Scalar:
         """Learn the size s, shrink or grow the parameter with it, and return it."""

@@ -131,7 +131,7 @@ class ScaledAdam(Chain):
 
 
 class ScaledChange(Transform):
-    """Makes of a gradient the averaged change δ of the parameter, which changes its direction and its size.
+    """Turns a gradient into the averaged change δ of the parameter, which changes its direction and its size.
 
     At the parameter's own step t = 1, 2, …, with N elements and gradient u. If N > 1, in periods of
     P = size_update_period steps, with D = ⟨p, u⟩, the derivative of the loss by the logarithm of the size:

@@ -21,17 +21,7 @@ from optim.composable import CommonOptions, Composable
 from optim.engine import group_step
 from optim.engine.distributed import divided
 from optim.engine.options import SWITCH, WHOLE
-from optim.engine.param_batch import (
-    ForeachBatch,
-    Group,
-    ParamBatch,
-    Scalar,
-    State,
-    TensorList,
-    Update,
-    state_dtype,
-    zeros,
-)
+from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, State, TensorList, Update, state_dtype, zeros
 from optim.engine.transform import GroupTransform
 from optim.transforms.adam import BETAS, average_squares, beta2_correction, beta2_of
 from optim.transforms.matrices import MergedDims, matmul, merged_dims
@@ -218,7 +208,7 @@ class RotatedAdam(GroupTransform):
         """Return Adam's direction, turned back from the eigenbasis."""
         direction, turning = self._rotated_update(update, batch)
         first = batch.step == 1
-        for blocks in _together(turning, batch):
+        for blocks in _sharing_calls(turning, batch):
             turns = [block.turns(first=first) for block in blocks]
             results = iter(computed([turn for of_block in turns for turn in of_block]))
             for block, of_block in zip(blocks, turns, strict=True):
@@ -252,7 +242,7 @@ class RotatedAdam(GroupTransform):
         clock = copy.copy(batch)
         clock.step = batch.step - 1
         blocks, directions = list(_blocks(u, batch)), []
-        for some in _together(blocks, batch):
+        for some in _sharing_calls(blocks, batch):
             if clock.step > 0:
                 directions += _directions(some, clock)
             for block in some:
@@ -288,25 +278,23 @@ def _plan(shape: tuple[int, ...], max_dim: int, merge: bool, split: bool, precon
     return None if too_few or not any(any(names) for names in axes) else Plan(dims, axes)
 
 
-def _parts(batch: ParamBatch, *xs: Tensor) -> Iterator[tuple[ParamBatch, Plan, list[Tensor]]]:
-    """Yield every stack, or parameter alone, with its plan and its part of each tensor."""
-    parts = batch.parts if isinstance(batch, ForeachBatch) else [batch]
-    columns = [x.tensors if isinstance(x, TensorList) else [x] for x in xs]
-    for i, part in enumerate(parts):
+def _parts(batch: ParamBatch) -> Iterator[tuple[ParamBatch, Plan]]:
+    """Yield every stack, or parameter alone, with its plan."""
+    for part in batch.parts:
         plan = _plan_of(part.shape, batch.group)
         assert plan is not None
-        yield part, plan, [column[i] for column in columns]
+        yield part, plan
 
 
 def _blocks(u: Tensor, batch: ParamBatch) -> Iterator[Block]:
-    for part, plan, (x,) in _parts(batch, u):
+    for (part, plan), x in zip(_parts(batch), batch.tensors(u), strict=True):
         tensors = (plan.dims.merge(x, stacked=part.stacked), part.state["exp_avg"], part.state["exp_avg_sq"])
         for g, m, v, axes in zip(*map(plan.dims.split, tensors), plan.axes, strict=True):
             covariances, bases = ([part.state.get(f"{what}_{axis}") for axis in axes] for what in ("gg", "q"))
             yield Block(g, m, v, covariances, bases)
 
 
-def _together(blocks: list[Block], batch: ParamBatch) -> list[list[Block]]:
+def _sharing_calls(blocks: list[Block], batch: ParamBatch) -> list[list[Block]]:
     """Return which blocks share calls; on a CPU, memory that one has left is still in the cache."""
     return [blocks] if isinstance(batch, ForeachBatch) else [[block] for block in blocks]
 
@@ -325,10 +313,9 @@ def _directions(blocks: list[Block], clock: ParamBatch) -> list[Tensor]:
 def _joined(directions: list[Tensor], batch: ParamBatch) -> Tensor:
     """Return the directions of all blocks in the parameters' shapes."""
     rest = iter(directions)
-    joined = [
-        plan.dims.join([next(rest) for _ in plan.axes]).reshape(part.param.shape) for part, plan, _ in _parts(batch)
-    ]
-    return batch.joined(joined) if isinstance(batch, ForeachBatch) else joined[0]
+    return batch.joined(
+        [plan.dims.join([next(rest) for _ in plan.axes]).reshape(part.param.shape) for part, plan in _parts(batch)]
+    )
 
 
 def _refreshes(t: int, group: Group) -> bool:
@@ -358,7 +345,7 @@ def _root_correction(batch: ParamBatch) -> float:
 def _scaled(direction: Tensor, batch: ParamBatch) -> Update:
     """Return a parameter's quotients as an update."""
     group = batch.group
-    scale: Scalar = _root_correction(batch) / ((1 - group["betas"][0] ** batch.step) if group["correct_bias"] else 1.0)
+    scale: Any = _root_correction(batch) / ((1 - group["betas"][0] ** batch.step) if group["correct_bias"] else 1.0)
     if group["normalize_grads"]:
         scale = scale / (batch.rms(direction) + TINY)
     return Update(direction, scale, overwritable=True)
@@ -448,11 +435,11 @@ class Turn(NamedTuple):
 def computed(turns: Sequence[Turn]) -> list[list[Tensor]]:
     """Return the results of all turns; on an accelerator, bases of one size are improved together."""
     results: list[list[Tensor]] = [[] for _ in turns]
-    together: dict[object, list[int]] = defaultdict(list)
+    places_of: dict[object, list[int]] = defaultdict(list)
     for place, turn in enumerate(turns):
         alone = turn.rank is not None or not group_step.launches_cost(turn.basis.device)
-        together[place if alone else turn.basis.shape[-1:]].append(place)
-    for places in together.values():
+        places_of[place if alone else turn.basis.shape[-1:]].append(place)
+    for places in places_of.values():
         if len(places) == 1:
             results[places[0]] = turns[places[0]].compute()
             continue

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
+from torch._utils import _flatten_dense_tensors as flatten
+from torch._utils import _unflatten_dense_tensors as unflatten
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
@@ -19,17 +21,7 @@ from optim.engine import saved_state
 from optim.engine.distributed import all_finite, check_sharded, local_entry
 from optim.engine.group_step import GroupStep, StateStacks
 from optim.engine.options import SWITCH, Domain, check_names, check_options, plain
-from optim.engine.param_batch import (
-    DRAW_KEY,
-    HALF,
-    Group,
-    Limits,
-    ParamEntry,
-    State,
-    flattened,
-    state_dtype,
-    unflattened,
-)
+from optim.engine.param_batch import DRAW_KEY, HALF, Group, Limits, ParamEntry, State, state_dtype
 from optim.engine.random import key_of
 from optim.engine.transform import Transform, merged_options, merged_shared_state, merged_state
 
@@ -458,7 +450,7 @@ class Chain(Optimizer):
 
 
 def refuse_step_while_evaluating(optimizer: Any) -> None:
-    """Refuse to step from another point than that of the gradients.
+    """Refuse to step while parameters are at the evaluation point.
 
     Args:
         optimizer: with ``is_evaluating``.
@@ -550,16 +542,16 @@ class Undo:
         self.params = [entry.param for _, entries in groups for entry in entries]
         # by name, because a step may replace a statistic by another tensor
         self.places = [(holder, key) for holder in holders for key, x in holder.items() if isinstance(x, Tensor)]
-        # of one tensor, flattened is a view
-        self.before = [flattened(piece) if len(piece) > 1 else piece[0].flatten().clone() for piece in self._pieces()]
+        # of one tensor, flatten returns a view
+        self.before = [flatten(piece) if len(piece) > 1 else piece[0].flatten().clone() for piece in self._pieces()]
 
     def __call__(self, found_inf: Tensor) -> None:
         """Put everything back if the flag is not zero."""
         for before, piece in zip(self.before, self._pieces(), strict=True):
             skips = found_inf.reshape(()).to(before.device) > 0
-            after = flattened(piece)
+            after = flatten(piece)
             torch.where(skips, before, after, out=after)
-            torch._foreach_copy_(piece, unflattened(after, piece))
+            torch._foreach_copy_(piece, unflatten(after, piece))
 
     def _pieces(self) -> list[list[Tensor]]:
         """Return what may change, by dtype and device, in lists of at most ``PIECE_NUMEL`` elements or one tensor."""

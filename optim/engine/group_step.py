@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors as flatten
+from torch._utils import _unflatten_dense_tensors as unflatten
 
 from optim.engine.param_batch import (
     DRAW_KEY,
@@ -26,9 +28,7 @@ from optim.engine.param_batch import (
     ParamEntry,
     State,
     Update,
-    flattened,
     is_narrow,
-    unflattened,
 )
 from optim.engine.random import Draw
 from optim.engine.transform import FusedTransform, GroupTransform, SkipUpdate, Transform, applied
@@ -130,11 +130,10 @@ class GroupStep:
         first = entries[0].state.items() if entries and "storage_dtype" in self.group else ()
         widen = any(isinstance(x, Tensor) and x.dtype == torch.bfloat16 for key, x in first if key not in LOOP_STATE)
         for stacks in self._stacks_by_kind(entries, stack=stack or widen):
+            batches: Iterable[ParamBatch] = (self._batch_of_stack(members, widen=widen) for members in stacks)
             # float32 copies of all statistics at once would take the memory that bfloat16 saves
             if join and not (alone or widen) and (launches_cost(stacks[0][0].param.device) or not stack):
                 batches = [self._foreach_batch(stacks)]
-            else:
-                batches = (self._batch_of_stack(members, widen=widen) for members in stacks)
             for batch in batches:
                 batch.limited, batch.found_inf = self.limited, self.found_inf
                 yield batch
@@ -271,7 +270,7 @@ class GroupStep:
             for transform in self.transforms:
                 if transform.acts_after_step:
                     view = transform.view(batch)
-                    for part in [view] if transform.foreach or not isinstance(view, ForeachBatch) else view.parts:
+                    for part in [view] if transform.foreach else view.parts:
                         transform.after_step(part)
 
 
@@ -309,11 +308,11 @@ class Scratch:
         self.entries = [entry for stack in stacks for entry in stack]
         params = [entry.param for entry in self.entries]
         dtype = torch.float32 if params[0].dtype in HALF else params[0].dtype
-        self.flat = flattened(params).to(dtype)
+        self.flat = flatten(params).to(dtype)
         if params[0].dtype in HALF:
             # what rounding took off in the last step
-            self.flat.add_(flattened([entry.state["rounding_error"] for entry in self.entries]))
-        grads = flattened([entry.grad for entry in self.entries]).to(dtype)
+            self.flat.add_(flatten([entry.state["rounding_error"] for entry in self.entries]))
+        grads = flatten([entry.grad for entry in self.entries]).to(dtype)
         grads = grads.neg_() if maximize else grads
         sizes = [stack[0].param.numel() * len(stack) for stack in stacks]
         self.params, self.grads = (
@@ -328,11 +327,11 @@ class Scratch:
         """Put the parameters back in their places."""
         params = [entry.param for entry in self.entries]
         rounded_flat = self.flat.to(params[0].dtype)
-        torch._foreach_copy_(params, unflattened(rounded_flat, params))
+        torch._foreach_copy_(params, unflatten(rounded_flat, params))
         if params[0].dtype in HALF:
             # Kahan summation: bfloat16 has a spacing of 2⁻⁷ above 1; updates below half of it would otherwise be lost
             error = (self.flat - rounded_flat).to(params[0].dtype)
-            torch._foreach_copy_([entry.state["rounding_error"] for entry in self.entries], unflattened(error, params))
+            torch._foreach_copy_([entry.state["rounding_error"] for entry in self.entries], unflatten(error, params))
 
 
 class StateStack(NamedTuple):
@@ -391,7 +390,7 @@ class StateStacks(dict[Tensor, StateStack]):
 
 def rounded(value: Tensor, name: str, batch: ParamBatch) -> Tensor:
     """Return a statistic of a batch, (*) or (N, *), in bfloat16, rounded stochastically."""
-    keys = [entry.state[DRAW_KEY] for entry in batch.entries]
+    keys = batch.draw_keys
     draw = Draw(batch.group["seed"], batch.step, f"round {name}", keys, value.device)
     flat = value.float().reshape(len(keys), -1)
     # a bfloat16 is the upper half of a float32: a random lower half, added, carries over with the right probability

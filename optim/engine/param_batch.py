@@ -1,4 +1,4 @@
-"""What a transform sees: an `Update` on its way, and the parameters that step as one batch.
+"""Batches of parameters, and updates on their way to them: what a transform sees.
 
 A `ParamBatch` is one parameter, or a stack of N of equal shape. A `ForeachBatch` is several of them at once, whose
 tensors are `TensorList`: lists with a Tensor's methods, whose elementwise ones are one call for all.
@@ -102,7 +102,7 @@ def assign(target: Tensor, value: Scalar) -> None:
 
 
 class Shard(NamedTuple):
-    """What a tensor that is divided over processes is a part of: the whole shape, and the groups that hold the rest."""
+    """The whole of a sharded tensor: its shape, and the process groups that hold the rest."""
 
     shape: torch.Size
     groups: tuple[dist.ProcessGroup, ...]
@@ -240,6 +240,24 @@ class ParamBatch:
         self.numel = self.shape.numel()
         self.single_element = self.shape.numel() == 1
 
+    @property
+    def parts(self) -> list[ParamBatch]:
+        """Return each stack, or parameter alone, as a batch of its own."""
+        return [self]
+
+    def tensors(self, x: Tensor) -> list[Tensor]:
+        """Return the tensor of each part, (*) or (N, *)."""
+        return [x]
+
+    def joined(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return one tensor per part, (*) or (N, *), as one that has a Tensor's methods."""
+        return tensors[0]
+
+    @property
+    def draw_keys(self) -> list[int]:
+        """Return what random numbers of each parameter depend on."""
+        return [entry.state[DRAW_KEY] for entry in self.entries]
+
     def per_parameter(self, x: Tensor) -> Tensor:
         """Reshape N numbers, (N) or (), so that they broadcast against the parameters."""
         return x.reshape(-1, *[1] * len(self.shape)) if self.stacked else x.reshape(())
@@ -255,11 +273,16 @@ class ParamBatch:
         """Return a number that follows from the shape of a parameter; in a `ForeachBatch`, one per tensor."""
         return function(self.shape)
 
-    def norm(self, x: Tensor) -> Scalar:
-        """Return the Euclidean norm of every parameter's part of x: a number for (*), (N, 1, …) for (N, *)."""
+    def norm(self, x: Tensor, order: float = 2) -> Scalar:
+        """Return the norm of every parameter's part of x: a number for (*), (N, 1, …) for (N, *).
+
+        Args:
+            x: in the parameters' shape.
+            order: 2, or, unless the parameter is sharded, another as in `torch.linalg.vector_norm`.
+        """
         if self.stacked:
-            return self.per_parameter(torch.linalg.vector_norm(x.reshape(len(x), -1), dim=-1))
-        norm = torch.linalg.vector_norm(x)
+            return self.per_parameter(torch.linalg.vector_norm(x.reshape(len(x), -1), order, dim=-1))
+        norm = torch.linalg.vector_norm(x, order)
         return self.read(self._reduced(norm.square()).sqrt() if self.shard_groups else norm)
 
     def rms(self, x: Tensor) -> Scalar:
@@ -356,18 +379,22 @@ class ForeachBatch(ParamBatch):
         return joined
 
     def joined(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return one tensor per stack, (*) or (N, *), as a `TensorList`, which has a Tensor's methods."""
+        """Return the tensors as a `TensorList`."""
         return cast(Tensor, TensorList(tensors, self.counts))
+
+    def tensors(self, x: Tensor) -> list[Tensor]:
+        """Return the tensors of a `TensorList`."""
+        return cast(TensorList, x).tensors
 
     @cached_property
     def parts(self) -> list[ParamBatch]:
         """Return each stack, or parameter alone, as a batch of its own."""
-        tensors = (cast(TensorList, x).tensors for x in (self.param, self.grad))
+        tensors = map(self.tensors, (self.param, self.grad))
         return [
             ParamBatch(
                 param,
                 grad,
-                {key: cast(TensorList, x).tensors[i] for key, x in self.state.items()},
+                {key: self.tensors(x)[i] for key, x in self.state.items()},
                 self.group,
                 self.step,
                 stack[0].param.shape,
@@ -407,7 +434,7 @@ class ForeachBatch(ParamBatch):
         # numbers that follow from shapes: a call takes one per tensor, but a vector of them would come from the host
         numbers = [1.0 if isinstance(scale, Tensor) else scale for scale in scales]
         if any(number != numbers[0] for number in numbers):
-            direction = self.joined(torch._foreach_mul(cast(TensorList, direction).tensors, numbers))
+            direction = self.joined(torch._foreach_mul(self.tensors(direction), numbers))
             overwritable, numbers = True, [1.0] * len(numbers)
         if not any(isinstance(scale, Tensor) for scale in scales):
             return Update(direction, numbers[0], overwritable, row_scale)
@@ -425,9 +452,9 @@ class ForeachBatch(ParamBatch):
         """Return a statistic of one number per parameter, or one number of all, as a `Scalar`."""
         return self.per_parameter(x) if isinstance(x, TensorList) or x.dim() else x
 
-    def norm(self, x: Tensor) -> Scalar:
-        """Return a vector of the Euclidean norm of every parameter's part of x, (*) or (N, *) each."""
-        return torch.stack(torch._foreach_norm(cast(TensorList, x).per_member()))
+    def norm(self, x: Tensor, order: float = 2) -> Scalar:
+        """Return a vector of the norm of every parameter's part of x, (*) or (N, *) each."""
+        return torch.stack(torch._foreach_norm(cast(TensorList, x).per_member(), order))
 
     def of_shape(self, function: Callable[[torch.Size], float]) -> Any:
         """Return one number per tensor, which follows from the shape of a parameter."""
@@ -454,7 +481,7 @@ class ForeachBatch(ParamBatch):
         return self._per_part(lambda part, z: z.flatten(1).sum(-1) if part.stacked else z.sum(), x * y)
 
     def _per_part(self, reduce: Callable[[ParamBatch, Tensor], Scalar], x: Tensor) -> Tensor:
-        pairs = zip(self.parts, cast(TensorList, x).tensors, strict=True)
+        pairs = zip(self.parts, self.tensors(x), strict=True)
         return torch.cat([self._numbers(reduce(part, y)) for part, y in pairs])
 
     def _numbers(self, x: Scalar) -> Tensor:
@@ -619,16 +646,3 @@ def _clamped(name: str, x: TensorList, min: Any = None, max: Any = None) -> Tens
 @lru_cache(maxsize=128)
 def _on_device(numbers: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
     return torch.tensor(numbers, dtype=dtype, device=device)
-
-
-def flattened(tensors: list[Tensor]) -> Tensor:
-    """Return the elements of tensors of one dtype and device, one tensor after the other, as a vector."""
-    # by one call, which makes no view of each tensor in Python
-    flat: Tensor = torch._C._nn.flatten_dense_tensors(tensors)
-    return flat
-
-
-def unflattened(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
-    """Return views of such a vector with the shapes of these tensors."""
-    pieces: list[Tensor] = torch._C._nn.unflatten_dense_tensors(flat, like)
-    return pieces

@@ -107,7 +107,7 @@ class Transform(ABC):
         return {}
 
     def kind(self, shape: torch.Size) -> Hashable:
-        """Return what decides, by a parameter's shape, how it is treated; a `ForeachBatch` holds one kind."""
+        """Return a key that is equal for shapes which are treated alike; a `ForeachBatch` holds one kind."""
         return None
 
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:  # noqa: B027

@@ -331,10 +331,10 @@ def subtract_product(q: Tensor, t: Tensor, scale: Tensor) -> None:
 
 def of_equal_size(tensors: Sequence[Tensor]) -> list[list[int]]:
     """Return the places of tensors (…, n) that one call treats together: of equal n, or on a CPU each alone."""
-    together: dict[int, list[int]] = defaultdict(list)
+    places_of: dict[int, list[int]] = defaultdict(list)
     for place, x in enumerate(tensors):
-        together[x.shape[-1] if group_step.launches_cost(x.device) else -place].append(place)
-    return list(together.values())
+        places_of[x.shape[-1] if group_step.launches_cost(x.device) else -place].append(place)
+    return list(places_of.values())
 
 
 def pack_all(qs: Sequence[Tensor], lines: Sequence[Tensor]) -> None:

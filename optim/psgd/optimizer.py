@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple, Unpack, cast
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -13,35 +13,10 @@ from torch import Tensor
 from optim.composable import CommonOptions, Composable
 from optim.engine.distributed import divided
 from optim.engine.options import OR_NONE, SWITCH, WHOLE
-from optim.engine.param_batch import (
-    DRAW_KEY,
-    ForeachBatch,
-    Group,
-    ParamBatch,
-    Scalar,
-    State,
-    TensorList,
-    Update,
-    state_dtype,
-    zeros,
-)
+from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, Scalar, State, Update, state_dtype, zeros
 from optim.engine.random import Draw, uniform_number
 from optim.engine.transform import STORAGE_DTYPES, GroupTransform
-from optim.psgd.kron_factors import (
-    MEMORY_SAVE_MODES,
-    Factor,
-    Fit,
-    applied,
-    applied_products,
-    applied_transposed,
-    balance,
-    fit,
-    pack,
-    pack_all,
-    product_of,
-    triangular_axes,
-    unpacked_all,
-)
+from optim.psgd import kron_factors as kron
 from optim.transforms.matrices import MergedDims, merged_dims
 
 NOISE = 2.0**-11.5  # √ε, of the mean absolute gradient
@@ -201,7 +176,7 @@ class KronPreconditioner(GroupTransform):
         "preconditioner_update_probability": "(0, 1]" + OR_NONE,
         "max_size_triangular": "[1, inf)" + WHOLE,
         "min_ndim_triangular": "[1, inf)" + WHOLE,
-        "memory_save_mode": [*MEMORY_SAVE_MODES],
+        "memory_save_mode": [*kron.MEMORY_SAVE_MODES],
         "momentum_into_precond_update": SWITCH,
         "merge_dims": SWITCH,
         "split": SWITCH,
@@ -243,7 +218,7 @@ class KronPreconditioner(GroupTransform):
                 q = q.diag() if triangular else q
                 if triangular and group["store_triu_as_line"]:
                     line = q.new_empty(size * (size + 1) // 2)
-                    pack(q, line)
+                    kron.pack(q, line)
                     q = line
                 state[f"factor_{block}_{axis}"] = q
         return state
@@ -252,7 +227,7 @@ class KronPreconditioner(GroupTransform):
         """Return the preconditioned average."""
         step = _begin_step(update, batch)
         if isinstance(batch, ForeachBatch):
-            fit(step.fits)
+            kron.fit(step.fits)
         else:
             for work in step.fits:  # memory that one fit has left is still in the cache
                 work.compute()
@@ -267,7 +242,7 @@ class KronPreconditioner(GroupTransform):
         steps = [_begin_step(update, batch) for update, batch in zip(updates, batches, strict=True)]
         fits = [each for step in steps for each in step.fits]
         costs = [each.gradient.numel() * sum(factor.q.shape[-1] for factor in each.factors) for each in fits]
-        results = divided(Fit.compute, fits, costs, [[factor.q for factor in each.factors] for each in fits])
+        results = divided(kron.Fit.compute, fits, costs, [[factor.q for factor in each.factors] for each in fits])
         for each, fitted in zip(fits, results, strict=True):
             for factor, q in zip(each.factors, fitted, strict=True):
                 factor.q.copy_(q)
@@ -287,8 +262,8 @@ class Step(NamedTuple):
 
     average: Tensor
     scale: Scalar
-    factors: list[list[Factor]]
-    fits: list[Fit]
+    factors: list[list[kron.Factor]]
+    fits: list[kron.Fit]
     early: Tensor | None
 
 
@@ -328,114 +303,100 @@ def _axes(shape: tuple[int, ...], group: Group) -> list[tuple[int, bool]]:
     """Return the size of every axis of a block, and whether its factor is triangular; a number has one axis."""
     sizes = shape or (1,)
     options = group["max_size_triangular"], group["min_ndim_triangular"], group["memory_save_mode"]
-    return list(zip(sizes, triangular_axes(sizes, *options), strict=True))
-
-
-def _parts(batch: ParamBatch) -> list[ParamBatch]:
-    return batch.parts if isinstance(batch, ForeachBatch) else [batch]
-
-
-def _tensors(x: Tensor) -> list[Tensor]:
-    return x.tensors if isinstance(x, TensorList) else [x]
+    return list(zip(sizes, kron.triangular_axes(sizes, *options), strict=True))
 
 
 def _blocks(x: Tensor, batch: ParamBatch) -> list[Tensor]:
     """Return the blocks of all tensors with the parameters' shapes, each with at least one axis."""
     blocks: list[Tensor] = []
-    for part, tensor in zip(_parts(batch), _tensors(x), strict=True):
+    for part, tensor in zip(batch.parts, batch.tensors(x), strict=True):
         dims = _dims(part.shape, batch.group)
         merged = dims.merge(tensor, stacked=part.stacked)
         blocks += dims.split(merged if dims.shape else merged.unsqueeze(-1))
     return blocks
 
 
-def _stored(statistic: str, batch: ParamBatch) -> list[list[Factor]]:
+def _stored(statistic: str, batch: ParamBatch) -> list[list[kron.Factor]]:
     """Return the factors, or products, of every block of all parameters, as they are stored."""
     stored = []
-    for part in _parts(batch):
+    for part in batch.parts:
         for block, shape in enumerate(_dims(part.shape, batch.group).block_shapes()):
             axes = _axes(shape, batch.group)
             stored.append(
                 [
-                    Factor(axis - len(axes), part.state[f"{statistic}_{block}_{axis}"], triangular)
+                    kron.Factor(axis - len(axes), part.state[f"{statistic}_{block}_{axis}"], triangular)
                     for axis, (_, triangular) in enumerate(axes)
                 ]
             )
     return stored
 
 
-def _factors(batch: ParamBatch) -> list[list[Factor]]:
+def _factors(batch: ParamBatch) -> list[list[kron.Factor]]:
     """Return the factors of every block; triangular ones that are stored as a line are copies."""
     stored = _stored("factor", batch)
     if not batch.group["store_triu_as_line"]:
         return stored
     sizes = [
         size
-        for part in _parts(batch)
+        for part in batch.parts
         for shape in _dims(part.shape, batch.group).block_shapes()
         for size, triangular in _axes(shape, batch.group)
         if triangular
     ]
-    whole = iter(unpacked_all([each.q for parts in stored for each in parts if each.triangular], sizes))
+    whole = iter(kron.unpacked_all([each.q for parts in stored for each in parts if each.triangular], sizes))
     return [[each._replace(q=next(whole)) if each.triangular else each for each in parts] for parts in stored]
 
 
-def _fits(observed: Tensor, factors: list[list[Factor]], batch: ParamBatch) -> list[Fit]:
+def _fits(observed: Tensor, factors: list[list[kron.Factor]], batch: ParamBatch) -> list[kron.Fit]:
     """Return what the factors of every block are fitted to: a gradient with noise, and a probe."""
     group, probe = batch.group, probes(batch.group["seed"], batch, observed.dtype)
     # it keeps a gradient of low rank from growing the factors without limit
-    noise = _mean_magnitude(observed, batch) * NOISE
+    noise = batch.norm(observed, 1) / batch.numel * NOISE
     if isinstance(noise, Tensor):
         observed = torch.addcmul(observed, probe, noise)
     else:
         observed = torch.add(observed, probe, alpha=noise)
     pairs = zip(_blocks(observed, batch), _blocks(probe, batch), factors, strict=True)
-    return [Fit(h, v, parts, group["precond_lr"]) for h, v, parts in pairs]
+    return [kron.Fit(h, v, parts, group["precond_lr"]) for h, v, parts in pairs]
 
 
-def _mean_magnitude(x: Tensor, batch: ParamBatch) -> Scalar:
-    if isinstance(x, TensorList):
-        return torch.stack(torch._foreach_norm(x.per_member(), 1)) / batch.numel
-    return batch.read(torch.linalg.vector_norm(x.reshape(len(batch.entries), -1), 1, -1)) / batch.numel
-
-
-def _store(factors: list[list[Factor]], batch: ParamBatch) -> None:
+def _store(factors: list[list[kron.Factor]], batch: ParamBatch) -> None:
     """Balance the factors if it is time, and store them and their products."""
     group = batch.group
     if balances_at(batch.step, **_schedule(group)):
         for parts in factors:
             if len(parts) > 1:
-                balance(parts)
+                kron.balance(parts)
     fitted = [factor for parts in factors for factor in parts]
     if group["store_triu_as_line"]:
         stored = [factor.q for parts in _stored("factor", batch) for factor in parts]
         triangular = [place for place, factor in enumerate(fitted) if factor.triangular]
-        pack_all([fitted[i].q for i in triangular], [stored[i] for i in triangular])
+        kron.pack_all([fitted[i].q for i in triangular], [stored[i] for i in triangular])
     if group["cached"]:
         products = [product.q for parts in _stored("product", batch) for product in parts]
         for factor, product in zip(fitted, products, strict=True):
-            product.copy_(product_of(factor))
+            product.copy_(kron.product_of(factor))
 
 
-def _preconditioned(average: Tensor, factors: list[list[Factor]], batch: ParamBatch) -> Tensor:
+def _preconditioned(average: Tensor, factors: list[list[kron.Factor]], batch: ParamBatch) -> Tensor:
     """Return the average times all Q_kᵀQ_k."""
     blocks = _blocks(average, batch)
     if batch.group["cached"]:
         pairs = zip(blocks, _stored("product", batch), strict=True)
-        done = iter([applied_products(x, products) for x, products in pairs])
+        done = iter([kron.applied_products(x, products) for x, products in pairs])
     else:
-        done = iter([applied_transposed(applied(x, qs), qs) for x, qs in zip(blocks, factors, strict=True)])
+        done = iter([kron.applied_transposed(kron.applied(x, qs), qs) for x, qs in zip(blocks, factors, strict=True)])
     joined = []
-    for part in _parts(batch):
+    for part in batch.parts:
         dims = _dims(part.shape, batch.group)
         joined.append(dims.join([next(done) for _ in dims.blocks]).reshape(part.param.shape))
-    return cast(Tensor, cast(TensorList, batch.param).like(joined)) if isinstance(batch, ForeachBatch) else joined[0]
+    return batch.joined(joined)
 
 
 def probes(seed: int, batch: ParamBatch, dtype: torch.dtype) -> Tensor:
     """Return a probe of the shape of every parameter; each depends on seed, step and parameter alone."""
-    keys, device = [entry.state[DRAW_KEY] for entry in batch.entries], batch.param.device
-    draw = Draw(seed, batch.step, "probe", keys, device)
+    device = batch.param.device
+    draw = Draw(seed, batch.step, "probe", batch.draw_keys, device)
     if not isinstance(batch, ForeachBatch):
         return draw.normal(batch.numel).to(dtype).reshape(batch.param.shape)
     # A draw is of one length. So it is one of chunks, which differ in the bits above those that count within.

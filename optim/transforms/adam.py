@@ -93,11 +93,11 @@ class Adam(FusedTransform):
         # not the option alone: Eve has a weight_decay too, which an earlier transform of its own applies
         weight_decay = batch.group["weight_decay"] if len(later) > 1 else 0.0
         u, palm_on_device = update.value(), isinstance(batch.step, Tensor) and batch.group.get("palm")
-        params, us, ms = (listed(x) for x in (batch.param, u, batch.state["exp_avg"]))
+        params, us, ms = map(batch.tensors, (batch.param, u, batch.state["exp_avg"]))
         known = has_kernel(batch.param.device, batch.group["lr"]) and not palm_on_device  # its decay would be a tensor
         if known and same_layout(batch.param, batch.state["exp_avg"]):
             us = [u if same_layout(u, m) else torch.empty_like(m).copy_(u) for u, m in zip(us, ms, strict=True)]
-            _fused_step(params, us, ms, listed(batch.state["exp_avg_sq"]), batch, weight_decay)
+            _fused_step(params, us, ms, batch.tensors(batch.state["exp_avg_sq"]), batch, weight_decay)
         elif isinstance(batch, ForeachBatch):
             for one, part in zip(batch.each(update), batch.parts, strict=True):
                 self.move(one, part, later)

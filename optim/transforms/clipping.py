@@ -8,19 +8,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors as flatten
 
 from optim.engine.options import OR_NONE, WHOLE, check_range, did_you_mean
-from optim.engine.param_batch import (
-    Group,
-    ParamBatch,
-    ParamEntry,
-    Scalar,
-    State,
-    Update,
-    at_least,
-    flattened,
-    state_dtype,
-)
+from optim.engine.param_batch import Group, ParamBatch, ParamEntry, Scalar, State, Update, at_least, state_dtype
 from optim.engine.transform import Transform
 from optim.transforms.factored import slice_axes, slice_rms, times_slices
 from optim.transforms.momentum import corrected_gradient
@@ -96,7 +87,7 @@ def limited_by(factor: Tensor, update: Update, batch: ParamBatch) -> Update:
 
 
 def gradient_norms(entries: Sequence[ParamEntry]) -> Sequence[Tensor]:
-    """Return the Euclidean norm of every gradient, by one call if they are alike."""
+    """Return the Euclidean norm of every gradient, by one call if they share dtype and device."""
     # dtype: the squares of float16 gradients overflow above 256
     dtypes = [state_dtype(entry.param) for entry in entries]
     if len({(entry.grad.dtype, entry.grad.device, dtype) for entry, dtype in zip(entries, dtypes, strict=True)}) == 1:
@@ -232,7 +223,7 @@ def _weighted_norm(entries: Sequence[ParamEntry], scalar_weight: float) -> Tenso
     norms = torch.stack(list(gradient_norms(entries)))
     one = norms.new_full((1,), scalar_weight)
     weights = [one if x.param.numel() == 1 else x.state["param_rms"] for x in entries]
-    return torch.linalg.vector_norm(norms * flattened(weights))
+    return torch.linalg.vector_norm(norms * flatten(weights))
 
 
 def _estimate(threshold: Tensor, norms: Tensor, scale: float, *, due: bool | Tensor = True) -> None:
