@@ -356,7 +356,9 @@ def transformed(x: Tensor, axes: list[int], batch: ParamBatch, but: int | None =
 def learn(grad: Tensor, axes: list[int], batch: ParamBatch, due: bool | Tensor = True) -> None:
     """Update the covariances with a gradient, (*shape) or (N, *shape), and improve the matrices by it, if it is due."""
     for axis in axes:
-        _cover(grad, axis, batch, due)
+        covariance, columns = covariance_of(axis, batch), unfolded(grad, axis, batch.stacked)
+        product = symmetric_product(columns.mT, columns.mT) if _is_full(covariance, batch) else columns.square().sum(-2)
+        covariance.copy_(choose(due, product.add_(covariance, alpha=batch.group["betas"][1]), covariance))
     first = not isinstance(batch.step, Tensor) and batch.step == 1
     if first or not axes:
         return  # no average, and so no previous step to judge: h would hold NaN
@@ -386,14 +388,6 @@ def _improved(axes: list[int], batch: ParamBatch) -> dict[int, Tensor]:
     if slope is None:
         return {}
     return {axis: _moved(axis, slope, rests[axis], direction, batch) for axis in axes}
-
-
-def _cover(grad: Tensor, axis: int, batch: ParamBatch, due: bool | Tensor) -> None:
-    """C_k ← β₂ C_k + G_(k) G_(k)ᵀ, if it is due."""
-    covariance = covariance_of(axis, batch)
-    columns = unfolded(grad, axis, batch.stacked)
-    product = symmetric_product(columns.mT, columns.mT) if _is_full(covariance, batch) else columns.square().sum(-2)
-    covariance.copy_(choose(due, product.add_(covariance, alpha=batch.group["betas"][1]), covariance))
 
 
 def meta_gradient(grad: Tensor, direction: Tensor, axes: list[int], batch: ParamBatch) -> Tensor | None:

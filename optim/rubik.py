@@ -181,11 +181,10 @@ class RubikChange(GroupTransform):
             state: State = {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
         else:
             rows, cols = matrix_shape(param.shape)
+            name, wide = group["compute_dtype"], state_dtype(param)
             state = {
-                "momentum_buffer": param.new_zeros(rows, cols, dtype=_compute_dtype(param, group)),
-                "second_momentum_buffer": param.new_ones(
-                    (rows, 1) if rows > cols else (1, cols), dtype=state_dtype(param)
-                ),
+                "momentum_buffer": param.new_zeros(rows, cols, dtype=getattr(torch, name) if name else wide),
+                "second_momentum_buffer": param.new_ones((rows, 1) if rows > cols else (1, cols), dtype=wide),
             }
         if num_axes(param.shape) == 0:
             return state
@@ -332,11 +331,6 @@ def polar(x: Tensor) -> Tensor:
         poly = (gram @ gram).mul_(c).add_(gram.mul_(b))
         x = (x @ poly if tall else poly @ x).add_(x.mul_(a))
     return x
-
-
-def _compute_dtype(param: Tensor, group: Group) -> torch.dtype:
-    name = group["compute_dtype"]
-    return state_dtype(param) if name is None else getattr(torch, name)
 
 
 def _cast(xs: list[Tensor], dtype: torch.dtype) -> list[Tensor]:

@@ -13,15 +13,7 @@ from optim.composable import CommonOptions, Composable
 from optim.engine.options import WHOLE
 from optim.engine.param_batch import HALF, Group, ParamBatch, Scalar, State, Update, state_dtype, zero_per_axes, zeros
 from optim.engine.transform import FusedTransform, Transform
-from optim.transforms.adam import (
-    average_squares,
-    beta2_correction,
-    beta2_of,
-    correction_count,
-    has_kernel,
-    same_layout,
-    step_by_rms,
-)
+from optim.transforms.adam import average_squares, beta2_correction, beta2_of, has_kernel, same_layout, step_by_rms
 from optim.transforms.learning_rate import learning_rate
 
 EVALUATING = "evaluating"
@@ -241,16 +233,7 @@ def _fused_step(u: Tensor, batch: ParamBatch, averaging: ScheduleFree) -> None:
     group, z, y = batch.group, batch.state["z"], batch.param
     lr, beta, c = learning_rate(batch), averaging.beta(group), averaging.share_of_newest(batch)
     x = y.lerp_(z, 1 - 1 / beta)
-    step_by_rms(
-        z,
-        u,
-        batch.state["exp_avg_sq"],
-        count=correction_count(batch),
-        beta2=float(beta2_of(batch)),
-        lr=lr,
-        decay=group["weight_decay"] * (1 - beta),
-        eps=group["eps"],
-    )
+    step_by_rms(z, u, batch.state["exp_avg_sq"], batch, lr=lr, decay=group["weight_decay"] * (1 - beta))
     if group["weight_decay"]:
         Update(x, lr * (group["weight_decay"] * beta)).subtract_from(z)
     x.lerp_(z, 1 - beta * (1 - c))

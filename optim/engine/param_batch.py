@@ -466,15 +466,15 @@ class ForeachBatch(ParamBatch):
 
     def mean(self, x: Tensor) -> Scalar:
         """Return a vector of the mean of every parameter's part of x, (*) or (N, *) each."""
-        return self._per_part(lambda part, y: part.mean(y), x)
+        return self._per_part(ParamBatch.mean, x)
 
     def maximum(self, x: Tensor) -> Scalar:
         """Return a vector of the largest element of every parameter's part of x, (*) or (N, *) each."""
-        return self._per_part(lambda part, y: part.maximum(y), x)
+        return self._per_part(ParamBatch.maximum, x)
 
     def minimum(self, x: Tensor) -> Scalar:
         """Return a vector of the smallest element of every parameter's part of x, (*) or (N, *) each."""
-        return self._per_part(lambda part, y: part.minimum(y), x)
+        return self._per_part(ParamBatch.minimum, x)
 
     def dot(self, x: Tensor, y: Tensor) -> Scalar:
         """Return a vector of the inner product of every parameter's parts of x and y, (*) or (N, *) each."""

@@ -75,41 +75,36 @@ def scaled(x: Tensor, factor: Factor, num_axes: int, by: Tensor) -> Tensor:
 
 def applied(x: Tensor, factors: Sequence[Factor]) -> Tensor:
     """Return x ×₁ Q₁ ×₂ Q₂ …, (…, *shape) like x."""
-    # the last axis first: the result of a matrix then has rows that are contiguous
-    for factor in reversed(factors):
-        x = along(x, factor, len(factors), times) if factor.triangular else scaled(x, factor, len(factors), factor.q)
-    return x
+    return _along_all(x, factors, times)
 
 
 def applied_transposed(x: Tensor, factors: Sequence[Factor]) -> Tensor:
     """Return x ×₁ Q₁ᵀ ×₂ Q₂ᵀ …, (…, *shape) like x."""
-    for factor in reversed(factors):
-        x = (
-            along(x, factor, len(factors), transposed_times)
-            if factor.triangular
-            else scaled(x, factor, len(factors), factor.q)
-        )
-    return x
+    return _along_all(x, factors, transposed_times)
 
 
 def applied_products(x: Tensor, products: Sequence[Factor]) -> Tensor:
     """Return x ×₁ (Q₁ᵀ Q₁) ×₂ …, (…, *shape) like x, given these products in place of the Q_k."""
-    for factor in reversed(products):
-        x = (
-            along(x, factor, len(products), torch.matmul)
-            if factor.triangular
-            else scaled(x, factor, len(products), factor.q)
-        )
-    return x
+    return _along_all(x, products, torch.matmul)
 
 
 def solved_transposed(x: Tensor, factors: Sequence[Factor]) -> Tensor:
     """Return x ×₁ Q₁⁻ᵀ ×₂ Q₂⁻ᵀ …, (…, *shape) like x."""
+    return _along_all(x, factors, transposed_solve, Tensor.reciprocal)
+
+
+def _along_all(
+    x: Tensor,
+    factors: Sequence[Factor],
+    change: Callable[[Tensor, Tensor], Tensor],
+    change_diagonal: Callable[[Tensor], Tensor] = lambda q: q,
+) -> Tensor:
+    # the last axis first: the result of a matrix then has rows that are contiguous
     for factor in reversed(factors):
         if factor.triangular:
-            x = along(x, factor, len(factors), transposed_solve)
+            x = along(x, factor, len(factors), change)
         else:
-            x = scaled(x, factor, len(factors), factor.q.reciprocal())
+            x = scaled(x, factor, len(factors), change_diagonal(factor.q))
     return x
 
 

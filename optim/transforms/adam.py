@@ -183,31 +183,14 @@ class NormalizedMomentum(Transform):
         m, v = batch.state["exp_avg"], batch.state["exp_avg_sq"]
         on_cpu = u.device.type == "cpu" and not isinstance(batch.step, Tensor)
         if on_cpu and same_layout(u, m) and same_layout(m, v):
-            _average_in_one_pass(u, m, v, batch)
+            # to torch's kernel m is a parameter that decays by β₁ and climbs by 1 − β₁ times the divided u
+            step_by_rms(m, u, v, batch, lr=1 - beta1, decay=1.0, ascend=True)
         else:
             average_squares(v, u, beta2)
             root = v.sqrt().div_(beta2_correction(batch) ** 0.5).add_(batch.group["eps"])
             m.mul_(beta1).addcdiv_(u, root, value=1 - beta1)
         # the statistic itself leaves, not marked as overwritable: later transforms must not write to it
         return Update(m, 1 / (1 - beta1**batch.step))
-
-
-def _average_in_one_pass(u: Tensor, m: Tensor, v: Tensor, batch: ParamBatch) -> None:
-    """Do what `NormalizedMomentum` does to m and v by the kernel of torch's AdamW, in half the time.
-
-    To the kernel m is a parameter that decays by β₁ and climbs, without momentum, by 1 − β₁ times the divided u.
-    """
-    step_by_rms(
-        m,
-        u,
-        v,
-        count=correction_count(batch),
-        beta2=float(beta2_of(batch)),
-        lr=1 - batch.group["betas"][0],
-        decay=1.0,
-        eps=batch.group["eps"],
-        ascend=True,
-    )
 
 
 class PalmBeta2(OptionHolder):
@@ -240,11 +223,6 @@ def beta2_correction(batch: ParamBatch) -> Scalar:
     """Return what an average of squares has to be divided by: the sum of its weights, 1 − ∏ β₂."""
     # PaLM's β₂ is 0 at the first step, so that its average never contains the zero it began with
     return 1.0 if batch.group.get("palm") else 1 - batch.group["betas"][1] ** batch.step
-
-
-def correction_count(batch: ParamBatch) -> float | None:
-    """Return the t of `beta2_correction` for `step_by_rms`; None if there is nothing to correct."""
-    return None if batch.group.get("palm") else float(batch.step)
 
 
 def average_squares(v: Tensor, u: Tensor, beta2: Scalar) -> Tensor:
@@ -282,28 +260,26 @@ def step_by_rms(
     target: Tensor,
     u: Tensor,
     v: Tensor,
+    batch: ParamBatch,
     *,
-    count: float | None,
-    beta2: float,
     lr: float | Tensor,
     decay: float,
-    eps: float,
+    corrects: bool = True,
     ascend: bool = False,
 ) -> None:
     """Average u² in v, and move the target by the update over its root mean square, in one pass over memory.
 
         v ← β₂ v + (1 − β₂) u²
-        target ← (1 − lr · decay) target − lr · u/(√(v/(1 − β₂^count)) + eps)                  + instead of − to ascend
+        target ← (1 − lr · decay) target − lr · u/(√(v/(1 − β₂ᵗ)) + eps)                       + instead of − to ascend
 
     Args:
         target: any shape; changed in place. u and v have its shape and layout.
         u: the update, which is not modified.
         v: averaged squares, changed in place.
-        count: of the averaged squares; None for no correction.
-        beta2: decay of the average.
+        batch: whose step is t, a number, and whose group has eps and β₂ as in `beta2_of`.
         lr: length of the step; a tensor of one element is allowed.
         decay: see above.
-        eps: added to the root.
+        corrects: whether to divide by 1 − β₂ᵗ, unless β₂ is PaLM's; see `beta2_correction`.
         ascend: add the step instead of subtracting it.
     """
     # torch.optim.adamw.adamw calls this too, but takes as long for that as the kernel does for most tensors
@@ -312,17 +288,18 @@ def step_by_rms(
     else:
         tensors = [target], [u], [torch.zeros_like(u)], [v]
     # the kernel corrects by 1 − β₂^count: an infinite count turns that off
+    count = float(batch.step) if corrects and not batch.group.get("palm") else math.inf
     torch._fused_adamw_(
         *tensors,  # zeros are the momentum, which beta1=0 leaves without effect
         [],
         # which a GPU reads as float32
-        [constant(math.inf if count is None else count, tensors[1][0], torch.float32)] * len(tensors[1]),
+        [constant(count, tensors[1][0], torch.float32)] * len(tensors[1]),
         amsgrad=False,
         beta1=0.0,
-        beta2=beta2,
+        beta2=float(beta2_of(batch)),
         lr=lr,
         weight_decay=decay,
-        eps=eps,
+        eps=batch.group["eps"],
         maximize=ascend,
         grad_scale=None,
         found_inf=None,
