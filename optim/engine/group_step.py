@@ -67,7 +67,7 @@ class GroupStep:
         self.state_stacks, self.states = state_stacks, states
         self.active = [transform for transform in transforms if not transform.is_noop(transform.unprefixed(group))]
         self.kernel: FusedTransform | None = None
-        # transforms whose work the kernel does too
+        # in order: all before the kernel, and those whose work the kernel does too
         self.before_kernel, self.fused = self.active, list[Transform]()
         for place, transform in enumerate(self.active):
             if isinstance(transform, FusedTransform) and transform.fuses(self.active[place + 1 :]):
