@@ -1,16 +1,90 @@
-"""Work on many tensors, divided over the processes of a distributed run."""
+"""Distributed runs: parameters divided over processes, checks that all agree on, and work that they share."""
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.utils import get_total_norm
+
+from optim.engine.param_batch import Group, ParamEntry, Shard
+from optim.engine.transform import Transform
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
 
 Input = TypeVar("Input")
+
+
+def _is_dtensor(x: Any) -> TypeGuard[DTensor]:
+    # to import the class takes a second, and nobody has such a tensor without having imported it
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(x, module.DTensor)
+
+
+def local(x: Any) -> Any:
+    """Return the part of a tensor that this process holds; anything else as it is."""
+    return x.to_local() if _is_dtensor(x) else x
+
+
+def local_entry(entry: ParamEntry) -> ParamEntry:
+    """Return an entry with the parts that this process holds; an entry that is not sharded as it is.
+
+    The statistics that are saved stay DTensors, of which checkpoints know how to join the parts.
+    """
+    param = entry.param
+    if not _is_dtensor(param):
+        return entry
+    state = {key: local(value) for key, value in entry.state.items()}
+    if not isinstance(state["step"], Tensor):
+        entry.state["step"] += 1  # `batches` counts the copy; a tensor is the same in both
+    shard = Shard(param.shape, _groups(param))
+    return entry._replace(param=local(param), grad=local(entry.grad), state=state, shard=shard)
+
+
+def _groups(param: DTensor) -> tuple[Any, ...]:
+    return tuple(param.device_mesh.get_group(i) for i, place in enumerate(param.placements) if place.is_shard())
+
+
+def check_sharded(owner: str, transforms: Sequence[Transform], group: Group) -> None:
+    """Refuse sharded parameters if an active transform needs whole ones.
+
+    Raises:
+        ValueError: a parameter is sharded, and a transform is not `shardable`.
+    """
+    active = [transform for transform in transforms if not transform.is_noop(transform.unprefixed(group))]
+    needy = [type(transform).__name__ for transform in active if not transform.shardable]
+    names = group.get("param_names", [f"parameter {i}" for i in range(len(group["params"]))])
+    for name, param in zip(names, group["params"], strict=True) if needy else ():
+        if _is_dtensor(param) and _groups(param):
+            raise ValueError(
+                f"{owner}: {name} is sharded, as by fully_shard, and {needy[0]} needs whole parameters; use "
+                "an optimizer that treats elements alone, such as AdamW, or train with DDP"
+            )
+
+
+def all_finite(gradients: Sequence[Tensor]) -> bool:
+    """Return whether no element of gradients of any shape is NaN or infinite on any process.
+
+    Waits for the device once. If torch.distributed is initialized, every process must call this.
+    """
+    # amax of a tensor without elements raises
+    gradients = [gradient for gradient in map(local, gradients) if gradient.numel() > 0]
+    # the largest magnitude, unlike a sum of squares, cannot overflow; NaN passes through it
+    largest = get_total_norm(gradients, norm_type=float("inf")) if gradients else torch.zeros(())
+    bad = (~torch.isfinite(largest)).to(torch.float32)
+    if dist.is_available() and dist.is_initialized():
+        # NCCL reduces CUDA tensors only, also when a model's parameters are on the CPU
+        if dist.get_backend() == "nccl":
+            bad = bad.cuda()
+        dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+    return bad.item() == 0
 
 
 def divided(
