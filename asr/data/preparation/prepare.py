@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from lhotse import Features, Recording
+from lhotse import Features as LhotseFeatures
+from lhotse import Recording
 from lhotse.qa import validate
 
 from asr.console import PlainConsole
@@ -149,7 +150,7 @@ def _list_files(folder: Path, corpus: Corpus, began_ns: int) -> None:
     Shards have checksums, files below the folder are the recipe's own, and a mixture has those of its corpora.
     """
     sources = [source for manifests in corpus.splits.values() for source in manifests.sources().values()]
-    paths = [place_of(source) for source in sources if isinstance(source, Features)]
+    paths = [place_of(source) for source in sources if isinstance(source, LhotseFeatures)]
     paths += [str(part.source) for source in sources if isinstance(source, Recording) for part in source.sources]
     listed: list[tuple[str, int | None, int | None]] = []
     for path in dict.fromkeys([*paths, *(item.audio for item in corpus.dropped if item.audio)]):
