@@ -47,13 +47,11 @@ from asr.commands.export import run as export_run
 from asr.config.build import build_decoder, part
 from asr.config.help import CONFIGS
 from asr.config.restore import TextSide, prepared_data, recognizer_of, restore_text
-from asr.data.features import Features
-from asr.data.resampling import at_rate
-from asr.decoding.ctc_greedy import CtcGreedy
-from asr.decoding.transducer_greedy import TransducerGreedy
-from asr.export.kinds import export_of
+from asr.data.features import Features, at_rate
+from asr.decoding.greedy import CtcGreedy, TransducerGreedy
+from asr.export.graphs import export_of
 from asr.export.onnx_files import onnx_session, write_int8, write_onnx
-from asr.features.global_norm import GlobalNorm
+from asr.features.log_mel import GlobalNorm
 from asr.inference.streaming import StreamingRecognizer
 from asr.models.encoders.zipformer.encoder import StreamingZipformer, ZipformerEncoder
 from asr.models.heads.ctc import CtcHead

@@ -70,12 +70,12 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
 
     import optim
     from asr.data.loading.batch import Batch
-    from asr.decoding.ctc_greedy import CtcGreedy
-    from asr.features.global_norm import GlobalNorm
+    from asr.decoding.greedy import CtcGreedy
+    from asr.features.log_mel import GlobalNorm
     from asr.models.encoders.pretrained import PretrainedEncoder
     from asr.models.heads.ctc import CtcHead
     from asr.models.recognizer import Recognizer
-    from asr.text.character import CharacterTokenizer
+    from asr.text.tokenizer import CharacterTokenizer
     from asr.training.module import TrainingModule
 
     frame = RATE_HZ // 100

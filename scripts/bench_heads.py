@@ -25,17 +25,14 @@ from asr.config.help import CONFIGS
 from asr.data.features import LogMel
 from asr.data.loading.batch import Batch
 from asr.decoding.ctc_beam import CtcBeam
-from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.forced_alignment import align
-from asr.decoding.hypothesis import Decoder
-from asr.decoding.scorers.ngram import NGramScorer
-from asr.decoding.scorers.scorer import WeightedSum
+from asr.decoding.greedy import CtcGreedy, Decoder, TransducerGreedy
+from asr.decoding.scorers import NGramScorer, WeightedSum
 from asr.decoding.transducer_beam import TransducerBeam
-from asr.decoding.transducer_greedy import TransducerGreedy
-from asr.features.global_norm import GlobalNorm
-from asr.inference.word_times import aligned, words_of
+from asr.features.log_mel import GlobalNorm
+from asr.inference.decode import aligned, words_of
+from asr.language_models.arpa import SPECIAL
 from asr.language_models.kneser_ney import estimate, laid_out
-from asr.language_models.ngrams import SPECIAL
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.protocols import FrameScores
 from asr.models.heads.transducer import PathLosses, TransducerHead

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from asr.config.help import CONFIGS
 from asr.config.restore import prepared_data, restore
-from asr.data.loading.acoustics import Acoustics, AddNoise
+from asr.data.loading.augmentation import Acoustics, AddNoise
 from asr.evaluation.confidence import bootstrap_interval
 from asr.evaluation.wer import score
 from asr.inference.decode import decode_all

@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 from transformers import Wav2Vec2Config, Wav2Vec2CTCTokenizer, Wav2Vec2FeatureExtractor, Wav2Vec2ForCTC
 
 import optim
-from asr.data.resampling import at_rate
+from asr.data.features import at_rate
 from asr.recipes.digits.prepare import prepare_digits
 from asr.recipes.phrases.prepare import prepare_phrases
 

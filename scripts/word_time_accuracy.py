@@ -24,8 +24,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from asr.data.synthesis.speak_corpus import SAMPLING_RATE_HZ, SHARD_UTTERANCES, speak
-from asr.data.synthesis.voices import VOICES
+from asr.data.synthesis.speak_corpus import SAMPLING_RATE_HZ, SHARD_UTTERANCES, VOICES, speak
 
 ENGLISH = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 CHINESE = tuple("零一二三四五六七八九")

@@ -4,14 +4,13 @@ import pytest
 
 from asr.config.instantiate import check_values, instantiate
 from asr.data.features import LogMel
-from asr.data.loading.acoustics import AddBabble, AddNoise, Reverberate, Telephone, Volume
+from asr.data.loading.augmentation import AddBabble, AddNoise, Reverberate, SpeedPerturb, Telephone, Volume
 from asr.data.loading.loader import Workers
-from asr.data.loading.perturb import SpeedPerturb
 from asr.data.loading.sampling import BucketingConfig
 from asr.decoding.attention_rescoring import AttentionRescoring
 from asr.decoding.ctc_beam import CtcBeam
+from asr.decoding.greedy import TransducerGreedy
 from asr.decoding.transducer_beam import TransducerBeam
-from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.errors import ConfigError
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import TransformerEncoder

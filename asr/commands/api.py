@@ -23,10 +23,10 @@ from asr.config.help import config_folder
 from asr.config.resolve import plan_run
 from asr.config.restore import Restored, restore, stream_of, transcriber_of
 from asr.config.schema import check_options
-from asr.data.in_memory import Audio, as_file, as_list
+from asr.data.streams import Audio, as_file, as_list
 from asr.errors import ConfigError
 from asr.inference.streaming import StreamingRecognizer
-from asr.inference.transcript import Transcript
+from asr.inference.transcripts import Transcript
 from asr.plain_data import trust
 from asr.training.module import TrainingModule
 from asr.training.speech_data_module import SpeechDataModule

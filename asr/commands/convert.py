@@ -20,7 +20,7 @@ from asr.errors import ConfigError
 from asr.models.icefall_weights import convert_weights
 from asr.plain_data import at
 from asr.safe_io import named_path, write_new
-from asr.text.subword import SubwordTokenizer, icefall_tokenizer
+from asr.text.tokenizer import SubwordTokenizer, icefall_tokenizer
 from asr.training.checkpoints import FORMAT, PREFIX, LoadedCheckpoint, checkpoint_file, load_checkpoint
 
 ENDING = ".ckpt"

@@ -14,13 +14,11 @@ from asr.commands.output_file import new_file
 from asr.config.build import build_decoder, part
 from asr.config.restore import TextSide, prepared_data, recognizer_of, restore_text
 from asr.console import PlainConsole
-from asr.data.features import Features, cause, read_features
-from asr.data.resampling import at_rate
-from asr.decoding.ctc_greedy import CtcGreedy
-from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.data.features import Features, at_rate, cause, read_features
+from asr.decoding.greedy import CtcGreedy, TransducerGreedy
 from asr.errors import ConfigError, raise_if_out_of_resources
+from asr.export.graphs import Export, export_of
 from asr.export.huggingface import write_huggingface
-from asr.export.kinds import Export, export_of
 from asr.export.readme import Described, pipeline_page, readme, weights_page
 from asr.export.write import check_packages, write_onnx_files, write_safetensors, write_test_wav, write_torchscript
 from asr.models.heads.protocols import Transduces

@@ -13,11 +13,10 @@ from asr.commands.output_file import new_file, texts
 from asr.config.restore import TextSide, prepared_data, restore_text
 from asr.console import PlainConsole
 from asr.errors import ConfigError
-from asr.language_models.arpa import arpa_lines, gzipped
+from asr.language_models.arpa import SPECIAL, UNKNOWN, arpa_lines, gzipped
 from asr.language_models.kneser_ney import FALLBACK, TokenNumbers, WordNumbers, estimate, laid_out
-from asr.language_models.ngrams import SPECIAL, UNKNOWN
 from asr.safe_io import write_new
-from asr.text.vocabulary import SPACE_PIECE
+from asr.text.tokenizer import SPACE_PIECE
 from asr.text_files import matching_files, read_lines
 
 console = PlainConsole()

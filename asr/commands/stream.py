@@ -8,9 +8,9 @@ from omegaconf import DictConfig
 
 from asr.config.restore import restore, stream_of
 from asr.console import PlainConsole
-from asr.data.packets import open_stream, packets_of_file, packets_of_standard_input
+from asr.data.streams import open_stream, packets_of_file, packets_of_standard_input
 from asr.errors import ConfigError
-from asr.inference.stream_listener import StreamListener
+from asr.inference.streaming import StreamListener
 from asr.safe_io import named_path
 
 STANDARD_INPUT = "-"

@@ -11,12 +11,9 @@ from omegaconf import DictConfig
 from asr.commands.output_file import lock_output_dir, new_file, texts
 from asr.config.restore import maker_of, restore, transcriber_of
 from asr.console import PlainConsole, printable
-from asr.data.manifests.audio_files import ENDINGS, find_audio, groups_of
-from asr.data.manifests.media_files import MEDIA_ENDINGS
+from asr.data.manifests.audio_files import ENDINGS, MEDIA_ENDINGS, find_audio, groups_of
 from asr.errors import ConfigError, RunFailed, remedy
-from asr.inference.transcribe import Transcriber
-from asr.inference.transcript import FORMATS, OF_SEVERAL, Transcript
-from asr.inference.transcript_folder import TranscriptFolder
+from asr.inference.transcripts import FORMATS, OF_SEVERAL, Transcriber, Transcript, TranscriptFolder
 from asr.run_folder import usable_folder
 from asr.safe_io import write_new
 

@@ -19,20 +19,19 @@ from asr.config.help import CONFIGS
 from asr.config.instantiate import Configured, instantiate, locate
 from asr.config.own_code import at_work, is_foreign
 from asr.data.features import Features
-from asr.data.loading.acoustics import Acoustics
+from asr.data.loading.augmentation import Acoustics
 from asr.data.loading.loader import Workers
 from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.cuts import Limits
 from asr.data.preparation.prepared import PreparedData
-from asr.decoding.hypothesis import Decoder
-from asr.decoding.scorers.fusion import FILE_OPTIONS
+from asr.decoding.greedy import Decoder
+from asr.decoding.scorers import FILE_OPTIONS
 from asr.errors import ConfigError
-from asr.features.global_norm import GlobalNorm
+from asr.features.log_mel import GlobalNorm
 from asr.models.heads.protocols import Head
 from asr.models.recognizer import Recognizer, initialize, is_pretrained
 from asr.plain_data import at
-from asr.text.subword import SubwordTokenizer
-from asr.text.tokenizer import KeptTokenizer, Tokenizer
+from asr.text.tokenizer import KeptTokenizer, SubwordTokenizer, Tokenizer
 from asr.training.checkpoints import FORMAT
 from asr.training.initial_weights import freeze
 

@@ -20,20 +20,15 @@ from asr.config.mixtures import describe_mixing, mixing_of
 from asr.console import PlainConsole
 from asr.data.features import Features
 from asr.data.manifests.corpus import Corpus
-from asr.data.manifests.layouts import parts_of
-from asr.data.manifests.tables import JSON, TABLES, ending
+from asr.data.manifests.tables import JSON, TABLES, ending, parts_of
 from asr.data.parallel import num_processes
-from asr.data.preparation.build_prepared import PrepareSpec
-from asr.data.preparation.ctc_lengths import Lengths
-from asr.data.preparation.fingerprint import describe_source, fingerprint
-from asr.data.preparation.mixture import Mixture
-from asr.data.preparation.portable_paths import portable_folder
-from asr.data.preparation.prepare import current_folder, load_or_make_corpus, prepare
-from asr.data.preparation.prepared import PreparedData
-from asr.data.preparation.saved_corpus import SavedCorpus
-from asr.data.preparation.shard_fields import AudioField, FeatureField
-from asr.data.preparation.shards import ShardStorage
+from asr.data.preparation.fingerprint import describe_source, fingerprint, portable_folder
+from asr.data.preparation.prepare import PrepareSpec, current_folder, load_or_make_corpus, prepare
+from asr.data.preparation.prepared import Lengths, PreparedData
+from asr.data.preparation.saved_corpus import Mixture, SavedCorpus
+from asr.data.preparation.shards import AudioField, FeatureField, ShardStorage
 from asr.errors import ConfigError
+from asr.former_names import with_former_names
 from asr.processes import is_first_process
 from asr.run_folder import usable_folder
 from asr.text.tokenizer import KeptTokenizer
@@ -115,14 +110,16 @@ def prepare_data(
     spec = PrepareSpec(parts.text, parts.limits, parts.features, parts.tokenizer_trainer, shards)
     trainer = parts.tokenizer_trainer
     spec_name = fingerprint(
-        {key: data[key] for key in ("text", "limits")}
-        | {"features": {name: value for name, value in config["features"].items() if name != "on_device"}}
-        | {"layout": LAYOUT}
-        | {"tokenizer": trainer.tokenizer.state() if isinstance(trainer, KeptTokenizer) else config["tokenizer"]}
-        | (
-            {}
-            if shards is None
-            else {"shards": [portable_folder(str(shards.folder), folder, folder), shards.field.options]}
+        with_former_names(
+            {key: data[key] for key in ("text", "limits")}
+            | {"features": {name: value for name, value in config["features"].items() if name != "on_device"}}
+            | {"layout": LAYOUT}
+            | {"tokenizer": trainer.tokenizer.state() if isinstance(trainer, KeptTokenizer) else config["tokenizer"]}
+            | (
+                {}
+                if shards is None
+                else {"shards": [portable_folder(str(shards.folder), folder, folder), shards.field.options]}
+            )
         )
     )
     make = _mixture if data.get("sources") else _corpus

@@ -36,7 +36,7 @@ from asr.config.pretrained import without_gradient
 from asr.config.replaced_defaults import RULE_KEYS
 from asr.config.trainer import build_trainer
 from asr.console import PlainConsole
-from asr.data.loading.acoustics import Acoustics
+from asr.data.loading.augmentation import Acoustics
 from asr.errors import ConfigError
 from asr.models.recognizer import Recognizer, is_pretrained
 from asr.processes import NUM_RANKS, RANK_VARIABLES, is_first_process, is_one_of_several

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from asr.config.build import part, plain
 from asr.config.data import source_corpus
 from asr.config.init_source import OF_FILE
-from asr.data.preparation.corpus_facts import Choice
+from asr.data.preparation.saved_corpus import Choice
 from asr.plain_data import at, is_within
 from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown_characters
 from asr.training.checkpoints import LoadedCheckpoint

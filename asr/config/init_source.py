@@ -22,8 +22,7 @@ from asr.plain_data import at, read_json
 from asr.processes import is_first_process
 from asr.run_folder import INIT_RECORD, update_files
 from asr.safe_io import named_path, write_whole
-from asr.text.character import CharacterTokenizer
-from asr.text.tokenizer import SentencePieceFile, Tokenizer, tokenizer_from_state
+from asr.text.tokenizer import CharacterTokenizer, SentencePieceFile, Tokenizer, tokenizer_from_state
 from asr.training.checkpoints import LoadedCheckpoint, checkpoint_file, choose_weights, load_checkpoint
 from asr.training.initial_weights import (
     LEFT,

@@ -12,13 +12,13 @@ from omegaconf import DictConfig
 
 from asr.config.build import part, plain
 from asr.config.own_code import at_work
-from asr.data.preparation.corpus_facts import Choice
+from asr.data.preparation.saved_corpus import Choice
 from asr.errors import ConfigError
 from asr.plain_data import at, is_within
 from asr.safe_io import named_path
 
 PRETRAINED = "asr.models.encoders.pretrained.PretrainedEncoder"
-WAVEFORM = "asr.data.waveform.Waveform"
+WAVEFORM = "asr.data.features.Waveform"
 FOLLOWING = ("features", "data.sampling_rate_hz")  # not from the corpus
 
 

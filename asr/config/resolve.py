@@ -31,8 +31,8 @@ from asr.config.resumed_config import Change, changes, recorded_data, run_folder
 from asr.config.trainer import captures_encoder
 from asr.console import PlainConsole
 from asr.data.loading.loader import DataModule
-from asr.data.preparation.corpus_facts import Budget, Choice, CorpusFacts
 from asr.data.preparation.prepared import PreparedData
+from asr.data.preparation.saved_corpus import Budget, Choice, CorpusFacts
 from asr.errors import ConfigError, did_you_mean
 from asr.plain_data import is_within
 from asr.processes import LAUNCHER_VARIABLE, RUN_DIR_VARIABLE, is_first_process

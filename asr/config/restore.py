@@ -28,13 +28,13 @@ from asr.data.loading.loader import DataModule, Workers
 from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.fingerprint import describe_file
 from asr.data.preparation.prepared import INDEX, PreparedData
-from asr.decoding.hypothesis import Decoder
-from asr.decoding.scorers.fusion import FILE_OPTIONS, ShallowFusion
+from asr.decoding.greedy import Decoder
+from asr.decoding.scorers import FILE_OPTIONS, ShallowFusion
 from asr.errors import ConfigError
 from asr.evaluation.formatting import shortlist
-from asr.inference.batches import default_device
+from asr.inference.decode import default_device
 from asr.inference.streaming import StreamingRecognizer
-from asr.inference.transcribe import Transcriber
+from asr.inference.transcripts import Transcriber
 from asr.inference.transcripts_lm import FOLDER, saved_search
 from asr.models.recognizer import Recognizer, is_pretrained
 from asr.plain_data import at

@@ -15,7 +15,7 @@ from asr.config.build import DataParts
 from asr.config.own_code import targets
 from asr.config.resumed_config import ABSENT, Change, changes, refuse_changes, saved_config, unaccepted
 from asr.console import PlainConsole
-from asr.data.loading.acoustics import Acoustics
+from asr.data.loading.augmentation import Acoustics
 from asr.data.preparation.prepared import PreparedData
 from asr.errors import ConfigError, PeerLost, first_line, is_out_of_memory
 from asr.plain_data import at, flatten, is_within

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.decoding.ctc_beam import BeamOptions, CtcBeam
-from asr.decoding.hypothesis import Hypothesis, ranked
+from asr.decoding.greedy import Hypothesis, ranked
 from asr.models import devices
 from asr.models.heads.protocols import ScoresFramesAndTexts
 from asr.options import Share

@@ -19,13 +19,12 @@ from asr.evaluation.formatting import shortlist
 from asr.evaluation.wer import SPACE, Unit, Word
 from asr.evaluation.wer import words_of as spoken_units
 from asr.evaluation.word_files import ctm_lines, json_line, textgrid
-from asr.inference.batches import Processed, process
-from asr.inference.word_times import aligned, words_of
+from asr.inference.decode import Processed, aligned, process, words_of
 from asr.models import devices
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.models.recognizer import Recognizer
 from asr.safe_io import write_new
-from asr.text.vocabulary import UNKNOWN_SURFACE
+from asr.text.tokenizer import UNKNOWN_SURFACE
 
 UNUSUAL = re.compile(r'^\.|[\x00-\x1f\x7f%/\\:*?"<>|]')  # in names of files
 MAX_NAME_BYTES = 200  # of a file; systems allow 255, with what is added

@@ -17,9 +17,9 @@ from asr.data.loading.loader import DataModule
 from asr.data.preparation.fingerprint import describe_file, refuse_changed
 from asr.data.preparation.prepared import PreparedData
 from asr.decoding.ctc_beam import CtcBeam
-from asr.decoding.hypothesis import Decoder
+from asr.decoding.greedy import Decoder
 from asr.decoding.transducer_beam import TransducerBeam
-from asr.inference.tune import TRIALS_FILE, best_of, report_trials, tune
+from asr.inference.evaluate import TRIALS_FILE, best_of, report_trials, tune
 from asr.language_models.arpa import arpa_lines
 from asr.language_models.kneser_ney import TokenNumbers, estimate, laid_out
 from asr.models.heads.protocols import FrameScores

@@ -20,8 +20,7 @@ import torch
 from rich.table import Table
 from torch.utils.data import DataLoader
 
-from asr.data.loading.batch import Batch
-from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.batch import Batch, SpeechDataset
 from asr.data.loading.sampling import DurationBucketSampler
 from asr.errors import is_out_of_memory
 from asr.models import devices

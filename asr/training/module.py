@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from asr.data.loading.batch import Batch
-from asr.data.seeding import seed_for
-from asr.decoding.hypothesis import Decoder
+from asr.data.loading.sampling import seed_for
+from asr.decoding.greedy import Decoder
 from asr.errors import Diverged, RunFailed
 from asr.evaluation.wer import Score, Unit, Utterance, score
 from asr.inference.decode import UnscoredText, decode

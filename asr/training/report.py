@@ -21,8 +21,8 @@ from torch import nn
 from asr.compare.inputs.run_files import run_settings
 from asr.console import console
 from asr.data.preparation.prepared import PreparedData
-from asr.decoding.hypothesis import Decoder
-from asr.decoding.scorers.fusion import ShallowFusion
+from asr.decoding.greedy import Decoder
+from asr.decoding.scorers import ShallowFusion
 from asr.errors import RunFailed
 from asr.evaluation.error_stats import headline, summary
 from asr.evaluation.formatting import percent

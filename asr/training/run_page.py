@@ -19,10 +19,9 @@ from asr.compare.plots.drawing import Legend, Plot, draw, is_wide, label_log_axi
 from asr.compare.plots.line_styles import line_styles
 from asr.compare.report.pages import render
 from asr.compare.report.tables import Cell, Column, Table
-from asr.data.loading.batch import Batch
-from asr.data.loading.dataset import SpeechDataset
-from asr.data.seeding import seed_for
-from asr.data.waveform import PLAYED_HZ, read_audio
+from asr.data.features import PLAYED_HZ, read_audio
+from asr.data.loading.batch import Batch, SpeechDataset
+from asr.data.loading.sampling import seed_for
 from asr.evaluation.error_stats import aligned_view, confusions, error_name
 from asr.evaluation.formatting import UNKNOWN, count, duration, shortened
 from asr.evaluation.metrics_csv import Points, read_metrics

@@ -179,7 +179,7 @@ def captured_passes(case: Any, seed: int, dtype: torch.dtype, setting: Setting) 
 def losses(setting: Setting) -> Iterator[Row]:
     """Yield for CTC, CR-CTC with its augmented views, and inter-CTC how far loss and gradients are from a CPU's."""
     from asr.config.build import part
-    from asr.features.global_norm import GlobalNorm
+    from asr.features.log_mel import GlobalNorm
     from asr.features.specaugment import SpecAugment
     from asr.models.encoders.transformer import TransformerEncoder
     from asr.models.recognizer import Recognizer
@@ -208,7 +208,7 @@ def losses(setting: Setting) -> Iterator[Row]:
 def streams(setting: Setting) -> Iterator[Row]:
     """Yield whether a stream gives the tokens of the whole recording."""
     from asr.data.features import LogMel
-    from asr.decoding.ctc_greedy import CtcGreedy
+    from asr.decoding.greedy import CtcGreedy
     from asr.inference.streaming import StreamingRecognizer
 
     tested, features = _of_tests("inference.test_streaming"), LogMel()

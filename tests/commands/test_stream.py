@@ -10,10 +10,9 @@ import soundfile
 from omegaconf import OmegaConf
 
 from asr.commands.stream import run
-from asr.data.packets import packets_of_file
+from asr.data.streams import packets_of_file
 from asr.errors import ConfigError, RunFailed
-from asr.inference.stream_listener import StreamListener
-from asr.inference.streaming import Partial
+from asr.inference.streaming import Partial, StreamListener
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 
-from asr.decoding.ctc_greedy import CtcStream
 from asr.decoding.forced_alignment import align
-from asr.decoding.transducer_greedy import TransducerStream
+from asr.decoding.greedy import CtcStream, TransducerStream
 from asr.inference.decode import decode
 from asr.models import devices
 from asr.models.encoders.zipformer import scaling

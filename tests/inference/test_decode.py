@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from asr.decoding.ctc_greedy import CtcGreedy
+from asr.decoding.greedy import CtcGreedy
 from asr.errors import RunFailed
 from asr.inference.decode import decode
 from tests.training.tiny import TOKENIZER, batch_of, tiny_module

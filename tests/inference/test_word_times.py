@@ -8,17 +8,15 @@ import pytest
 import torch
 from lhotse import Fbank
 
+from asr.data.features import Waveform
 from asr.data.loading.batch import Batch
-from asr.data.waveform import Waveform
 from asr.decoding.attention_rescoring import AttentionRescoring
 from asr.decoding.ctc_beam import CtcBeam
-from asr.decoding.ctc_greedy import CtcGreedy
-from asr.decoding.hypothesis import Hypothesis
+from asr.decoding.greedy import CtcGreedy, Hypothesis, TransducerGreedy
 from asr.decoding.transducer_beam import TransducerBeam
-from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.evaluation.wer import Word
 from asr.evaluation.wer import words_of as units_of
-from asr.inference.word_times import Emissions, emissions_of, spelled, words_of
+from asr.inference.decode import Emissions, emissions_of, spelled, words_of
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.transducer import TransducerHead
 from tests.models import heads

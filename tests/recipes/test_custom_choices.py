@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from asr.config.build import plain
 from asr.config.resolve import apply_choices, choices_by_corpus
-from asr.data.preparation.corpus_facts import Budget, Choice, CorpusFacts
+from asr.data.preparation.saved_corpus import Budget, Choice, CorpusFacts
 from asr.plain_data import flatten
 from asr.recipes.custom.choose import choose_custom
 from tests.commands.conftest import Workplace

@@ -8,10 +8,15 @@ import pytest
 import sentencepiece
 
 from asr.config.build import build_text
-from asr.inference.word_times import spelled
+from asr.inference.decode import spelled
 from asr.text.normalize import collapse_spaces
-from asr.text.subword import SentencePieceTrainer, SubwordTokenizer, own_tokenizer
-from asr.text.tokenizer import SentencePieceFile, tokenizer_from_state
+from asr.text.tokenizer import (
+    SentencePieceFile,
+    SentencePieceTrainer,
+    SubwordTokenizer,
+    own_tokenizer,
+    tokenizer_from_state,
+)
 
 from .cases import own_model, pieces_possible
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from asr.models.heads.protocols import Losses
 from asr.options import PartialShare, Probability
-from asr.text.vocabulary import BLANK_ID
+from asr.text.tokenizer import BLANK_ID
 
 
 def ctc_losses(log_probs: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from asr.models import devices
 from asr.models.heads.ctc import CrCtcHead, CtcHead
 from asr.models.heads.protocols import Losses
 from asr.options import Probability, Share
-from asr.text.vocabulary import BLANK_ID
+from asr.text.tokenizer import BLANK_ID
 
 MOST_LOGITS = 1 << 18  # that are computed at a time: those of a few frames, which stay in the cache of a CPU
 MOST_KEPT = 5 << 20  # for the backward pass, 20 MB; if there are more, memory is short, and all are computed again

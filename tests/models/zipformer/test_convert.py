@@ -17,7 +17,7 @@ from asr.config.restore import recognizer_of
 from asr.data.features import LogMel
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.icefall_weights import convert_encoder
-from asr.text.subword import icefall_tokenizer
+from asr.text.tokenizer import icefall_tokenizer
 from asr.training.checkpoints import load_checkpoint
 from tests.commands.test_configs import composed
 from tests.models.zipformer.reference import Reference

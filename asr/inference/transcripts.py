@@ -1,22 +1,34 @@
-"""What was said in a recording, with its times, and the formats that it is written in."""
+"""Recordings → transcripts, in every output format, one by one or for a folder."""
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
 import re
+import tempfile
 import textwrap
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from asr.data.loading.loader import DataModule
+from asr.data.manifests.audio import file_content
+from asr.data.manifests.audio_files import audio_files
+from asr.decoding.greedy import Decoder
+from asr.errors import ConfigError
 from asr.evaluation.wer import Utterance, Word
 from asr.evaluation.word_files import ctm_lines, word_row
+from asr.inference.decode import Processed, decode_all
+from asr.models.recognizer import Recognizer
+from asr.safe_io import write_new
 
 # usual limits of subtitles: two lines that can be read in their time
 LINE, NUM_LINES = 42, 2  # characters
@@ -221,3 +233,141 @@ FORMATS: dict[str, Callable[[Transcript], str]] = {
     "vtt": _vtt,
 }
 OF_SEVERAL = ("tsv", "json", "ctm")  # a file may hold several recordings
+
+
+@dataclass(frozen=True)
+class Transcriber:
+    """Decodes recordings, the long ones in parts between pauses.
+
+    Attributes:
+        max_segment_s: the most seconds of a part.
+        each_channel: decode all channels; False: the first.
+    """
+
+    recognizer: Recognizer
+    decoder: Decoder
+    data_module: DataModule
+    max_segment_s: float
+    each_channel: bool = False
+
+    def __call__(self, files: Sequence[Path], name: str = "audio") -> tuple[list[Transcript], list[tuple[str, str]]]:
+        """Return the transcripts of files that can be read, in order, and (path, reason) for the others."""
+        with tempfile.TemporaryDirectory() as folder:
+            read, unreadable = audio_files(files, self.max_segment_s, self.each_channel, Path(folder))
+            places = {cut.id: (path, cut) for path, of_file in read for cut in of_file}
+            cuts = [cut for _, cut in places.values()]
+            parts = self.recognizer, self.decoder, self.data_module
+            decoded = decode_all(*parts, cuts, name) if cuts else Processed[Utterance]()
+        segments: dict[Path, list[Segment]] = defaultdict(list)
+        for result in decoded.results:
+            path, cut = places[result.id]
+            if result.hypothesis:
+                segments[path].append(Segment.of(result, cut.channel + 1, cut.start, round(cut.end, 3)))
+        # a recording is read whole or not at all
+        failed = {str(places[cut_id][0]): reason for cut_id, reason in decoded.unread}
+        done = [
+            Transcript.of(path, segments[path], self._silence(of_file))
+            for path, of_file in read
+            if str(path) not in failed
+        ]
+        return done, [*unreadable, *failed.items()]
+
+    def _silence(self, parts: Sequence[Any]) -> float:
+        """Return the share of a recording that is in none of its parts."""
+        if not parts:
+            return 1.0
+        recording = parts[0].recording
+        total_s = recording.duration * (recording.num_channels if self.each_channel else 1)
+        return float(1 - sum(part.duration for part in parts) / total_s)
+
+
+RECORD = ".asr-transcribe.jsonl"
+
+
+class TranscriptFolder:
+    """Transcripts in a folder, below which they lie as the audio lies below the place that it was found in.
+
+    The record is a line of JSON about the maker, and then one for each recording.
+
+    Args:
+        folder: of transcripts; it need not exist.
+        files: recordings, with the places that they were found in.
+        formats: of transcripts, keys of ``FORMATS``.
+
+    Raises:
+        ConfigError: two recordings would have the same transcripts.
+    """
+
+    def __init__(self, folder: Path, files: Mapping[Path, Path], formats: Sequence[str]) -> None:
+        self.folder, self.record, self.formats = folder, folder / RECORD, formats
+        self.names = {file: str(file.relative_to(place).with_suffix("")) for file, place in files.items()}
+        for name, number in Counter(self.names.values()).items():
+            if number > 1:
+                same = [str(file) for file, other in self.names.items() if other == name]
+                raise ConfigError(
+                    f"output_dir: {same[0]} and {same[1]} would have one transcript, {folder / name}.{formats[0]}; "
+                    "transcribe them to different folders, or rename one"
+                )
+        self.maker: Mapping[str, Any] = {}
+        self.is_whole = True
+        self.known: dict[str, tuple[int, int]] = {}  # content of recordings, by the names of their transcripts
+
+    def made_by(self, maker: Mapping[str, Any]) -> None:
+        """Read the record.
+
+        Raises:
+            ConfigError: transcripts there were made by something else.
+        """
+        self.maker = maker
+        if not self.record.exists():
+            return
+        lines = self.record.read_text(encoding="utf-8", errors="surrogateescape").splitlines(keepends=True)
+        # a process that was killed may have left half a line
+        self.is_whole = lines[-1].endswith("\n")
+        written = json.loads(lines[0])
+        for line in lines[1:]:
+            with contextlib.suppress(ValueError):
+                name, size, crc32 = json.loads(line)
+                self.known[name] = (size, crc32)
+        if keys := [key for key in {**written, **maker} if written.get(key) != maker.get(key)]:
+            raise ConfigError(
+                f"output_dir: {self.folder} holds transcripts that were made with another {' and '.join(keys)}; name "
+                f"another folder, or remove them and {RECORD}"
+            )
+
+    def missing(self) -> tuple[list[Path], list[tuple[Path, str]]]:
+        """Return the recordings that lack transcripts, and (path, reason) for those whose name is taken."""
+        missing, blocked = [], []
+        for file in self.names:
+            existing = [path for path in self._paths(file).values() if path.exists()]
+            if existing and (why := self._why_not_of(file)):
+                blocked.append((file, f"{str(existing[0])!r} {why}; remove it, or name another output_dir"))
+            elif len(existing) < len(self.formats):
+                missing.append(file)
+        return missing, blocked
+
+    def write(self, transcript: Transcript) -> None:
+        """Record a recording, and write the transcripts that it lacks."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lines: list[Any] = [] if self.record.exists() else [self.maker]
+        lines.append([self.names[transcript.path], *file_content(transcript.path)])
+        with self.record.open("a", encoding="utf-8", errors="surrogateescape") as file:
+            file.write("" if self.is_whole else "\n")
+            file.writelines(f"{json.dumps(line)}\n" for line in lines)
+        self.is_whole = True
+        for name, path in self._paths(transcript.path).items():
+            if not path.exists():
+                with contextlib.suppress(FileExistsError):  # of the user, or of another process
+                    write_new(path, FORMATS[name](transcript))
+
+    def _paths(self, file: Path) -> dict[str, Path]:
+        return {name: self.folder / f"{self.names[file]}.{name}" for name in self.formats}
+
+    def _why_not_of(self, file: Path) -> str:
+        """Return why a file that exists is no transcript of this recording; empty if it is one."""
+        if self.names[file] not in self.known:
+            return f"was not written by asr-transcribe, as {RECORD} of that folder does not name it"
+        try:
+            return "" if self.known[self.names[file]] == file_content(file) else "is of another recording"
+        except OSError:  # which reading it will tell
+            return ""

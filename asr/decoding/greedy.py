@@ -1,21 +1,110 @@
-"""Greedy transducer search, of whole utterances and piece by piece: the best label of every frame and history.
-
-B batch, T frames, D width of encodings, N utterances that are not at their end, W frames that are joined at once.
-"""
+"""What decoders return, and greedy search with CTC and transducer heads."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor
 
-from asr.decoding.hypothesis import Hypothesis
 from asr.models import devices
-from asr.models.heads.protocols import Transduces
-from asr.text.vocabulary import BLANK_ID
+from asr.models.heads.protocols import FrameScores, Transduces
+from asr.text.tokenizer import BLANK_ID
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One possible transcript of an utterance.
+
+    Attributes:
+        tokens: without blanks.
+        frames: of the encodings, counted from 0, in which each token was emitted; they never fall.
+        log_probs: of each token, in its frame.
+        score: by which hypotheses of one utterance are ranked: a log-probability, with whatever a decoder adds to it.
+    """
+
+    tokens: list[int]
+    frames: list[int]
+    log_probs: list[float]
+    score: float
+
+
+def ranked(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
+    """Return hypotheses of one utterance, best first; equal scores in the order of their tokens."""
+    return sorted(hypotheses, key=lambda hypothesis: (-hypothesis.score, hypothesis.tokens))
+
+
+class Decoder(Protocol):
+    """A search for the most probable transcripts."""
+
+    @property
+    def needs(self) -> Any:
+        """Protocol of the heads that it can search with, one of ``asr.models.heads.protocols``."""
+
+    def __call__(self, head: Any, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
+        """Return hypotheses of each utterance, at least one, best first.
+
+        Args:
+            head: has the protocol that is needed.
+            encodings: (B, T, D).
+            num_frames: (B,) int64 valid frames.
+        """
+
+
+class CtcGreedy:
+    """Takes the most probable label of every frame, merges repetitions, removes blanks.
+
+    Reference:
+        Graves et al. 2006, "Connectionist Temporal Classification", section 3.2, best path decoding.
+    """
+
+    needs = FrameScores
+
+    def __call__(self, head: FrameScores, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
+        """Return the best path of each utterance; see ``Decoder``.
+
+        Args:
+            head: scores frames.
+            encodings: (B, T, D).
+            num_frames: (B,) valid frames.
+        """
+        log_probs, labels = head.frame_log_probs(encodings).max(dim=-1)
+        results = []
+        for row, probs, length in zip(*map(devices.to_host, (labels, log_probs, num_frames)), strict=True):
+            runs = [list(run) for _, run in groupby(range(length), key=row.__getitem__)]
+            # a token is placed where it is most probable
+            peaks = [max(run, key=probs.__getitem__) for run in runs if row[run[0]] != BLANK_ID]
+            tokens, of_tokens = ([values[t] for t in peaks] for values in (row, probs))
+            results.append([Hypothesis(tokens, peaks, of_tokens, sum(probs[:length]))])
+        return results
+
+
+class CtcStream:
+    """Continues with each piece of an utterance, and finds the tokens that ``CtcGreedy`` finds in the whole.
+
+    Attributes:
+        tokens: found so far.
+        num_silent: frames since the last token.
+    """
+
+    def __init__(self, head: FrameScores) -> None:
+        self.head, self.last = head, BLANK_ID
+        self.tokens: list[int] = []
+        self.num_silent = 0
+
+    def accept(self, encodings: Tensor) -> None:
+        """Search in encodings (1, T, D)."""
+        for label in devices.to_host(self.head.frame_log_probs(encodings)[0].argmax(dim=-1)):
+            self.num_silent = self.num_silent + 1 if label == BLANK_ID else 0
+            if label not in (BLANK_ID, self.last):
+                self.tokens.append(label)
+            self.last = label
+
 
 NUM_AHEAD = 5  # W: speech has a token every few frames, and what is joined after it is joined again
 
