@@ -20,7 +20,7 @@ RESTORED = {
     "encoder": ("asr.models", "torch.nn"),
     "head": ("asr.models", "torch.nn"),
     "decoder": ("asr.decoding",),
-    "features": ("asr.data.features", "asr.data.features"),
+    "features": ("asr.data.features",),
     "tokenizer": ("asr.text",),
     "augment": ("asr.data.loading", "asr.features"),
     "data": ("asr.data", "asr.text"),
