@@ -9,10 +9,10 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
 from asr.compare.compare import compare
 from asr.compare.inputs.run_folders import read_runs
-from asr.config.command_line import override_key
 from asr.console import PlainConsole
 from asr.errors import ConfigError
 from asr.evaluation.formatting import shortlist
+from asr.run.command_line import override_key
 from asr.sweeps.jobs import can_be_resumed, records
 
 console = PlainConsole()

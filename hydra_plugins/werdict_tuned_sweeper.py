@@ -17,12 +17,12 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
 from asr.compare.inputs.tuning import FILE
-from asr.config.command_line import override_key
-from asr.config.schema import check_options
 from asr.console import PlainConsole
 from asr.errors import DIVERGED, ConfigError, RunFailed
 from asr.evaluation.formatting import count, percent, shortlist
 from asr.plain_data import read_json
+from asr.run.command_line import override_key
+from asr.run.options import check_options
 from asr.safe_io import write_whole
 from asr.sweeps.jobs import records
 from asr.sweeps.tuning import (
@@ -191,9 +191,9 @@ def try_parts(composed: DictConfig, words: Sequence[str]) -> None:
         ConfigError: a part is refused.
     """
     # here, because the libraries take seconds, and what is wrong with the sweep itself is told before
-    from asr.config.build import build_data_parts, build_update_parts, outline_recognizer, plain
-    from asr.config.dry_run import VOCAB_SIZE, try_updates
-    from asr.config.replaced_defaults import drop_replaced_defaults
+    from asr.run.build import VOCAB_SIZE, try_updates
+    from asr.run.choices import drop_replaced_defaults
+    from asr.run.parts import build_data_parts, build_update_parts, outline_recognizer, plain
 
     drop_replaced_defaults(composed, words)
     config = plain(composed)

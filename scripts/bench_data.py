@@ -23,11 +23,11 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from asr.commands.app import quieten
-from asr.config.build import build_data_parts, build_recognizer, build_update_parts, num_threads, plain
-from asr.config.data import data_for_run
-from asr.config.help import CONFIGS
 from asr.data.loading.loader import DataModule, load_batches
 from asr.data.preparation.prepared import PreparedData
+from asr.run.command_line import CONFIGS
+from asr.run.data import data_for_run
+from asr.run.parts import build_data_parts, build_recognizer, build_update_parts, num_threads, plain
 
 NUM_REPEATS = 3
 NUM_PAIRS = 7

@@ -44,9 +44,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from asr.commands.app import quieten
 from asr.commands.export import run as export_run
-from asr.config.build import build_decoder, part
-from asr.config.help import CONFIGS
-from asr.config.restore import TextSide, prepared_data, recognizer_of, restore_text
 from asr.data.features import Features, at_rate
 from asr.decoding.greedy import CtcGreedy, TransducerGreedy
 from asr.export.graphs import export_of
@@ -56,6 +53,9 @@ from asr.inference.streaming import StreamingRecognizer
 from asr.models.encoders.zipformer.encoder import StreamingZipformer, ZipformerEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
+from asr.run.command_line import CONFIGS
+from asr.run.parts import build_decoder, part
+from asr.run.restore import TextSide, prepared_data, recognizer_of, restore_text
 
 NUM_UTTERANCES = 100
 TAIL_S = 0.8  # silence that brings the last words out of a stream

@@ -27,8 +27,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import Tensor, nn
 
-from asr.config.instantiate import locate
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
+from asr.run.parts import locate
 
 CONFIGS = Path(__file__).parents[1] / "configs" / "encoder"
 NUM_FEATURES, FRAMES_PER_S = 80, 100

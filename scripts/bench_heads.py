@@ -20,8 +20,6 @@ import torch
 import torch.nn.functional as F
 from hydra import compose, initialize_config_dir
 
-from asr.config.build import part, plain
-from asr.config.help import CONFIGS
 from asr.data.features import LogMel
 from asr.data.loading.batch import Batch
 from asr.decoding.ctc_beam import CtcBeam
@@ -37,6 +35,8 @@ from asr.models.heads.ctc import CtcHead
 from asr.models.heads.protocols import FrameScores
 from asr.models.heads.transducer import PathLosses, TransducerHead
 from asr.models.recognizer import Recognizer
+from asr.run.command_line import CONFIGS
+from asr.run.parts import part, plain
 
 D_MODEL, VOCAB_SIZE = 512, 500
 SUBSAMPLING_FACTOR = 4

@@ -24,9 +24,9 @@ from hydra import compose, initialize_config_dir
 from asr.benchmark.entries import read_entry
 from asr.benchmark.page import COSTS
 from asr.benchmark.rules import BASELINE, TASKS, VERSION
-from asr.config.build import build_data_parts, outline_recognizer, part, plain
-from asr.config.dry_run import VOCAB_SIZE
-from asr.config.help import CONFIGS
+from asr.run.build import VOCAB_SIZE
+from asr.run.command_line import CONFIGS
+from asr.run.parts import build_data_parts, outline_recognizer, part, plain
 
 ROOT = Path(__file__).parents[1] / "benchmark" / VERSION
 PERIOD = 10  # steps: some do more on every tenth

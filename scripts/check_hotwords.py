@@ -21,10 +21,10 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from asr.config.help import CONFIGS
-from asr.config.restore import prepared_data, restore
 from asr.evaluation.wer import Score, score
 from asr.inference.decode import decode_all
+from asr.run.command_line import CONFIGS
+from asr.run.restore import prepared_data, restore
 
 NUM_LISTS, NUM_WORDS = 3, 30
 FREQUENT = 0.01  # of all words

@@ -22,12 +22,12 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from asr.config.help import CONFIGS
-from asr.config.restore import prepared_data, restore
 from asr.data.loading.augmentation import Acoustics, AddNoise
 from asr.evaluation.confidence import bootstrap_interval
 from asr.evaluation.wer import score
 from asr.inference.decode import decode_all
+from asr.run.command_line import CONFIGS
+from asr.run.restore import prepared_data, restore
 
 SNRS_DB = (20.0, 10.0, 5.0, 0.0)
 

@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import mannwhitneyu
 
-from asr.config.restore import prepared_data, restore
 from asr.evaluation.wer import Score, score
 from asr.inference.align import AlignedText, align_all
 from asr.inference.decode import decode_all
+from asr.run.restore import prepared_data, restore
 
 TOLERANCE_S = 0.08
 Span = tuple[float, float]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from asr.config.build import build_recognizer
-from asr.config.restore import recognizer_of
+from asr.run.parts import build_recognizer
+from asr.run.restore import recognizer_of
 from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from tests.models.zipformer.sizes import WAVE
 from tests.small_runs import SmallRun

@@ -2,7 +2,6 @@
 
 import pytest
 
-from asr.config.instantiate import check_values, instantiate
 from asr.data.features import LogMel
 from asr.data.loading.augmentation import AddBabble, AddNoise, Reverberate, SpeedPerturb, Telephone, Volume
 from asr.data.loading.loader import Workers
@@ -24,6 +23,7 @@ from asr.recipes.digits.prepare import prepare_digits
 from asr.recipes.fsdd.prepare import prepare_fsdd
 from asr.recipes.librispeech.prepare import prepare_librispeech
 from asr.recipes.phrases.prepare import prepare_phrases
+from asr.run.parts import check_values, instantiate
 from asr.tracking.wandb_logger import log_comparison
 from asr.training.callbacks.checkpoints import CheckpointCallback, WeightAveraging
 from asr.training.callbacks.measurements import OptimizerHealth

@@ -11,10 +11,10 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from asr.config.build import check_loggers
-from asr.config.help import config_folder
-from asr.config.replaced_defaults import drop_replaced_defaults
 from asr.errors import ConfigError
+from asr.run.choices import drop_replaced_defaults
+from asr.run.command_line import config_folder
+from asr.run.parts import check_loggers
 from tests.commands.conftest import Workplace
 from tests.configs import choice
 
@@ -174,7 +174,7 @@ def test_an_own_optimizer_that_never_calls_its_closure_trains_all_parameters(pla
 def test_an_own_optimizer_or_logger_that_lacks_something_is_refused_before_data_are_prepared(place, monkeypatch):
     missing = "optimizer._target_=mypkg.sign.NeedsRate"
     assert re.search(r"optimizer: .*lr", run(place, "train", missing, "data.dir=unused", code=2))
-    monkeypatch.setattr("asr.config.build.find_spec", lambda _: None)
+    monkeypatch.setattr("asr.run.parts.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"logger\.tensorboard"):
         check_loggers({"logger": {"tensorboard": {"_target_": "lightning.pytorch.loggers.TensorBoardLogger"}}})
     assert not (place.folder / "unused").exists()

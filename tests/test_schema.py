@@ -8,12 +8,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from asr.commands.__main__ import COMMANDS as NAMES
-from asr.config.help import config_file, config_folder
-from asr.config.resumed_config import changes
-from asr.config.schema import CHOOSABLE, COMMANDS, check_options
 from asr.data.manifests.tables import ALIASES
 from asr.errors import ConfigError
-from asr.options import Columns, decides, fields, has_effect, options_of
+from asr.run.command_line import config_file, config_folder
+from asr.run.compose import changes
+from asr.run.options import CHOOSABLE, COMMANDS, Columns, check_options, decides, fields, has_effect, options_of
 
 # of some choices of their groups
 OPTIONAL = {

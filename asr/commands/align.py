@@ -8,14 +8,13 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from asr.commands.evaluation_sets import check_name, evaluation_sets, results_folder
-from asr.commands.output_file import texts
-from asr.config.restore import Restored, restore
+from asr.commands.results import check_name, evaluation_sets, results_folder, texts
 from asr.console import PlainConsole
 from asr.errors import ConfigError, RunFailed
 from asr.evaluation.formatting import shortlist
 from asr.inference.align import align_all, units_with_times, write_alignments
 from asr.models.heads.protocols import FrameScores, ScoresPaths
+from asr.run.restore import Restored, restore
 
 NUM_NAMED = 20  # utterances that could not be aligned
 

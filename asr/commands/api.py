@@ -18,16 +18,16 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from asr.commands.app import quieten
 from asr.commands.train import run_once
-from asr.config.compose import composed_from
-from asr.config.help import config_folder
-from asr.config.resolve import plan_run
-from asr.config.restore import Restored, restore, stream_of, transcriber_of
-from asr.config.schema import check_options
 from asr.data.streams import Audio, as_file, as_list
 from asr.errors import ConfigError
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcripts import Transcript
 from asr.plain_data import trust
+from asr.run.build import plan_run
+from asr.run.command_line import config_folder
+from asr.run.compose import composed_from
+from asr.run.options import check_options
+from asr.run.restore import Restored, restore, stream_of, transcriber_of
 from asr.training.module import TrainingModule
 from asr.training.speech_data_module import SpeechDataModule
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from asr.commands.output_file import texts
+from asr.commands.results import texts
 from asr.compare.compare import compare
 from asr.compare.inputs.results import read_results
 from asr.compare.inputs.run_folders import find_run_folders, read_runs, with_configs
@@ -23,13 +23,13 @@ from asr.compare.report.headline import MOST_SEEDS
 from asr.compare.report.html_and_json import write_json, write_report_files
 from asr.compare.report.terminal import tables
 from asr.compare.result import Comparison
-from asr.config.command_line import override_key
-from asr.config.instantiate import check_values
 from asr.console import PlainConsole
 from asr.errors import ConfigError, did_you_mean
 from asr.evaluation.formatting import count, shortlist
 from asr.plain_data import at, read_yaml
-from asr.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
+from asr.run.command_line import override_key
+from asr.run.folder import claim_run_folder, create_run_folder, free_folder, usable_folder
+from asr.run.parts import check_values
 from asr.safe_io import named_path
 from asr.sweeps.jobs import RECORDS, check_sweep_name, records
 

@@ -11,14 +11,14 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from asr.commands.output_file import new_file
-from asr.config.build import build_decoder, build_recognizer, check_decoder, part, plain
-from asr.config.pretrained import is_pretrained_config
-from asr.config.restore import recognizer_of
+from asr.commands.results import new_file
 from asr.console import PlainConsole
 from asr.errors import ConfigError
 from asr.models.icefall_weights import convert_weights
 from asr.plain_data import at
+from asr.run.parts import build_decoder, build_recognizer, check_decoder, part, plain
+from asr.run.restore import recognizer_of
+from asr.run.start import is_pretrained_config
 from asr.safe_io import named_path, write_new
 from asr.text.tokenizer import SubwordTokenizer, icefall_tokenizer
 from asr.training.checkpoints import FORMAT, PREFIX, LoadedCheckpoint, checkpoint_file, load_checkpoint

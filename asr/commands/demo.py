@@ -7,10 +7,10 @@ import signal
 
 from omegaconf import DictConfig
 
-from asr.config.restore import restore, stream_of, transcriber_of
 from asr.console import PlainConsole
 from asr.errors import ConfigError
 from asr.inference.demo_page import demo_page
+from asr.run.restore import restore, stream_of, transcriber_of
 
 HOST = "127.0.0.1"
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from asr.commands.evaluation_sets import check_name, evaluation_sets, results_folder
-from asr.config.restore import Restored, prepared_data, restore
+from asr.commands.results import check_name, evaluation_sets, results_folder
 from asr.console import PlainConsole
 from asr.data.manifests.corpus import files_of
 from asr.decoding.scorers import ShallowFusion
@@ -18,6 +17,7 @@ from asr.errors import ConfigError, RunFailed
 from asr.evaluation.normalization import Normalization
 from asr.evaluation.wer import UNIT_NOTES
 from asr.inference.evaluate import evaluate_sets, report_trials, tune
+from asr.run.restore import Restored, prepared_data, restore
 from asr.safe_io import named_path
 
 CHECKSUM = re.compile(r"(\.tar[:/]\d+\+\d+)#[0-9a-f]{8}$")  # of a member of a shard, which may be named without it

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from asr.commands.output_file import new_file
-from asr.config.build import build_decoder, part
-from asr.config.restore import TextSide, prepared_data, recognizer_of, restore_text
+from asr.commands.results import new_file
 from asr.console import PlainConsole
 from asr.data.features import Features, at_rate, cause, read_features
 from asr.decoding.greedy import CtcGreedy, TransducerGreedy
@@ -23,6 +21,8 @@ from asr.export.readme import Described, pipeline_page, readme, weights_page
 from asr.export.write import check_packages, write_onnx_files, write_safetensors, write_test_wav, write_torchscript
 from asr.models.heads.protocols import Transduces
 from asr.models.recognizer import Recognizer
+from asr.run.parts import build_decoder, part
+from asr.run.restore import TextSide, prepared_data, recognizer_of, restore_text
 from asr.safe_io import new_folder, write_new
 from asr.training.checkpoints import choose_weights
 

@@ -8,13 +8,13 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from asr.config.build import num_threads
-from asr.config.trainer import build_trainer
 from asr.console import PlainConsole
 from asr.data.loading.loader import DataModule
 from asr.data.preparation.prepared import PreparedData
 from asr.models.recognizer import is_pretrained
 from asr.processes import is_first_process
+from asr.run.parts import num_threads
+from asr.run.trainer import build_trainer
 from asr.training.batch_size_search import search_batch_size
 from asr.training.module import TrainingModule
 

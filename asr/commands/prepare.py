@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 
-from asr.config.build import plain
-from asr.config.data import data_for_run
-from asr.config.resolve import resolve
+from asr.run.build import resolve
+from asr.run.data import data_for_run
+from asr.run.parts import plain
 
 
 def run(config: DictConfig) -> None:

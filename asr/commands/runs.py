@@ -7,12 +7,12 @@ from dataclasses import asdict
 
 from omegaconf import DictConfig
 
-from asr.commands.output_file import texts
+from asr.commands.results import texts
 from asr.compare.inputs.run_list import BEST, FILES, lines_of, list_runs, sort_key
-from asr.config.compose import default_recipe
 from asr.console import PlainConsole
 from asr.errors import ConfigError
 from asr.evaluation.formatting import count, shortlist
+from asr.run.compose import default_recipe
 from asr.safe_io import named_path
 
 console = PlainConsole()

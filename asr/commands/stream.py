@@ -6,11 +6,11 @@ import sys
 
 from omegaconf import DictConfig
 
-from asr.config.restore import restore, stream_of
 from asr.console import PlainConsole
 from asr.data.streams import open_stream, packets_of_file, packets_of_standard_input
 from asr.errors import ConfigError
 from asr.inference.streaming import StreamListener
+from asr.run.restore import restore, stream_of
 from asr.safe_io import named_path
 
 STANDARD_INPUT = "-"

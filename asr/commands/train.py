@@ -14,18 +14,20 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from asr.commands.app import run_app
-from asr.config.build import build_all, num_threads
-from asr.config.command_line import added_config_folders
-from asr.config.compose import difference_from_recipe, recipe_of
-from asr.config.init_source import record_source, start_from
-from asr.config.resolve import Plan, plan_run, settle_classes
-from asr.config.resume import LAST_RECORDED, accept_changes, saying_how_to_resume
-from asr.config.resumed_config import differs, record_accepted, recorded_overrides, saved_config
-from asr.config.trainer import build_trainer
 from asr.console import PlainConsole
 from asr.inference.transcripts_lm import AFTER_TRAINING, search_with_transcripts
 from asr.processes import INTERRUPTED, TRY_AGAIN, is_first_process
-from asr.run_folder import (
+from asr.run.build import Plan, plan_run, settle_classes
+from asr.run.command_line import added_config_folders
+from asr.run.compose import (
+    difference_from_recipe,
+    differs,
+    recipe_of,
+    record_accepted,
+    recorded_overrides,
+    saved_config,
+)
+from asr.run.folder import (
     FAILED,
     LATEST,
     backup_existing,
@@ -35,6 +37,9 @@ from asr.run_folder import (
     lock_run_dir,
     point_latest,
 )
+from asr.run.parts import build_all, num_threads
+from asr.run.start import LAST_RECORDED, accept_changes, record_source, saying_how_to_resume, start_from
+from asr.run.trainer import build_trainer
 from asr.safe_io import write_whole
 from asr.training.callbacks.measurements import measured_cost
 from asr.training.checkpoints import explaining_failed_writes

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from asr.commands.output_file import lock_output_dir, new_file, texts
-from asr.config.restore import maker_of, restore, transcriber_of
+from asr.commands.results import lock_output_dir, new_file, texts
 from asr.console import PlainConsole, printable
 from asr.data.manifests.audio_files import ENDINGS, MEDIA_ENDINGS, find_audio, groups_of
 from asr.errors import ConfigError, RunFailed, remedy
 from asr.inference.transcripts import FORMATS, OF_SEVERAL, Transcriber, Transcript, TranscriptFolder
-from asr.run_folder import usable_folder
+from asr.run.folder import usable_folder
+from asr.run.restore import maker_of, restore, transcriber_of
 from asr.safe_io import write_new
 
 # that are transcribed before their transcripts are written, and lost if the process is killed

@@ -28,15 +28,15 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, read_write
 from rich.table import Table
 
-from asr.config.command_line import override_key
 from asr.console import PlainConsole, one_line
 from asr.errors import ConfigError
 from asr.evaluation.formatting import percent
 from asr.evaluation.metrics_csv import best_dev_wer
-from asr.options import has_effect
 from asr.plain_data import at, flatten, read_json
 from asr.processes import TRY_AGAIN, Terminated, die_with_parent, end_by_default, end_with
-from asr.run_folder import LATEST
+from asr.run.command_line import override_key
+from asr.run.folder import LATEST
+from asr.run.options import has_effect
 from asr.safe_io import lock, write_whole
 
 POLL_S = 0.5

@@ -178,11 +178,11 @@ def captured_passes(case: Any, seed: int, dtype: torch.dtype, setting: Setting) 
 
 def losses(setting: Setting) -> Iterator[Row]:
     """Yield for CTC, CR-CTC with its augmented views, and inter-CTC how far loss and gradients are from a CPU's."""
-    from asr.config.build import part
     from asr.features.log_mel import GlobalNorm
     from asr.features.specaugment import SpecAugment
     from asr.models.encoders.transformer import TransformerEncoder
     from asr.models.recognizer import Recognizer
+    from asr.run.parts import part
 
     tokens, num_tokens = torch.randint(2, 20, (len(FRAMES), 8)), torch.tensor([8, 5, 2])
     features, num_frames = torch.randn(len(FRAMES), max(FRAMES), NUM_FEATURES), torch.tensor(FRAMES)

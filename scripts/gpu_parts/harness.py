@@ -16,8 +16,6 @@ from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader
 
 import optim
-from asr.config.build import build_all
-from asr.config.trainer import build_trainer
 from asr.data.loading.batch import Batch
 from asr.data.loading.sampling import seed_for
 from asr.decoding.greedy import CtcGreedy
@@ -26,6 +24,8 @@ from asr.features.specaugment import SpecAugment
 from asr.models import devices
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
+from asr.run.parts import build_all
+from asr.run.trainer import build_trainer
 from asr.text.tokenizer import CharacterTokenizerTrainer
 from asr.tracking.metrics_csv import MetricsCsv
 from asr.training.cuda_graphs import CapturedForward

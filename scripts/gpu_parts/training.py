@@ -8,9 +8,9 @@ from pathlib import Path
 
 from bench_data import composed, waiting
 
-from asr.config.build import build_data_parts
-from asr.config.data import data_for_run
 from asr.data.loading.loader import DataModule
+from asr.run.data import data_for_run
+from asr.run.parts import build_data_parts
 from gpu_parts.runs import TINY, Ended, RunEnded, ended, train
 from gpu_parts.setting import Row, Setting, at_most, lacking, left_out, too_late, until_error
 

@@ -8,9 +8,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from asr.commands import compare as command
-from asr.config.help import CONFIGS
-from asr.config.schema import check_options
 from asr.errors import ConfigError
+from asr.run.command_line import CONFIGS
+from asr.run.options import check_options
 from asr.sweeps.jobs import JobRecord
 from tests.commands.conftest import Workplace
 from tests.commands.wandb_file import read_wandb

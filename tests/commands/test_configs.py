@@ -6,10 +6,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from asr.config.build import plain
-from asr.config.dry_run import dry_run
-from asr.config.help import CONFIGS, choices
-from asr.config.pretrained import pretrained_choices
+from asr.run.build import dry_run
+from asr.run.command_line import CONFIGS, choices
+from asr.run.parts import plain
+from asr.run.start import pretrained_choices
 from tests.configs import choice
 from tests.models.pretrained import save_model
 from tests.text.cases import own_model
@@ -58,7 +58,7 @@ def own_encoder(tmp_path_factory) -> list[str]:
 @pytest.mark.parametrize(("group", "name"), SINGLE, ids=lambda value: str(value))
 def test_every_choice_composes_and_is_built(group, name, tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("asr.config.build.find_spec", lambda name: True)  # packages of extras may be missing here
+    monkeypatch.setattr("asr.run.parts.find_spec", lambda name: True)  # packages of extras may be missing here
     Path("own.model").write_bytes(own_model(vocab_size=12))
     words = request.getfixturevalue("own_encoder") if name == "pretrained" else []
     dry_run(plain(composed(f"{group}={name}", *COMPANIONS.get((group, name), []), *words)))

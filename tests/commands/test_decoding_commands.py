@@ -7,7 +7,7 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from asr.config.restore import restore
+from asr.run.restore import restore
 from asr.training.checkpoints import choose_weights, load_checkpoint
 
 

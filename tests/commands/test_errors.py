@@ -11,10 +11,10 @@ import yaml
 
 from asr.commands.__main__ import COMMANDS
 from asr.commands.app import run_app
-from asr.config.build import plain
-from asr.config.dry_run import dry_run
-from asr.config.help import config_folder
 from asr.errors import RunFailed
+from asr.run.build import dry_run
+from asr.run.command_line import config_folder
+from asr.run.parts import plain
 
 
 def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:

@@ -7,10 +7,10 @@ import itertools
 import pytest
 import torch
 
-from asr.config.build import build_data_parts, build_recognizer, plain
-from asr.config.data import data_for_run
-from asr.config.help import CONFIGS, choices
 from asr.data.loading.loader import DataModule
+from asr.run.command_line import CONFIGS, choices
+from asr.run.data import data_for_run
+from asr.run.parts import build_data_parts, build_recognizer, plain
 from tests.commands.conftest import TINY
 from tests.commands.test_configs import composed
 from tests.commands.test_resume import data

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from asr.config.build import build_update_parts, outline_recognizer, plain
+from asr.run.parts import build_update_parts, outline_recognizer, plain
 from tests.commands.test_configs import composed
 
 # every parameter of more than one axis that AdamW takes, by its name without numbers, with its shape

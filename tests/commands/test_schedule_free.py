@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from asr.config.build import plain
-from asr.config.dry_run import dry_run
+from asr.run.build import dry_run
+from asr.run.parts import plain
 from tests.commands.conftest import Workplace
 from tests.commands.test_configs import composed
 from tests.commands.test_resume import OPTIONS, TWO, data, last, losses, start, wait_for_update

@@ -7,10 +7,10 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import MixedPrecision
 
-from asr.config.build import plain
-from asr.config.dry_run import dry_run
-from asr.config.trainer import check_in_backward
 from asr.errors import ConfigError
+from asr.run.build import dry_run
+from asr.run.parts import plain
+from asr.run.trainer import check_in_backward
 from tests.commands.test_configs import composed
 
 WITHIN = ("trainer.step_in_backward=true", "trainer.gradient_clip_val=null")

@@ -11,8 +11,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from asr.config.command_line import name_sweep
 from asr.errors import ConfigError
+from asr.run.command_line import name_sweep
 from asr.sweeps.jobs import (
     LONGEST_LABEL,
     RECORDS,

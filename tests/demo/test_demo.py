@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from asr.config.build import part
-from asr.config.restore import recognizer_of
 from asr.inference.demo_page import finish, listen
 from asr.inference.streaming import StreamingRecognizer
+from asr.run.parts import part
+from asr.run.restore import recognizer_of
 from asr.text.tokenizer import tokenizer_from_state
 from asr.training.checkpoints import load_checkpoint
 

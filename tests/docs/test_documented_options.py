@@ -17,11 +17,9 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from asr.config.command_line import expand_short_forms
-from asr.config.help import CONFIGS, choices, config_folder
-from asr.config.schema import COMMANDS, check_options
 from asr.errors import ConfigError
-from asr.options import options_of
+from asr.run.command_line import CONFIGS, choices, config_folder, expand_short_forms
+from asr.run.options import COMMANDS, check_options, options_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("recipes/*/*.md"), *ROOT.glob("optim/*.md")]

@@ -9,10 +9,10 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from asr.compare.inputs.run_files import system_of
-from asr.config import trainer as config_trainer
-from asr.config.resumed_config import changes
-from asr.config.trainer import build_trainer, captures_encoder
 from asr.errors import ConfigError
+from asr.run import trainer as config_trainer
+from asr.run.compose import changes
+from asr.run.trainer import build_trainer, captures_encoder
 from asr.training.cuda_graphs import CapturedDDPStrategy, CudaGraphs
 from tests.configs import choice
 

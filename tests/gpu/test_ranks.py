@@ -12,7 +12,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from asr.config.trainer import build_trainer
+from asr.run.trainer import build_trainer
 from tests.configs import choice
 from tests.gpu.ranks import RUNS
 from tests.training.runs import same

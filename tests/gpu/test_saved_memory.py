@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.config.build import part
 from asr.models.encoders.zipformer import scaling
+from asr.run.parts import part
 from tests.configs import choice
 from tests.gpu.cuda_autocast import cuda_autocast
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asr.config.build import part
 from asr.models.encoders.zipformer import scaling
+from asr.run.parts import part
 from tests.configs import choice
 from tests.gpu.meta_device import reads_recorded
 from tests.models import heads

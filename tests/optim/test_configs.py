@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 import optim
-from asr.config.instantiate import instantiate
+from asr.run.parts import instantiate
 from optim.aliases import ALIASES
 from optim.combined import Combined
 from optim.engine.chain import Chain

@@ -7,11 +7,11 @@ from hydra import compose, initialize_config_dir
 from lhotse import FeatureSet, SupervisionSet
 from omegaconf import OmegaConf
 
-from asr.config.build import plain
-from asr.config.resolve import apply_choices, choices_by_corpus
 from asr.data.preparation.saved_corpus import Budget, Choice, CorpusFacts
 from asr.plain_data import flatten
 from asr.recipes.custom.choose import choose_custom
+from asr.run.build import apply_choices, choices_by_corpus
+from asr.run.parts import plain
 from tests.commands.conftest import Workplace
 from tests.configs import CONFIGS
 from tests.data.feature_corpora import WIDTH, stored_utterance

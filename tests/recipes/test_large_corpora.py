@@ -3,8 +3,8 @@
 import pytest
 from hydra import compose, initialize_config_dir
 
-from asr.config.build import outline_recognizer, plain
-from asr.config.help import CONFIGS
+from asr.run.command_line import CONFIGS
+from asr.run.parts import outline_recognizer, plain
 
 # numbers of parameters, in icefall's RESULTS.md of LibriSpeech and AISHELL, and of tokens
 PUBLISHED = {

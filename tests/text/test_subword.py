@@ -7,8 +7,8 @@ import re
 import pytest
 import sentencepiece
 
-from asr.config.build import build_text
 from asr.inference.decode import spelled
+from asr.run.parts import build_text
 from asr.text.normalize import collapse_spaces
 from asr.text.tokenizer import (
     SentencePieceFile,

@@ -13,10 +13,10 @@ import yaml
 from hydra import compose, initialize_config_dir
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
-from asr.config.help import CONFIGS
-from asr.config.instantiate import instantiate
 from asr.errors import ConfigError
 from asr.evaluation.wer import Utterance, score
+from asr.run.command_line import CONFIGS
+from asr.run.parts import instantiate
 from asr.tracking.wandb_logger import WandbTracking, chosen_mode, has_api_key, refuse_unwritable_folders
 from tests.commands.wandb_file import read_wandb
 

@@ -8,9 +8,9 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from asr.config.build import build_data_parts, build_module
 from asr.data.loading.loader import DataModule
 from asr.data.preparation.prepared import PreparedData
+from asr.run.parts import build_data_parts, build_module
 from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from asr.training.speech_data_module import SpeechDataModule
 from tests.training.tiny import Metrics

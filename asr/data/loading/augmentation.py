@@ -23,7 +23,7 @@ from asr.data.features import at_rate
 from asr.data.manifests.audio import file_content, open_recording, reading
 from asr.data.manifests.audio_files import find_audio
 from asr.errors import UnusableFile
-from asr.options import Share
+from asr.ranges import Fraction
 
 # resampling by 1.0001 takes a filter of a hundred million numbers
 Speed = Annotated[float, Field(ge=0.5, le=2.0, multiple_of=0.01)]
@@ -179,7 +179,7 @@ class Reverberate:
 
     def __init__(
         self,
-        probability: Share = 0.5,
+        probability: Fraction = 0.5,
         folder: str | None = None,
         rt60_s: tuple[float, float] = (0.1, 0.6),
         drr_db: tuple[float, float] = (0.0, 10.0),
@@ -217,7 +217,7 @@ class AddNoise:
     """
 
     def __init__(
-        self, probability: Share = 0.5, folder: str | None = None, snr_db: tuple[float, float] = (0.0, 20.0)
+        self, probability: Fraction = 0.5, folder: str | None = None, snr_db: tuple[float, float] = (0.0, 20.0)
     ) -> None:
         self.probability, self.snr_db = probability, _range("snr_db", snr_db)
         if folder is None:
@@ -244,7 +244,7 @@ class AddBabble:
 
     def __init__(
         self,
-        probability: Share = 0.3,
+        probability: Fraction = 0.3,
         num_talkers: tuple[int, int] = (3, 7),
         snr_db: tuple[float, float] = (10.0, 20.0),
     ) -> None:
@@ -274,7 +274,7 @@ class Telephone:
         probability: share of the utterances.
     """
 
-    def __init__(self, probability: Share = 0.2) -> None:
+    def __init__(self, probability: Fraction = 0.2) -> None:
         self.probability = probability
 
     def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
@@ -292,7 +292,7 @@ class Volume:
         gain_db: least and most gain, in dB.
     """
 
-    def __init__(self, probability: Share = 0.5, gain_db: tuple[float, float] = (-12.0, 6.0)) -> None:
+    def __init__(self, probability: Fraction = 0.5, gain_db: tuple[float, float] = (-12.0, 6.0)) -> None:
         self.probability, self.gain_db = probability, _range("gain_db", gain_db)
 
     def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:

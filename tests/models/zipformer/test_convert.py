@@ -11,12 +11,12 @@ import soundfile
 import torch
 from torch import Tensor
 
-from asr.config.build import outline_recognizer, plain
-from asr.config.init_source import read_source
-from asr.config.restore import recognizer_of
 from asr.data.features import LogMel
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.icefall_weights import convert_encoder
+from asr.run.parts import outline_recognizer, plain
+from asr.run.restore import recognizer_of
+from asr.run.start import read_source
 from asr.text.tokenizer import icefall_tokenizer
 from asr.training.checkpoints import load_checkpoint
 from tests.commands.test_configs import composed

@@ -12,18 +12,6 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from asr.config.build import (
-    build_decoder,
-    build_recognizer,
-    build_text,
-    check_decoder,
-    num_threads,
-    part,
-    plain,
-)
-from asr.config.data import data_folder
-from asr.config.own_code import check_restored
-from asr.config.pretrained import base_folder, is_pretrained_config
 from asr.data.loading.loader import DataModule, Workers
 from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.fingerprint import describe_file
@@ -38,6 +26,10 @@ from asr.inference.transcripts import Transcriber
 from asr.inference.transcripts_lm import FOLDER, saved_search
 from asr.models.recognizer import Recognizer, is_pretrained
 from asr.plain_data import at
+from asr.run.data import data_folder
+from asr.run.parts import build_decoder, build_recognizer, build_text, check_decoder, num_threads, part, plain
+from asr.run.start import base_folder, is_pretrained_config
+from asr.run.trust import check_restored
 from asr.safe_io import named_path
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.training.checkpoints import (

@@ -12,8 +12,8 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import nn
 
-from asr.config.instantiate import instantiate
 from asr.errors import ConfigError
+from asr.run.parts import instantiate
 from asr.training.cuda_graphs import CapturedDDPStrategy, CompiledEncoder, CudaGraphs
 
 SLURM_VARIABLES = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NAME", "SLURM_PROCID")
