@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from asr.commands.results import check_name, evaluation_sets, results_folder, texts
 from asr.console import PlainConsole
 from asr.errors import ConfigError, RunFailed
 from asr.evaluation.formatting import shortlist
 from asr.inference.align import align_all, units_with_times, write_alignments
 from asr.models.heads.protocols import FrameScores, ScoresPaths
+from asr.run.options import Align
 from asr.run.restore import Restored, restore
 
 NUM_NAMED = 20  # utterances that could not be aligned
@@ -21,17 +20,22 @@ NUM_NAMED = 20  # utterances that could not be aligned
 console = PlainConsole()
 
 
-def run(options: DictConfig) -> None:
+def run(options: Align) -> None:
     """Align the sets, and write the times of their words. Exits with 1 if an utterance could not be aligned."""
     check_name(options)
-    restored = restore(options)
+    restored = restore(
+        options,
+        batch_duration_s=options.batch_duration_s,
+        num_workers=options.num_workers,
+        torch_threads=options.torch_threads,
+    )
     head = restored.recognizer.head
     if not isinstance(head, FrameScores | ScoresPaths):
         raise ConfigError(f"run: {type(head).__name__} has neither CTC nor a transducer to align with")
     sets, notes = evaluation_sets(options.manifest, options.name, restored)
     formats = texts(options.output_format)
     checkpoint = restored.checkpoint
-    with results_folder(options, checkpoint, "align") as output:
+    with results_folder(options.output_dir, checkpoint, "align") as output:
         console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
         num_failed = sum(_align(restored, name, cuts, output, formats) for name, cuts in sets.items())
     for note in notes:

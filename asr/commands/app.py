@@ -13,10 +13,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import hydra
 import yaml
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
@@ -50,8 +51,8 @@ from asr.processes import (
     signals_first,
 )
 from asr.run.command_line import MULTIRUN, choices, command_help, config_folder, refuse_dashes
-from asr.run.compose import composed_from
-from asr.run.trust import is_of_foreign_code, is_raised_by_us, name_origin
+from asr.run.compose import Composed, composed_from
+from asr.run.trust import is_of_third_party_code, is_raised_by_us, name_origin
 
 # configs that Hydra's plugins bring along
 PLUGINS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
@@ -70,7 +71,7 @@ def is_explained(error: Exception) -> bool:
     if isinstance(error, ConfigError | RunFailed | HydraException | OmegaConfBaseException | yaml.YAMLError):
         return True
     is_ours = isinstance(error, ValueError) and is_raised_by_us(error)
-    return (is_ours or isinstance(error, OSError) or is_out_of_memory(error)) and not is_of_foreign_code(error)
+    return (is_ours or isinstance(error, OSError) or is_out_of_memory(error)) and not is_of_third_party_code(error)
 
 
 def explain_error(error: Exception, command: str) -> tuple[list[str], int]:
@@ -161,10 +162,11 @@ def leave(command: str, lines: Sequence[str], code: int = 2) -> NoReturn:
     raise SystemExit(code)
 
 
+WITH_WORDS = ("train", "prepare")  # commands that ask which options the user has given
 FULL_ERROR = "HYDRA_FULL_ERROR"  # a variable of Hydra: exceptions are shown as they are
 
 
-def run_app(command: str, task: Callable[[DictConfig], object] | None = None) -> None:
+def run_app(command: str, task: Callable[[Any], object] | None = None) -> None:
     """Compose the config of a command with the command line, and call ``task`` with it.
 
     Without a task, the command of that name is imported after the config was composed: its libraries take seconds.
@@ -214,7 +216,7 @@ class _App:
     """
 
     command: str
-    task: Callable[[DictConfig], object] | None
+    task: Callable[[Any], object] | None
     is_full: bool
     has_composed: bool = False
 
@@ -239,15 +241,14 @@ class _App:
 
     def run(self, config: DictConfig) -> object:
         """Run the task, and leave with a message here, because Hydra comments on exceptions that leave a job."""
-        # here, because an unknown key is refused without it, and pydantic takes a tenth of a second
-        from asr.run.options import check_options
-
         self.has_composed = True
         try:
             with _full_error(self.is_full), signals_first():
-                check_options(self.command, config)
-                trust(config.get("trust", ()))
-                return (self.task or own_task(self.command))(config)
+                composed = Composed.of(self.command, config, HydraConfig.get())
+                options = composed.options
+                trust(getattr(options, "trust", ()))
+                task = self.task or own_task(self.command)
+                return task(composed if self.command in WITH_WORDS else options)
         except Exception as error:
             if self.is_full or not is_explained(error):
                 name_origin(error, OmegaConf.to_container(config))
@@ -259,10 +260,10 @@ class _App:
 
 
 @functools.cache  # the jobs of a sweep ask again
-def own_task(command: str) -> Callable[[DictConfig], object]:
+def own_task(command: str) -> Callable[[Any], object]:
     """Return what a command does, whose libraries are imported for it."""
     with restored_handlers(), importing(command):
-        task: Callable[[DictConfig], object] = importlib.import_module(f"asr.commands.{command}").run
+        task: Callable[[Any], object] = importlib.import_module(f"asr.commands.{command}").run
     quieten()  # only now, because Lightning sets the levels of its loggers when it is imported
     return task
 

@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig
-
 from asr.commands.results import check_name, evaluation_sets, results_folder
 from asr.console import PlainConsole
 from asr.data.manifests.corpus import files_of
@@ -17,6 +15,7 @@ from asr.errors import ConfigError, RunFailed
 from asr.evaluation.normalization import Normalization
 from asr.evaluation.wer import UNIT_NOTES
 from asr.inference.evaluate import evaluate_sets, report_trials, tune
+from asr.run.options import Evaluate
 from asr.run.restore import Restored, prepared_data, restore
 from asr.safe_io import named_path
 
@@ -25,11 +24,17 @@ CHECKSUM = re.compile(r"(\.tar[:/]\d+\+\d+)#[0-9a-f]{8}$")  # of a member of a s
 console = PlainConsole()
 
 
-def run(options: DictConfig) -> None:
+def run(options: Evaluate) -> None:
     """Decode the sets, write hypotheses and error rates, and print them."""
     check_name(options)
     normalization = Normalization(options.scoring.normalize)
-    restored = restore(options)
+    restored = restore(
+        options,
+        decoder=options.decoder,
+        batch_duration_s=options.batch_duration_s,
+        num_workers=options.num_workers,
+        torch_threads=options.torch_threads,
+    )
     tuned_on = _tuning_sets(options, restored)
     if tuned_on and not any(cut.supervisions[0].text for cuts in tuned_on.values() for cut in cuts):
         raise ConfigError(
@@ -43,7 +48,7 @@ def run(options: DictConfig) -> None:
         )
     checkpoint = restored.checkpoint
     parts = restored.recognizer, restored.decoder, restored.data_module
-    with results_folder(options, checkpoint, "decode") as output:
+    with results_folder(options.output_dir, checkpoint, "decode") as output:
         console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
         if tuned_on:
             trials = tune(*parts, tuned_on)
@@ -55,7 +60,7 @@ def run(options: DictConfig) -> None:
         raise RunFailed(failures[0])
 
 
-def _tuning_sets(options: DictConfig, restored: Restored) -> dict[str, Any]:
+def _tuning_sets(options: Evaluate, restored: Restored) -> dict[str, Any]:
     """Return the sets to choose weights on; none if they are not to be chosen.
 
     Raises:

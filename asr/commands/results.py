@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig
-
 from asr.console import PlainConsole
 from asr.data.preparation.cuts import evaluation_cuts
 from asr.errors import ConfigError
 from asr.evaluation.formatting import shortlist
 from asr.run.folder import claim_run_folder, create_run_folder, usable_folder
-from asr.run.options import MAX_NAME_BYTES
+from asr.run.options import MAX_NAME_BYTES, Sets
 from asr.run.restore import Restored
 from asr.safe_io import locked_folder, named_path
 from asr.training.checkpoints import LoadedCheckpoint
@@ -67,7 +65,7 @@ def lock_output_dir(folder: Path, is_new: bool) -> Iterator[None]:
 
 def texts(value: object) -> list[str]:
     """Return a list that may be given as one of its items."""
-    return [str(item) for item in value] if isinstance(value, ListConfig | list) else [str(value)]
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
 
 NUM_LEFT_OUT = 20  # number of dropped items that are named
@@ -75,7 +73,7 @@ NUM_LEFT_OUT = 20  # number of dropped items that are named
 console = PlainConsole()
 
 
-def check_name(options: DictConfig) -> None:
+def check_name(options: Sets) -> None:
     """Refuse a name of a set that is not there.
 
     Raises:
@@ -99,7 +97,7 @@ def evaluation_sets(
     if manifest is None:
         prepared = restored.prepared()
         return {test: prepared.cuts(test) for test in prepared.names("test")}, list(prepared.notes)
-    manifests = list(manifest) if isinstance(manifest, ListConfig) else [manifest]
+    manifests = list(manifest) if isinstance(manifest, list) else [manifest]
     if not manifests or (name is not None and len(manifests) > 1):
         raise ConfigError(f"{option}: give one manifest, or several without name=; given {manifests}")
     paths: dict[str, Path] = {}
@@ -143,18 +141,18 @@ def _read(path: Path, restored: Restored, option: str) -> tuple[Any, list[str]]:
 
 
 @contextlib.contextmanager
-def results_folder(options: DictConfig, checkpoint: LoadedCheckpoint, kind: str) -> Iterator[Path]:
+def results_folder(output_dir: object, checkpoint: LoadedCheckpoint, kind: str) -> Iterator[Path]:
     """Yield the folder of the results: the one that is named, or a new one in that of the run, below ``kind``.
 
     Raises:
         ConfigError: another process writes results to it.
         ValueError: it cannot be used, or is not empty.
     """
-    if options.output_dir is None:
+    if output_dir is None:
         run_dir = checkpoint.run_dir or checkpoint.path.parent
         folder = create_run_folder(run_dir / kind)
     else:
-        folder = claim_run_folder(options.output_dir, "output_dir")
+        folder = claim_run_folder(output_dir, "output_dir")
     # an error before there were results leaves it empty
-    with lock_output_dir(folder, is_new=options.output_dir is None):
+    with lock_output_dir(folder, is_new=output_dir is None):
         yield folder

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from hydra import compose
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import MissingConfigException
-from omegaconf import OmegaConf
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 import asr.recipes
 from asr.console import one_line
@@ -22,6 +26,7 @@ from asr.plain_data import at, flatten, read_yaml
 from asr.processes import is_first_process
 from asr.run.command_line import (
     CONFIGS,
+    added_config_folders,
     expand_home,
     expand_short_forms,
     fill_keys,
@@ -31,13 +36,90 @@ from asr.run.command_line import (
     quote_non_ascii,
 )
 from asr.run.folder import ACCEPTED, DATA_RECORD, backup_path
-from asr.run.options import Train, decides, fields, has_effect
+from asr.run.options import RunOptions, checked_options, decides, fields, has_effect
 from asr.safe_io import named_path, write_whole
 
 FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is resumed
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
 LABELS = ("_target_", "group", "name", "job_type", "tags", "notes")  # of a logger: all else may say where numbers go
 ABSENT = "absent"  # what a config that lacks a key is said to have there
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What Hydra has composed of the words of a command line; later parts ask this, and neither Hydra nor each other.
+
+    Attributes:
+        command: its name.
+        config: with interpolations, without Hydra's own node; nobody changes it.
+        words: the overrides.
+        groups: names of the choices of groups.
+        optimizers: names that may be chosen.
+        folders: overrides by which another process finds the same configs.
+        sweep_dir: folder of the sweep whose job this is; None: no job.
+        is_parallel: whether other jobs of the sweep run at the same time.
+    """
+
+    command: str
+    config: DictConfig
+    words: tuple[str, ...]
+    groups: Mapping[str, str] = field(default_factory=dict)
+    optimizers: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    sweep_dir: Path | None = None
+    is_parallel: bool = False
+
+    @classmethod
+    def of(cls, command: str, config: DictConfig, hydra: Any) -> Composed:
+        """Return what Hydra has composed, with what its own node says of it."""
+        is_job = hydra.mode == RunMode.MULTIRUN
+        return cls(
+            command,
+            config,
+            tuple(hydra.overrides.task),
+            {str(group): str(name) for group, name in hydra.runtime.choices.items()},
+            tuple(GlobalHydra.instance().config_loader().get_group_options("optimizer")),
+            tuple(added_config_folders(hydra.runtime.config_sources)),
+            Path(hydra.sweep.dir) if is_job else None,
+            is_job and not str(hydra.launcher._target_).endswith(".BasicLauncher"),
+        )
+
+    @cached_property
+    def options(self) -> Any:
+        """The options of the command, checked.
+
+        Raises:
+            ConfigError: names the key, what was given and what is allowed.
+            OmegaConfBaseException: a key refers to something that is not there.
+        """
+        unresolved, resolved = (OmegaConf.to_container(self.config, resolve=resolve) for resolve in (False, True))
+        return checked_options(self.command, cast(dict[str, Any], unresolved), cast(dict[str, Any], resolved))
+
+    @cached_property
+    def given(self) -> frozenset[str]:
+        """The keys that the user has given on the command line."""
+        return frozenset(map(override_key, self.words))
+
+    def unresolved(self) -> dict[str, Any]:
+        """Return the config as plain data, with interpolations."""
+        return cast(dict[str, Any], OmegaConf.to_container(self.config))
+
+    def has(self, key: str) -> bool:
+        """Return whether the config has a key."""
+        return OmegaConf.select(self.config, key, default=ABSENT) != ABSENT
+
+    def is_interpolation(self, key: str) -> bool:
+        """Return whether a key of a section has the value of another key, because nobody has set it."""
+        section, _, name = key.rpartition(".")
+        return OmegaConf.is_interpolation(OmegaConf.select(self.config, section), name)
+
+    def with_values(self, values: Mapping[str, Any]) -> Composed:
+        """Return this with other values of dotted keys; what refers to them follows."""
+        config = copy.deepcopy(self.config)
+        with open_dict(config):
+            for key, value in values.items():
+                OmegaConf.update(config, key, value, merge=False)
+        return replace(self, config=config)
 
 
 def run_folder(path: object) -> Path:
@@ -87,7 +169,7 @@ def store_resumed(folder: Path, primary: Path, overrides: Sequence[str]) -> None
 
 def completed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config of a run with the options that were added since, at their defaults."""
-    return _completed(config, _defaults(), Train)
+    return _completed(config, _defaults(), RunOptions)
 
 
 @functools.cache
@@ -267,8 +349,6 @@ def composed_from(command: str, arguments: Sequence[str], folder: Path) -> tuple
     arguments = name_sweep(arguments)
     if (resumed := override_value(arguments, "resume")) is None:
         return command, arguments
-    # imported here, because only resumed runs need it
-
     store_resumed(run_folder(resumed), folder / f"{command}.yaml", arguments)
     return CONFIG_NAME, arguments
 
@@ -291,13 +371,13 @@ def _add_recipes(recipes_dir: object) -> None:
         ConfigStore.instance().store(f"{file.stem}", OmegaConf.load(file), group, "_global_")
 
 
-def difference_from_recipe(config: Mapping[str, Any], run_dir: Path) -> dict[str, tuple[str, str]]:
+def difference_from_recipe(options: RunOptions, run_dir: Path) -> dict[str, tuple[str, str]]:
     """Return the values of recipe and run by key, where they differ and affect training.
 
     Empty if the recipe is not found any more.
 
     Args:
-        config: of the run, resolved.
+        options: of the run.
         run_dir: its folder, which records its overrides.
     """
     try:
@@ -305,7 +385,7 @@ def difference_from_recipe(config: Mapping[str, Any], run_dir: Path) -> dict[str
     except MissingConfigException:
         return {}  # a resumed run whose recipes_dir is not given
     # a recipe may leave values to its user, which are shown as ???
-    recipe, run = flatten(OmegaConf.to_container(composed, resolve=True)), flatten(config)
+    recipe, run = flatten(OmegaConf.to_container(composed, resolve=True)), flatten(options.plain())
     pairs = {key: (recipe.get(key, ABSENT), run.get(key, ABSENT)) for key in {**recipe, **run}}
     return {
         key: (_shown(recipe_value), _shown(run_value))

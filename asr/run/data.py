@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from hydra import compose
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from asr.console import PlainConsole
 from asr.data.features import Features
@@ -33,42 +33,40 @@ from asr.errors import ConfigError
 from asr.former_names import with_former_names
 from asr.processes import is_first_process
 from asr.run.folder import usable_folder
-from asr.run.parts import DataParts, build_data_parts, build_encoder, is_own_model, locate, part
+from asr.run.options import Data, MixedCorpus, RunOptions, Storage, Target
+from asr.run.parts import DataParts, build_component, build_data_parts, build_encoder, locate, outline_device
 from asr.run.start import kept_tokenizer
 from asr.text.tokenizer import KeptTokenizer
 from asr.text_files import visible_files
 
 
-def complete_sources(config: DictConfig) -> None:
-    """Add to each of ``data.sources`` what its recipe says, so that the run's own config holds all of it.
+def complete_sources(data: Data) -> list[dict[str, Any]]:
+    """Return ``data.sources`` with what the recipe of each says, so that the run's own config holds all of it.
 
     Raises:
         ConfigError: the corpora do not fit together.
     """
-    if config.data.sources is None:
-        return
-    if config.data.source is not None:
+    if data.source is not None:
         raise ConfigError("data.source: in data.sources, each corpus has its own source; leave data.source out")
-    entries: Any = OmegaConf.to_container(config.data.sources, resolve=True)
-    complete = [_complete(entry, config.data.num_jobs) for entry in entries]
+    complete = [_complete(entry, data.num_jobs) for entry in data.sources or ()]
     for name, count in Counter(entry["name"] for entry in complete).items():
         if count > 1:
             raise ConfigError(f"data.sources: {count} corpora are named {name}; give each its own name:")
     if len({entry["weight"] is None for entry in complete}) > 1:
         raise ConfigError("data.sources: give a weight for each corpus, or for none (shares by size)")
-    config.data.sources = complete
+    return complete
 
 
-def _complete(entry: Mapping[str, Any], num_jobs: int | None) -> dict[str, Any]:
-    options, name = entry.get("prepare") or {}, entry.get("name")
+def _complete(entry: MixedCorpus, num_jobs: int | None) -> dict[str, Any]:
+    options, name = entry.prepare or {}, entry.name
     if "_target_" not in options:  # already complete if a run is resumed
-        recipe_data = _data_of(entry["recipe"])
+        recipe_data = _data_of(entry.recipe)
         options = {**recipe_data["prepare"], **options}
         name = name or recipe_data["corpus"]
         if "num_jobs" in options:
             options["num_jobs"] = num_jobs
-    values = {key: entry.get(key) for key in ("source", "columns", "weight")}
-    return {"recipe": entry["recipe"], "name": name, **values, "prepare": options}
+    values = {"source": entry.source, "columns": entry.columns, "weight": entry.weight}
+    return {"recipe": entry.recipe, "name": name, **values, "prepare": options}
 
 
 @functools.cache  # most corpora of a mixture are of one recipe
@@ -78,7 +76,7 @@ def _data_of(recipe: str) -> dict[str, Any]:
     return dict(data)
 
 
-def mixing_of(sources: Sequence[Mapping[str, Any]] | None, prepared: PreparedData) -> Mixing | None:
+def mixing_of(sources: Sequence[MixedCorpus] | None, prepared: PreparedData) -> Mixing | None:
     """Return how a run mixes its corpora; None if it has one.
 
     Args:
@@ -87,8 +85,8 @@ def mixing_of(sources: Sequence[Mapping[str, Any]] | None, prepared: PreparedDat
     """
     if not sources:
         return None
-    weights = {entry["name"]: entry["weight"] for entry in sources}
-    if None in weights.values():
+    weights = {str(entry.name): entry.weight for entry in sources if entry.weight is not None}
+    if not weights:
         return Mixing(prepared.corpora, dict.fromkeys(prepared.corpora, 1.0))
     return Mixing.by_weight(prepared.corpora, prepared.cuts("train").durations, weights)
 
@@ -111,7 +109,7 @@ SPEED_ONLY = ("num_jobs",)
 
 
 def data_for_run(
-    config: Mapping[str, Any],
+    options: RunOptions,
     parts: DataParts | None = None,
     encoder: Any = None,
     quiet: bool = False,
@@ -121,7 +119,7 @@ def data_for_run(
     """Return the data of a run without the training and dev cuts that are too short for its encoder.
 
     Args:
-        config: of the run.
+        options: of the run.
         parts: of its data side, if they are built already.
         encoder: likewise; its weights are not used.
         quiet: print no table.
@@ -132,41 +130,41 @@ def data_for_run(
         ConfigError: an option is refused.
         ValueError: the data cannot be prepared, are missing and may not be, or all cuts of a split are too short.
     """
-    parts = parts or build_data_parts(config, kept_tokenizer(config))
+    parts = parts or build_data_parts(options, kept_tokenizer(options))
     if encoder is None:
         # subsampled lengths need no weights; before preparing, because a wrong option must not cost hours
-        with contextlib.nullcontext() if is_own_model(config) else torch.device("meta"):
-            encoder = build_encoder(config, parts.features.num_features)
+        with outline_device(options):
+            encoder = build_encoder(options.encoder, parts.features.num_features)
 
     def output_frames(num_frames: Lengths) -> Lengths:
         lengths: Lengths = encoder.output_frames(torch.from_numpy(num_frames)).numpy()
         return lengths
 
-    prepared = prepare_data(config, parts, may_prepare, recorded).for_encoder(output_frames)
+    prepared = prepare_data(options, parts, may_prepare, recorded).for_encoder(output_frames)
     if not quiet and is_first_process():
         prepared.print_table(PlainConsole())
-        if mixing := mixing_of(config["data"].get("sources"), prepared):
+        if mixing := mixing_of(options.data.sources, prepared):
             line = describe_mixing(mixing, prepared.cuts("train").durations)
             PlainConsole().print_line(line)
     return prepared
 
 
-def data_folder(config: Mapping[str, Any]) -> Path:
+def data_folder(data: Data) -> Path:
     """Return the absolute folder of prepared data, without creating it.
 
     Raises:
         ValueError: ``data.dir`` names none that can be used.
     """
-    return usable_folder(config["data"]["dir"], "data.dir")
+    return usable_folder(data.dir, "data.dir")
 
 
 def prepare_data(
-    config: Mapping[str, Any], parts: DataParts, may_prepare: bool = True, recorded: str | None = None
+    options: RunOptions, parts: DataParts, may_prepare: bool = True, recorded: str | None = None
 ) -> PreparedData:
-    """Return all data that the config describes, prepared now if they are missing; no option of the model counts.
+    """Return all data that the options describe, prepared now if they are missing; no option of the model counts.
 
     Args:
-        config: of a run.
+        options: of a run.
         parts: of its data side.
         may_prepare: False: refuse missing data.
         recorded: fingerprint of the data of a resumed run, which is believed, so that no source is read; None: read it.
@@ -175,53 +173,54 @@ def prepare_data(
         ConfigError: an option is refused.
         ValueError: the data cannot be prepared, or are missing and may not be.
     """
-    data = config["data"]
-    folder = data_folder(config)
-    shards = shard_storage(data["storage"], parts.features)
-    spec = PrepareSpec(parts.text, parts.limits, parts.features, parts.tokenizer_trainer, shards)
-    trainer = parts.tokenizer_trainer
-    spec_name = fingerprint(
-        with_former_names(
-            {key: data[key] for key in ("text", "limits")}
-            | {"features": {name: value for name, value in config["features"].items() if name != "on_device"}}
-            | {"layout": LAYOUT}
-            | {"tokenizer": trainer.tokenizer.state() if isinstance(trainer, KeptTokenizer) else config["tokenizer"]}
-            | (
-                {}
-                if shards is None
-                else {"shards": [portable_folder(str(shards.folder), folder, folder), shards.field.options]}
-            )
-        )
-    )
-    make = _mixture if data.get("sources") else _corpus
-    corpus_name, make_corpus = make(data, recorded, folder)
-    return prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare, num_processes(data["num_jobs"]))
+    data, trainer = options.data, parts.tokenizer_trainer
+    folder = data_folder(data)
+    shards = shard_storage(data.storage, parts.features)
+    spec = PrepareSpec(parts.text, parts.limits, parts.features, trainer, shards)
+    features = {name: value for name, value in options.features.plain().items() if name != "on_device"}
+    described: dict[str, Any] = {"text": data.text.plain(), "limits": data.limits.plain(), "features": features}
+    described["layout"] = LAYOUT
+    is_kept = isinstance(trainer, KeptTokenizer)
+    described["tokenizer"] = trainer.tokenizer.state() if is_kept else options.tokenizer.plain()
+    if shards is not None:
+        described["shards"] = [portable_folder(str(shards.folder), folder, folder), shards.field.options]
+    corpus_name, make_corpus = corpus_of(data, recorded, folder)
+    spec_name = fingerprint(with_former_names(described))
+    return prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare, num_processes(data.num_jobs))
 
 
-def source_corpus(config: Mapping[str, Any]) -> SavedCorpus:
+def source_corpus(data: Data) -> SavedCorpus:
     """Return the manifests of a run's corpus, made now or before; no option of text, features or tokenizer counts.
 
     Raises:
         ValueError: the corpus cannot be used.
     """
-    folder, make = data_folder(config), _mixture if config["data"].get("sources") else _corpus
-    corpus_name, make_corpus = make(config["data"], None, folder)
-    return load_or_make_corpus(folder, corpus_name, make_corpus)
+    folder = data_folder(data)
+    return load_or_make_corpus(folder, *corpus_of(data, None, folder))
 
 
-def _corpus(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tuple[str, Callable[[Path], Corpus]]:
+def corpus_of(data: Data, recorded: str | None, folder: Path) -> tuple[str, Callable[[Path], Corpus]]:
+    """Return the fingerprint of a corpus, or of a mixture, and its prepare function."""
+    if data.sources:
+        return _mixture(data.sources, recorded, folder)
+    return _corpus(data.source, data.columns, data.prepare, recorded, folder)
+
+
+def _corpus(
+    source: Any, columns: Mapping[Any, str] | None, chosen: Target | None, recorded: str | None, folder: Path
+) -> tuple[str, Callable[[Path], Corpus]]:
     """Return the fingerprint of a corpus, with the state of its audio, and its prepare function."""
-    source, columns = data.get("source"), data.get("columns")
     source_options = {key: value for key, value in (("source", source), ("columns", columns)) if value is not None}
-    if (columns or not isinstance(source, str | None)) and not _reads_tables(data["prepare"]["_target_"]):
+    if chosen is not None and (columns or not isinstance(source, str | None)) and not _reads_tables(chosen.target):
         key = "data.columns" if columns else "data.source"
         raise ConfigError(f"{key}: this recipe reads its corpus as distributed: give one path, or use recipe=custom")
-    make_corpus = part({"data": data}, "data.prepare", **source_options)
+    make_corpus = build_component(chosen, "data.prepare", partial=True, **source_options)
     if recorded is not None and source is not None:
         return recorded.partition("/")[0], make_corpus
     source_files = getattr(getattr(make_corpus, "func", None), "source_files", visible_files)
-    options = {name: value for name, value in data["prepare"].items() if name not in SPEED_ONLY}
-    described: dict[str, Any] = {"prepare": options, "source": describe_source(source, source_files)}
+    assert chosen is not None
+    arguments = {name: value for name, value in chosen.plain().items() if name not in SPEED_ONLY}
+    described: dict[str, Any] = {"prepare": arguments, "source": describe_source(source, source_files)}
     described |= {"columns": columns} if columns else {}
     if places := _places(source, source_files is not visible_files):
         # a source that moves together with the data keeps its name
@@ -264,15 +263,18 @@ def _naming_entry(number: int) -> Iterator[None]:
         raise ConfigError(named if count else f"{key}: {error}") from error
 
 
-def _mixture(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tuple[str, Callable[[Path], Corpus]]:
+def _mixture(
+    entries: Sequence[MixedCorpus], recorded: str | None, folder: Path
+) -> tuple[str, Callable[[Path], Corpus]]:
     """Return the fingerprint of a mixture and its prepare function; weights change neither."""
     sources: dict[str, tuple[str, Callable[[Path], Corpus]]] = {}
-    for number, entry in enumerate(data["sources"]):
+    for number, entry in enumerate(entries):
         with _naming_entry(number):
-            corpus_name, make_corpus = _corpus(entry, recorded, folder)
+            chosen = Target.model_validate(entry.prepare)
+            corpus_name, make_corpus = _corpus(entry.source, entry.columns, chosen, recorded, folder)
         if recorded is None and (same := [name for name, (other, _) in sources.items() if other == corpus_name]):
-            raise ConfigError(f"data.sources: {same[0]} and {entry['name']} are the same corpus; leave one out")
-        sources[entry["name"]] = corpus_name, _naming_entry(number)(make_corpus)
+            raise ConfigError(f"data.sources: {same[0]} and {entry.name} are the same corpus; leave one out")
+        sources[str(entry.name)] = corpus_name, _naming_entry(number)(make_corpus)
     corpora = {
         name: partial(load_or_make_corpus, corpus_name=corpus_name, make_corpus=make)
         for name, (corpus_name, make) in sources.items()
@@ -281,7 +283,7 @@ def _mixture(data: Mapping[str, Any], recorded: str | None, folder: Path) -> tup
     return recorded.partition("/")[0] if recorded is not None else whole, Mixture(corpora)
 
 
-def shard_storage(storage: Mapping[str, Any], features: Features) -> ShardStorage | None:
+def shard_storage(storage: Storage, features: Features) -> ShardStorage | None:
     """Return how audio, or features, are stored in shards; None if they are read where the corpus has them.
 
     Args:
@@ -291,9 +293,9 @@ def shard_storage(storage: Mapping[str, Any], features: Features) -> ShardStorag
     Raises:
         ConfigError: there is no folder for the shards.
     """
-    if storage["kind"] == "files":
+    if storage.kind == "files":
         return None
-    if storage["dir"] is None:
+    if storage.dir is None:
         raise ConfigError("data.storage=shar needs a folder for the shards: data.storage.dir=PATH")
-    field = FeatureField(features) if features.precomputed else AudioField(storage["audio"])
-    return ShardStorage(usable_folder(storage["dir"], "data.storage.dir"), field)
+    field = FeatureField(features) if features.precomputed else AudioField(storage.audio)
+    return ShardStorage(usable_folder(storage.dir, "data.storage.dir"), field)

@@ -6,20 +6,20 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints, is_typeddict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
-from omegaconf import DictConfig, OmegaConf
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     NonNegativeInt,
     PositiveInt,
-    TypeAdapter,
     ValidationError,
 )
 
 from asr.errors import ConfigError, did_you_mean
+from asr.plain_data import at, is_within
 from asr.ranges import Fraction, PartialFraction, Positive, Seed, Text
 
 Decides = Literal["updates", "result", "sample", "speed", "place", "this_start"]
@@ -39,7 +39,7 @@ Source = (
 )
 Columns = dict[Literal["audio", "text", "speaker", "start", "end", "duration", "language", "split", "id"], Name]
 CorpusName = Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]  # names a folder below data.dir
-Group = dict[str, Any]  # a choice of a group, whose keys are those of what it builds
+Options = TypeVar("Options", bound="Section")
 Weights = Literal["raw", "average", "ema"]
 Checkpoint = Literal["best", "last", "average"]
 
@@ -57,19 +57,49 @@ class Option:
     decides: Decides | None = None
 
 
-class MixedCorpus(BaseModel):
+class Section(BaseModel):
+    """Options under one key; nothing changes them, and no other key is taken."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+    def updated(self, **values: Any) -> Self:
+        """Return the section with other values, checked as the first ones were."""
+        return type(self).model_validate({**self.plain(), **values})
+
+    def plain(self) -> dict[str, Any]:
+        """Return the section as plain data, with the options that were given alone."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+
+class OpenSection(Section):
+    """A section that takes further keys."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Target(OpenSection):
+    """The choice of a group: a class or function, and its arguments, which are checked against its signature."""
+
+    target: Annotated[str, Field(alias="_target_")]
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return an argument, whose type is that of the signature."""
+
+
+class MixedCorpus(Section):
     """An entry of ``data.sources``."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     recipe: Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$")]
     name: CorpusName | None = None
     source: Source | None = None
     columns: Columns | None = None
     weight: Annotated[float, Field(ge=0.001, le=1000)] | None = None
-    prepare: Group | None = None
+    prepare: dict[str, Any] | None = None
 
 
-class Init(TypedDict):
+class Init(Section):
     """``init``: the model to start from."""
 
     path: Annotated[
@@ -90,7 +120,7 @@ class Init(TypedDict):
     freeze: Annotated[list[str], Option("regular expressions: a parameter whose name contains a match is not trained")]
 
 
-class Storage(TypedDict):
+class Storage(Section):
     """``data.storage``: how prepared audio or features are stored."""
 
     kind: Annotated[
@@ -107,11 +137,11 @@ class Storage(TypedDict):
     ]
 
 
-class Data(TypedDict):
+class Data(Section):
     """``data``: a corpus, and how its cuts become batches."""
 
     corpus: Annotated[CorpusName, Option("set by the recipe")]
-    prepare: Annotated[Group | None, Option("set by the recipe: a function that returns its manifests")]
+    prepare: Annotated[Target | None, Option("set by the recipe: a function that returns its manifests")]
     sampling_rate_hz: Annotated[int, Option("of the audio; audio with other rates is resampled")]
     num_features: Annotated[int, Option("features per frame of a corpus without audio (features=precomputed)")]
     by_corpus: Annotated[
@@ -150,49 +180,53 @@ class Data(TypedDict):
         Field(ge=0),
         Option("order of an n-gram model of the training transcripts, used to decode the test sets; 0: none"),
     ]
-    text: Annotated[Group, Option()]
+    text: Annotated[Target, Option()]
     scoring_unit: Annotated[
         Literal["word", "character", "nonspace-character"],
         Option("character: error rates count characters (CER), for scripts without spaces; spaces that exist count"),
     ]
-    limits: Annotated[Group, Option()]
-    batch: Annotated[Group, Option()]
-    workers: Annotated[Group, Option("", "speed")]
+    limits: Annotated[Target, Option()]
+    batch: Annotated[Target, Option()]
+    workers: Annotated[Target, Option("", "speed")]
 
 
-class Augment(TypedDict):
+class Augment(Section):
     """``augment``."""
 
-    audio: Annotated[Group | None, Option()]
-    features: Annotated[Group | None, Option()]
+    audio: Annotated[Target | None, Option()]
+    features: Annotated[Target | None, Option()]
 
 
-class Trainer(TypedDict, total=False):
+class Trainer(Target):
     """``trainer``: options of Lightning's Trainer, whose others are its own to check, and some of ours.
 
     What Lightning would take, and a run could not keep its promises with, is left out.
     """
 
-    accelerator: Annotated[Literal["cpu", "gpu", "cuda", "auto"], Option("cpu, gpu, cuda, or auto")]
-    devices: Annotated[int | str | list[int] | None, Option("processes, one for each GPU", "result")]
-    num_nodes: Annotated[PositiveInt, Option("machines, for example with trainer=slurm", "result")]
+    accelerator: Annotated[Literal["cpu", "gpu", "cuda", "auto"], Option("cpu, gpu, cuda, or auto")] = "auto"
+    devices: Annotated[int | str | list[int] | None, Option("processes, one for each GPU", "result")] = None
+    num_nodes: Annotated[PositiveInt, Option("machines, for example with trainer=slurm", "result")] = 1
     # other strategies shard the weights, or start processes in which a run cannot be resumed
     strategy: Annotated[
-        Group | Literal["auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true"] | None,
+        Target | Literal["auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true"] | None,
         Option("", "speed"),
-    ]
-    precision: Annotated[Literal["32-true", "16-mixed", "bf16-mixed"], Option("32-true, 16-mixed, or bf16-mixed")]
+    ] = None
+    precision: Annotated[Literal["32-true", "16-mixed", "bf16-mixed"], Option("32-true, 16-mixed, or bf16-mixed")] = (
+        "32-true"
+    )
     max_steps: Annotated[PositiveInt, Option("updates")]
-    max_epochs: Annotated[PositiveInt | Literal[-1] | None, Option("if given, converted to max_steps")]
-    accumulate_grad_batches: Annotated[PositiveInt, Option("micro-batches per update")]
+    max_epochs: Annotated[PositiveInt | Literal[-1] | None, Option("if given, converted to max_steps")] = None
+    accumulate_grad_batches: Annotated[PositiveInt, Option("micro-batches per update")] = 1
     gradient_clip_val: Annotated[
         Annotated[float, Field(ge=0)] | None, Option("limit of the gradient norm, in nats per token")
-    ]
+    ] = None
     step_in_backward: Annotated[
         bool | None,
         Option("true: each parameter steps as soon as it has a gradient, which is then freed; no clipping", "speed"),
-    ]
-    compile: Annotated[bool | None, Option("true: torch compiles the layers of the encoder before the first update")]
+    ] = False
+    compile: Annotated[
+        bool | None, Option("true: torch compiles the layers of the encoder before the first update")
+    ] = False
     # CUDA graphs pad batches, so that masks differ
     capture: Annotated[
         bool | Literal["updates"] | None,
@@ -200,73 +234,73 @@ class Trainer(TypedDict, total=False):
             "true: a GPU replays passes of the encoder from CUDA graphs; updates: also the optimizer's updates",
             "sample",
         ),
-    ]
+    ] = False
     val_check_interval: Annotated[PositiveInt, Option("updates between validations")]
-    check_val_every_n_epoch: Annotated[None, Option()]  # validations are counted in updates
+    check_val_every_n_epoch: Annotated[None, Option()] = None  # validations are counted in updates
     deterministic: Annotated[
         bool | Literal["warn"] | None,
         Option("true on a GPU: the same bits every time; CTC is then computed on the CPU"),
-    ]
+    ] = False
     peer_timeout_s: Annotated[
         PositiveInt | None,
         Option("seconds to wait for another process that is silent; null: 30 min (gloo), 10 min (NCCL)", "speed"),
-    ]
-    log_every_n_steps: Annotated[PositiveInt, Option("", "place")]
+    ] = None
+    log_every_n_steps: Annotated[PositiveInt, Option("", "place")] = 1
     enable_progress_bar: Annotated[
         bool | None, Option("Lightning's bar; callbacks.progress prints lines instead", "place")
-    ]
+    ] = False
 
 
-class Sweep(TypedDict, total=False):
+class Sweep(OpenSection):
     """``sweep``: how a multirun runs; it tells its jobs more."""
 
-    name: Annotated[Any, Option("folder below runs/; the same name again resumes the sweep; null: date and time")]
+    name: Annotated[Any, Option("folder below runs/; the same name again resumes the sweep; null: date and time")] = (
+        None
+    )
     gpus_per_job: Annotated[
         PositiveInt | None, Option("for jobs that run at the same time on one machine; null: each job sees all GPUs")
-    ]
-    jobs_per_gpu: Annotated[PositiveInt | None, Option("jobs that share a GPU, for small models; null: 1")]
+    ] = None
+    jobs_per_gpu: Annotated[PositiveInt | None, Option("jobs that share a GPU, for small models; null: 1")] = None
     target_wer: Annotated[
         PartialFraction | None,
         Option("WER on dev as a fraction, set before the runs: asr-compare says when each system reached it"),
-    ]
+    ] = None
     looks: Annotated[
         list[PositiveInt],
         Option("of sweep=looks: numbers of seeds after which systems are compared, and only open ones are trained on"),
-    ]
+    ] = []
 
 
-class Callbacks(TypedDict, total=False):
-    """``callbacks``."""
-
-    # averages of weights, which would be others from a resumption on
-    averaging: Annotated[Group | None, Option("", "updates")]
-
-
-class Encoder(TypedDict, total=False):
+class Encoder(Target):
     """``encoder``: what differs from its class's other options."""
 
-    gradient_checkpointing: Annotated[bool, Option("", "speed")]
-    model_folder: Annotated[str | None, Option("", "place")]
+    gradient_checkpointing: Annotated[bool, Option("", "speed")] = False
+    model_folder: Annotated[str | None, Option("", "place")] = None
 
 
-class Train(TypedDict):
-    """``asr-train``."""
+class ModelOptions(Section):
+    """What decodes: the part of a run's options that a checkpoint is decoded by."""
 
     data: Annotated[Data, Option()]
-    tokenizer: Annotated[Group, Option()]
-    features: Annotated[Group, Option()]
+    features: Annotated[Target, Option()]
     augment: Annotated[Augment, Option()]
     encoder: Annotated[Encoder, Option()]
-    head: Annotated[Group, Option()]
-    decoder: Annotated[Group | None, Option()]
-    parameter_rules: Annotated[Group, Option()]
-    optimizer: Annotated[Group, Option()]
-    schedule: Annotated[Group, Option()]
-    trainer: Annotated[Trainer, Option()]
-    logger: Annotated[Group | None, Option("", "place")]
-    sweep: Annotated[Sweep, Option("", "place")]
-    callbacks: Annotated[Callbacks, Option("", "result")]
+    head: Annotated[Target, Option()]
+    decoder: Annotated[Target | None, Option()] = None
     seed: Annotated[Seed, Option("of initial weights, data order, augmentation and dropout", "sample")]
+
+
+class RunOptions(ModelOptions):
+    """``asr-train``."""
+
+    tokenizer: Annotated[Target, Option()]
+    parameter_rules: Annotated[Target, Option()]
+    optimizer: Annotated[Target, Option()]
+    schedule: Annotated[Target, Option()]
+    trainer: Annotated[Trainer, Option()]
+    logger: Annotated[dict[str, Target | None] | None, Option("", "place")] = None
+    sweep: Annotated[Sweep, Option("", "place")]
+    callbacks: Annotated[dict[str, Target | None], Option("", "result")]
     init: Annotated[Init, Option("init=PATH is init.path=PATH", "result")]
     run_dir: Annotated[Place | None, Option("where the run is written; null: runs/<recipe>/<date_time>", "this_start")]
     resume: Annotated[Place | None, Option("folder of an interrupted run; its own config is used", "this_start")]
@@ -302,47 +336,18 @@ class Train(TypedDict):
     ]
 
 
-@functools.cache
-def fields(options: Any) -> dict[str, tuple[Any, Option]]:
-    """Return the type of each option, and what is said of it; no options if it is not a table of them."""
-    if not is_typeddict(options):
-        return {}
-    table = {}
-    for name, hint in get_type_hints(options, include_extras=True).items():
-        annotation, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        option = next((item for item in metadata if isinstance(item, Option)), Option())
-        table[name] = annotation if is_typeddict(annotation) else hint, option
-    return table
-
-
-def options_of(options: Any, prefix: str = "") -> Iterator[tuple[str, Any, Option]]:
-    """Yield dotted key, type and `Option` of each option, those of nested ones after their parent."""
-    for name, (kind, option) in fields(options).items():
-        yield f"{prefix}{name}", kind, option
-        yield from options_of(kind, f"{prefix}{name}.")
-
-
-@functools.cache
-def decides(key: str) -> Decides:
-    """Return what an option of ``asr-train`` decides."""
-    table: Any = Train
-    decided: Decides = "updates"
-    for name in key.split("."):
-        if name not in fields(table):
-            break
-        table, option = fields(table)[name]
-        decided = option.decides or decided
-    return decided
-
-
-def has_effect(key: str) -> bool:
-    """Return whether an option has an effect on what is trained, or on its result."""
-    return decides(key) in ("updates", "result", "sample")
-
-
-CHOOSABLE = ("decoder", "logger")  # groups of which a config may choose nothing
 MAX_NAME_BYTES = 100  # of a set, whose files have longer names; file systems allow 255
 
+
+def _compiles(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return text
+
+
+Regex = Annotated[str, AfterValidator(_compiles)]
 Places = Place | Annotated[list[Place], Field(min_length=1)]
 FileName = Annotated[Text, Field(pattern=r"^\w[\w.+-]*$", max_length=MAX_NAME_BYTES)]
 Format = Literal["tsv", "txt", "json", "ctm", "srt", "vtt"]
@@ -355,13 +360,13 @@ MaxSegment = Annotated[
 ]
 
 
-class Base(TypedDict):
+class Base(Section):
     """``encoder`` of a run that holds only a part of its pretrained model."""
 
     model: Annotated[Place | None, Option("folder of the run's pretrained model, if it is elsewhere now")]
 
 
-class OfRun(TypedDict):
+class OfRun(Section):
     """What is done with a run."""
 
     run: Annotated[Place, Option("a run's folder, or a checkpoint")]
@@ -384,7 +389,7 @@ class Reading(OfRun):
     torch_threads: Annotated[PositiveInt | None, Option("null: cores minus loader workers")]
 
 
-class Sets(TypedDict):
+class Sets(Section):
     """Which utterances are read."""
 
     manifest: Annotated[
@@ -394,7 +399,7 @@ class Sets(TypedDict):
     name: Annotated[FileName | None, Option("name of the set in file names; null: the manifest's name")]
 
 
-class Scoring(TypedDict):
+class Scoring(Section):
     """``scoring``."""
 
     normalize: Annotated[
@@ -407,7 +412,7 @@ class Evaluate(Reading, Sets):
     """``asr-evaluate``."""
 
     output_dir: Annotated[Place | None, Option("null: <run>/decode/<date_time>")]
-    decoder: Group | None
+    decoder: Target | None = None
     tune: Annotated[
         bool | Place,
         Option("true: first choose the decoder's weights on the run's dev sets; or a manifest to choose them on"),
@@ -418,7 +423,7 @@ class Evaluate(Reading, Sets):
 class Transcribe(Reading):
     """``asr-transcribe``."""
 
-    decoder: Group | None
+    decoder: Target | None = None
     audio: Annotated[
         Places, Option("a file, a folder with its subfolders, a pattern like 'calls/*.wav', or a list of them")
     ]
@@ -468,7 +473,7 @@ class Export(OfRun):
     ]
 
 
-class LM(TypedDict):
+class LM(Section):
     """``asr-lm``."""
 
     run: Annotated[Place, Option("a run's folder, or a checkpoint: text is normalized and tokenized as there")]
@@ -500,7 +505,7 @@ class Demo(OfRun):
     """``asr-demo``."""
 
     torch_threads: Annotated[PositiveInt | None, Option("null: all cores")]
-    decoder: Group | None
+    decoder: Target | None = None
     port: Annotated[
         Annotated[int, Field(ge=0, le=65535)] | None, Option("of 127.0.0.1; null: the first free port from 7860 on")
     ]
@@ -509,7 +514,7 @@ class Demo(OfRun):
     endpoint_s: Annotated[Positive, Option("seconds without a word after which a line of live text ends")]
 
 
-class Convert(TypedDict):
+class Convert(ModelOptions):
     """``asr-convert``."""
 
     model: Annotated[Place | None, Option("exp/pretrained.pt, as icefall's export.py makes it")]
@@ -519,16 +524,9 @@ class Convert(TypedDict):
     ]
     trust: Trust
     output: Annotated[Place, Option("a checkpoint to write, *.ckpt")]
-    seed: Annotated[Seed, Option("of the weights that are replaced")]
-    data: Data
-    features: Group
-    augment: Augment
-    encoder: Group
-    head: Group
-    decoder: Group
 
 
-class Compare(TypedDict):
+class Compare(Section):
     """``asr-compare``."""
 
     sweep: Annotated[Place | None, Option("name of a sweep: all finished runs in runs/<name>")]
@@ -559,7 +557,7 @@ class Compare(TypedDict):
         Option("names of columns or keys in the results, if they differ: columns.hypothesis=pred_text_canary"),
     ]
     id_pattern: Annotated[
-        re.Pattern[str] | None,
+        Regex | None,
         Option("a regular expression that finds in each id what is compared, if the ids of systems differ"),
     ]
     allow: Annotated[
@@ -613,15 +611,15 @@ class Compare(TypedDict):
         Option("a file that names the speaker of each utterance, like Kaldi's utt2spk; null: from the data"),
     ]
     speaker_pattern: Annotated[
-        re.Pattern[str] | None,
+        Regex | None,
         Option("or a regular expression that finds the speaker in an utterance's id: '^[^-]+'"),
     ]
     level: Annotated[PartialFraction, Option("of each question: which may be best, and which differ from the baseline")]
     out: Annotated[Place | None, Option("null: runs/<sweep>/comparison, or runs/comparison/<date_time>")]
-    logger: dict[str, Group | None] | None
+    logger: dict[str, Target | None] | None = None
 
 
-class Runs(TypedDict):
+class Runs(Section):
     """``asr-runs``."""
 
     folder: Annotated[Places, Option("folder that is searched for runs, at any depth; or a list")]
@@ -635,9 +633,9 @@ class Runs(TypedDict):
     output_format: Annotated[Literal["table", "json"], Option("table, or json: a list for programs")]
 
 
-COMMANDS: dict[str, Any] = {
-    "train": Train,
-    "prepare": Train,
+COMMANDS: dict[str, type[Section]] = {
+    "train": RunOptions,
+    "prepare": RunOptions,
     "evaluate": Evaluate,
     "transcribe": Transcribe,
     "align": Align,
@@ -651,63 +649,104 @@ COMMANDS: dict[str, Any] = {
 }
 
 
-def check_options(command: str, config: DictConfig) -> None:
-    """Refuse a key that nothing would read, and a value that is not of the type that its key takes.
+@functools.cache
+def fields(options: Any) -> dict[str, tuple[Any, Option]]:
+    """Return type and `Option` of each option of a section by its key; nothing for another type."""
+    if not (isinstance(options, type) and issubclass(options, Section)):
+        return {}
+    table = {}
+    for name, field in options.model_fields.items():
+        option = next((item for item in field.metadata if isinstance(item, Option)), Option())
+        metadata = tuple(item for item in field.metadata if not isinstance(item, Option))
+        table[field.alias or name] = Annotated[field.annotation, *metadata] if metadata else field.annotation, option
+    return table
+
+
+def options_of(options: Any, prefix: str = "") -> Iterator[tuple[str, Any, Option]]:
+    """Yield dotted key, type and `Option` of each option, those of nested ones after their parent."""
+    for name, (kind, option) in fields(options).items():
+        if name != "_target_":
+            yield f"{prefix}{name}", kind, option
+            yield from options_of(kind, f"{prefix}{name}.")
+
+
+@functools.cache
+def decides(key: str) -> Decides:
+    """Return what an option of ``asr-train`` decides."""
+    table: Any = RunOptions
+    decided: Decides = "updates"
+    if is_within(key, ["callbacks.averaging"]):
+        return decided  # averages of weights, which would be others from a resumption on
+    for name in key.split("."):
+        if name not in fields(table):
+            break
+        table, option = fields(table)[name]
+        decided = option.decides or decided
+    return decided
+
+
+def has_effect(key: str) -> bool:
+    """Return whether an option has an effect on what is trained, or on its result."""
+    return decides(key) in ("updates", "result", "sample")
+
+
+def checked_options(command: str, config: Mapping[str, Any], resolved: Mapping[str, Any]) -> Any:
+    """Return the options of a command; refuse keys that nothing reads, and values that an option does not take.
 
     Args:
-        command: whose config it is.
-        config: composed.
+        command: whose they are.
+        config: composed, with interpolations: a key that one of them names is read.
+        resolved: the same without.
 
     Raises:
         ConfigError: names the key, what was given and what is allowed.
-        OmegaConfBaseException: a key refers to something that is not there.
     """
     options = COMMANDS[command]
-    _check_known(OmegaConf.to_container(config, resolve=False), options, "", OmegaConf.to_yaml(config))
+    known = _known(resolved, options, "", str(config))
     for key, _, _ in options_of(options):
-        if OmegaConf.is_missing(config, key):
+        if at(known, *key.split(".")) == "???":
             raise ConfigError(f"{key} must be given: {key}=…")
-    _check_values(OmegaConf.to_container(config, resolve=True), options, "")
+    return validated(options, known)
 
 
-def _check_known(config: Any, options: Any, place: str, text: str) -> None:
-    """Refuse a key, of a recipe or added by ``+``, that nothing reads and no other value refers to."""
-    keys = fields(options)
-    # a table that is not total describes a part of what is taken
-    for key in map(str, config) if options.__total__ else ():
-        if key not in keys and not re.search(rf"\$\{{[^}}]*\b{re.escape(key)}\b", text):
+def validated(options: type[Options], config: Mapping[str, Any]) -> Options:
+    """Return options with the values of a config.
+
+    Raises:
+        ConfigError: names the key, what was given and what is allowed.
+    """
+    try:
+        return options.model_validate(config)
+    except ValidationError as error:
+        raise ConfigError(_refusal(error, options)) from None
+
+
+def _known(config: Mapping[str, Any], options: Any, place: str, text: str) -> dict[str, Any]:
+    """Return a config without keys that only interpolations read; refuse those that nothing reads."""
+    keys, known = fields(options), {}
+    for key, value in config.items():
+        if key in keys or issubclass(options, OpenSection):
+            is_section = key in keys and fields(keys[key][0]) and isinstance(value, Mapping)
+            known[key] = _known(value, keys[key][0], f"{place}{key}.", text) if is_section else value
+        elif not re.search(rf"\$\{{[^}}]*\b{re.escape(key)}\b", text):
             where = f"in {place.rstrip('.')}" if place else "at the top level"
             raise ConfigError(
                 f"{place}{key}: there is no key {key!r} {where}.{did_you_mean(key, keys)} Allowed: {', '.join(keys)}."
             )
-    for key, (kind, _) in keys.items():
-        if fields(kind) and isinstance(config.get(key), Mapping):
-            _check_known(config[key], kind, f"{place}{key}.", text)
+    return known
 
 
-def _check_values(config: Any, options: Any, place: str) -> None:
-    for name, (kind, _) in fields(options).items():
-        key = f"{place}{name}"
-        if name not in config:
-            if options.__total__ and key not in CHOOSABLE:
-                raise ConfigError(f"{key} is missing in the config: it cannot be removed")
-        elif fields(kind) and isinstance(config[name], Mapping):
-            _check_values(config[name], kind, f"{key}.")
-        else:
-            _check_value(config[name], dict if fields(kind) else kind, key)
-
-
-def _check_value(value: Any, kind: Any, key: str) -> None:
-    try:
-        TypeAdapter(kind, config=ConfigDict(strict=True)).validate_python(value)
-    except ValidationError as error:
-        first, *others = error.errors()
-        # several types may be allowed, each of which says why the value is not of it
-        why = [first["msg"], *(other["msg"] for other in others if _place(other) == _place(first))]
-        raise ConfigError(f"{key}{_place(first)}: {'; or '.join(dict.fromkeys(why))}; given {value!r}") from None
-
-
-def _place(error: Any) -> str:
-    """Return where in a list an error is, with a dot before it; empty if it is not in one."""
-    index = next((number for number, name in enumerate(error["loc"]) if isinstance(name, int)), None)
-    return "" if index is None else f".{'.'.join(map(str, error['loc'][index:]))}"
+def _refusal(error: ValidationError, options: Any) -> str:
+    """Return what is wrong with the first option that is refused."""
+    problems: dict[str, list[Any]] = {}
+    for problem in error.errors():
+        key, table, place = "", options, list(problem["loc"])
+        while place and place[0] in fields(table):
+            key, table = f"{key}.{place[0]}" if key else str(place[0]), fields(table)[str(place.pop(0))][0]
+        items = "".join(f".{item}" for item in place if isinstance(item, int))
+        problems.setdefault(f"{key}{items}", []).append(problem)
+    key, same = next(iter(problems.items()))
+    if same[0]["type"] == "missing":
+        return f"{key} is missing in the config: it cannot be removed"
+    # several types may be allowed, each of which says why the value is not of it
+    return f"{key}: {'; or '.join(dict.fromkeys(problem['msg'] for problem in same))}; given {same[0]['input']!r}"

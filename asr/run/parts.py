@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union, Unpack, get_a
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
@@ -34,9 +34,10 @@ from asr.features.log_mel import GlobalNorm
 from asr.former_names import PRESENT
 from asr.models.heads.protocols import Head
 from asr.models.recognizer import Recognizer, initialize, is_pretrained
-from asr.plain_data import at, is_within
+from asr.plain_data import is_within
 from asr.run.command_line import CONFIGS
-from asr.run.trust import at_work, is_foreign
+from asr.run.options import Augment, ModelOptions, RunOptions, Target
+from asr.run.trust import error_context, is_third_party
 from asr.text.tokenizer import KeptTokenizer, SubwordTokenizer, Tokenizer
 from asr.training.checkpoints import FORMAT
 from asr.training.initial_weights import freeze
@@ -120,7 +121,7 @@ class Configured:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the target with the configured and the given arguments."""
-        with at_work(self.key, self.func):
+        with error_context(self.key, self.func):
             return self.func(*args, **{**self.keywords, **kwargs})
 
 
@@ -217,35 +218,27 @@ def _plain_hint(hint: Any) -> Any:
     return hint
 
 
-OPTIONAL = ("augment.audio", "augment.features")
 RESERVED = {"run_dir", "config"}  # arguments of loggers and callbacks that the program sets itself
-PARTIAL = ("data.prepare", "optimizer", "schedule")  # for arguments that the program passes on later
 ENCODER = ("d_model", "subsampling_factor", "output_frames")  # what a recognizer asks of an encoder of the user's own
 TENSORBOARD = ("tensorboard", "tensorboardX")  # packages, of which one is enough
 LONG_UTTERANCE = 0.95  # quantile of training utterances; longer parts of recordings would be decoded badly
 
 
-def plain(config: DictConfig) -> dict[str, Any]:
-    """Return the config as resolved dicts, lists and values."""
-    container = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    assert isinstance(container, dict)
-    return {str(key): value for key, value in container.items()}
+def build_component(target: Target | None, key: str, partial: bool = False, **arguments: Any) -> Any:
+    """Build what the choice of a group describes.
 
-
-def part(config: Mapping[str, Any], key: str, **arguments: Any) -> Any:
-    """Build what a dotted key describes; null gives None if a run works without it.
+    Args:
+        target: class or function, and its arguments.
+        key: where they stand in the config.
+        partial: return a `Configured` that waits for more arguments.
+        arguments: what the program itself passes on.
 
     Raises:
-        ConfigError: the key is missing, null, or holds no options, or what it holds is refused.
+        ConfigError: nothing is chosen, or what is chosen is refused.
     """
-    node = at(config, *key.split("."))
-    if node is None and key in OPTIONAL:
-        return None
-    if node is None:
+    if target is None:
         raise ConfigError(f"{key} is missing in the config, or null")
-    if not isinstance(node, Mapping):
-        raise ConfigError(f"{key} must hold _target_ and options, given {node!r}")
-    return instantiate({**node, "_partial_": key in PARTIAL}, key, **arguments)
+    return instantiate({**target.plain(), "_partial_": partial}, key, **arguments)
 
 
 @dataclass(frozen=True)
@@ -261,38 +254,45 @@ class DataParts:
     tokenizer_trainer: Any
 
 
-def build_data_parts(config: Mapping[str, Any], tokenizer: Tokenizer | None = None) -> DataParts:
+def build_data_parts(options: RunOptions, tokenizer: Tokenizer | None = None) -> DataParts:
     """Build the parts of the data side.
 
     Args:
-        config: of a run.
+        options: of a run.
         tokenizer: to use; None: train one.
     """
-    features = part(config, "features")
-    perturb = part(config, "augment.audio")
+    augment, data = options.augment, options.data
+    features = build_component(options.features, "features")
+    perturb = None if augment.audio is None else build_component(augment.audio, "augment.audio")
     if perturb is not None and features.precomputed:
         raise ConfigError("augment.audio changes the audio, but features are stored; choose augment.audio=null")
-    masks, content = part(config, "augment.features"), getattr(features, "content", "spectrum")
+    masks, content = build_masks(augment), getattr(features, "content", "spectrum")
     if getattr(masks, "needs", None) not in (None, content):
         raise ConfigError(
             f"augment.features: {type(masks).__name__} needs features with content={masks.needs}, but those of "
             f"{type(features).__name__} have content={content}; choose augment.features=null"
         )
-    limits, batch, workers = (part(config, f"data.{name}") for name in ("limits", "batch", "workers"))
-    trainer = part(config, "tokenizer") if tokenizer is None else KeptTokenizer(tokenizer)
-    text = build_text(config, trainer.tokenizer if isinstance(trainer, KeptTokenizer) else None)
+    limits = build_component(data.limits, "data.limits")
+    batch, workers = build_component(data.batch, "data.batch"), build_component(data.workers, "data.workers")
+    trainer = build_component(options.tokenizer, "tokenizer") if tokenizer is None else KeptTokenizer(tokenizer)
+    text = build_text(data.text, trainer.tokenizer if isinstance(trainer, KeptTokenizer) else None)
     return DataParts(features, text, limits, batch, workers, perturb, trainer)
 
 
-def build_text(config: Mapping[str, Any], tokenizer: Tokenizer | None) -> Callable[[str], str]:
+def build_masks(augment: Augment) -> Any:
+    """Build the augmentation of features; None if there is none."""
+    return None if augment.features is None else build_component(augment.features, "augment.features")
+
+
+def build_text(rules: Target, tokenizer: Tokenizer | None) -> Callable[[str], str]:
     """Build the normalizer of transcripts, after which the rules of the user's own sentencepiece model rewrite them."""
-    normalize: Callable[[str], str] = part(config, "data.text")
+    normalize: Callable[[str], str] = build_component(rules, "data.text")
     return partial(tokenizer.rewritten, normalize) if isinstance(tokenizer, SubwordTokenizer) else normalize
 
 
-def build_encoder(config: Mapping[str, Any], num_features: int) -> Any:
+def build_encoder(target: Target, num_features: int) -> Any:
     """Build the encoder for features of a given width."""
-    encoder = part(config, "encoder", num_features=num_features)
+    encoder = build_component(target, "encoder", num_features=num_features)
     if lacking := [name for name in ENCODER if not hasattr(encoder, name)]:
         raise ConfigError(
             f"encoder: {type(encoder).__name__} has no {', '.join(lacking)}; docs/your_own_code.md says what is needed"
@@ -300,58 +300,59 @@ def build_encoder(config: Mapping[str, Any], num_features: int) -> Any:
     return encoder
 
 
-def build_recognizer(
-    config: Mapping[str, Any], vocab_size: int, mean: Sequence[float], std: Sequence[float]
-) -> Recognizer:
-    """Build the recognizer with new weights that depend only on ``config["seed"]`` and the shapes."""
-    recognizer = _uninitialized(config, vocab_size, GlobalNorm(mean, std), contextlib.nullcontext())
+def build_recognizer(options: ModelOptions, vocab_size: int, mean: Sequence[float], std: Sequence[float]) -> Recognizer:
+    """Build the recognizer with new weights that depend only on the seed and the shapes."""
+    recognizer = _uninitialized(options, vocab_size, GlobalNorm(mean, std), contextlib.nullcontext())
     initialize(recognizer)
     return recognizer
 
 
-def outline_recognizer(config: Mapping[str, Any], vocab_size: int, num_features: int) -> Recognizer:
+def outline_recognizer(options: ModelOptions, vocab_size: int, num_features: int) -> Recognizer:
     """Build the recognizer without memory for weights: on the meta device, which classes of others may not know."""
     normalize = GlobalNorm([0.0] * num_features, [1.0] * num_features)
-    place = contextlib.nullcontext() if is_own_model(config) else torch.device("meta")
-    return _uninitialized(config, vocab_size, normalize, place)
+    return _uninitialized(options, vocab_size, normalize, outline_device(options))
 
 
-def is_own_model(config: Mapping[str, Any]) -> bool:
-    """Return whether encoder or head of a config are classes of the user's own."""
-    return any(is_foreign(str(at(config, key, "_target_"))) for key in ("encoder", "head"))
+def outline_device(options: ModelOptions) -> torch.device | contextlib.nullcontext[None]:
+    """Return where an outline is built."""
+    return contextlib.nullcontext() if is_own_model(options) else torch.device("meta")
+
+
+def is_own_model(options: ModelOptions) -> bool:
+    """Return whether encoder or head are classes of the user's own."""
+    return is_third_party(options.encoder.target) or is_third_party(options.head.target)
 
 
 def _uninitialized(
-    config: Mapping[str, Any],
+    options: ModelOptions,
     vocab_size: int,
     normalize: GlobalNorm,
     place: torch.device | contextlib.nullcontext[None],
 ) -> Recognizer:
-    torch.manual_seed(config["seed"])
+    torch.manual_seed(options.seed)
     with place:
-        encoder = build_encoder(config, len(normalize.mean))
-        head = part(config, "head", d_model=encoder.d_model, vocab_size=vocab_size)
-    augment = part(config, "augment.features")
+        encoder = build_encoder(options.encoder, len(normalize.mean))
+        head = build_component(options.head, "head", d_model=encoder.d_model, vocab_size=vocab_size)
+    augment = build_masks(options.augment)
     if is_pretrained(encoder):
         normalize = GlobalNorm([0.0] * len(normalize.mean), [1.0] * len(normalize.mean))
-    with at_work("head", type(head)):
+    with error_context("head", type(head)):
         return Recognizer(encoder, head, normalize, augment)
 
 
-def build_decoder(config: Mapping[str, Any]) -> Decoder:
-    """Build the decoder of a run's own config.
+def build_decoder(target: Target | None) -> Decoder:
+    """Build the decoder of a run itself.
 
     Raises:
         ConfigError: it would read files, which a checkpoint does not hold.
     """
-    node = config.get("decoder")
-    for key in FILE_OPTIONS:
-        if isinstance(node, Mapping) and node.get(key) is not None:
+    for key, value in () if target is None else target.plain().items():
+        if key in FILE_OPTIONS and value is not None:
             raise ConfigError(
                 f"decoder.{key} is for asr-evaluate and asr-transcribe: a run is decoded from its checkpoint alone; "
-                f"leave it null, given {node[key]!r}"
+                f"leave it null, given {value!r}"
             )
-    decoder: Decoder = part(config, "decoder")
+    decoder: Decoder = build_component(target, "decoder")
     return decoder
 
 
@@ -363,22 +364,22 @@ class UpdateParts(NamedTuple):
     decoder: Decoder
 
 
-def build_update_parts(config: Mapping[str, Any], optimizer_factory: OptimizerFactory | None = None) -> UpdateParts:
+def build_update_parts(options: RunOptions, optimizer_factory: OptimizerFactory | None = None) -> UpdateParts:
     """Build the factories of optimizer and schedule, and the decoder.
 
     Args:
-        config: of the run.
+        options: of the run.
         optimizer_factory: that is built already.
     """
-    if optimizer_factory is None:
-        optimizer_factory = _optimizer_factory(config)
-    return UpdateParts(optimizer_factory, part(config, "schedule"), build_decoder(config))
+    schedule = build_component(options.schedule, "schedule", partial=True)
+    return UpdateParts(optimizer_factory or _optimizer_factory(options), schedule, build_decoder(options.decoder))
 
 
-def _optimizer_factory(config: Mapping[str, Any]) -> OptimizerFactory:
-    rules = part(config, "parameter_rules", optimizer=part(config, "optimizer"))
-    factory = Configured(rules, {}, "parameter_rules")
-    if config["trainer"].get("step_in_backward", False):
+def _optimizer_factory(options: RunOptions) -> OptimizerFactory:
+    optimizer = build_component(options.optimizer, "optimizer", partial=True)
+    factory: Configured = build_component(options.parameter_rules, "parameter_rules", optimizer=optimizer)
+    factory = Configured(factory, {}, "parameter_rules")
+    if options.trainer.step_in_backward:
         key = "trainer.step_in_backward"
         factory = Configured(locate("optim.step_in_backward", key), {"factory": factory}, key)
     return factory
@@ -401,7 +402,7 @@ def check_decoder(decoder: Decoder, head: Head) -> None:
 
 
 def build_module(
-    config: Mapping[str, Any],
+    options: RunOptions,
     parts: DataParts,
     prepared: PreparedData,
     optimizer_factory: OptimizerFactory | None = None,
@@ -409,7 +410,7 @@ def build_module(
     """Build the LightningModule of a run.
 
     Args:
-        config: of the run.
+        options: of the run.
         parts: of the data side.
         prepared: data.
         optimizer_factory: that is built already.
@@ -420,9 +421,9 @@ def build_module(
     # Lightning takes seconds, which decoding would wait for
     from asr.training.module import TrainingModule
 
-    updates = build_update_parts(config, optimizer_factory)
-    recognizer = build_recognizer(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
-    freeze(recognizer, config["init"]["freeze"])
+    updates = build_update_parts(options, optimizer_factory)
+    recognizer = build_recognizer(options, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
+    freeze(recognizer, options.init.freeze)
     data = {
         "fingerprint": prepared.fingerprint,
         "folder": str(prepared.folder),
@@ -441,44 +442,39 @@ def build_module(
         max_duration_s=parts.batch.max_duration_s,
         extra_state={
             "format": FORMAT,
-            "config": dict(config),
+            "config": options.plain(),
             "tokenizer": prepared.tokenizer.state(),
             "data": data,
         },
-        unit=config["data"]["scoring_unit"],
-        max_unreadable=max(1, int(config["data"]["max_unreadable"] * num_cuts)),
+        unit=options.data.scoring_unit,
+        max_unreadable=max(1, int(options.data.max_unreadable * num_cuts)),
     )
 
 
-def check_loggers(config: Mapping[str, Any]) -> None:
-    """Check the options of loggers, and what they need, without building any: their constructors write files."""
-    for factory in _factories(config, "logger"):
+def check_loggers(loggers: Sequence[Configured]) -> None:
+    """Check what loggers need, without building any: their constructors write files."""
+    for factory in loggers:
         if hasattr(factory.func, "check_machine"):
             factory.func.check_machine()
         if factory.func.__module__ == "lightning.pytorch.loggers.tensorboard" and not any(map(find_spec, TENSORBOARD)):
             raise ConfigError(f"{factory.key}: tensorboard is not installed: pip install 'werdict[tensorboard]'")
 
 
-def build_all(config: Mapping[str, Any], group: Literal["logger", "callbacks"], run_dir: Path) -> list[Any]:
-    """Build the parts of a group; those that take ``run_dir``, ``save_dir`` (Lightning's), or ``config`` get them."""
-    arguments = {"run_dir": run_dir, "save_dir": str(run_dir), "config": config}
-    return [factory.with_known(**arguments) for factory in _factories(config, group)]
+def factories(targets: Mapping[str, Target | None] | None, group: Literal["logger", "callbacks"]) -> list[Configured]:
+    """Return the factories of loggers or callbacks, whose keys and types are checked."""
+    if targets is None:
+        raise ConfigError(f"{group} is missing in the config")
+    chosen = {name: target for name, target in targets.items() if target is not None}
+    for name, target in chosen.items():
+        for key in RESERVED & target.plain().keys():
+            raise ConfigError(f"{group}.{name}.{key} cannot be given: it follows from the run's own {key}")
+    return [build_component(target, f"{group}.{name}", partial=True) for name, target in chosen.items()]
 
 
-def _factories(config: Mapping[str, Any], group: str) -> list[Configured]:
-    """Check the keys and types of the loggers or callbacks of a group."""
-    nodes = config.get(group)
-    if not isinstance(nodes, Mapping):
-        raise ConfigError(f"{group} is missing in the config" if nodes is None else f"{group}: given {nodes!r}")
-    factories = []
-    for name, node in nodes.items():
-        if node is not None and not isinstance(node, Mapping):
-            raise ConfigError(f"{group}.{name} must hold _target_ and options, or be null, given {node!r}")
-        if node is not None:
-            for key in RESERVED & node.keys():
-                raise ConfigError(f"{group}.{name}.{key} cannot be given: it follows from the run's own {key}")
-            factories.append(instantiate({**node, "_partial_": True}, f"{group}.{name}"))
-    return factories
+def build_all(made_by: Sequence[Configured], run_dir: Path, options: RunOptions) -> list[Any]:
+    """Build loggers or callbacks; those that take ``run_dir``, ``save_dir`` (Lightning's), or ``config`` get them."""
+    arguments = {"run_dir": run_dir, "save_dir": str(run_dir), "config": options.plain()}
+    return [factory.with_known(**arguments) for factory in made_by]
 
 
 def num_threads(torch_threads: int | None, num_workers: int, num_processes: int = 1) -> int:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 
 from asr.data.loading.loader import DataModule, Workers
 from asr.data.loading.sampling import BucketingConfig
@@ -26,9 +25,11 @@ from asr.inference.transcripts import Transcriber
 from asr.inference.transcripts_lm import FOLDER, saved_search
 from asr.models.recognizer import Recognizer, is_pretrained
 from asr.plain_data import at
+from asr.run.compose import completed
 from asr.run.data import data_folder
-from asr.run.parts import build_decoder, build_recognizer, build_text, check_decoder, num_threads, part, plain
-from asr.run.start import base_folder, is_pretrained_config
+from asr.run.options import ModelOptions, OfRun, Target, Transcribe, fields, validated
+from asr.run.parts import build_component, build_decoder, build_recognizer, build_text, check_decoder, num_threads
+from asr.run.start import PRETRAINED, base_folder
 from asr.run.trust import check_restored
 from asr.safe_io import named_path
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
@@ -91,7 +92,7 @@ def prepared_data(checkpoint: LoadedCheckpoint, instead: str) -> PreparedData:
     """
     data = checkpoint.data
     # those of the folder that the run was moved or copied to, before those that it has read
-    places = data_folder(checkpoint.config) / str(data.get("fingerprint")), Path(str(data.get("folder")))
+    places = data_folder(saved_options(checkpoint).data) / str(data.get("fingerprint")), Path(str(data.get("folder")))
     folder = next((place for place in places if os.path.isfile(place / INDEX)), None)
     if folder is None:
         raise ConfigError(f"the data of this run is no longer at {shortlist([places[1]])}; {instead}")
@@ -124,7 +125,13 @@ def restore_text(run: object) -> TextSide:
     _check_decoded(checkpoint)
     with _naming(checkpoint.path):
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
-        return TextSide(checkpoint, build_text(checkpoint.config, tokenizer), tokenizer)
+        return TextSide(checkpoint, build_text(saved_options(checkpoint).data.text, tokenizer), tokenizer)
+
+
+def saved_options(checkpoint: LoadedCheckpoint) -> ModelOptions:
+    """Return what decodes by the options of a checkpoint's run."""
+    config = completed(checkpoint.config)
+    return validated(ModelOptions, {key: config[key] for key in fields(ModelOptions) if key in config})
 
 
 def _check_decoded(checkpoint: LoadedCheckpoint) -> None:
@@ -153,12 +160,14 @@ def recognizer_of(checkpoint: LoadedCheckpoint, base: object = None) -> Recogniz
         if mean is None or mean.dim() != 1:
             shape = "" if mean is None else f" of one dimension, but of the shape {tuple(mean.shape)}"
             raise ConfigError(f"it has no statistics of features, normalize.mean{shape}")
-        config = checkpoint.config
+        options = saved_options(checkpoint)
+        encoder = options.encoder
         if base is not None:
-            config = {**config, "encoder": {**config["encoder"], "model_folder": base_folder(config, base)}}
-        if is_pretrained_config(config) and config["encoder"].get("train") == "all":  # it holds all weights
-            config = {**config, "encoder": {**config["encoder"], "reads_weights": False}}
-        recognizer = build_recognizer(config, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
+            encoder = encoder.updated(model_folder=base_folder(encoder, base))
+        if encoder.target == PRETRAINED and encoder.train == "all":  # it holds all weights
+            encoder = encoder.updated(reads_weights=False)
+        options = options.updated(encoder=encoder.plain())
+        recognizer = build_recognizer(options, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
         load_weights(recognizer, weights)
     if is_pretrained(recognizer.encoder):
         recognizer.encoder.merge_adapters()  # type: ignore[operator]
@@ -174,38 +183,47 @@ def _naming(path: Path) -> Iterator[None]:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def restore(options: DictConfig, with_lm: bool = True) -> Restored:
+def restore(
+    options: OfRun,
+    with_lm: bool = True,
+    decoder: Target | None = None,
+    batch_duration_s: float = 120.0,
+    num_workers: int = 0,
+    torch_threads: int | None = None,
+) -> Restored:
     """Rebuild what ``run=`` names, for decoding with the options of the command.
 
     Args:
         options: of the command.
         with_lm: decode with the language model in the run's folder, unless a decoder is given.
+        decoder: in the place of the run's own.
+        batch_duration_s: seconds of audio that are read at a time.
+        num_workers: processes that read; 0: this one.
+        torch_threads: of this process; None: all cores that no worker needs.
     """
-    # commands without these options read in this process, as many parts of a recording at a time as two minutes hold
-    batch = BucketingConfig(options.get("batch_duration_s", 120.0))
-    workers = Workers(options.get("num_workers", 0))
-    torch.set_num_threads(num_threads(options.torch_threads, workers.count))
-    decoder_config = options.get("decoder")
-    decoder = None if decoder_config is None else part({"decoder": dict(decoder_config)}, "decoder")
+    batch, workers = BucketingConfig(batch_duration_s), Workers(num_workers)
+    torch.set_num_threads(num_threads(torch_threads, workers.count))
+    given = None if decoder is None else build_component(decoder, "decoder")
     checkpoint = load_checkpoint(checkpoint_file(str(options.run)))
     checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
-    config, base = checkpoint.config, OmegaConf.select(options, "encoder.model")
-    recognizer = recognizer_of(checkpoint, base).to(default_device())
+    recognizer = recognizer_of(checkpoint, options.encoder.model).to(default_device())
     with _naming(checkpoint.path):
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
-        features, text = part(config, "features"), build_text(config, tokenizer)
+        saved = saved_options(checkpoint)
+        features = build_component(saved.features, "features")
+        text = build_text(saved.data.text, tokenizer)
         num_features = len(recognizer.normalize.mean)
         if features.num_features != num_features:
             raise ConfigError(f"features have {features.num_features} numbers per frame, its weights {num_features}")
-        data_module = DataModule(features, tokenizer, batch, workers, unit=config["data"]["scoring_unit"])
-        chosen = decoder or build_decoder(config)
+        data_module = DataModule(features, tokenizer, batch, workers, unit=saved.data.scoring_unit)
+        chosen = given or build_decoder(saved.decoder)
         check_decoder(chosen, recognizer.head)
         lacking = ""
-        order, run_dir = config["data"]["transcripts_lm"], checkpoint.run_dir
-        if with_lm and order and decoder_config is not None and decoder_config.get("lm") is None:
+        order, run_dir = saved.data.transcripts_lm, checkpoint.run_dir
+        if with_lm and order and decoder is not None and decoder.plain().get("lm") is None:
             lacking = OTHER_DECODER
         # the model may have been asked for when the run was resumed, after the best checkpoint was saved
-        if decoder is None and with_lm and (order or run_dir):
+        if given is None and with_lm and (order or run_dir):
             saved_decoder = saved_search(run_dir, recognizer.head) if run_dir else None
             chosen = saved_decoder or chosen
             lacking = LACKING if order and saved_decoder is None else ""
@@ -250,16 +268,17 @@ def stream_of(restored: Restored, rate_hz: int, endpoint_s: float) -> StreamingR
     return StreamingRecognizer(*parts, rate_hz, endpoint_s)
 
 
-def maker_of(options: DictConfig) -> dict[str, Any]:
+def maker_of(options: Transcribe) -> dict[str, Any]:
     """Return all that decides on transcripts, as plain data: options, and digests of files.
 
     Raises:
         ConfigError: there is no such run.
     """
-    made_by = {key: plain(options).get(key) for key in OF_TRANSCRIPTS}
+    decoder = None if options.decoder is None else options.decoder.plain()
+    made_by = options.model_dump(include={*OF_TRANSCRIPTS}) | {"decoder": decoder}
     checkpoint = checkpoint_file(str(options.run))
     files = {"checkpoint": checkpoint}
-    if decoder := made_by["decoder"]:
+    if decoder:
         files |= {key: named_path(decoder[key]) for key in FILE_OPTIONS if decoder.get(key) is not None}
     elif run_dir := run_folder_of(checkpoint):
         # what the run itself decodes with

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from omegaconf import DictConfig
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -22,7 +20,6 @@ from asr.data.features import Features
 from asr.data.loading.augmentation import Acoustics
 from asr.data.preparation.fingerprint import describe_file
 from asr.data.preparation.prepared import PreparedData
-from asr.data.preparation.saved_corpus import Choice
 from asr.errors import ConfigError, PeerLost, first_line, is_out_of_memory
 from asr.models.icefall_weights import encoder_weights, icefall_state
 from asr.models.pretrained import check_finite
@@ -30,8 +27,9 @@ from asr.plain_data import at, flatten, is_within, read_json
 from asr.processes import Terminated, is_first_process
 from asr.run.compose import ABSENT, Change, changes, refuse_changes, saved_config, unaccepted
 from asr.run.folder import INIT_RECORD, resume_command, update_files
-from asr.run.parts import DataParts, outline_recognizer, part, plain
-from asr.run.trust import at_work, check_restored, targets
+from asr.run.options import Encoder, Init, RunOptions, Target
+from asr.run.parts import DataParts, build_component, outline_recognizer
+from asr.run.trust import check_restored, error_context, targets
 from asr.safe_io import named_path, write_whole
 from asr.text.tokenizer import CharacterTokenizer, SentencePieceFile, Tokenizer, tokenizer_from_state
 from asr.training.checkpoints import (
@@ -54,69 +52,23 @@ from asr.training.initial_weights import (
     take_tokens,
     write_matches,
 )
-from asr.training.module import TrainingModule
 from asr.training.optimizer_protocols import apply_to_checkpoint, calls_closure
+
+if TYPE_CHECKING:
+    from asr.training.module import TrainingModule
 
 PRETRAINED = "asr.models.encoders.pretrained.PretrainedEncoder"
 WAVEFORM = "asr.data.features.Waveform"
 FOLLOWING = ("features", "data.sampling_rate_hz")  # not from the corpus
 
 
-def is_pretrained_config(config: Mapping[str, Any]) -> bool:
-    """Return whether the encoder of a config is a pretrained one."""
-    return bool(at(config, "encoder", "_target_") == PRETRAINED)
-
-
-def pretrained_choices(config: DictConfig, overridden: Collection[str]) -> Iterator[Choice]:
-    """Record a pretrained encoder in a config, and yield the options that follow from it.
-
-    Args:
-        config: of a new run; its ``encoder.source`` is set.
-        overridden: keys that the command line names, which keep their values.
-
-    Raises:
-        ConfigError: there is no such model, or it cannot be fetched.
-    """
-    # transformers is an extra
-    from asr.models.encoders.pretrained import FRAMES_HZ, WHISPER, WITH_MASKS
-    from asr.models.pretrained import describe, find_snapshot
-
-    encoder = config.encoder
-    if config.trainer.get("compile"):
-        raise ConfigError("trainer.compile=true: layers of transformers are not compiled here; leave it out")
-    with at_work("encoder.model", describe):
-        encoder.source = describe(str(encoder.model))
-        if (folder := named_path(encoder.model)).is_dir():
-            encoder.model_folder = str(folder.resolve())
-        if config.init.path == encoder.model:  # a name of the hub is no path
-            config.init.path = str(find_snapshot(str(encoder.model)).folder)
-    options, inputs = json.loads(encoder.source.config), json.loads(encoder.source.inputs)
-    rate_hz = inputs.get("sampling_rate", 16_000)
-    reason = f"as {encoder.model} takes it, a {options['model_type']} with the licence {encoder.source.license}"
-    if config.features["_target_"] != WAVEFORM and "features" not in overridden:
-        yield Choice("features", "waveform", reason)
-    if config.data.sampling_rate_hz != rate_hz and "data.sampling_rate_hz" not in overridden:
-        yield Choice("data.sampling_rate_hz", rate_hz, reason)
-    if config.augment.features is not None and not any(is_within(key, ["augment.features"]) for key in overridden):
-        yield Choice("augment.features", None, "it would mask audio; encoder.masks masks encodings")
-    kind = options["model_type"]
-    places = [key for key in overridden if key != "encoder"]  # encoder=pretrained says nothing of masks
-    given = {key: value for key, value in (encoder.masks or {}).items() if is_within(f"encoder.masks.{key}", places)}
-    if kind not in (*WITH_MASKS, WHISPER) and given != encoder.masks:
-        yield Choice("encoder.masks", given or None, f"nothing of a {kind} can be masked")
-    with torch.device("meta"):
-        outline = part(plain(config), "encoder", num_features=rate_hz // FRAMES_HZ)
-    if unused := [re.escape(name) for name in without_gradient(outline) if ".lora_" not in name]:
-        yield Choice("init.freeze", [*config.init.freeze, *unused], f"a {kind} has these weights, but never uses them")
-
-
-def base_folder(config: Mapping[str, Any], place: object) -> str:
+def base_folder(encoder: Encoder, place: object) -> str:
     """Return the folder that ``encoder.model=PATH`` names: where the pretrained model of a run is now.
 
     Raises:
         ConfigError: there is no such folder, or the run has no pretrained encoder.
     """
-    if not is_pretrained_config(config):
+    if encoder.target != PRETRAINED:
         raise ConfigError(f"encoder.model={place}: the run has no pretrained encoder; leave it out")
     if not (folder := named_path(place)).is_dir():
         raise ConfigError(f"encoder.model: there is no folder {str(place)!r}; give the folder of the run's base model")
@@ -125,7 +77,7 @@ def base_folder(config: Mapping[str, Any], place: object) -> str:
 
 def without_gradient(encoder: Any) -> list[str]:
     """Return which parameters of a pretrained encoder on the meta device would be trained, but get no gradient."""
-    with at_work("encoder", type(encoder)):
+    with error_context("encoder", type(encoder)):
         encodings, _ = encoder(torch.zeros(2, 100, encoder.frame, device="meta"), torch.zeros(2, device="meta"))
         if encodings.requires_grad:
             encodings.sum().backward()
@@ -158,27 +110,27 @@ class Source:
 
 
 def kept_tokenizer(
-    config: Mapping[str, Any], existing_run_dir: Path | None = None, checkpoint: LoadedCheckpoint | None = None
+    options: RunOptions, existing_run_dir: Path | None = None, checkpoint: LoadedCheckpoint | None = None
 ) -> Tokenizer | None:
     """Return the tokenizer of the ``init`` source or of the run's checkpoint; None: train it, or read its file.
 
     The checkpoints of a run hold its tokenizer; a file of the user's may have been moved since.
 
     Args:
-        config: of the run.
+        options: of the run.
         existing_run_dir: folder of the run, if it has begun.
         checkpoint: of the run, from which it is resumed.
 
     Raises:
         ConfigError: there is no source, or it has no tokenizer.
     """
-    keep_tokenizer, is_file = at(config, "init", "keep_tokenizer"), at(config, "tokenizer", "_target_") == OF_FILE
+    keep_tokenizer, is_file = options.init.keep_tokenizer, options.tokenizer.target == OF_FILE
     if not keep_tokenizer and not is_file:
         return None
     if checkpoint is None and not keep_tokenizer:
         return None
     if checkpoint is None:
-        path = _place(config, existing_run_dir)
+        path = _place(options.init, existing_run_dir)
         if path is None:
             raise ConfigError("init.keep_tokenizer: there is no source whose tokenizer could be kept; give init=PATH")
         if path.endswith(ICEFALL):
@@ -191,12 +143,12 @@ def kept_tokenizer(
 
 
 def read_source(
-    config: Mapping[str, Any], features: Features, state: Mapping[str, Tensor], existing_run_dir: Path | None = None
+    options: RunOptions, features: Features, state: Mapping[str, Tensor], existing_run_dir: Path | None = None
 ) -> Source | None:
     """Return the model that ``init=PATH`` names; None if the run starts from nothing, or from a checkpoint of its own.
 
     Args:
-        config: of the run.
+        options: of the run.
         features: of the run.
         state: state dict of the run's recognizer; only shapes are read.
         existing_run_dir: folder of the run, if it has begun.
@@ -204,7 +156,7 @@ def read_source(
     Raises:
         ConfigError: the model cannot be read, needs other features, or nothing of its encoder fits.
     """
-    path = _place(config, existing_run_dir)
+    path = _place(options.init, existing_run_dir)
     if path is None or (existing_run_dir is not None and update_files(existing_run_dir / "checkpoints")):
         return None
     if path.endswith(ICEFALL):
@@ -212,19 +164,19 @@ def read_source(
         weights = _icefall_weights(named_path(path), state)
         return Source(path, named_path(path).resolve(), weights, None)
     checkpoint = load_source(path)
-    if checkpoint.path.name == CONFIG and not is_pretrained_config(config):
+    if checkpoint.path.name == CONFIG and options.encoder.target != PRETRAINED:
         raise ConfigError(f"init: {path} is a model of transformers; give encoder=pretrained encoder.model={path} too")
     check_restored({"features": checkpoint.config.get("features")}, checkpoint.path)  # only the features are built
     try:
-        checkpoint = choose_weights(checkpoint, config["init"]["weights"])
-        saved = part(checkpoint.config, "features")
+        checkpoint = choose_weights(checkpoint, options.init.weights)
+        saved = build_component(Target.model_validate(checkpoint.config["features"]), "features")
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
     except ValueError as error:
         raise ConfigError(f"init: {checkpoint.path}: {error}") from error
     check_finite(checkpoint.weights, checkpoint.path)
     _check_features(str(checkpoint.path), features, saved.num_features, saved.sampling_rate_hz, saved.frame_shift_s)
     if checkpoint.path.name != CONFIG:  # a transformers model is the encoder itself, and its head the source
-        _refuse_other_base(checkpoint, config)
+        _refuse_other_base(checkpoint, options.encoder)
         _refuse_other_encoder(checkpoint.path, match_tensors(state, checkpoint.weights, ()))
     name = f"{checkpoint.path} ({checkpoint.described}, update {checkpoint.update})"
     return Source(name, checkpoint.path.resolve(), checkpoint.weights, tokenizer)
@@ -256,16 +208,15 @@ def record_source(source: Source, folder: Path) -> None:
     write_whole(folder / INIT_RECORD, json.dumps(written, ensure_ascii=False, indent=1) + "\n")
 
 
-def _place(config: Mapping[str, Any], existing_run_dir: Path | None) -> str | None:
+def _place(init: Init, existing_run_dir: Path | None) -> str | None:
     """Return where the source is."""
     if existing_run_dir is not None and (existing_run_dir / INIT_RECORD).is_file():
         recorded: str = read_json(existing_run_dir / INIT_RECORD)["path"]
         return recorded
-    place: str | None = at(config, "init", "path")
-    return place
+    return init.path
 
 
-def start_from(source: Source, module: TrainingModule, config: Mapping[str, Any], run_dir: Path) -> str:
+def start_from(source: Source, module: TrainingModule, options: RunOptions, run_dir: Path) -> str:
     """Take over the weights of a model; return what was taken, which ``init.tsv`` in the run's folder lists."""
     state_dict, tokenizer = module.recognizer.state_dict(), module.tokenizer
     if source.file.name == CONFIG:  # the model of transformers is the encoder itself
@@ -274,7 +225,7 @@ def start_from(source: Source, module: TrainingModule, config: Mapping[str, Any]
     source_pieces = [] if source.tokenizer is None else source.tokenizer.pieces
     if source_pieces != tokenizer.pieces:
         num_features = len(module.recognizer.normalize.mean)
-        larger = outline_recognizer(config, tokenizer.vocab_size + 1, num_features).state_dict()
+        larger = outline_recognizer(options, tokenizer.vocab_size + 1, num_features).state_dict()
         sizes = {name: zip(state_dict[name].shape, larger[name].shape, strict=True) for name in state_dict}
         axes = {name: axis for name, pairs in sizes.items() for axis, (size, more) in enumerate(pairs) if size != more}
     decided = match_tensors(state_dict, source.weights, axes)
@@ -315,14 +266,14 @@ def _check_features(
             )
 
 
-def _refuse_other_base(checkpoint: LoadedCheckpoint, config: Mapping[str, Any]) -> None:
+def _refuse_other_base(checkpoint: LoadedCheckpoint, encoder: Encoder) -> None:
     """Refuse weights that were trained on top of another pretrained encoder than this run's."""
-    source_sha256, run_sha256 = (at(node, "encoder", "source", "sha256") for node in (checkpoint.config, config))
-    if source_sha256 != run_sha256 and at(checkpoint.config, "encoder", "train") not in (None, "all"):
-        model = at(checkpoint.config, "encoder", "model")
+    saved = checkpoint.config["encoder"]
+    source_sha256, run_sha256 = (at(node, "source", "sha256") for node in (saved, encoder.plain()))
+    if source_sha256 != run_sha256 and saved.get("train") not in (None, "all"):
         raise ConfigError(
-            f"init: {checkpoint.path} holds only what was trained on top of {model!r}, which this run does not "
-            f"have; give encoder=pretrained encoder.model={model}"
+            f"init: {checkpoint.path} holds only what was trained on top of {saved['model']!r}, which this run does "
+            f"not have; give encoder=pretrained encoder.model={saved['model']}"
         )
 
 
@@ -357,27 +308,27 @@ def _refuse_other_targets(former: Any, current: Any, key: str) -> None:
 
 
 @contextlib.contextmanager
-def changes_explain_errors(folder: Path | None, config: Mapping[str, Any], anyway: bool) -> Iterator[None]:
+def changes_explain_errors(folder: Path | None, options: RunOptions, anyway: bool) -> Iterator[None]:
     """Report changes of a resumed run instead of errors that they cause, such as data that were never prepared.
 
     Args:
         folder: folder of the resumed run; None for a new run.
-        config: the present config.
+        options: the present ones.
         anyway: the user accepts changes: errors are reported as they are.
     """
     try:
         yield
     except ValueError:
         if folder is not None:
-            refuse_changes(unaccepted(changes(saved_config(folder), config), folder), anyway)
+            refuse_changes(unaccepted(changes(saved_config(folder), options.plain()), folder), anyway)
         raise
 
 
 def changes_since(
-    checkpoint: LoadedCheckpoint, config: Mapping[str, Any], parts: DataParts, prepared: PreparedData
+    checkpoint: LoadedCheckpoint, options: RunOptions, parts: DataParts, prepared: PreparedData
 ) -> list[Change]:
     """Return what has changed since a checkpoint was saved: keys of the config, the data, and files of noise."""
-    changed = changes(checkpoint.config, config)
+    changed = changes(checkpoint.config, options.plain())
     if checkpoint.data["fingerprint"] != prepared.fingerprint:
         changed.append(Change("data", checkpoint.data["fingerprint"], prepared.fingerprint))
     files = parts.perturb.digest() if isinstance(parts.perturb, Acoustics) else ""
@@ -387,7 +338,7 @@ def changes_since(
 
 
 def accept_changes(
-    config: Mapping[str, Any],
+    options: RunOptions,
     folder: Path,
     checkpoint: LoadedCheckpoint | None,
     changed: Sequence[Change],
@@ -396,7 +347,7 @@ def accept_changes(
     """Refuse what has changed in a run unless the user accepts it; say the changes, and what they do to the rate.
 
     Args:
-        config: the new one.
+        options: the new ones.
         folder: of the run.
         checkpoint: from which it is resumed.
         changed: changes since then.
@@ -405,7 +356,7 @@ def accept_changes(
     Raises:
         ConfigError: a change is not accepted, or the checkpoint does not fit the present config.
     """
-    anyway = bool(config["allow_changes"])
+    anyway = options.allow_changes
     if checkpoint is None:
         refuse_changes(changed, anyway)
     else:
@@ -416,13 +367,13 @@ def accept_changes(
         if changed:
             lr = _learning_rate(checkpoint)
             adapt()
-            if only_rate and not _same_updates(checkpoint.config, config):
+            if only_rate and not _same_updates(checkpoint.config, options.plain()):
                 new_lr = _learning_rate(checkpoint)
                 line = f"learning rate after update {checkpoint.update}: {lr:.3g} in the run, {new_lr:.3g} now"
                 refuse_changes([*new, line] if new else [], anyway)
                 console.print_line(line)
             refuse_changes(new, anyway)
-        threads, threads_now = checkpoint.config.get("torch_threads"), config["torch_threads"]
+        threads, threads_now = checkpoint.config.get("torch_threads"), options.torch_threads
         if threads != threads_now:
             console.print_line(
                 f"note: torch_threads: {threads} in the run, {threads_now} now: sums are rounded in another order, so "
@@ -442,7 +393,7 @@ def _same_updates(former: Mapping[str, Any], current: Mapping[str, Any]) -> bool
 
 
 def fit_checkpoint(
-    checkpoint: LoadedCheckpoint, config: Mapping[str, Any], changed: Sequence[Change], module: TrainingModule
+    checkpoint: LoadedCheckpoint, options: RunOptions, changed: Sequence[Change], module: TrainingModule
 ) -> None:
     """Apply changes to the content of a checkpoint, load it into a module, and try an update if its options changed.
 
@@ -452,15 +403,16 @@ def fit_checkpoint(
         ConfigError: a part of the checkpoint does not fit, or the budget is below its updates; names ``changed``, the
             changes since it was saved.
     """
-    if (budget := config["trainer"]["max_steps"]) < checkpoint.update:
+    if (budget := options.trainer.max_steps) < checkpoint.update:
         raise ConfigError(
             f"resume: trainer.max_steps={budget}, but the run has made {checkpoint.update} updates; give at least as "
             "many, or start a new run"
         )
-    is_changed = not _same_updates(checkpoint.config, config)
+    current = options.plain()
+    is_changed = not _same_updates(checkpoint.config, current)
     if is_changed:
         for key in ("optimizer", "parameter_rules"):
-            _refuse_other_targets(checkpoint.config.get(key), config[key], key)
+            _refuse_other_targets(checkpoint.config.get(key), current[key], key)
     state: Any = checkpoint.state
     try:
         load_weights(module.recognizer, checkpoint.weights)
@@ -470,8 +422,8 @@ def fit_checkpoint(
         make = getattr(module.optimizer_factory, "keywords", {}).get("factory", module.optimizer_factory)
         optimizer = make(module.recognizer.named_parameters())
         if is_changed:
-            options = _changed_options(checkpoint.config, config)
-            schedule = apply_to_checkpoint(state, options, optimizer, module.schedule_factory)
+            changed_keys = _changed_options(checkpoint.config, current)
+            schedule = apply_to_checkpoint(state, changed_keys, optimizer, module.schedule_factory)
         else:
             schedule = module.schedule_factory(optimizer)
         optimizer.load_state_dict(copy.deepcopy(state["optimizer_states"][0]))

@@ -13,6 +13,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import nn
 
 from asr.errors import ConfigError
+from asr.run.options import Trainer as TrainerOptions
 from asr.run.parts import instantiate
 from asr.training.cuda_graphs import CapturedDDPStrategy, CompiledEncoder, CudaGraphs
 
@@ -34,11 +35,11 @@ REFUSED = {
 }
 
 
-def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list[Any], **overrides: Any) -> Trainer:
+def build_trainer(options: TrainerOptions, loggers: list[Any], callbacks: list[Any], **overrides: Any) -> Trainer:
     """Build Lightning's trainer, with validations counted in updates: none may interrupt an update.
 
     Args:
-        config: of the run.
+        options: of the run.
         loggers: of the run.
         callbacks: of the run.
         overrides: options that replace configured ones.
@@ -46,9 +47,9 @@ def build_trainer(config: Mapping[str, Any], loggers: list[Any], callbacks: list
     Raises:
         ConfigError: an option is refused.
     """
-    for name in REFUSED.keys() & config["trainer"].keys():
+    for name in REFUSED.keys() & options.plain().keys():
         raise ConfigError(f"trainer.{name} cannot be given: {REFUSED[name]}")
-    node = {**config["trainer"], **overrides}
+    node = {**options.plain(), **overrides}
     in_backward, peer_timeout_s = node.pop("step_in_backward", False), node.pop("peer_timeout_s", None)
     if node.pop("compile", False):
         callbacks = [*callbacks, CompiledEncoder()]

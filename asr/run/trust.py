@@ -40,7 +40,7 @@ RESTORED = {
 }
 
 
-def is_foreign(target: Any) -> bool:
+def is_third_party(target: Any) -> bool:
     """Return whether a class, a function, or what a dotted name names, is of another package than ours and torch's."""
     name = target if isinstance(target, str) else str(getattr(target, "__module__", ""))
     return not is_within(name, OURS)
@@ -87,7 +87,7 @@ def targets(node: Any, key: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]
 
 def _package(name: object) -> str:
     """Return what has to be trusted for a class: its package, or its module if the package is ours."""
-    return str(name).rpartition(".")[0] if not is_foreign(str(name)) else str(name).partition(".")[0]
+    return str(name).rpartition(".")[0] if not is_third_party(str(name)) else str(name).partition(".")[0]
 
 
 def _refused(key: str, node: Mapping[str, Any]) -> str:
@@ -131,7 +131,7 @@ def _leads_elsewhere(node: Mapping[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def at_work(key: str, target: Any) -> Iterator[None]:
+def error_context(key: str, target: Any) -> Iterator[None]:
     """Name the part of the config in an error: in a message of ours, after the traceback of other people's code.
 
     Raises:
@@ -147,7 +147,7 @@ def at_work(key: str, target: Any) -> Iterator[None]:
             error, ValueError | TypeError | ImportError | ArithmeticError | AssertionError | RuntimeError
         )
         is_refusal = refuses or type(error).__name__ == "MisconfigurationException"  # Lightning's
-        if is_refusal and not is_foreign(target) and not is_out_of_memory(error):
+        if is_refusal and not is_third_party(target) and not is_out_of_memory(error):
             raise ConfigError(f"{key}: {error}") from error
         if not is_out_of_memory(error):
             error.add_note(f"raised in {key}: {getattr(target, '__qualname__', target)}")
@@ -160,7 +160,11 @@ def name_origin(error: Exception, config: Any) -> None:
     for key, node in targets(config):
         name = str(node["_target_"])
         package = [name.partition(".")[0]]
-        if is_foreign(name) and not hasattr(error, "__notes__") and any(is_within(frame, package) for frame in frames):
+        if (
+            is_third_party(name)
+            and not hasattr(error, "__notes__")
+            and any(is_within(frame, package) for frame in frames)
+        ):
             error.add_note(f"raised in {key}: {name}")
 
 
@@ -169,9 +173,9 @@ def is_raised_by_us(error: BaseException) -> bool:
     return is_within(_modules(error)[-1], ("asr", "optim", "hydra_plugins"))
 
 
-def is_of_foreign_code(error: BaseException) -> bool:
+def is_of_third_party_code(error: BaseException) -> bool:
     """Return whether code of a package that the user has named was at work when an error was raised."""
-    packages = [name for name in trusted() if is_foreign(name)]
+    packages = [name for name in trusted() if is_third_party(name)]
     return any(is_within(module, packages) for module in _modules(error))
 
 

@@ -344,12 +344,12 @@ class Choice:
     Attributes:
         key: of the option, or of a group.
         value: for it; of a group the name of its choice.
-        reason: a few words, shown beside it.
+        reason: a few words, shown beside it; empty: nothing is shown.
     """
 
     key: str
     value: Any
-    reason: str
+    reason: str = ""
 
 
 @dataclass(frozen=True)
