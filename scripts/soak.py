@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from command_line import listed, table_text
+from bench.output import listed, table_text
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table

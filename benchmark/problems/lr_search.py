@@ -1,10 +1,11 @@
-"""The choice of each optimizer's lr, on seeds that are not reported: for compare_convergence.py and toy_magnitudes.py.
+"""The choice of each optimizer's lr, on seeds that are not reported: for convergence.py and magnitudes.py.
 
 They differ in what they train and in how they judge it.
 """
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -13,7 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from bench_rows import Row
+from bench.output import positive
+from bench.peers import Spec
 from rich.console import Console
 from rich.progress import Progress
 
@@ -51,7 +53,7 @@ def reported_seeds(num_seeds: int) -> range:
     return range(FIRST_REPORTED_SEED, FIRST_REPORTED_SEED + num_seeds)
 
 
-def at_lr(row: Row, lr: float) -> Row:
+def at_lr(row: Spec, lr: float) -> Spec:
     """Return the row with another lr, of the optimizer of its rest too."""
     rest = None if row.rest is None else at_lr(row.rest, lr)
     return replace(row, options={**row.options, "lr": lr}, rest=rest)
@@ -70,7 +72,7 @@ class LrGrid:
     first: slice
 
     def search(
-        self, rows: Sequence[Row], judge: Callable[[Sequence[Row]], Sequence[Score]]
+        self, rows: Sequence[Spec], judge: Callable[[Sequence[Spec]], Sequence[Score]]
     ) -> dict[str, dict[float, Score]]:
         """Try lrs of the rows that have one until each row's best has a neighbor on both sides.
 
@@ -100,3 +102,14 @@ class LrGrid:
 def best_lr(scores: dict[float, Score]) -> float:
     """Return the lr of the lowest score; of equals, the smallest."""
     return min(sorted(scores), key=scores.__getitem__)
+
+
+def comparison_parser(about: str | None) -> argparse.ArgumentParser:
+    """Return the options of a script that chooses each optimizer's lr on some seeds, and trains on others."""
+    show_defaults = argparse.ArgumentDefaultsHelpFormatter
+    parser = argparse.ArgumentParser(description=(about or "").split("\n")[0], formatter_class=show_defaults)
+    parser.add_argument("--only", default="", help="optimizers, with commas; none: all whose package is installed")
+    parser.add_argument("--seeds", type=positive, default=3, help="to choose on, and to report")
+    parser.add_argument("--jobs", type=positive, default=1, help="trainings at a time")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as a page has them")
+    return parser

@@ -1,10 +1,16 @@
 """How every optimizer does on icefall's own toy problem, whose inputs and outputs differ much in magnitude.
 
-    python scripts/toy_magnitudes.py [--only Eve,Cain] [--seeds 3] [--jobs 1] [--markdown]
+    PYTHONPATH=scripts python benchmark/problems/magnitudes.py [--only Eve,Cain] [--seeds 3] [--jobs 1] [--markdown]
 
 Two linear layers learn 20 batches by heart. Every optimizer is run at its usual lr and at the best of a grid. The grid
 is judged on seeds 0, 1, …; what is reported comes from seeds 100, 101, …, which had no part in that choice. Losses of
 several seeds are averaged geometrically. The numbers depend on nothing but the seeds, however many jobs there are.
+
+Reference:
+    icefall, egs/librispeech/ASR/pruned_transducer_stateless7/optim.py, function _test_eve_cain, in the version that
+    tests LearnedGradient with lr_epochs=5: widths, data, loss, schedule, smoothing and the lrs of Eve, Cain and
+    LearnedGradient. ScaledAdam's lr and clipping are those of the later _test_scaled_adam.
+    Differs: nn.Linear for all, not ScaledLinear for some; one seed, set once, for magnitudes, weights and data.
 """
 
 from __future__ import annotations
@@ -13,15 +19,93 @@ import argparse
 import math
 import statistics
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from bench_rows import Row
-from command_line import comparison_parser, listed, positive, table_text
-from lr_search import LrGrid, Trainer, at_lr, best_lr, open_trainer, reported_seeds, train_groups
+from bench.output import listed, positive, table_text
+from bench.peers import Spec, build_optimizer
+from lr_search import LrGrid, Trainer, at_lr, best_lr, comparison_parser, open_trainer, reported_seeds, train_groups
 from rich.table import Table
-from toy_training import NUM_BATCHES, ROWS, SMOOTHING, Task, Trained, train
+from torch import Tensor, nn
+
+import optim
+
+WIDTH, HIDDEN, BATCH_SHAPE, NUM_BATCHES = 100, 200, (4, 2), 20
+SMOOTHING = 0.95
+
+
+# those without lr choose their steps, and get no schedule
+ROWS = (
+    Spec("AdamW", "torch.optim", "AdamW", {"lr": 1e-3}),
+    Spec("Eve", "optim", "Eve", {"lr": 3e-3}),
+    Spec("Cain", "optim", "Cain", {"lr": 3e-2}),
+    Spec("ScaledAdam", "optim", "ScaledAdam", {"lr": 3e-2, "clipping_scale": 2.0}),
+    Spec("LearnedGradient", "optim", "LearnedGradient", {"lr": 3e-2}),
+    Spec("Adafactor, relative step", "optim", "Adafactor"),
+    Spec("Adafactor", "optim", "Adafactor", {"lr": 2e-2, "relative_step": False}),
+    # at the default of 128 nothing would be factored here
+    Spec("T5XAdafactor", "optim", "T5XAdafactor", {"lr": 2e-2, "min_dim_size_to_factor": 32}),
+    Spec("MaxFactor", "optim", "MaxFactor", {"lr": 1e-2}),
+    Spec("SOAP", "optim", "ForeachSOAP", {"lr": 3e-3, "precondition_frequency": 10}),
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training."""
+
+    row: Spec
+    seed: int
+    num_epochs: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One training's smoothed loss after every update, and its cost."""
+
+    curve: list[float]
+    cpu_s: float
+
+
+def make_problem(seed: int) -> tuple[nn.Module, list[tuple[Tensor, Tensor]]]:
+    """Return a network, and batches whose dimensions have log-normal magnitudes."""
+    torch.manual_seed(seed)
+    input_magnitudes, output_magnitudes = torch.randn(WIDTH).exp(), torch.randn(WIDTH).exp()
+    network = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH))
+    shape = (*BATCH_SHAPE, WIDTH)
+    return network, [
+        (100 * torch.randn(shape) * input_magnitudes, torch.randn(shape) * output_magnitudes)
+        for _ in range(NUM_BATCHES)
+    ]
+
+
+def train(task: Task) -> Trained:
+    """Train once, on one thread; the loss is infinite from where it stops being a number."""
+    torch.set_num_threads(1)
+    network, batches = make_problem(task.seed)
+    optimizer = build_optimizer(task.row, [*network.named_parameters()])
+    schedule = optim.Eden(optimizer, lr_batches=200, lr_epochs=5) if "lr" in task.row.options else None
+    curve: list[float] = []
+    start = time.process_time()
+    for epoch in range(task.num_epochs):
+        if schedule is not None:
+            schedule.step_epoch(epoch + 1)  # the reference steps the epoch before the first one too
+        for inputs, targets in batches:
+            loss = (network(inputs) - targets).square().mean() * 100
+            value = loss.item()
+            if not math.isfinite(value):
+                missing = task.num_epochs * NUM_BATCHES - len(curve)
+                return Trained(curve + [math.inf] * missing, time.process_time() - start)
+            curve.append(SMOOTHING * curve[-1] + (1 - SMOOTHING) * value if curve else value)
+            loss.log().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if schedule is not None:
+                schedule.step()
+    return Trained(curve, time.process_time() - start)
+
 
 EPOCHS_SHOWN = (10, 50, 100, 150)
 GRID = LrGrid(factors=(0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0), first=slice(2, 7))
@@ -33,7 +117,7 @@ Scores = dict[float, float]  # lr: last smoothed loss
 class Line:
     """What is reported of an optimizer at one lr, a training per seed; ``choice`` says how the lr came about."""
 
-    row: Row
+    row: Spec
     choice: str
     runs: list[Trained]
 
@@ -53,11 +137,11 @@ def average(losses: Sequence[float]) -> float:
 
 
 def search_lrs(
-    trainer: Trainer[Task, Trained], rows: Sequence[Row], num_seeds: int, num_epochs: int
+    trainer: Trainer[Task, Trained], rows: Sequence[Spec], num_seeds: int, num_epochs: int
 ) -> dict[str, Scores]:
     """Try the lrs of each row that has one: the lowest loss is best."""
 
-    def judge(tried: Sequence[Row]) -> list[float]:
+    def judge(tried: Sequence[Spec]) -> list[float]:
         """Return the last smoothed loss, averaged over the seeds."""
         groups = train_groups(trainer, [[Task(row, seed, num_epochs) for seed in range(num_seeds)] for row in tried])
         return [average([run.curve[-1] for run in runs]) for runs in groups]
@@ -66,10 +150,10 @@ def search_lrs(
 
 
 def report(
-    trainer: Trainer[Task, Trained], rows: Sequence[Row], grids: Mapping[str, Scores], num_seeds: int, num_epochs: int
+    trainer: Trainer[Task, Trained], rows: Sequence[Spec], grids: Mapping[str, Scores], num_seeds: int, num_epochs: int
 ) -> list[Line]:
     """Train on the seeds that no lr was chosen on: each row at its usual lr, and at its best where that is another."""
-    chosen: list[tuple[Row, str]] = []
+    chosen: list[tuple[Spec, str]] = []
     for row in rows:
         if row.name not in grids:
             chosen.append((row, "own steps"))

@@ -1,6 +1,6 @@
 """Pretrain a small wav2vec2 by CTC on synthetic speech, for tests of fine-tuning without a download.
 
-    python scripts/pretrain_wav2vec2.py FOLDER [--corpus digits|phrases] [--updates 600]
+    python docs/studies/pretrain_wav2vec2.py FOLDER [--corpus digits|phrases] [--updates 600]
 
 Writes what `Wav2Vec2ForCTC.from_pretrained` and `transformers.pipeline` read. About 8 CPU minutes for 600 updates;
 needs the extras tts and pretrained. All but the audio and the optimizer is of Transformers, so that the folder is as

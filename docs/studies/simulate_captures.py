@@ -1,6 +1,6 @@
 """Counts which passes of an encoder CUDA graphs replay, and the memory of what they read and write.
 
-    python scripts/simulate_captures.py [--passes 10000]
+    PYTHONPATH=scripts python docs/studies/simulate_captures.py [--passes 10000]
 
 Micro-batches are the sampler's, for as many utterances as LibriSpeech has, with lengths like theirs, at three speeds.
 What an encoder draws is drawn as in training. Nothing is encoded: a minute on a CPU.
@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from bench_encoder import FRAMES_PER_S, NUM_FEATURES, build_ours
+from bench.configs import FRAMES_PER_S, NUM_FEATURES, build_encoder
 
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
 from asr.models import devices
@@ -96,7 +96,7 @@ def main() -> None:
         batches = shapes(max_duration_s, num)
         num_shapes = len({(rounded(size), rounded(frames)) for size, frames in batches})
         for name, options in ENCODERS.items():
-            encoder: Any = build_ours(name.partition(",")[0])
+            encoder: Any = build_encoder(name.partition(",")[0])
             for option, value in options.items():
                 setattr(encoder, option, value)
             with patch.object(devices, "on_accelerator", lambda x: True):

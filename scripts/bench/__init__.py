@@ -1,1 +1,1 @@
-"""The parts of gpu_report.py: each module yields rows of a table."""
+"""Measurements: each module yields rows, which ``python scripts/bench NAME`` prints and ``gpu_report.py`` collects."""

@@ -1,24 +1,28 @@
-"""Measure what it takes to read and compare 100,000 utterances of 10 systems.
+"""What it takes to read and compare 100,000 utterances of 10 systems.
 
-    python scripts/bench_compare.py [UTTERANCES [SYSTEMS]]
+    python scripts/bench compare [--utterances 100000] [--systems 10]
 
-Writes a table of words that are wrong at random, then runs ``asr.compare`` on it in a process of its own; prints CPU
-seconds and the largest memory. Exits with 1 if it takes more than 60 s or 1 GB.
+Writes a table of words that are wrong at random, then runs ``asr.compare`` on it in a process of its own. It should
+take at most 60 CPU seconds and 1 GB.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import resource
 import subprocess
 import sys
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from bench.measure import Row, Setting, at_most, cpu_seconds
+from bench.output import positive
+
 NUM_SPEAKERS, NUM_WORDS, RATE = 500, 10, 0.06
-MAX_CPU_S, MAX_BYTES = 60, 10**9
+MAX_CPU_S, MAX_MB = 60, 1000
 
 
 def write_table(path: Path, num_utterances: int, num_systems: int) -> None:
@@ -41,21 +45,20 @@ def write_table(path: Path, num_utterances: int, num_systems: int) -> None:
                 )
 
 
-def main(num_utterances: int = 100_000, num_systems: int = 10) -> int:
-    """Print CPU time and memory; return 1 if either is too much."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_table(Path(folder, "table.csv"), num_utterances, num_systems)
-        code = f"import asr; asr.compare({folder + '/table.csv'!r}).to_html({folder + '/page.html'!r})"
-        subprocess.run([sys.executable, "-c", code], check=True)
-        size = Path(folder, "page.html").stat().st_size
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s, memory = usage.ru_utime + usage.ru_stime, 1024 * usage.ru_maxrss
-    print(
-        f"{num_utterances} utterances x {num_systems} systems: {cpu_s:.1f} CPU s, {memory / 1e6:.0f} MB, "
-        f"page {size / 1e6:.1f} MB"
-    )
-    return int(cpu_s > MAX_CPU_S or memory > MAX_BYTES)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the size of the table."""
+    parser.add_argument("--utterances", type=positive, default=100_000)
+    parser.add_argument("--systems", type=positive, default=10)
 
 
-if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+def rows(setting: Setting, _: str) -> Iterator[Row]:
+    """Yield CPU time and memory of reading and comparing, and the size of the page."""
+    size = setting.options.utterances, setting.options.systems
+    table, page = setting.work / "table.csv", setting.work / "page.html"
+    write_table(table, *size)
+    code = f"import asr; asr.compare({str(table)!r}).to_html({str(page)!r})"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    title, usage = "{:,} utterances x {} systems".format(*size), resource.RUSAGE_CHILDREN
+    yield at_most(f"{title}: CPU", cpu_seconds(usage), MAX_CPU_S, " s")
+    yield at_most(f"{title}: memory", 1.024e-3 * resource.getrusage(usage).ru_maxrss, MAX_MB, " MB")
+    yield Row(f"{title}: page", f"{page.stat().st_size / 1e6:.1f} MB")

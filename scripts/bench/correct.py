@@ -12,8 +12,9 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from asr.training.cuda_graphs import CapturedForward, rounded
-from gpu_parts.capture import NUM_WARM_UPS, captured
-from gpu_parts.setting import Row, Setting, at_most, holds, lacking, left_out, until_error
+from bench.configs import with_head
+from bench.measure import NUM_WARM_UPS, Row, Setting, at_most, captured, holds, lacking, left_out, until_error
+from bench.runs import largest_difference
 
 LARGEST_STEP, LARGEST_BF16, LARGEST_MODEL = 2e-5, 1e-2, 1e-4
 # in 16 bits one kernel that adds in another order rounds some gradients otherwise
@@ -130,8 +131,7 @@ def _waits(case: Any, device: str) -> Row:
 
 def _distance(ours: list[Tensor], theirs: list[Tensor]) -> float:
     """Return the largest difference, relative to the largest magnitude of each tensor."""
-    pairs = zip(ours, theirs, strict=True)
-    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-12)) for a, b in pairs)
+    return largest_difference(*(dict(enumerate(tensors)) for tensors in (theirs, ours)))
 
 
 def encoders(case: Any, setting: Setting) -> Iterator[Row]:
@@ -179,10 +179,8 @@ def captured_passes(case: Any, seed: int, dtype: torch.dtype, setting: Setting) 
 def losses(setting: Setting) -> Iterator[Row]:
     """Yield for CTC, CR-CTC with its augmented views, and inter-CTC how far loss and gradients are from a CPU's."""
     from asr.config.build import part
-    from asr.features.global_norm import GlobalNorm
     from asr.features.specaugment import SpecAugment
     from asr.models.encoders.transformer import TransformerEncoder
-    from asr.models.recognizer import Recognizer
 
     tokens, num_tokens = torch.randint(2, 20, (len(FRAMES), 8)), torch.tensor([8, 5, 2])
     features, num_frames = torch.randn(len(FRAMES), max(FRAMES), NUM_FEATURES), torch.tensor(FRAMES)
@@ -193,7 +191,7 @@ def losses(setting: Setting) -> Iterator[Row]:
         torch.manual_seed(0)
         encoder = TransformerEncoder(NUM_FEATURES, 24, 2, 2, 32, dropout=0.0)
         head = part({"head": node}, "head", d_model=24, vocab_size=20)
-        model = Recognizer(encoder, head, GlobalNorm([0.0] * NUM_FEATURES, [1.0] * NUM_FEATURES), SpecAugment())
+        model = with_head(encoder, head, SpecAugment(), NUM_FEATURES)
         found = []
         for device in (setting.device, "cpu"):
             model.to(device).zero_grad()

@@ -1,70 +1,68 @@
 """How fast batches are read, alone and while training: audio seconds per CPU second, and the trainer's waiting.
 
-    python scripts/bench_data.py [OVERRIDE …]        the overrides of asr-train, such as recipe=fsdd/transformer_ctc
-    python scripts/bench_data.py [OVERRIDE …] --versus OVERRIDE …
+    python scripts/bench data [OVERRIDE …]        the overrides of asr-train, such as recipe=fsdd/transformer_ctc
+    python scripts/bench data [OVERRIDE …] --versus OVERRIDE …
+
+Alone: epochs through the loader with its workers, nothing else running; the median. While training: how much of the
+time the trainer waits for the next batch, over 100 updates.
 
 With --versus: epochs of the loader alone with the first overrides, and with the others beside them, in turns, such as
 of files and of shards: --versus data.storage.kind=shar data.storage.dir=DIR.
-
-Alone: one epoch through the loader with its workers, nothing else running; three times, the median. While training: how
-much of the time the trainer waits for the next batch, over 100 updates.
 """
 
 from __future__ import annotations
 
-import resource
+import argparse
+import itertools
 import statistics
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_dir
 
-from asr.commands.app import quieten
-from asr.config.build import build_data_parts, build_recognizer, build_update_parts, num_threads, plain
-from asr.config.data import data_for_run
-from asr.config.help import CONFIGS
+from asr.config.build import build_data_parts, build_recognizer, build_update_parts, num_threads
 from asr.data.loading.loader import DataModule, load_batches
 from asr.data.preparation.prepared import PreparedData
+from bench.configs import composed, loader
+from bench.measure import Row, Setting, cpu_seconds, in_turns, ratio
 
-NUM_REPEATS = 3
-NUM_PAIRS = 7
+NUM_REPEATS = 5
 NUM_UPDATES = 100
 
 
-def cpu_seconds() -> float:
-    """Return CPU seconds of this process and of its finished workers."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what is read."""
+    parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="of asr-train")
+    parser.add_argument("--versus", nargs="+", default=[], metavar="OVERRIDE", help="further ones, to compare with")
 
 
-def loader_alone(data_module: DataModule, prepared: PreparedData, perturb: Any, epoch: int) -> float:
-    """Print, and return, audio seconds per CPU second of a whole epoch."""
-    dataset, order = data_module.training_data(prepared.cuts("train"), 1, perturb)
-    start_cpu, start = cpu_seconds(), time.monotonic()
-    audio_s = sum(batch.audio_s for batch in load_batches(dataset, order.epoch(epoch), data_module.workers))
-    cpu, wall = cpu_seconds() - start_cpu, time.monotonic() - start
-    print(f"loader alone: {audio_s:.0f} s of audio in {cpu:.1f} CPU s, {wall:.1f} s: {audio_s / cpu:.0f} per CPU s")
-    return audio_s / cpu
+def rows(setting: Setting, _: str) -> Iterator[Row]:
+    """Yield how fast data are read, and how long updates wait for them, or how two ways to read them compare."""
+    first, more = setting.options.overrides, setting.options.versus
+    ways = [first, [*first, *more]] if more else [first]
+    readers = [loader(composed(overrides)) for overrides in ways]
+    rates = in_turns([epochs(*reader) for reader in readers], setting.options.repeats)
+    for overrides, found in zip(ways, rates, strict=True):
+        told = f"{statistics.median(found):.0f} audio seconds per CPU second ({min(found):.0f}–{max(found):.0f})"
+        yield Row(f"loader alone, {' '.join(overrides) or 'default'}", told)
+    if more:
+        yield Row(f"with {' '.join(more)}, times as fast", ratio(rates[1], rates[0]))
+        return
+    waited, total = waiting(composed(first), setting.device, 3 if setting.small else NUM_UPDATES)
+    yield Row("training", f"waited {waited:.2f} s of {total:.1f} s for batches: {100 * waited / total:.1f} %")
 
 
-def versus(first: list[str], more: list[str]) -> None:
-    """Print how the loader alone compares with more overrides, from epochs in turns."""
-    readers = []
-    for overrides in (first, [*first, *more]):
-        config = composed(overrides)
-        prepared, parts = data_for_run(config), build_data_parts(config)
-        data_module = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
-        readers.append((data_module, prepared, parts.perturb))
-    pairs = [[loader_alone(*reader, epoch) for reader in readers] for epoch in range(NUM_PAIRS)]
-    ratios = sorted(other / base for base, other in pairs)
-    base, other = (statistics.median(rates) for rates in zip(*pairs, strict=True))
-    print(
-        f"{' '.join(more)}: {other:.0f} audio seconds per CPU second, {base:.0f} without: "
-        f"{statistics.median(ratios):.2f} × ({ratios[0]:.2f} to {ratios[-1]:.2f}, {NUM_PAIRS} pairs)"
-    )
+def epochs(data_module: DataModule, prepared: PreparedData, perturb: Any) -> Callable[[], float]:
+    """Return what reads one whole epoch after another, and returns audio seconds per CPU second."""
+    (dataset, order), count = data_module.training_data(prepared.cuts("train"), 1, perturb), itertools.count()
+
+    def read() -> float:
+        start = cpu_seconds()
+        audio_s = sum(batch.audio_s for batch in load_batches(dataset, order.epoch(next(count)), data_module.workers))
+        return audio_s / (cpu_seconds() - start)
+
+    return read
 
 
 def endless(dataset: Any, order: Any, data_module: DataModule) -> Iterator[Any]:
@@ -73,15 +71,9 @@ def endless(dataset: Any, order: Any, data_module: DataModule) -> Iterator[Any]:
         yield from load_batches(dataset, order.epoch(epoch), data_module.workers)
 
 
-def waiting(
-    config: dict[str, Any],
-    data_module: DataModule,
-    prepared: PreparedData,
-    perturb: Any,
-    device: str = "cpu",
-    num_updates: int = NUM_UPDATES,
-) -> tuple[float, float]:
+def waiting(config: dict[str, Any], device: str, num_updates: int) -> tuple[float, float]:
     """Return the seconds that training steps wait for batches, and those that they take in all."""
+    data_module, prepared, perturb = loader(config)
     torch.set_num_threads(num_threads(config["torch_threads"], build_data_parts(config).workers.count))
     recognizer = build_recognizer(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std).to(device)
     optimizer = build_update_parts(config).optimizer_factory(recognizer.named_parameters())
@@ -101,32 +93,3 @@ def waiting(
         (losses.total.sum() / batch.num_tokens.sum()).backward()
         optimizer.step()
     return waited, time.monotonic() - start
-
-
-def composed(overrides: list[str]) -> dict[str, Any]:
-    """Return the config of asr-train with overrides."""
-    quieten()
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return plain(compose("train", overrides=overrides))
-
-
-def main(overrides: list[str]) -> None:
-    """Run both measurements on the data of a composed config, or compare two."""
-    if "--versus" in overrides:
-        place = overrides.index("--versus")
-        versus(overrides[:place], overrides[place + 1 :])
-        return
-    config = composed(overrides)
-    prepared, parts = data_for_run(config), build_data_parts(config)
-    data_module = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
-    rates = [loader_alone(data_module, prepared, parts.perturb, epoch) for epoch in range(NUM_REPEATS)]
-    print(f"loader alone, median of {NUM_REPEATS}: {statistics.median(rates):.0f} audio seconds per CPU second")
-    waited, total = waiting(config, data_module, prepared, parts.perturb)
-    print(f"training: waited {waited:.2f} s of {total:.1f} s for batches: {100 * waited / total:.1f} %")
-
-
-if __name__ == "__main__":
-    if {"-h", "--help"} & set(sys.argv):
-        print(__doc__)
-        sys.exit()
-    main(sys.argv[1:])

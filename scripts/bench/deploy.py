@@ -1,21 +1,22 @@
 """What trained recognizers cost and give in use.
 
-    python scripts/bench_deploy.py exports RUN [streaming=true] [model_type=ctc]
+    python scripts/bench deploy-exports RUN [streaming=true] [model_type=ctc]
 
 exports: seconds to export the run, with int8; sizes of the files; of 100 utterances of the run's test sets, the texts
 of sherpa-onnx that are those of PyTorch, for 32 and 8 bits. In streams, PyTorch encodes the same chunks as a whole.
 
-    python scripts/bench_deploy.py encoder [NAME …]
+    python scripts/bench deploy-encoder [NAME …]
 
 encoder: of encoders with random weights (zipformer_s), real-time factors of PyTorch and of their exports, on one
-thread, the best of five; and the size of the int8 export as a share of that of 32 bits.
+thread, the best of the
+repeats; and the size of the int8 export as a share of that of 32 bits.
 
-    python scripts/bench_deploy.py long RUN
+    python scripts/bench deploy-long RUN
 
 long: utterances of the run's test sets joined with pauses of 0.1 to 0.8 s: the WER of asr-transcribe on the whole
 recording, beside that of the utterances alone; then memory and CPU time of asr-transcribe on an hour of them.
 
-    python scripts/bench_deploy.py stream RUN
+    python scripts/bench deploy-stream RUN
 
 stream: how many texts of a stream in packets of 0.1 s are those of the whole utterances; milliseconds of work for each
 chunk, and for the last text.
@@ -23,14 +24,15 @@ chunk, and for the last text.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import resource
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +42,8 @@ import sherpa_onnx
 import soundfile
 import torch
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from asr.commands.app import quieten
 from asr.commands.export import run as export_run
 from asr.config.build import build_decoder, part
 from asr.config.help import CONFIGS
@@ -53,45 +54,54 @@ from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.export.kinds import export_of
 from asr.export.onnx_files import onnx_session, write_int8, write_onnx
-from asr.features.global_norm import GlobalNorm
 from asr.inference.streaming import StreamingRecognizer
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.encoders.zipformer.streaming_encoder import StreamingZipformer
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
+from bench.configs import FRAMES_PER_S, NUM_FEATURES, build_encoder, with_head
+from bench.measure import Row, Setting, cpu_seconds, in_turns, timed_ms
 
 NUM_UTTERANCES = 100
 TAIL_S = 0.8  # silence that brings the last words out of a stream
-NUM_REPEATS = 5
 NUM_JOINED = 150
 PACKET = 1600  # samples
 SECONDS = 3, 10  # of utterances whose encoding is timed
 
 
-def exports(words: Sequence[str]) -> None:
-    """Print what an export of a run costs and gives."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add a run or encoders, and what is said to asr-export."""
+    parser.add_argument("words", nargs="*", metavar="RUN|ENCODER|OVERRIDE")
+
+
+def rows(setting: Setting, section: str) -> Iterator[Row]:
+    """Yield what a section of the above measures."""
+    sections = {"exports": exports, "encoder": encoders, "long": long, "stream": stream}
+    if section not in sections or not (setting.options.words or section == "encoder"):
+        sys.exit(__doc__)
+    yield from sections[section](setting, setting.options.words)
+
+
+def exports(setting: Setting, words: Sequence[str]) -> Iterator[Row]:
+    """Yield what an export of a run costs and gives."""
     name, *overrides = words
-    with tempfile.TemporaryDirectory() as folder, initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        output = Path(folder) / "out"
+    output = setting.work / "out"
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         options = compose("export", [f"run={name}", f"output={output}", "quantize=int8", *overrides])
-        start = time.process_time()
-        export_run(options)
-        print(f"exported in {time.process_time() - start:.1f} CPU s")
-        text = restore_text(name)
-        recognizer, features = recognizer_of(text.checkpoint), part(text.checkpoint.config, "features")
-        utterances = _utterances(text, features, options.streaming)
-        transducer = (output / "joiner.onnx").exists()
-        reference = [_by_torch(recognizer, features, audio, options, transducer, text) for audio in utterances]
-        num_words = sum(len(one.split()) for one in reference)
-        for ending in (".onnx", ".int8.onnx"):
-            sherpa = _sherpa(output, ending, options.streaming, transducer, features)
-            start = time.process_time()
-            found = [sherpa(audio) for audio in utterances]
-            rtf = (time.process_time() - start) / sum(len(audio) / features.sampling_rate_hz for audio in utterances)
-            equal = sum(one == other for one, other in zip(found, reference, strict=True))
-            print(
-                f"{ending}: {equal} of {len(found)} texts ({num_words} words) are PyTorch's; real-time factor {rtf:.4f}"
-            )
+        yield Row("exporting", f"{timed_ms(partial(export_run, options)) / 1e3:.1f} CPU s")
+    text = restore_text(name)
+    recognizer, features = recognizer_of(text.checkpoint), part(text.checkpoint.config, "features")
+    utterances = _utterances(text, features, options.streaming)
+    audio_s = sum(map(len, utterances)) / features.sampling_rate_hz
+    transducer = (output / "joiner.onnx").exists()
+    reference = [_by_torch(recognizer, features, audio, options, transducer, text) for audio in utterances]
+    for ending in (".onnx", ".int8.onnx"):
+        sherpa, start = _sherpa(output, ending, options.streaming, transducer, features), cpu_seconds()
+        found = [sherpa(audio) for audio in utterances]
+        rtf = (cpu_seconds() - start) / audio_s
+        equal = sum(one == other for one, other in zip(found, reference, strict=True))
+        cells = {"texts equal to PyTorch's": f"{equal} of {len(found)}", "real-time factor": f"{rtf:.4f}"}
+        yield Row(ending, cells | {"words": str(sum(len(one.split()) for one in reference))})
 
 
 def _utterances(text: TextSide, features: Features, streaming: bool) -> list[np.ndarray]:
@@ -158,79 +168,65 @@ def _sherpa(
     return decode
 
 
-def encoder(names: Sequence[str]) -> None:
-    """Print real-time factors and sizes of encoders."""
+def encoders(setting: Setting, names: Sequence[str]) -> Iterator[Row]:
+    """Yield real-time factors and sizes of encoders."""
     for name in names or ["zipformer_s"]:
-        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            config = OmegaConf.to_container(compose(f"encoder/{name}").encoder)
-        module = part({"encoder": config}, "encoder", num_features=80)
-        norm = GlobalNorm([0.0] * 80, [1.0] * 80)
-        head: Any = CtcHead(module.d_model, 500)
-        recognizer = Recognizer(module, head, norm).eval()
-        with tempfile.TemporaryDirectory() as folder:
-            _encoder(name, recognizer, Path(folder))
-
-
-def _encoder(name: str, recognizer: Recognizer, folder: Path) -> None:
-    (graph,) = export_of(recognizer, "ctc", streaming=False).graphs
-    large, small = folder / "model.onnx", folder / "model.int8.onnx"
-    write_onnx(graph, large)
-    write_int8(large, small)
-    print(f"{name}: int8 has {small.stat().st_size / large.stat().st_size:.3f} of the size")
-
-    def by_onnx(path: Path) -> Callable[[torch.Tensor, torch.Tensor], object]:
-        session = onnx_session(path)
-        return lambda x, lengths: session.run(None, {"x": x.numpy(), "x_lens": lengths.numpy()})
-
-    ways: dict[str, Callable[..., object]] = {"PyTorch": graph.module, "onnx": by_onnx(large), "int8": by_onnx(small)}
-    for seconds in SECONDS:
-        x, lengths = torch.randn(1, 100 * seconds, 80), torch.tensor([100 * seconds])
-        best = dict.fromkeys(ways, float("inf"))
-        for _, (way, encode) in itertools.product(range(NUM_REPEATS), ways.items()):
+        module = build_encoder(name)
+        recognizer = with_head(module, CtcHead(module.d_model, 500)).eval()
+        (graph,) = export_of(recognizer, "ctc", streaming=False).graphs
+        large, small = setting.work / f"{name}.onnx", setting.work / f"{name}.int8.onnx"
+        write_onnx(graph, large)
+        write_int8(large, small)
+        yield Row(f"{name}: size of int8, a share", f"{small.stat().st_size / large.stat().st_size:.3f}")
+        ways = {"PyTorch": graph.module, "onnx": _by_onnx(large), "int8": _by_onnx(small)}
+        for seconds in SECONDS:
+            given = torch.randn(1, FRAMES_PER_S * seconds, NUM_FEATURES), torch.tensor([FRAMES_PER_S * seconds])
             with torch.inference_mode():
-                start = time.process_time()
-                encode(x, lengths)
-                best[way] = min(best[way], (time.process_time() - start) / seconds)
-        said = ", ".join(f"{way} {rtf:.4f} ({rtf / best['PyTorch']:.2f})" for way, rtf in best.items())
-        print(f"{name}, {seconds} s: real-time factor {said}")
+                steps = [partial(timed_ms, partial(encode, *given)) for encode in ways.values()]
+                best = [min(times) / 1e3 / seconds for times in in_turns(steps, setting.options.repeats)]
+            cells = {way: f"{rtf:.4f} ({rtf / best[0]:.2f})" for way, rtf in zip(ways, best, strict=True)}
+            yield Row(f"{name}, {seconds} s: real-time factor", cells)
 
 
-def long(words: Sequence[str]) -> None:
-    """Print what becomes of long recordings."""
-    (name,) = words
+def _by_onnx(path: Path) -> Callable[[torch.Tensor, torch.Tensor], object]:
+    session = onnx_session(path)
+    return lambda x, lengths: session.run(None, {"x": x.numpy(), "x_lens": lengths.numpy()})
+
+
+def long(setting: Setting, words: Sequence[str]) -> Iterator[Row]:
+    """Yield what becomes of long recordings."""
+    (name,), folder = words, setting.work
     text = restore_text(name)
     rate_hz = part(text.checkpoint.config, "features").sampling_rate_hz
     prepared = prepared_data(text.checkpoint, "give another run")
     cuts = list(itertools.islice(prepared.cuts(prepared.names("test")[0]), NUM_JOINED))
+    drawn, joined = np.random.default_rng(0), []
+    for number, cut in enumerate(cuts):
+        audio = at_rate(cut, rate_hz).load_audio()[0]
+        soundfile.write(folder / f"{number:04}.flac", audio, rate_hz)
+        joined += [audio, 1e-4 * drawn.standard_normal(int(rate_hz * drawn.uniform(0.1, 0.8)))]
+    whole = np.concatenate(joined)
+    minutes = len(whole) / rate_hz / 60
+    soundfile.write(folder / "whole.flac", whole, rate_hz)
+    said = [
+        _transcribed(name, f"{folder}/0*.flac", "max_segment_s=900"),
+        _transcribed(name, f"{folder}/whole.flac"),
+        _transcribed(name, f"{folder}/whole.flac", "max_segment_s=20"),
+    ]
     reference = " ".join(cut.supervisions[0].text for cut in cuts)
-    drawn = np.random.default_rng(0)
-    with tempfile.TemporaryDirectory() as folder:
-        joined = []
-        for number, cut in enumerate(cuts):
-            audio = at_rate(cut, rate_hz).load_audio()[0]
-            soundfile.write(Path(folder) / f"{number:04}.flac", audio, rate_hz)
-            joined += [audio, 1e-4 * drawn.standard_normal(int(rate_hz * drawn.uniform(0.1, 0.8)))]
-        whole = np.concatenate(joined)
-        minutes = len(whole) / rate_hz / 60
-        soundfile.write(Path(folder) / "whole.flac", whole, rate_hz)
-        alone = " ".join(_transcribed(name, f"{folder}/0*.flac", "max_segment_s=900"))
-        joined_up = [_transcribed(name, f"{folder}/whole.flac", *given) for given in ((), ("max_segment_s=20",))]
-        wers = [100 * jiwer.wer(reference, said) for said in (alone, *itertools.chain(*joined_up))]
-        print(
-            f"{len(cuts)} utterances: WER {wers[0]:.2f} %, joined to {minutes:.1f} minutes {wers[1]:.2f} %: "
-            f"{wers[1] / wers[0]:.2f} ×; in parts of 20 s {wers[2]:.2f} %"
-        )
-        hour = Path(folder) / "hour.flac"
-        with soundfile.SoundFile(hour, "w", rate_hz, 1) as file:
-            for _ in range(round(60 / minutes)):
-                file.write(whole)
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        _transcribed(name, str(hour))
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        length_s = soundfile.info(hour).duration
-        print(f"{length_s:.0f} s: {cpu_s:.1f} CPU s, start included, real-time factor {cpu_s / length_s:.4f}")
-        print(f"at most {after.ru_maxrss / 1e6:.2f} GB of memory")
+    wers = [100 * jiwer.wer(reference, " ".join(texts)) for texts in said]
+    yield Row(f"WER of {len(cuts)} utterances", f"{wers[0]:.2f} %")
+    yield Row(f"WER of them, joined to {minutes:.1f} minutes", f"{wers[1]:.2f} %: {wers[1] / wers[0]:.2f} ×")
+    yield Row("WER of them in parts of 20 s", f"{wers[2]:.2f} %")
+    hour = folder / "hour.flac"
+    with soundfile.SoundFile(hour, "w", rate_hz, 1) as file:
+        for _ in range(round(60 / minutes)):
+            file.write(whole)
+    length_s, start_s = soundfile.info(hour).duration, cpu_seconds()
+    _transcribed(name, str(hour))
+    cpu_s, most_gb = cpu_seconds() - start_s, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+    costs = f"{cpu_s:.1f} CPU s, start included, real-time factor {cpu_s / length_s:.4f}, at most {most_gb:.2f} GB"
+    yield Row(f"transcribing {length_s:.0f} s", costs)
 
 
 def _transcribed(run: str, audio: str, *words: str) -> list[str]:
@@ -239,8 +235,8 @@ def _transcribed(run: str, audio: str, *words: str) -> list[str]:
     return [json.loads(line)["text"] for line in printed.stdout.splitlines()]
 
 
-def stream(words: Sequence[str]) -> None:
-    """Print what a stream costs and gives."""
+def stream(_: Setting, words: Sequence[str]) -> Iterator[Row]:
+    """Yield what a stream costs and gives."""
     (name,) = words
     text = restore_text(name)
     recognizer, features = recognizer_of(text.checkpoint), part(text.checkpoint.config, "features")
@@ -263,16 +259,8 @@ def stream(words: Sequence[str]) -> None:
         start = time.perf_counter()
         equal += heard.finish().text == text.tokenizer.decode(whole.tokens)
         last_ms.append(1000 * (time.perf_counter() - start))
-    print(f"{equal} of {len(utterances)} texts are those of whole utterances; chunks of {heard.chunk_s:.2f} s")
+    chunks = f"{equal} of {len(utterances)}; chunks of {heard.chunk_s:.2f} s"
+    yield Row("texts that are those of whole utterances", chunks)
     for what, times in (("a chunk", chunk_ms), ("the last text", last_ms)):
         middle, most = np.quantile(times, [0.5, 0.95])
-        print(f"{what}: {middle:.0f} ms of work, 95 % {most:.0f}, most {max(times):.0f}")
-
-
-if __name__ == "__main__":
-    quieten()
-    torch.set_num_threads(1)
-    sections = {"exports": exports, "encoder": encoder, "long": long, "stream": stream}
-    if len(sys.argv) < 2 or sys.argv[1] not in sections:
-        sys.exit(__doc__)
-    sections[sys.argv[1]](sys.argv[2:])
+        yield Row(f"work for {what}", f"{middle:.0f} ms, 95 % {most:.0f}, most {max(times):.0f}")

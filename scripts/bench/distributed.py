@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gpu_parts.runs import TINY, largest_difference, last_checkpoint, train
-from gpu_parts.setting import Row, Setting, at_most, lacking, left_out, until_error
+from bench.measure import Row, Setting, at_most, lacking, left_out, until_error
+from bench.runs import TINY, largest_difference, last_checkpoint, train
 from optim import AdamW
 
 ROOT = Path(__file__).parents[2]

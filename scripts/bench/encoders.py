@@ -1,17 +1,26 @@
-"""Audio seconds per second, use of the arithmetic, and memory of encoders, forward and backward, beside their peers."""
+"""Forward and backward of encoders beside their peers: audio seconds per second, memory, use of the arithmetic.
+
+    python scripts/bench encoders [--encoder zipformer_s] [--utterances 8] [--seconds 10] [--eager]
+    python scripts/bench encoders-zipformer_s --device cuda     8, 32 and 96 utterances, also replayed by CUDA graphs
+    python scripts/bench encoders-zipformer_s-compiled --device cuda
+
+The first compares a Zipformer with its authors' package, in turns: medians over the repeats; memory is the peak of a
+process that does nothing else. The package is used where it is installed, else its wheel is downloaded, without its
+dependencies.
+"""
 
 from __future__ import annotations
 
+import argparse
 import gc
 import itertools
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
-from authors_zipformer import Reference, find_package, load
-from bench_encoder import FRAMES_PER_S, LATE, NUM_FEATURES, build_ours, preset
-from bench_steps import timed_ms
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,8 +28,24 @@ from asr.errors import is_out_of_memory
 from asr.models import devices
 from asr.training.compiled_encoder import compile_layers
 from asr.training.cuda_graphs import CapturedForward
-from gpu_parts.capture import median_ms, num_kernels
-from gpu_parts.setting import Row, Setting, at_most, lacking, left_out, until_error
+from bench.authors_zipformer import Reference, find_package, load
+from bench.configs import FRAMES_PER_S, LATE, NUM_FEATURES, build_encoder, encoder_options
+from bench.measure import (
+    Row,
+    Setting,
+    alone,
+    at_most,
+    in_turns,
+    lacking,
+    left_out,
+    median_ms,
+    num_kernels,
+    peak_mb,
+    ratio,
+    timed_ms,
+    until_error,
+)
+from bench.output import positive
 
 SMALL_NAMES = {
     "zipformer_s": "zipformer_xs",
@@ -37,10 +62,22 @@ MOST_MEMORY = {("zipformer_s", 32): 0.75, ("zipformer_m", 32): 0.75}
 LEAST_SPEED = {"transformer_12x512": 6000, "conformer_12x512": 4000}
 LEAST_OF_LARGEST = {"transformer_12x512": 25_000, "conformer_12x512": 15_000}
 MOST_COMPILED_KERNELS = {"zipformer_m": 2500}
+OURS = {True: "ours", False: "theirs"}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what is compared with the authors' package."""
+    parser.add_argument("--encoder", default="zipformer_s", help="a Zipformer of configs/encoder")
+    parser.add_argument("--utterances", type=positive, default=8)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each utterance")
+    parser.add_argument("--eager", action="store_true", help="do not compile the activations of the package")
 
 
 def rows(setting: Setting, what: str) -> Iterator[Row]:
     """Yield the rows of an encoder, as it is and captured, beside the authors', or of ``<encoder>-compiled``."""
+    if not what:
+        yield from _in_turns(setting)
+        return
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     name, _, is_compiled = what.partition("-")
     if is_compiled:
@@ -91,7 +128,7 @@ class Measured:
         self.ms = statistics.fmean(timed_ms(step, setting.on_gpu) for _ in range(2 * num_seeds))
         self.gigabytes = (torch.cuda.max_memory_allocated() - others) / 1e9 if setting.on_gpu else 0.0
         self.audio_s_per_s = 1e3 * size * seconds / self.ms
-        self.num_kernels = num_kernels(step)[0] if setting.on_gpu else 0
+        self.num_kernels = num_kernels(step) if setting.on_gpu else 0
 
     def text(self) -> str:
         """Return speed, memory and kernels."""
@@ -99,12 +136,64 @@ class Measured:
         return f"{text}, {self.gigabytes:.2f} GB, {self.num_kernels} kernels" if self.gigabytes else text
 
 
+def _in_turns(setting: Setting) -> Iterator[Row]:
+    """Yield times and memory of a step of ours and of the authors' package."""
+    options, package = setting.options, find_package(setting.work)
+    # first, because a process counts the memory of the one that started it, too
+    memory = [alone(_peak_mb, options, package, is_ours) for is_ours in OURS]
+    steps = [_stepper(options, package, is_ours) for is_ours in OURS]
+    for step in steps:  # compiles, and warms up
+        step()
+    found = in_turns(steps, options.repeats)
+    audio_s = options.utterances * options.seconds
+    title = f"{options.encoder}, {options.utterances} x {options.seconds:g} s"
+    for is_ours, times, megabytes in zip(OURS, found, memory, strict=True):
+        wall, cpu = (statistics.median(column) for column in zip(*times, strict=True))
+        cells = {"s": f"{wall:.3f}", "CPU s": f"{cpu:.2f}", "audio s/s": f"{audio_s / wall:.1f}"}
+        yield Row(f"{title}: {OURS[is_ours]}", cells | {"peak GB": f"{megabytes * 2**20 / 1e9:.2f}"})
+    yield Row("CPU time, ours / theirs", ratio(*([cpu for _, cpu in times] for times in found)))
+
+
+def _stepper(options: argparse.Namespace, package: Path, is_ours: bool) -> Callable[[], tuple[float, float]]:
+    """Return what makes a step on a batch without padding, and returns its seconds and CPU seconds."""
+    torch.manual_seed(0)
+    encoder = build_encoder(options.encoder) if is_ours else _reference(options.encoder, package, not options.eager)
+    encoder.train().to(options.device)
+    frames = round(options.seconds * FRAMES_PER_S)
+    features = torch.randn(options.utterances, frames, NUM_FEATURES, device=options.device)
+    num_frames = torch.full((options.utterances,), frames, device=options.device)
+
+    def step() -> tuple[float, float]:
+        encoder.zero_grad()
+        cpu, start = time.process_time(), time.perf_counter()
+        encoder(features, num_frames)[0].square().mean().backward()
+        if features.is_cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter() - start, time.process_time() - cpu
+
+    return step
+
+
+def _peak_mb(options: argparse.Namespace, package: Path, is_ours: bool) -> float:
+    step = _stepper(options, package, is_ours)
+    for _ in range(3):
+        step()
+    return peak_mb()
+
+
+def _reference(name: str, package: Path, compiled: bool) -> nn.Module:
+    """Return the authors' encoder with the sizes of one of configs/encoder, late in training."""
+    theirs = Reference(load(package, compiled=compiled), encoder_options(name), causal=False)
+    theirs.set_time(LATE)
+    return theirs.train()
+
+
 def _sizes(setting: Setting) -> tuple[int, ...]:
     return SMALL_UTTERANCES if setting.small else UTTERANCES
 
 
-def _built(setting: Setting, name: str) -> nn.Module:
-    return build_ours(SMALL_NAMES[name] if setting.small else name).train()
+def _size_of(setting: Setting, name: str) -> str:
+    return SMALL_NAMES[name] if setting.small else name
 
 
 def _row(setting: Setting, check: str, value: str, number: float, least: float | None) -> Row:
@@ -115,8 +204,8 @@ def _row(setting: Setting, check: str, value: str, number: float, least: float |
 
 def _as_it_is(setting: Setting, name: str) -> Iterator[Row]:
     """Yield ours with each number of utterances, captured, in other precisions, and the authors' package."""
-    encoder, plain, captured = _built(setting, name), dict[int, Measured](), dict[int, Measured]()
-    peak = _peak_flops(setting)
+    encoder, peak = build_encoder(_size_of(setting, name)).train(), _peak_flops(setting)
+    plain, captured = dict[int, Measured](), dict[int, Measured]()
     for size in _sizes(setting):
         plain[size] = Measured(encoder, setting, size)
         with FlopCounterMode(display=False) as counter:
@@ -143,9 +232,7 @@ def _authors(
     if why := lacking("zipformer"):
         yield left_out(check, why, "measured" if setting.on_gpu else "")
         return
-    options = preset(SMALL_NAMES[name] if setting.small else name)
-    theirs = Reference(load(find_package(setting.work), compiled=setting.on_gpu), options, causal=False)
-    theirs.train().set_time(LATE)
+    theirs = _reference(_size_of(setting, name), find_package(setting.work), setting.on_gpu)
     for size in plain:
         found = Measured(theirs, setting, size)
         yield Row(f"{check}, {size} utterances", found.text())
@@ -158,7 +245,7 @@ def _authors(
 
 
 def _compiled(setting: Setting, name: str) -> Iterator[Row]:
-    encoder = _built(setting, name)
+    encoder = build_encoder(_size_of(setting, name)).train()
     if not setting.small:  # the compiler takes minutes on a CPU
         compile_layers(encoder)
     for how in ("compiled", "compiled and captured"):
@@ -178,7 +265,7 @@ def _largest(setting: Setting, name: str) -> Row:
         gc.collect()
         torch.cuda.empty_cache()
         try:
-            found = Measured(_built(setting, name), setting, size)
+            found = Measured(build_encoder(_size_of(setting, name)).train(), setting, size)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

@@ -15,8 +15,8 @@ import torch
 from soak import COMPARED, equal, log_end, num_logged, start
 from torch import Tensor
 
-from gpu_parts.runs import TINY, RunEnded, largest_difference, last_checkpoint, train
-from gpu_parts.setting import Row, Setting, holds, lacking, left_out, until_error
+from bench.measure import Row, Setting, holds, lacking, left_out, until_error
+from bench.runs import TINY, RunEnded, largest_difference, last_checkpoint, train
 
 INTERVAL, CAPTURED_INTERVAL = 4, 20  # a third of a run; graphs are for shapes that come again
 LEFT_BYTES = 4 * 2**30

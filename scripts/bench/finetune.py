@@ -1,32 +1,32 @@
 """Compare an update of fine-tuning with one of Hugging Face's Trainer: time, CPU seconds and memory.
 
-    python scripts/bench_finetune.py [--repeats 5] [--updates 8] [--utterances 4] [--seconds 4] [--model FOLDER|base]
+    python scripts/bench finetune [--updates 8] [--utterances 4] [--seconds 4] [--model FOLDER|base]
 
 Both train CTC on the same model and batches with AdamW, with frozen convolutions and clipped gradients, in turns, each
-time in a new process: on one thread in 32 bits, or with --gpu in bf16. Medians of all updates but the first two; memory
-is the peak of the process, or of its tensors on the GPU, and what training adds to it. Without --model, the model is a
+time in a new process: in 32 bits, or with --device cuda in bf16. Medians of all updates but the first two; memory is
+the peak of the process, or of its tensors on the GPU, and what training adds to it. Without --model, the model is a
 small wav2vec2 with random weights; ``base`` has the size of wav2vec2-base.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
-import json
-import resource
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
+from bench.measure import Row, Setting, alone, in_turns, peak_mb, ratio
+from bench.output import positive
+
 VOCAB, TOKENS_PER_S, RATE_HZ, LR, NUM_WARM_UPS = 32, 12, 16_000, 1e-4, 2
-SIDES = ("ours", "theirs")
 
 
 class Clock:
@@ -49,13 +49,6 @@ class Clock:
         return {"wall s": wall, "CPU s": cpu, "peak MB": peak_mb(), "added MB": peak_mb() - self.start_mb}
 
 
-def peak_mb() -> float:
-    """Return the peak memory of this process."""
-    if torch.cuda.is_initialized():
-        return torch.cuda.max_memory_allocated() / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def data(options: argparse.Namespace) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return audio (B, N) and tokens (B, U) of each update."""
     torch.manual_seed(0)
@@ -71,17 +64,15 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     import optim
     from asr.data.loading.batch import Batch
     from asr.decoding.ctc_greedy import CtcGreedy
-    from asr.features.global_norm import GlobalNorm
     from asr.models.encoders.pretrained import PretrainedEncoder
     from asr.models.heads.ctc import CtcHead
-    from asr.models.recognizer import Recognizer
     from asr.text.character import CharacterTokenizer
     from asr.training.module import TrainingModule
+    from bench.configs import with_head
 
     frame = RATE_HZ // 100
     encoder = PretrainedEncoder(frame, options.model)
-    head: Any = CtcHead(encoder.d_model, VOCAB, dropout=0.1)
-    recognizer = Recognizer(encoder, head, GlobalNorm([0.0] * frame, [1.0] * frame))
+    recognizer = with_head(encoder, CtcHead(encoder.d_model, VOCAB, dropout=0.1), num_features=frame)
     tokenizer = CharacterTokenizer(["<blk>", "<unk>", *map(chr, range(97, 95 + VOCAB))])
     make_optimizer = optim.grouped(partial(optim.AdamW, lr=LR))
     make_schedule = partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=lambda _: 1.0)
@@ -110,8 +101,8 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     callback.on_train_batch_end = lambda *args: clock.tick()  # type: ignore[method-assign]
     silent: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
     trainer = pl.Trainer(
-        accelerator="gpu" if options.gpu else "cpu",
-        precision="bf16-mixed" if options.gpu else "32-true",
+        accelerator="gpu" if options.device == "cuda" else "cpu",
+        precision="bf16-mixed" if options.device == "cuda" else "32-true",
         max_steps=len(batches),
         gradient_clip_val=1.0,
         callbacks=[callback],
@@ -130,14 +121,14 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
     model = AutoModelForCTC.from_pretrained(options.model, **fixed)
     model.freeze_feature_encoder()
     batches = data(options)
-    rows = [(audio[i], tokens[i]) for audio, tokens in batches for i in range(options.utterances)]
+    examples = [(audio[i], tokens[i]) for audio, tokens in batches for i in range(options.utterances)]
 
     class OnStepEnd(TrainerCallback):
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             clock.tick()
 
-    def collate(examples: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
-        audio, labels = map(torch.stack, zip(*examples, strict=True))
+    def collate(chosen: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        audio, labels = map(torch.stack, zip(*chosen, strict=True))
         return {"input_values": audio, "labels": labels}
 
     arguments = TrainingArguments(
@@ -146,15 +137,16 @@ def theirs(options: argparse.Namespace) -> dict[str, float]:
         max_steps=len(batches),
         learning_rate=LR,
         max_grad_norm=1.0,
-        use_cpu=not options.gpu,
-        bf16=options.gpu,
+        use_cpu=options.device == "cpu",
+        bf16=options.device == "cuda",
         report_to=[],
         save_strategy="no",
         logging_strategy="no",
         disable_tqdm=True,
     )
     clock = Clock()
-    Trainer(model, arguments, collate, rows, callbacks=[OnStepEnd()]).train()
+    with contextlib.redirect_stdout(sys.stderr):
+        Trainer(model, arguments, collate, examples, callbacks=[OnStepEnd()]).train()
     return clock.numbers()
 
 
@@ -173,39 +165,22 @@ def random_model(folder: str, is_base: bool) -> None:
     Wav2Vec2FeatureExtractor().save_pretrained(folder)
 
 
-def main() -> None:
-    """Measure in turns, and print medians and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("repeats", 5), ("updates", 8), ("utterances", 4), ("seconds", 4)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    for name in ("model", "scratch", "side"):
-        parser.add_argument(f"--{name}")
-    parser.add_argument("--gpu", action="store_true")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    if options.side:
-        print(json.dumps({"ours": ours, "theirs": theirs}[options.side](options)))
-        return
-    found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
-    with tempfile.TemporaryDirectory() as scratch:
-        model = options.model
-        if model in (None, "base"):
-            random_model(f"{scratch}/model", is_base=model == "base")
-            model = f"{scratch}/model"
-        command = [sys.executable, __file__, *sys.argv[1:], "--scratch", scratch, "--model", model]
-        for repeat in range(options.repeats):
-            for side in SIDES if repeat % 2 else reversed(SIDES):
-                done = subprocess.run([*command, "--side", side], capture_output=True, text=True)
-                if done.returncode:
-                    sys.exit(done.stderr)
-                found[side].append(json.loads(done.stdout.splitlines()[-1]))
-    for name in found["ours"][0]:
-        pairs = [(a[name], b[name]) for a, b in zip(found["ours"], found["theirs"], strict=True)]
-        mine, others = (statistics.median(column) for column in zip(*pairs, strict=True))
-        ratios = sorted(a / b for a, b in pairs)
-        middle = statistics.median(ratios)
-        print(f"{name}: ours {mine:.3f}, theirs {others:.3f}, ratio {middle:.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what is trained on what."""
+    for name, default in (("updates", 8), ("utterances", 4), ("seconds", 4)):
+        parser.add_argument(f"--{name}", type=positive, default=default)
+    parser.add_argument("--model", help="a folder, or base (default: a small one)")
 
 
-if __name__ == "__main__":
-    main()
+def rows(setting: Setting, _: str) -> Iterator[Row]:
+    """Yield medians and ratios of updates of both."""
+    options = setting.options
+    options.scratch = str(setting.work)
+    if options.model in (None, "base"):
+        alone(random_model, f"{setting.work}/model", options.model == "base")
+        options.model = f"{setting.work}/model"
+    mine, others = in_turns([partial(alone, train, options) for train in (ours, theirs)], options.repeats)
+    for name in mine[0]:
+        columns = [[found[name] for found in side] for side in (mine, others)]
+        medians = (f"{statistics.median(column):.3f}" for column in columns)
+        yield Row(name, dict(zip(("ours", "theirs", "ratio"), (*medians, ratio(*columns)), strict=True)))

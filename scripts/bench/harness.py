@@ -10,8 +10,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from bench_data import composed
-from bench_encoder import FRAMES_PER_S, NUM_FEATURES, build_ours
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader
 
@@ -21,16 +19,15 @@ from asr.config.trainer import build_trainer
 from asr.data.loading.batch import Batch
 from asr.data.seeding import seed_for
 from asr.decoding.ctc_greedy import CtcGreedy
-from asr.features.global_norm import GlobalNorm
 from asr.features.specaugment import SpecAugment
 from asr.models import devices
 from asr.models.heads.ctc import CtcHead
-from asr.models.recognizer import Recognizer
 from asr.text.character import CharacterTokenizerTrainer
 from asr.tracking.metrics_csv import MetricsCsv
 from asr.training.cuda_graphs import CapturedForward
 from asr.training.module import TrainingModule
-from gpu_parts.setting import Row, Setting, until_error
+from bench.configs import FRAMES_PER_S, NUM_FEATURES, build_encoder, composed, with_head
+from bench.measure import Row, Setting, until_error
 
 MOST_OVERHEAD = 0.05
 # encoders, and utterances of ten seconds
@@ -79,9 +76,8 @@ def _batch(size: int, seconds: float) -> Batch:
 
 
 def _module(name: str) -> TrainingModule:
-    encoder: Any = build_ours(name)
-    head: Any = CtcHead(encoder.d_model, VOCAB_SIZE)
-    model = Recognizer(encoder, head, GlobalNorm([0.0] * NUM_FEATURES, [1.0] * NUM_FEATURES), SpecAugment())
+    encoder = build_encoder(name)
+    model = with_head(encoder, CtcHead(encoder.d_model, VOCAB_SIZE), SpecAugment())
     tokenizer = CharacterTokenizerTrainer().train(["abc"])
     updates = optim.grouped(partial(optim.AdamW, lr=1e-5)), optim.Constant
     return TrainingModule(model, tokenizer, CtcGreedy(), *updates, dev_names=[], max_duration_s=320.0, extra_state={})

@@ -1,27 +1,21 @@
 """Time and memory of losses, searches and alignment, as tables.
 
-Run:  python scripts/bench_heads.py
+    python scripts/bench heads
 
-One torch thread, CPU seconds, medians of five; memory is the growth of the process's largest size over one that has
+Medians of CPU seconds; memory is the growth of the process's largest size over one that has
 built everything. A full joiner, whose logits of all frames and tokens exist at once, is measured beside the losses.
 """
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
-import resource
 import statistics
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from hydra import compose, initialize_config_dir
 
-from asr.config.build import part, plain
-from asr.config.help import CONFIGS
 from asr.data.features import LogMel
 from asr.data.loading.batch import Batch
 from asr.decoding.ctc_beam import CtcBeam
@@ -32,7 +26,6 @@ from asr.decoding.scorers.ngram import NGramScorer
 from asr.decoding.scorers.scorer import WeightedSum
 from asr.decoding.transducer_beam import TransducerBeam
 from asr.decoding.transducer_greedy import TransducerGreedy
-from asr.features.global_norm import GlobalNorm
 from asr.inference.word_times import aligned, words_of
 from asr.language_models.kneser_ney import estimate, laid_out
 from asr.language_models.ngrams import SPECIAL
@@ -40,7 +33,8 @@ from asr.models.heads.ctc import CtcHead
 from asr.models.heads.protocols import FrameScores
 from asr.models.heads.transducer.head import TransducerHead
 from asr.models.heads.transducer.lattice import PathLosses
-from asr.models.recognizer import Recognizer
+from bench.configs import NUM_FEATURES, build_encoder, with_head
+from bench.measure import Row, Setting, alone, in_turns, peak_mb, ratio, timed_ms
 
 D_MODEL, VOCAB_SIZE = 512, 500
 SUBSAMPLING_FACTOR = 4
@@ -50,8 +44,8 @@ DECODERS: dict[str, Callable[[], Decoder]] = {
     "transducer_greedy": TransducerGreedy,
     "transducer_beam": TransducerBeam,
 }
-REPEATS = 5
 SHAPES = ((8, 250, 40), (8, 500, 100))  # utterances, frames, tokens
+SMALL_SHAPES = ((2, 20, 5),)
 
 
 def full_joiner(head: TransducerHead, encodings: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -107,7 +101,7 @@ def alignment_of(size: int, num_frames: int, num_tokens: int) -> Callable[[], No
     torch.manual_seed(0)
     log_probs, lengths = peaky_posteriors(size, num_frames), torch.full((size,), num_frames)
     tokens, num_frames_of_features = torch.randint(2, VOCAB_SIZE, (size, num_tokens)), SUBSAMPLING_FACTOR * lengths
-    features = torch.randn(size, SUBSAMPLING_FACTOR * num_frames, 80)
+    features = torch.randn(size, SUBSAMPLING_FACTOR * num_frames, NUM_FEATURES)
     num_tokens_of_all = torch.full((size,), num_tokens)
     names = ("",) * size
     batch = Batch(features, num_frames_of_features, tokens, num_tokens_of_all, names, names, names, 0.0, seed=0)
@@ -161,14 +155,12 @@ def beam_of(order: int, size: int, num_frames: int) -> Callable[[], None]:
 
 def update_of(kind: str, size: int, num_frames: int, num_tokens: int) -> Callable[[], None]:
     """Return an update of ``zipformer_s`` on random features with a head."""
-    torch.manual_seed(0)
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        encoder = part(plain(compose("encoder/zipformer_s")), "encoder", num_features=80)
+    encoder = build_encoder("zipformer_s")
     encoder.set_batch_count(1e9)  # after the warm-up, in which more is regularized
     head: Any = CtcHead if kind == "CTC" else TransducerHead
-    recognizer = Recognizer(encoder, head(encoder.d_model, VOCAB_SIZE), GlobalNorm([0.0] * 80, [1.0] * 80)).train()
+    recognizer = with_head(encoder, head(encoder.d_model, VOCAB_SIZE)).train()
     optimizer = torch.optim.AdamW(recognizer.parameters(), lr=1e-4)
-    features, tokens = torch.randn(size, num_frames, 80), torch.randint(1, VOCAB_SIZE, (size, num_tokens))
+    features, tokens = torch.randn(size, num_frames, NUM_FEATURES), torch.randint(1, VOCAB_SIZE, (size, num_tokens))
     lengths = torch.full((size,), num_frames), tokens, torch.full((size,), num_tokens)
 
     def compute() -> None:
@@ -179,63 +171,40 @@ def update_of(kind: str, size: int, num_frames: int, num_tokens: int) -> Callabl
     return compute
 
 
-def updates_in_turns() -> tuple[float, float]:
-    """Return CPU seconds of an update with CTC and with a transducer, in turns: others may use the machine."""
-    torch.set_num_threads(1)
-    updates = [update_of(kind, 4, 1000, 40) for kind in ("CTC", "transducer")]
-    times = [[cpu_seconds(update) for update in updates] for _ in range(REPEATS + 1)]
-    ctc, transducer = (statistics.median(column) for column in zip(*times[1:], strict=True))  # the first one allocates
-    return ctc, transducer
-
-
-def cpu_seconds(compute: Callable[[], None]) -> float:
-    """Return CPU seconds of a computation."""
-    start = time.process_time()
-    compute()
-    return time.process_time() - start
-
-
-def measure(make: Callable[..., Callable[[], None]], *arguments: object) -> tuple[float, float]:
-    """Return CPU seconds and MB of a computation, in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_measure, (make, arguments))
-
-
-def _measure(make: Callable[..., Callable[[], None]], arguments: tuple[object, ...]) -> tuple[float, float]:
-    torch.set_num_threads(1)
+def growth(make: Callable[..., Callable[[], None]], num_repeats: int, *arguments: object) -> tuple[float, float]:
+    """Return the median CPU milliseconds of a computation, and by how many MB the process grows in it."""
     compute = make(*arguments)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    times = [cpu_seconds(compute) for _ in range(REPEATS)]
-    return statistics.median(times), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    before = peak_mb()
+    return statistics.median(timed_ms(compute) for _ in range(num_repeats)), peak_mb() - before
 
 
-def rows() -> Iterator[tuple[str, str, str, str]]:
-    """Yield what was measured, its size, the time, and the memory."""
-    for size, num_frames, num_tokens in SHAPES:
-        shape = f"B{size} T{num_frames} U{num_tokens} V{VOCAB_SIZE}"
+def rows(setting: Setting, _: str) -> Iterator[Row]:
+    """Yield the time, and the memory, of losses, updates, searches and the alignment."""
+    num, small = setting.options.repeats, setting.small
+    for shape in SMALL_SHAPES if small else SHAPES:
         # all logits of the long ones would take minutes
-        for kind in ("CTC", "pruned", *(("exact", "full joiner") if num_frames == SHAPES[0][1] else ())):
-            seconds, megabytes = measure(loss_of, kind, size, num_frames, num_tokens)
-            yield f"loss and gradients: {kind}", shape, f"{1000 * seconds:.0f} ms", f"{megabytes:.0f}"
-    ctc, transducer = updates_in_turns()
-    name, shape = "update of zipformer_s with a transducer against CTC", f"B4 of 10 s, U40 V{VOCAB_SIZE}"
-    yield name, shape, f"{transducer:.2f} against {ctc:.2f} s: {transducer / ctc:.2f} times", ""
-    for kind in DECODERS:
-        seconds, megabytes = measure(search_of, kind, 16, 250)
-        factor = seconds / (16 * 250 * FRAME_S)
-        yield f"search: {kind}", "B16 T250", f"real-time factor {factor:.5f}", f"{megabytes:.0f}"
-    for order in (0, 4):
-        seconds, megabytes = measure(beam_of, order, 16, 250)
-        factor = seconds / (16 * 250 * FRAME_S)
-        name = "search: ctc_beam" + (f" with a {order}-gram" if order else "")
-        yield name, f"B16 T250 V{VOCAB_SIZE} K8", f"real-time factor {factor:.5f}", f"{megabytes:.0f}"
-    seconds, megabytes = measure(alignment_of, 16, 250, 40)
-    factor = seconds / (16 * 250 * FRAME_S)
-    yield "alignment, with times of words", "B16 T250 U40", f"real-time factor {factor:.5f}", f"{megabytes:.0f}"
-
-
-if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    print("| what | size | CPU time | MB |\n|---|---|---|---|")
-    for row in rows():
-        print(f"| {' | '.join(row)} |", flush=True)
+        for kind in ("CTC", "pruned", *(("exact", "full joiner") if shape[1] <= SHAPES[0][1] else ())):
+            milliseconds, megabytes = alone(growth, loss_of, num, kind, *shape)
+            size = "B{} T{} U{} V{}".format(*shape, VOCAB_SIZE)
+            cells = {"size": size, "CPU time": f"{milliseconds:.0f} ms", "MB": f"{megabytes:.0f}"}
+            yield Row(f"loss and gradients: {kind}", cells)
+    updated = (1, 100, 5) if small else (4, 1000, 40)
+    updates = [update_of(kind, *updated) for kind in ("transducer", "CTC")]
+    for update in updates:  # allocates
+        update()
+    found = in_turns([partial(timed_ms, update) for update in updates], num)
+    seconds = " against ".join(f"{statistics.median(times) / 1e3:.2f}" for times in found)
+    title = "update of zipformer_s with a transducer against CTC, B{} of {} frames, U{}".format(*updated)
+    yield Row(title, f"{seconds} s: {ratio(*found)} times")
+    searched, num_tokens = (2, 20) if small else (16, 250), 5 if small else 40
+    computations: dict[str, tuple[Any, ...]] = {
+        **{f"search: {kind}": (search_of, kind, *searched) for kind in DECODERS},
+        "search: ctc_beam": (beam_of, 0, *searched),
+        "search: ctc_beam with a 4-gram": (beam_of, 4, *searched),
+        f"alignment of {num_tokens} tokens, with times of words": (alignment_of, *searched, num_tokens),
+    }
+    for name, (make, *arguments) in computations.items():
+        milliseconds, megabytes = alone(growth, make, num, *arguments)
+        factor = milliseconds / 1e3 / (searched[0] * searched[1] * FRAME_S)
+        cells = {"size": "B{} T{}".format(*searched), "real-time factor": f"{factor:.5f}", "MB": f"{megabytes:.0f}"}
+        yield Row(name, cells)

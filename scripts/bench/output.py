@@ -1,47 +1,108 @@
-"""``DIR/<part>.json`` and ``DIR/report.md``: rows, and what a reader must know to repeat or to doubt them."""
+"""What becomes of rows: tables, ``DIR/<part>.json`` and ``DIR/report.md``, with what one must know to doubt them."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
-from asr.training.report import provenance
-from gpu_parts.setting import Row
+from bench.measure import Row, Value
 
 QUERY = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "temperature.gpu")
 UNSEEN = " (not measured)"  # after the name of a check whose goal is missed for that
+ROOT = Path(__file__).parents[2]
+
+
+def positive(text: str) -> int:
+    """Return a number of at least 1."""
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
+def listed(parser: argparse.ArgumentParser, text: str, known: Sequence[str]) -> set[str]:
+    """Return the names of a list with commas; leaves with a message where one is unknown."""
+    names = {name.strip() for name in text.split(",") if name.strip()}
+    if unknown := names - set(known):
+        parser.error(f"no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return names
+
+
+def table_text(table: Table, markdown: bool) -> str:
+    """Return a table for a page or for a terminal."""
+    table.box = box.MARKDOWN if markdown else box.SIMPLE
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n") + "\n"
+
+
+def rows_table(rows: Sequence[Row], columns: Sequence[str], markdown: bool) -> Table:
+    """Return a table of rows whose values have the same columns."""
+    table = Table("", *columns)
+    with_goals = any(row.goal for row in rows)
+    if with_goals:
+        table.add_column("goal")
+    for row in rows:
+        cells = row.value.values() if isinstance(row.value, dict) else ()
+        goal = f"{row.goal}{': MISSED' if row.met is False else ''}"
+        check = f"`{row.check}`" if markdown and row.check.isidentifier() else row.check
+        table.add_row(check, *cells, *([goal] if with_goals else ()))
+    return table
+
+
+def text_of(value: Value) -> str:
+    """Return what was found on one line."""
+    return value if isinstance(value, str) else ", ".join(f"{title} {cell}" for title, cell in value.items() if cell)
 
 
 def circumstances(device: str) -> dict[str, Any]:
-    """Return device, driver, clocks, versions and commit."""
+    """Return device, driver, clocks, load, versions and commit."""
     found: dict[str, Any] = {
-        "device": torch.cuda.get_device_name() if device != "cpu" else f"CPU, {os.cpu_count()} cores",
+        "device": torch.cuda.get_device_name() if device != "cpu" else f"{processor()}, {os.cpu_count()} cores",
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
-        "commit": provenance()["commit"],
+        "commit": _printed("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"),
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    return found | (clocks() if device != "cpu" else {})
+    if device == "cpu":
+        return found | {"threads": torch.get_num_threads(), "load": f"{os.getloadavg()[0]:.2f}"}
+    clocks = _printed("nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader", "--id=0")
+    return found | dict(zip(QUERY, filter(None, clocks.split(", ")), strict=False))
 
 
-def clocks() -> dict[str, str]:
-    """Return what nvidia-smi says of the first GPU; nothing without it."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader", "--id=0"]
+def processor() -> str:
+    """Return the name of the CPU."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _printed(*command: str) -> str:
+    """Return what a command prints; nothing if there is no such command, or it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return {}
-    return dict(zip(QUERY, (value.strip() for value in done.stdout.strip().split(",")), strict=False))
+        return ""
+
+
+def key_of(about: dict[str, Any], small: bool) -> dict[str, Any]:
+    """Return what a part must have in common with one that was done before to be kept."""
+    return {name: about[name] for name in ("commit", "device", "torch")} | {"small": small}
 
 
 class PartFile:
@@ -106,7 +167,7 @@ def write_report(folder: Path, parts: Iterable[str]) -> list[str]:
         for row in found["rows"]:
             met = {True: "yes", False: "NO", None: ""}[row["met"]]
             cells = (
-                str(cell).replace("|", "/").replace("\n", " ") for cell in (row["check"], row["value"], row["goal"])
+                cell.replace("|", "/").replace("\n", " ") for cell in (row["check"], text_of(row["value"]), row["goal"])
             )
             lines.append(f"| {' | '.join(cells)} | {met} |")
             if row["met"] is False:

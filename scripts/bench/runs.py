@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def last_checkpoint(run_dir: Path) -> dict[str, Any]:
     return state
 
 
-def largest_difference(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> float:
+def largest_difference(first: Mapping[Any, torch.Tensor], second: Mapping[Any, torch.Tensor]) -> float:
     """Return the largest difference, relative to the largest magnitude of the same tensor."""
     return max(
         float((value - second[key]).abs().max() / value.abs().max().clamp(min=1e-12)) for key, value in first.items()

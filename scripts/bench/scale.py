@@ -1,7 +1,7 @@
 """What large corpora cost: preparing, starting to train, planning an epoch, resuming in it, padding.
 
-    python scripts/bench_scale.py           ten thousand and thirty thousand utterances, in some minutes
-    python scripts/bench_scale.py --full    up to 300,000 utterances, and plans of ten million cuts
+    python scripts/bench scale           three thousand and thirty thousand utterances, in some minutes
+    python scripts/bench scale --full    up to 300,000 utterances, and plans of ten million cuts
 
 The corpus is made up: lhotse manifests of recordings that are all of a few files of noise, each with an utterance
 somewhere in it, whose durations are spread as those of LibriSpeech. Every command runs in a process of its own. CPU
@@ -15,10 +15,9 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -29,6 +28,8 @@ from lhotse import MonoCut
 from numpy.typing import NDArray
 
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
+from bench.measure import Row, Setting, alone, peak_mb, timed_ms
+from bench.output import positive
 
 RATE_HZ, FILE_S, NUM_FILES = 16_000, 36.0, 200
 MEAN_S = 9.6  # 300,000 utterances are 800 h
@@ -36,27 +37,24 @@ OFFSET_S = {"train": 0.0, "dev": 0.003, "test": 0.006}
 NUM_HELD_OUT = 100  # utterances of dev, and of test
 BATCH_S = 120.0
 PLANNED = (10_000, 100_000, 1_000_000)
+PLAN_GOALS = {
+    "plan of an epoch, CPU s": "15 for 10,000,000",
+    "memory of it, durations and offsets, MB per rank (shared by its workers)": "1500 for 10,000,000",
+    "resume in the middle, CPU s more than from the start": "5 for 10,000,000",
+    "padding, %": "6 from 20,000",
+}
+COMMAND_GOALS = {
+    "prepare, CPU s": "180 for 300,000",
+    "prepare, peak MB of the largest process": "1500 for 300,000",
+    "asr-train to its first update, CPU s more than for the first": "15 for 300,000",
+    "the same, peak MB": "",
+}
 COMMAND = ("recipe=custom/transformer_ctc", "tokenizer=bpe", f"data.batch.max_duration_s={BATCH_S:g}", "logger=none")
 ONE_UPDATE = (
     *("trainer.max_steps=1", "trainer.val_check_interval=1", "trainer.max_epochs=-1", "decode_test=false"),
     "data.transcripts_lm=0",  # of random words: more n-grams than are decoded with
     *("encoder.num_layers=1", "encoder.d_model=16", "encoder.num_heads=2", "encoder.d_feedforward=16"),
 )
-
-
-@dataclass
-class Row:
-    """One line of the table.
-
-    Attributes:
-        what: is measured.
-        goal: of it.
-        values: by number of utterances.
-    """
-
-    what: str
-    goal: str
-    values: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ def run(arguments: Sequence[str], folder: Path) -> Cost:
             cwd=folder,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "WANDB_MODE": "offline", "PYTHONPATH": str(Path(__file__).parents[1])},
+            env={**os.environ, "WANDB_MODE": "offline", "PYTHONPATH": str(Path(__file__).parents[2])},
         )
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -124,14 +122,8 @@ def run(arguments: Sequence[str], folder: Path) -> Cost:
     return Cost(usage.ru_utime + usage.ru_stime, time.monotonic() - begin, usage.ru_maxrss / 1024)
 
 
-def commands(sizes: Sequence[int], folder: Path) -> list[Row]:
-    """Measure preparing, and what starting to train takes more than with the smallest corpus."""
-    rows = [
-        Row("prepare, CPU s", "180 for 300,000"),
-        Row("prepare, peak MB of the largest process", "1500 for 300,000"),
-        Row("asr-train to its first update, CPU s more than for the first", "15 for 300,000"),
-        Row("the same, peak MB", ""),
-    ]
+def commands(sizes: Sequence[int], folder: Path) -> Iterator[tuple[float, ...]]:
+    """Yield for each size the costs of ``COMMAND_GOALS``."""
     least = 0.0
     for size in sizes:
         source = write_corpus(folder / f"corpus-{size}", size)
@@ -139,13 +131,7 @@ def commands(sizes: Sequence[int], folder: Path) -> list[Row]:
         prepared = run(["-m", "asr.commands", "prepare", *words], folder)
         started = run(["-m", "asr.commands.train", *words, *ONE_UPDATE, f"run_dir=run-{size}"], folder)
         least = least or started.cpu_s
-        shown = (prepared.cpu_s, prepared.peak_mb, started.cpu_s - least, started.peak_mb)
-        for row, value in zip(rows, shown, strict=True):
-            row.values[size] = f"{value:.0f}"
-        print(
-            f"{size:,} utterances: prepared in {prepared.wall_s:.0f} s, trained in {started.wall_s:.0f} s", flush=True
-        )
-    return rows
+        yield prepared.cpu_s, prepared.peak_mb, started.cpu_s - least, started.peak_mb
 
 
 class Planned(list[MonoCut]):
@@ -167,77 +153,40 @@ def first_batch(order: DurationBucketSampler, start: int) -> object:
     return next(iter(order.updates(0, start, rank=0, world_size=1, accumulate=1)))
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Return the CPU seconds of a call."""
-    begin = time.process_time()
-    work()
-    return time.process_time() - begin
-
-
-def plan(num_cuts: int) -> None:
-    """Print what an epoch of a corpus costs to plan and to resume, as JSON; run in a process of its own."""
+def plan(num_cuts: int) -> tuple[float, ...]:
+    """Return the costs of ``PLAN_GOALS``; to be called in a process of its own."""
     durations = librispeech_durations(num_cuts)
-    before = memory_mb("VmRSS")
+    before = peak_mb()
     order = DurationBucketSampler(Planned(durations), BucketingConfig(BATCH_S), seed=1)
-    planned = timed(lambda: order.plan(0))
+    planned_ms = timed_ms(lambda: order.plan(0))
     parts = order.plan(0)
-    middle = len(parts) // 2
-    begun, resumed = (timed(partial(first_batch, order, start)) for start in (0, middle))
-    first = list(islice(parts, 20_000))
-    longest = [durations[part].max() * len(part) for part in first]
-    heard = sum(durations[part].sum() for part in first)
-    found = {"plan": planned, "resume": resumed - begun, "padding": 100 * (1 - heard / sum(longest))}
+    begun_ms, resumed_ms = (timed_ms(partial(first_batch, order, start)) for start in (0, len(parts) // 2))
     # offsets of the cuts, which prepared data hold beside the durations
-    print(json.dumps(found | {"mb": memory_mb("VmHWM") - before + 16 * num_cuts / 2**20}))
+    memory_mb = peak_mb() - before + 16 * num_cuts / 2**20
+    first = list(islice(parts, 20_000))
+    longest = sum(durations[part].max() * len(part) for part in first)
+    padding = 1 - sum(durations[part].sum() for part in first) / longest
+    return planned_ms / 1e3, memory_mb, (resumed_ms - begun_ms) / 1e3, 100 * padding
 
 
-def memory_mb(name: str) -> float:
-    """Return a size of this process that Linux counts."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) / 1024
-
-
-def plans(sizes: Sequence[int], folder: Path) -> list[Row]:
-    """Measure plans of an epoch."""
-    rows = {
-        "plan": Row("plan of an epoch, CPU s", "15 for 10,000,000"),
-        "mb": Row("memory of it, durations and offsets, MB per rank (shared by its workers)", "1500 for 10,000,000"),
-        "resume": Row("resume in the middle, CPU s more than from the start", "5 for 10,000,000"),
-        "padding": Row("padding, %", "6 from 20,000"),
-    }
-    for size in sizes:
-        run([__file__, "--plan", str(size)], folder)
-        found = json.loads((folder / "log.txt").read_text().splitlines()[-1])
-        for name, row in rows.items():
-            row.values[size] = f"{abs(found[name]) if abs(found[name]) < 0.05 else found[name]:.1f}"
-    return list(rows.values())
-
-
-def show(rows: Sequence[Row]) -> None:
-    """Print a table in Markdown."""
-    sizes = sorted({size for row in rows for size in row.values})
-    print(f"| | {' | '.join(f'{size:,}' for size in sizes)} | at most |")
-    print(f"|---{'|---:' * (len(sizes) + 1)}|")
-    for row in rows:
-        print(f"| {row.what} | {' | '.join(row.values.get(size, '') for size in sizes)} | {row.goal} |")
-
-
-def main() -> None:
-    """Measure, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the sizes."""
     parser.add_argument("--full", action="store_true", help="the sizes of the goals: half an hour, 2 GB of disk")
-    parser.add_argument("--sizes", type=int, nargs="*", help="utterances to prepare and to train on")
-    parser.add_argument("--plan", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.plan is not None:
-        plan(options.plan)
-        return
-    sizes = options.sizes or ([3_000, 30_000, 100_000, 300_000] if options.full else [3_000, 30_000])
-    with tempfile.TemporaryDirectory(prefix="bench-scale-") as folder:
-        rows = plans([*PLANNED, 10_000_000] if options.full else PLANNED, Path(folder))
-        show(rows)
-        show(commands(sizes, Path(folder)))
+    parser.add_argument("--sizes", type=positive, nargs="*", help="utterances to prepare and to train on")
 
 
-if __name__ == "__main__":
-    main()
+def rows(setting: Setting, _: str) -> Iterator[Row]:
+    """Yield a row for each cost, with a column for each size."""
+    full = setting.options.full
+    planned = (*PLANNED, 10_000_000) if full else PLANNED[:1] if setting.small else PLANNED
+    yield from _rows_of(PLAN_GOALS, planned, (alone(plan, size) for size in planned), ".1f")
+    sizes = setting.options.sizes or ([3_000, 30_000, 100_000, 300_000] if full else [3_000, 30_000])
+    yield from _rows_of(COMMAND_GOALS, sizes, commands(sizes, setting.work), ".0f")
+
+
+def _rows_of(
+    goals: dict[str, str], sizes: Sequence[int], found: Iterable[tuple[float, ...]], form: str
+) -> Iterator[Row]:
+    for (name, goal), costs in zip(goals.items(), zip(*found, strict=True), strict=True):
+        cells = {f"{size:,}": format(cost, form) for size, cost in zip(sizes, costs, strict=True)}
+        yield Row(name, cells | {"at most": goal})

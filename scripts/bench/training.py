@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench_data import composed, waiting
-
-from asr.config.build import build_data_parts
-from asr.config.data import data_for_run
-from asr.data.loading.loader import DataModule
-from gpu_parts.runs import TINY, Ended, RunEnded, ended, train
-from gpu_parts.setting import Row, Setting, at_most, lacking, left_out, too_late, until_error
+from bench.configs import composed
+from bench.data import NUM_UPDATES, waiting
+from bench.measure import Row, Setting, at_most, lacking, left_out, too_late, until_error
+from bench.runs import TINY, Ended, RunEnded, ended, train
 
 MOST_WAITING = 0.05  # of the time of updates
 WORKERS = (4, 12)
@@ -93,10 +90,7 @@ def _loading(setting: Setting) -> Iterator[Row]:
     for num_workers in (1,) if setting.small else WORKERS:
         for features in ("log_mel", "log_mel_on_device"):
             config = composed([*words, f"features={features}", f"data.workers.num_workers={num_workers}"])
-            prepared, parts = data_for_run(config, quiet=True), build_data_parts(config)
-            data_module = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
-            num = 3 if setting.small else 100
-            waited, total = waiting(config, data_module, prepared, parts.perturb, setting.device, num)
+            waited, total = waiting(config, setting.device, 3 if setting.small else NUM_UPDATES)
             check = f"share of the time that updates wait for {num_workers} workers, features={features}"
             if setting.on_gpu and features == "log_mel_on_device":
                 yield at_most(check, waited / total, MOST_WAITING)

@@ -9,12 +9,7 @@ from torch import nn
 
 @pytest.fixture
 def compare(script):
-    return script("compare_convergence")
-
-
-@pytest.fixture
-def parts(script):
-    return script("convergence_problems")
+    return script("convergence")
 
 
 @pytest.fixture
@@ -28,12 +23,12 @@ def square(seed):
 
 
 @pytest.fixture
-def halving(compare, parts):
+def halving(compare):
     """Plain descent that halves x, so that x²/2 falls by 4 per step from ½."""
 
     def run(target, max_steps=10, lr=0.5, smoothing=0.0):
-        sgd = compare.Row("sgd", "torch.optim", "SGD", {"lr": lr})
-        return parts.train(parts.Task(sgd, parts.Problem("square", square, target, max_steps, smoothing), 0))
+        sgd = compare.Spec("sgd", "torch.optim", "SGD", {"lr": lr})
+        return compare.train(compare.Task(sgd, compare.Problem("square", square, target, max_steps, smoothing), 0))
 
     return run
 
@@ -50,8 +45,8 @@ def test_a_seed_decides_every_problem(compare):
         assert not torch.equal(gradients[0], gradients[2])
 
 
-def test_the_quadratic_has_the_stated_condition(parts):
-    [(_, weight)], loss_at = parts.quadratic(0, size=4)
+def test_the_quadratic_has_the_stated_condition(compare):
+    [(_, weight)], loss_at = compare.quadratic(0, size=4)
     rows = []
     for unit in torch.eye(16):
         with torch.no_grad():
@@ -61,9 +56,9 @@ def test_the_quadratic_has_the_stated_condition(parts):
     assert eigenvalues[-1] / eigenvalues[0] == pytest.approx(1e4, rel=0.05)
 
 
-def test_the_transformer_sees_no_token_before_it_has_to_repeat_it(parts):
+def test_the_transformer_sees_no_token_before_it_has_to_repeat_it(compare):
     torch.manual_seed(0)
-    network = parts.CopyTransformer(4, 8, 16).eval()
+    network = compare.CopyTransformer(4, 8, 16).eval()
     tokens = torch.tensor([[1, 2, 3, 4]])
     before = network(tokens)
     # the last token is repeated last: what comes earlier sees it in the first half, and not as the last input
@@ -93,10 +88,10 @@ def test_the_average_of_losses_starts_at_the_first(halving):
     assert halving(target=0.0, smoothing=0.9, max_steps=2).loss == pytest.approx((0.9 * 0.5 + 0.125) / 1.9)
 
 
-def test_of_equal_steps_the_lower_loss_is_best(compare, parts, row):
+def test_of_equal_steps_the_lower_loss_is_best(compare, row):
     def trainer(tasks):
         asked.extend(tasks)
-        return [parts.Trained(40.0 + task.seed**2, 1.0, abs(task.row.options["lr"] - 0.03)) for task in tasks]
+        return [compare.Trained(40.0 + task.seed**2, 1.0, abs(task.row.options["lr"] - 0.03)) for task in tasks]
 
     asked = []
     scores = compare.search_lrs(trainer, [row["SOAP"]], compare.PROBLEMS[0], 3)
@@ -104,10 +99,10 @@ def test_of_equal_steps_the_lower_loss_is_best(compare, parts, row):
     assert {task.seed for task in asked} == {0, 1, 2}
 
 
-def test_what_is_reported_was_trained_on_other_seeds_than_the_choice(compare, parts, row):
+def test_what_is_reported_was_trained_on_other_seeds_than_the_choice(compare, row):
     def trainer(tasks):
         asked.append(tasks)
-        return [parts.Trained(float(task.seed), 1.0, 0.0) for task in tasks]
+        return [compare.Trained(float(task.seed), 1.0, 0.0) for task in tasks]
 
     asked = []
     table = compare.results_table(trainer, [row["AdamW"]], compare.PROBLEMS[:1], 3)
@@ -118,7 +113,7 @@ def test_what_is_reported_was_trained_on_other_seeds_than_the_choice(compare, pa
 @pytest.mark.parametrize("shapes", [[(2, 3), (4,)], [(2, 3)], [(4,), ()]])
 def test_muon_has_the_matrices_and_adamw_the_rest_at_the_same_lr(script, compare, row, shapes):
     named = [(f"x{i}", nn.Parameter(torch.zeros(shape))) for i, shape in enumerate(shapes)]
-    optimizer = script("bench_rows").build_optimizer(compare.at_lr(row["Muon"], 0.25), named)
+    optimizer = script("bench.peers").build_optimizer(compare.at_lr(row["Muon"], 0.25), named)
     found = {
         type(one).__name__: [p.shape for g in one.param_groups for p in g["params"]] for one in optimizer.optimizers
     }
@@ -128,7 +123,7 @@ def test_muon_has_the_matrices_and_adamw_the_rest_at_the_same_lr(script, compare
 
 
 def test_rows_of_missing_packages_are_left_out_unless_they_are_named(compare, monkeypatch):
-    monkeypatch.setattr(compare, "ROWS", (compare.Row("gone", "not_installed", "SOAP"), *compare.ROWS[:1]))
+    monkeypatch.setattr(compare, "ROWS", (compare.Spec("gone", "not_installed", "SOAP"), *compare.ROWS[:1]))
     assert [one.name for one in compare.parsed([]).rows] == ["torch_adamw"]
     with pytest.raises(ValueError, match="not_installed"):
         compare.main(["--only", "gone"])

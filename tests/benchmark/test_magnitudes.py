@@ -12,12 +12,12 @@ import optim
 
 @pytest.fixture
 def toy(script):
-    return script("toy_magnitudes")
+    return script("magnitudes")
 
 
 @pytest.fixture
 def make_problem(script):
-    return script("toy_training").make_problem
+    return script("magnitudes").make_problem
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def row(toy):
 def test_every_optimizer_that_is_exported_has_a_row(toy):
     exported = {name: getattr(optim, name) for name in optim.__all__ if inspect.isclass(getattr(optim, name))}
     ours = {name for name, cls in exported.items() if issubclass(cls, Optimizer)}
-    # what the HeavyBall family does to such matrices is in compare_convergence.py, but for SOAP, which is made for them
+    # what the HeavyBall family does to such matrices is in convergence.py, but for SOAP, which is made for them
     family = {name for name, cls in exported.items() if issubclass(cls, optim.Composable)} - {"SOAP"}
     not_rules = {"Chain", "Combined", "StepInBackward"}
     assert {row.optimizer for row in toy.ROWS if row.module == "optim"} == ours - not_rules - family

@@ -18,7 +18,7 @@ def grid(lr_search):
 @pytest.fixture
 def search(grid, script):
     """Searches the lr of a row, and returns what was tried and the rounds that it took."""
-    row = script("bench_rows").Row
+    row = script("bench.peers").Spec
 
     def run(score_at, usual=0.3):
         def judge(tried):

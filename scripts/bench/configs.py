@@ -1,0 +1,54 @@
+"""Parts of runs, built from configs/ as asr-train builds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+
+from asr.commands.app import quieten
+from asr.config.build import build_data_parts, part, plain
+from asr.config.data import data_for_run
+from asr.config.help import CONFIGS
+from asr.data.loading.loader import DataModule
+from asr.data.preparation.prepared import PreparedData
+from asr.features.global_norm import GlobalNorm
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder
+from asr.models.recognizer import Recognizer
+
+NUM_FEATURES, FRAMES_PER_S = 80, 100
+LATE = 20_000.0  # batches: nearly all that is scheduled has its last value
+
+
+def composed(overrides: Sequence[str], name: str = "train") -> dict[str, Any]:
+    """Return the config of asr-train, or a file of configs/, with overrides."""
+    quieten()
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return plain(compose(name, overrides=list(overrides)))
+
+
+def encoder_options(name: str) -> dict[str, Any]:
+    """Return the options of an encoder of configs/encoder."""
+    return {key: value for key, value in composed([], f"encoder/{name}")["encoder"].items() if key != "_target_"}
+
+
+def build_encoder(name: str) -> Any:
+    """Return an encoder of configs/encoder; a Zipformer is late in training."""
+    torch.manual_seed(0)
+    encoder = part(composed([], f"encoder/{name}"), "encoder", num_features=NUM_FEATURES)
+    if isinstance(encoder, ZipformerEncoder):
+        encoder.set_batch_count(LATE * encoder.ref_duration_s)
+    return encoder
+
+
+def with_head(encoder: Any, head: Any, augment: Any = None, num_features: int = NUM_FEATURES) -> Recognizer:
+    """Return a recognizer that does not normalize its features."""
+    return Recognizer(encoder, head, GlobalNorm([0.0] * num_features, [1.0] * num_features), augment)
+
+
+def loader(config: dict[str, Any]) -> tuple[DataModule, PreparedData, Any]:
+    """Return what loads the data of a run, its prepared data, and how audio is perturbed."""
+    prepared, parts = data_for_run(config, quiet=True), build_data_parts(config)
+    return DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers), prepared, parts.perturb
