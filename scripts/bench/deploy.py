@@ -178,7 +178,7 @@ def encoders(setting: Setting, names: Sequence[str]) -> Iterator[Row]:
         write_onnx(graph, large)
         write_int8(large, small)
         yield Row(f"{name}: size of int8, a share", f"{small.stat().st_size / large.stat().st_size:.3f}")
-        ways = {"PyTorch": graph.module, "onnx": _by_onnx(large), "int8": _by_onnx(small)}
+        ways: dict[str, Any] = {"PyTorch": graph.module, "onnx": _by_onnx(large), "int8": _by_onnx(small)}
         for seconds in SECONDS:
             given = torch.randn(1, FRAMES_PER_S * seconds, NUM_FEATURES), torch.tensor([FRAMES_PER_S * seconds])
             with torch.inference_mode():

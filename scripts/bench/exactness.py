@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from soak import COMPARED, equal, log_end, num_logged, start
 from torch import Tensor
 
+from bench import runs
 from bench.measure import Row, Setting, holds, lacking, left_out, until_error
-from bench.runs import TINY, RunEnded, largest_difference, last_checkpoint, train
 
 INTERVAL, CAPTURED_INTERVAL = 4, 20  # a third of a run; graphs are for shapes that come again
 LEFT_BYTES = 4 * 2**30
@@ -27,9 +26,9 @@ PROPOSED = re.compile(r"proposed: data\.batch\.max_duration_s=(\S+)")
 def rows(setting: Setting, what: str) -> Iterator[Row]:
     """Yield the checks of a precision, ``bf16`` or ``fp32``, or of ``find_batch_size``."""
     if why := lacking("espeakng_loader"):
-        yield left_out("everything: the corpus is spoken on the spot", why, "equal bit for bit")
+        yield left_out("everything: the corpus is spoken on the spot", why, runs.SAME)
         return
-    words = (*(TINY if setting.small else ()), setting.trainer, "data.batch.max_duration_s=10")
+    words = (*(runs.TINY if setting.small else ()), setting.trainer, "data.batch.max_duration_s=10")
     if what == "find_batch_size":
         yield from until_error("find_batch_size", _batch_size(setting, (*words, *_length(INTERVAL))), setting)
         return
@@ -53,32 +52,33 @@ def _length(interval: int) -> tuple[str, ...]:
 
 def _repeated(setting: Setting, words: tuple[str, ...], title: str, interval: int, exact: bool) -> Iterator[Row]:
     name = re.sub(r"\W+", "-", title)
-    train(setting.work, *words, f"run_dir={name}-whole")
-    whole = last_checkpoint(setting.work / f"{name}-whole")
-    train(setting.work, *words, f"run_dir={name}-again")
-    yield _compared(f"{title}: the same seed twice", whole, last_checkpoint(setting.work / f"{name}-again"), exact)
+    runs.train(setting.work, *words, f"run_dir={name}-whole")
+    whole = runs.last_checkpoint(setting.work / f"{name}-whole")
+    runs.train(setting.work, *words, f"run_dir={name}-again")
+    yield _compared(f"{title}: the same seed twice", whole, runs.last_checkpoint(setting.work / f"{name}-again"), exact)
     _kill(setting.work, interval + 1, *words, f"run_dir={name}-killed")
-    train(setting.work, f"resume={name}-killed")
-    yield _compared(f"{title}: SIGKILL, and resumed", whole, last_checkpoint(setting.work / f"{name}-killed"), exact)
+    runs.train(setting.work, f"resume={name}-killed")
+    killed = runs.last_checkpoint(setting.work / f"{name}-killed")
+    yield _compared(f"{title}: SIGKILL, and resumed", whole, killed, exact)
     types = {str(value.dtype) for value in whole["state_dict"].values() if value.is_floating_point()}
     yield holds(f"{title}: weights in the checkpoint", types == {"torch.float32"}, ", ".join(types), "32 bits")
 
 
 def _compared(check: str, first: dict[str, Any], second: dict[str, Any], exact: bool) -> Row:
-    same = all(equal(first[key], second[key]) for key in COMPARED)
+    same = all(runs.equal(first[key], second[key]) for key in runs.COMPARED)
     floats = [{k: v for k, v in one["state_dict"].items() if v.is_floating_point()} for one in (first, second)]
-    value = "equal bit for bit" if same else f"weights differ by {largest_difference(*floats):.1e} of the largest"
-    return holds(check, same, value, "equal bit for bit") if exact else Row(check, value)
+    value = runs.SAME if same else f"weights differ by {runs.largest_difference(*floats):.1e} of the largest"
+    return holds(check, same, value, runs.SAME) if exact else Row(check, value)
 
 
 def _kill(folder: Path, update: int, *words: str) -> None:
     """Start a run, and kill all its processes after an update, which no checkpoint holds."""
-    process = start(folder, *words, "logger=csv")
+    process = runs.start(folder, *words, "logger=csv")
     run_dir = folder / words[-1].partition("=")[2]
-    while process.poll() is None and num_logged(run_dir) < update:
+    while process.poll() is None and runs.num_logged(run_dir) < update:
         time.sleep(0.002)
     if process.poll() not in (None, 0):
-        raise RunEnded(log_end(folder))
+        raise runs.RunEnded(runs.log_end(folder))
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -89,7 +89,7 @@ def _batch_size(setting: Setting, words: tuple[str, ...]) -> Iterator[Row]:
     # a corpus of an hour would not fill the memory: most of it is taken, and the model is large
     ballast = _most_of_memory() if setting.on_gpu else None
     words = (*words, *(("encoder=transformer_m",) if setting.on_gpu else ()))
-    train(setting.work, *words, "find_batch_size=true")
+    runs.train(setting.work, *words, "find_batch_size=true")
     found = PROPOSED.search((setting.work / "log.txt").read_text(encoding="utf-8", errors="replace"))
     if found is None:
         yield left_out(
@@ -103,8 +103,8 @@ def _batch_size(setting: Setting, words: tuple[str, ...]) -> Iterator[Row]:
         run_dir = f"fits-{size:.0f}"
         options = (f"data.batch.max_duration_s={size:g}", "trainer.max_steps=2", "trainer.val_check_interval=2")
         try:
-            train(setting.work, *words, *options, f"run_dir={run_dir}")
-        except RunEnded as error:
+            runs.train(setting.work, *words, *options, f"run_dir={run_dir}")
+        except runs.RunEnded as error:
             is_named = "utterances" in str(error) and "memory" in str(error)
             yield Row(check, str(error)[-200:], goal, met=is_named and size != proposed_s)
             continue

@@ -61,40 +61,17 @@ def ours(options: argparse.Namespace) -> dict[str, float]:
     """Train with the updates of asr-train."""
     import lightning.pytorch as pl
 
-    import optim
-    from asr.data.loading.batch import Batch
-    from asr.decoding.ctc_greedy import CtcGreedy
     from asr.models.encoders.pretrained import PretrainedEncoder
     from asr.models.heads.ctc import CtcHead
-    from asr.text.character import CharacterTokenizer
-    from asr.training.module import TrainingModule
-    from bench.configs import with_head
+    from bench.configs import batch_of, training_module, with_head
 
     frame = RATE_HZ // 100
     encoder = PretrainedEncoder(frame, options.model)
     recognizer = with_head(encoder, CtcHead(encoder.d_model, VOCAB, dropout=0.1), num_features=frame)
-    tokenizer = CharacterTokenizer(["<blk>", "<unk>", *map(chr, range(97, 95 + VOCAB))])
-    make_optimizer = optim.grouped(partial(optim.AdamW, lr=LR))
-    make_schedule = partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=lambda _: 1.0)
-    updates = make_optimizer, make_schedule
-    module = TrainingModule(
-        recognizer, tokenizer, CtcGreedy(), *updates, dev_names=[], max_duration_s=1e9, extra_state={}
-    )
-    size, seconds, num_tokens = options.utterances, options.seconds, options.seconds * TOKENS_PER_S
-    names = tuple(map(str, range(size)))
+    module = training_module(recognizer, LR, 1e9)
     batches = [
-        Batch(
-            audio.unflatten(1, (-1, frame)),
-            torch.full((size,), 100 * seconds),
-            tokens,
-            torch.full((size,), num_tokens),
-            names,
-            names,
-            (None,) * size,
-            float(size * seconds),
-            seed=place,
-        )
-        for place, (audio, tokens) in enumerate(data(options))
+        batch_of(audio.unflatten(1, (-1, frame)), tokens, options.seconds, seed)
+        for seed, (audio, tokens) in enumerate(data(options))
     ]
     clock = Clock()
     callback = pl.Callback()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,20 +12,17 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader
 
-import optim
 from asr.config.build import build_all
 from asr.config.trainer import build_trainer
 from asr.data.loading.batch import Batch
 from asr.data.seeding import seed_for
-from asr.decoding.ctc_greedy import CtcGreedy
 from asr.features.specaugment import SpecAugment
 from asr.models import devices
 from asr.models.heads.ctc import CtcHead
-from asr.text.character import CharacterTokenizerTrainer
 from asr.tracking.metrics_csv import MetricsCsv
 from asr.training.cuda_graphs import CapturedForward
 from asr.training.module import TrainingModule
-from bench.configs import FRAMES_PER_S, NUM_FEATURES, build_encoder, composed, with_head
+from bench.configs import FRAMES_PER_S, NUM_FEATURES, batch_of, build_encoder, composed, training_module, with_head
 from bench.measure import Row, Setting, until_error
 
 MOST_OVERHEAD = 0.05
@@ -46,7 +42,10 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
 
 def _compared(setting: Setting, check: str, name: str, size: int) -> Iterator[Row]:
     config = composed([setting.trainer, f"encoder={name}"])
-    batch, seconds = _batch(size, 2.0 if setting.small else 10.0), []
+    length_s, seconds = 2.0 if setting.small else 10.0, []
+    features = torch.randn(size, round(length_s * FRAMES_PER_S), NUM_FEATURES)
+    batch = batch_of(features, torch.randint(1, VOCAB_SIZE, (size, NUM_TOKENS)), length_s)
+    batch = batch.pin_memory() if torch.cuda.is_available() else batch
     for train in (_bare, _run):
         clock = Clock(*((2, 4) if setting.small else (WARM_UPS, UPDATES)), setting.on_gpu)
         # graphs for all that these seeds draw are captured before the clock begins
@@ -59,28 +58,9 @@ def _compared(setting: Setting, check: str, name: str, size: int) -> Iterator[Ro
     yield Row(check, value, goal, run <= (1 + MOST_OVERHEAD) * bare if goal else None)
 
 
-def _batch(size: int, seconds: float) -> Batch:
-    frames = round(seconds * FRAMES_PER_S)
-    batch = Batch(
-        features=torch.randn(size, frames, NUM_FEATURES),
-        num_frames=torch.full((size,), frames),
-        tokens=torch.randint(1, VOCAB_SIZE, (size, NUM_TOKENS)),
-        num_tokens=torch.full((size,), NUM_TOKENS),
-        ids=tuple(map(str, range(size))),
-        texts=("",) * size,
-        speakers=(None,) * size,
-        audio_s=size * seconds,
-        seed=1,
-    )
-    return batch.pin_memory() if torch.cuda.is_available() else batch
-
-
 def _module(name: str) -> TrainingModule:
     encoder = build_encoder(name)
-    model = with_head(encoder, CtcHead(encoder.d_model, VOCAB_SIZE), SpecAugment())
-    tokenizer = CharacterTokenizerTrainer().train(["abc"])
-    updates = optim.grouped(partial(optim.AdamW, lr=1e-5)), optim.Constant
-    return TrainingModule(model, tokenizer, CtcGreedy(), *updates, dev_names=[], max_duration_s=320.0, extra_state={})
+    return training_module(with_head(encoder, CtcHead(encoder.d_model, VOCAB_SIZE), SpecAugment()), 1e-5, 320.0)
 
 
 class Clock(pl.Callback):

@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 
 from asr.data.features import LogMel
-from asr.data.loading.batch import Batch
 from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.ctc_greedy import CtcGreedy
 from asr.decoding.forced_alignment import align
@@ -33,7 +32,7 @@ from asr.models.heads.ctc import CtcHead
 from asr.models.heads.protocols import FrameScores
 from asr.models.heads.transducer.head import TransducerHead
 from asr.models.heads.transducer.lattice import PathLosses
-from bench.configs import NUM_FEATURES, build_encoder, with_head
+from bench.configs import NUM_FEATURES, batch_of, build_encoder, with_head
 from bench.measure import Row, Setting, alone, in_turns, peak_mb, ratio, timed_ms
 
 D_MODEL, VOCAB_SIZE = 512, 500
@@ -100,17 +99,14 @@ def alignment_of(size: int, num_frames: int, num_tokens: int) -> Callable[[], No
     """Return what aligns random texts by CTC, and finds their words in seconds beside pauses."""
     torch.manual_seed(0)
     log_probs, lengths = peaky_posteriors(size, num_frames), torch.full((size,), num_frames)
-    tokens, num_frames_of_features = torch.randint(2, VOCAB_SIZE, (size, num_tokens)), SUBSAMPLING_FACTOR * lengths
-    features = torch.randn(size, SUBSAMPLING_FACTOR * num_frames, NUM_FEATURES)
-    num_tokens_of_all = torch.full((size,), num_tokens)
-    names = ("",) * size
-    batch = Batch(features, num_frames_of_features, tokens, num_tokens_of_all, names, names, names, 0.0, seed=0)
+    tokens = torch.randint(2, VOCAB_SIZE, (size, num_tokens))
+    batch = batch_of(torch.randn(size, SUBSAMPLING_FACTOR * num_frames, NUM_FEATURES), tokens, FRAME_S * num_frames)
     surfaces = [f" {number}" for number in range(VOCAB_SIZE)]
 
     def compute() -> None:
         with torch.inference_mode():
-            alignment = align(Posteriors(), log_probs, lengths, tokens, num_tokens_of_all)
-            words_of(aligned(alignment, tokens, num_tokens_of_all), surfaces, batch, LogMel(), SUBSAMPLING_FACTOR)
+            alignment = align(Posteriors(), log_probs, lengths, tokens, batch.num_tokens)
+            words_of(aligned(alignment, tokens, batch.num_tokens), surfaces, batch, LogMel(), SUBSAMPLING_FACTOR)
 
     return compute
 

@@ -43,7 +43,7 @@ def listed(parser: argparse.ArgumentParser, text: str, known: Sequence[str]) -> 
 def table_text(table: Table, markdown: bool) -> str:
     """Return a table for a page or for a terminal."""
     table.box = box.MARKDOWN if markdown else box.SIMPLE
-    console = Console(width=200)
+    console = Console(width=400)
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n") + "\n"

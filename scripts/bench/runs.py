@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -13,11 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from soak import SMALL, log_end
 
+from asr.processes import die_with_parent
+
+SMALL = (
+    "data.batch.max_duration_s=10",
+    "tokenizer=char",
+    "encoder.num_layers=1",
+    "encoder.subsampling_channels=8",
+    "torch_threads=1",
+    "logger=csv",
+)
 # six updates of a model of a few thousand weights
 TINY = (
-    *(word for word in SMALL if not word.startswith(("data.prepare", "trainer."))),
+    *SMALL,
     "data.prepare.num_train=24",
     "data.prepare.num_dev=4",
     "data.prepare.num_test=4",
@@ -26,6 +37,27 @@ TINY = (
     "encoder.num_heads=2",
     "encoder.d_feedforward=16",
 )
+SAME = "equal bit for bit"
+COMPARED = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "epoch", "global_step")  # of checkpoints
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    """Start ``asr-train`` in a session of its own, its output appended to log.txt; it ends with this process."""
+    ending = functools.partial(die_with_parent, os.getpid())
+    with (folder / "log.txt").open("ab") as log:
+        command = [sys.executable, "-m", "asr.commands", "train", *words]
+        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True, preexec_fn=ending)
+
+
+def log_end(folder: Path) -> str:
+    """Return the last lines of the log."""
+    return "\n".join((folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+
+
+def num_logged(run_dir: Path) -> int:
+    """Return how many updates have been logged."""
+    metrics = run_dir / "metrics.csv"
+    return metrics.read_text(encoding="utf-8").count(",train/loss,") if metrics.exists() else 0
 
 
 class RunEnded(RuntimeError):
@@ -56,6 +88,17 @@ def last_checkpoint(run_dir: Path) -> dict[str, Any]:
     """Return what the last checkpoint of a run holds, on the CPU."""
     state: dict[str, Any] = torch.load(run_dir / "checkpoints" / "last.ckpt", weights_only=True, map_location="cpu")
     return state
+
+
+def equal(first: Any, second: Any) -> bool:
+    """Return whether two parts of checkpoints agree bit for bit."""
+    if isinstance(first, torch.Tensor):
+        return isinstance(second, torch.Tensor) and first.dtype == second.dtype and torch.equal(first, second)
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(equal(value, second[key]) for key, value in first.items())
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(equal(a, b) for a, b in zip(first, second, strict=True))
+    return bool(first == second)
 
 
 def largest_difference(first: Mapping[Any, torch.Tensor], second: Mapping[Any, torch.Tensor]) -> float:

@@ -15,9 +15,7 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -55,15 +53,6 @@ ONE_UPDATE = (
     "data.transcripts_lm=0",  # of random words: more n-grams than are decoded with
     *("encoder.num_layers=1", "encoder.d_model=16", "encoder.num_heads=2", "encoder.d_feedforward=16"),
 )
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a command took."""
-
-    cpu_s: float
-    wall_s: float
-    peak_mb: float
 
 
 def librispeech_durations(num: int, seed: int = 0) -> NDArray[np.float64]:
@@ -104,9 +93,8 @@ def write_corpus(folder: Path, num_train: int) -> Path:
     return folder
 
 
-def run(arguments: Sequence[str], folder: Path) -> Cost:
-    """Run a Python program to its end, and return what it took."""
-    begin = time.monotonic()
+def run(arguments: Sequence[str], folder: Path) -> tuple[float, float]:
+    """Run a Python program to its end; return CPU seconds of all its processes, and the peak MB of the largest."""
     with (folder / "log.txt").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, *arguments],
@@ -119,7 +107,7 @@ def run(arguments: Sequence[str], folder: Path) -> Cost:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{' '.join(arguments)} failed:\n{(folder / 'log.txt').read_text()[-2000:]}")
-    return Cost(usage.ru_utime + usage.ru_stime, time.monotonic() - begin, usage.ru_maxrss / 1024)
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def commands(sizes: Sequence[int], folder: Path) -> Iterator[tuple[float, ...]]:
@@ -128,10 +116,10 @@ def commands(sizes: Sequence[int], folder: Path) -> Iterator[tuple[float, ...]]:
     for size in sizes:
         source = write_corpus(folder / f"corpus-{size}", size)
         words = (*COMMAND, f"data.source={source}", f"data.dir={folder / f'data-{size}'}")
-        prepared = run(["-m", "asr.commands", "prepare", *words], folder)
-        started = run(["-m", "asr.commands.train", *words, *ONE_UPDATE, f"run_dir=run-{size}"], folder)
-        least = least or started.cpu_s
-        yield prepared.cpu_s, prepared.peak_mb, started.cpu_s - least, started.peak_mb
+        preparing = run(["-m", "asr.commands", "prepare", *words], folder)
+        cpu_s, peak_mb = run(["-m", "asr.commands.train", *words, *ONE_UPDATE, f"run_dir=run-{size}"], folder)
+        least = least or cpu_s
+        yield *preparing, cpu_s - least, peak_mb
 
 
 class Planned(list[MonoCut]):
