@@ -54,7 +54,7 @@ def parsed(arguments: Sequence[str]) -> tuple[ModuleType, argparse.Namespace]:
     parser.add_argument("--markdown", action="store_true", help="print tables as pages have them")
     if hasattr(module, "add_options"):
         module.add_options(parser)
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no GPU here")
     return module, options

@@ -22,7 +22,7 @@ from bench.measure import Row, Setting, at_most, cpu_seconds
 from bench.output import positive
 
 NUM_SPEAKERS, NUM_WORDS, RATE = 500, 10, 0.06
-MAX_CPU_S, MAX_MB = 60, 1000
+MAX_CPU_S, MAX_GB = 60, 1
 
 
 def write_table(path: Path, num_utterances: int, num_systems: int) -> None:
@@ -60,5 +60,5 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
     subprocess.run([sys.executable, "-c", code], check=True)
     title, usage = "{:,} utterances x {} systems".format(*size), resource.RUSAGE_CHILDREN
     yield at_most(f"{title}: CPU", cpu_seconds(usage), MAX_CPU_S, " s")
-    yield at_most(f"{title}: memory", 1.024e-3 * resource.getrusage(usage).ru_maxrss, MAX_MB, " MB")
+    yield at_most(f"{title}: memory", 1.024e-6 * resource.getrusage(usage).ru_maxrss, MAX_GB, " GB")
     yield Row(f"{title}: page", f"{page.stat().st_size / 1e6:.1f} MB")
