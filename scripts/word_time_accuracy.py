@@ -153,7 +153,7 @@ def train(folder: Path, kind: str, table: Path, options: tuple[str, ...]) -> Pat
     if not (run_dir / "decode").exists():
         wav2vec2 = folder / "wav2vec2"
         if kind == "wav2vec2" and not wav2vec2.exists():
-            script = Path(__file__).with_name("pretrain_wav2vec2.py")
+            script = Path(__file__).parents[1] / "docs" / "studies" / "pretrain_wav2vec2.py"
             words = [str(script), str(wav2vec2), "--audio", str(folder / "pretraining")]
             subprocess.run([sys.executable, *words], check=True)
         words = [word.format(wav2vec2=wav2vec2, runs=folder / "runs") for word in (*COMMON, *options)]
