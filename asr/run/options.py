@@ -718,7 +718,7 @@ def validated(options: type[Options], config: Mapping[str, Any]) -> Options:
     try:
         return options.model_validate(config)
     except ValidationError as error:
-        raise ConfigError(_refusal(error, options)) from None
+        raise ConfigError(_refusal(error, config)) from None
 
 
 def _known(config: Mapping[str, Any], options: Any, place: str, text: str) -> dict[str, Any]:
@@ -736,15 +736,17 @@ def _known(config: Mapping[str, Any], options: Any, place: str, text: str) -> di
     return known
 
 
-def _refusal(error: ValidationError, options: Any) -> str:
+def _refusal(error: ValidationError, config: Mapping[str, Any]) -> str:
     """Return what is wrong with the first option that is refused."""
     problems: dict[str, list[Any]] = {}
     for problem in error.errors():
-        key, table, place = "", options, list(problem["loc"])
-        while place and place[0] in fields(table):
-            key, table = f"{key}.{place[0]}" if key else str(place[0]), fields(table)[str(place.pop(0))][0]
-        items = "".join(f".{item}" for item in place if isinstance(item, int))
-        problems.setdefault(f"{key}{items}", []).append(problem)
+        keys: list[str] = []
+        value: Any = config
+        for name in problem["loc"]:  # beside keys, types of a union
+            if name in (range(len(value)) if isinstance(value, list) else value if isinstance(value, Mapping) else ()):
+                value, keys = value[name], [*keys, str(name)]
+        keys += map(str, problem["loc"][-1:] if problem["type"] == "missing" else ())
+        problems.setdefault(".".join(keys), []).append(problem)
     key, same = next(iter(problems.items()))
     if same[0]["type"] == "missing":
         return f"{key} is missing in the config: it cannot be removed"
