@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from asr.errors import ConfigError as ConfigError
     from asr.errors import RunFailed as RunFailed
     from asr.inference.streaming import Partial as Partial
-    from asr.inference.transcript import Transcript as Transcript
+    from asr.inference.transcripts import Transcript as Transcript
     from asr.training.module import TrainingModule as TrainingModule
     from asr.training.speech_data_module import SpeechDataModule as SpeechDataModule
 
@@ -30,7 +30,7 @@ _HOMES = {
     "ConfigError": "asr.errors",
     "RunFailed": "asr.errors",
     "Partial": "asr.inference.streaming",
-    "Transcript": "asr.inference.transcript",
+    "Transcript": "asr.inference.transcripts",
     "TrainingModule": "asr.training.module",
     "SpeechDataModule": "asr.training.speech_data_module",
 }

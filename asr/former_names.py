@@ -6,10 +6,21 @@ from typing import Any
 
 # module then, module now, classes
 MOVED = (
+    (
+        "asr.data.loading.acoustics",
+        "asr.data.loading.augmentation",
+        "Acoustics AddBabble AddNoise Reverberate Telephone Volume",
+    ),
+    ("asr.data.loading.perturb", "asr.data.loading.augmentation", "SpeedPerturb"),
+    ("asr.data.waveform", "asr.data.features", "Waveform"),
+    ("asr.decoding.ctc_greedy", "asr.decoding.greedy", "CtcGreedy"),
+    ("asr.decoding.transducer_greedy", "asr.decoding.greedy", "TransducerGreedy"),
     ("asr.models.heads.cr_ctc", "asr.models.heads.ctc", "CrCtcHead"),
     ("asr.models.heads.ctc_attention", "asr.models.heads.ctc", "CtcAttentionHead"),
     ("asr.models.heads.transducer.head", "asr.models.heads.transducer", "TransducerHead"),
     ("asr.models.heads.transducer.with_ctc", "asr.models.heads.transducer", "TransducerCtcHead"),
+    ("asr.text.character", "asr.text.tokenizer", "CharacterTokenizerTrainer"),
+    ("asr.text.subword", "asr.text.tokenizer", "SentencePieceTrainer"),
     ("asr.training.callbacks.averaging", "asr.training.callbacks.checkpoints", "WeightAveraging"),
     ("asr.training.callbacks.checkpoint_callback", "asr.training.callbacks.checkpoints", "CheckpointCallback"),
     ("asr.training.callbacks.cost", "asr.training.callbacks.measurements", "TrainingCost"),

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-from asr.compare.compare import compare
-from asr.compare.inputs.run_folders import read_runs
-from asr.config.command_line import override_key
 from asr.console import PlainConsole
 from asr.errors import ConfigError
 from asr.evaluation.formatting import shortlist
+from asr.run.command_line import override_key
 from asr.sweeps.jobs import can_be_resumed, records
 
 console = PlainConsole()
@@ -58,6 +56,10 @@ class LooksSweeper(BasicSweeper):
 
     def _open(self) -> dict[str, tuple[str, ...]]:
         """Return the systems that go on, with their overrides without the seed."""
+        # every command imports this plugin, and statistics take a second
+        from asr.compare.compare import compare
+        from asr.compare.inputs.run_folders import read_runs
+
         assert self.config is not None
         sweep_dir = Path(self.config.hydra.sweep.dir)
         jobs = {(sweep_dir / job.name).resolve(): job for job in records(sweep_dir)}

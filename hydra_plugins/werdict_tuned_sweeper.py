@@ -17,12 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
 from asr.compare.inputs.tuning import FILE
-from asr.config.command_line import override_key
-from asr.config.schema import check_options
 from asr.console import PlainConsole
 from asr.errors import DIVERGED, ConfigError, RunFailed
 from asr.evaluation.formatting import count, percent, shortlist
 from asr.plain_data import read_json
+from asr.run.command_line import override_key
+from asr.run.compose import Composed
+from asr.run.options import RunOptions
 from asr.safe_io import write_whole
 from asr.sweeps.jobs import records
 from asr.sweeps.tuning import (
@@ -107,19 +108,18 @@ class TunedSweeper(Sweeper):
                 for settings in (*system.extreme_settings(), *untuned):
                     try:
                         words = self._with_common(system.words(settings), last)
-                        try_parts(self._composed(words), words)
+                        try_parts(self._composed(words))
                     except ValueError as error:
                         shown = f"{system.name} with {_shown(settings)}" if settings else f"{UNTUNED}{system.optimizer}"
                         raise ConfigError(f"the sweep would try {shown}, which is refused: {error}") from error
 
-    def _composed(self, words: list[str]) -> DictConfig:
-        """Return the config of a job, without Hydra's own node."""
+    def _composed(self, words: list[str]) -> Composed:
+        """Return what is composed for a job."""
         assert self.hydra_context is not None
         assert self.config is not None
         config = self.hydra_context.config_loader.load_sweep_config(self.config, words)
-        config = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-        check_options("train", config)
-        return config
+        without_hydra = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+        return Composed.of("train", without_hydra, config.hydra)
 
     def _tuned(self, seed: int) -> list[TunedSystem]:
         """Return the systems with their trials."""
@@ -180,27 +180,24 @@ class TunedSweeper(Sweeper):
         return [*words, *self.common, *last, f"sweep.name={self.sweep_name}"]
 
 
-def try_parts(composed: DictConfig, words: Sequence[str]) -> None:
+def try_parts(composed: Composed) -> None:
     """Build the parts of a run that a sweep may vary, without memory for weights.
 
     Args:
-        composed: config of a job, whose accelerator may be that of another machine.
-        words: overrides of the job.
+        composed: of a job, whose accelerator may be that of another machine.
 
     Raises:
         ConfigError: a part is refused.
     """
     # here, because the libraries take seconds, and what is wrong with the sweep itself is told before
-    from asr.config.build import build_data_parts, build_update_parts, outline_recognizer, plain
-    from asr.config.dry_run import VOCAB_SIZE, try_updates
-    from asr.config.replaced_defaults import drop_replaced_defaults
+    from asr.run.build import VOCAB_SIZE, try_updates
+    from asr.run.choices import without_replaced_defaults
+    from asr.run.parts import build_data_parts, build_update_parts, outline_recognizer
 
-    drop_replaced_defaults(composed, words)
-    config = plain(composed)
-    on_cpu = config["trainer"].get("accelerator") == "cpu"
-    num_features = build_data_parts(config).features.num_features
-    recognizer = outline_recognizer(config, VOCAB_SIZE, num_features)
-    try_updates(config, build_update_parts(config), recognizer, on_cpu)
+    options: RunOptions = without_replaced_defaults(composed).options
+    num_features = build_data_parts(options).features.num_features
+    recognizer = outline_recognizer(options, VOCAB_SIZE, num_features)
+    try_updates(options, build_update_parts(options), recognizer, options.trainer.accelerator == "cpu")
 
 
 def _plain_overrides(arguments: Sequence[str], chosen: Collection[str]) -> list[str]:

@@ -14,34 +14,30 @@ from optim.eve import Eve
 from optim.health import Health
 from optim.in_backward import StepInBackward, step_in_backward
 from optim.laprop import LaProp
-from optim.learned_gradient.optimizer import LearnedGradient
+from optim.learned_gradient import LearnedGradient
 from optim.lion import Lion
 from optim.maxfactor import MaxFactor
-from optim.muon.muon import MatrixOptions, Muon
-from optim.muon.muon_laprop import MuonLaProp
-from optim.muon.nor_muon import NorMuon
-from optim.muon.scion import Scion
+from optim.muon import MatrixOptions, Muon, MuonLaProp, NorMuon, Scion
 from optim.parameter_groups import grouped
 from optim.psgd.optimizer import PSGDKron
 from optim.rmsprop import RMSprop
 from optim.rubik import Rubik
 from optim.scaled_adam import ScaledAdam
-from optim.schedule_free_adamw import ScheduleFreeAdamW
-from optim.schedules.constant import Constant
-from optim.schedules.eden import Eden
-from optim.schedules.eden2 import Eden2
-from optim.schedules.interp_cosine import InterpCosine
-from optim.schedules.inverse_square_root import WarmupInverseSquareRoot
-from optim.schedules.noam import Noam
-from optim.schedules.warmup_cosine import WarmupCosine
-from optim.schedules.warmup_linear import WarmupLinear
-from optim.schedules.warmup_stable_decay import WarmupStableDecay
-from optim.soap.optimizer import SOAP
-from optim.t5x_adafactor.factor_rules import FactorDim, HParamMap, standard_logical_factor_rules
-from optim.t5x_adafactor.optimizer import T5XAdafactor
-from optim.transforms.combining import Branches, Sequential
-from optim.transforms.function import transform
-from optim.transforms.schedule_free import ScheduleFree
+from optim.schedule_free_adamw import ScheduleFree, ScheduleFreeAdamW
+from optim.schedules import (
+    Constant,
+    Eden,
+    Eden2,
+    InterpCosine,
+    Noam,
+    WarmupCosine,
+    WarmupInverseSquareRoot,
+    WarmupLinear,
+    WarmupStableDecay,
+)
+from optim.soap import SOAP
+from optim.t5x_adafactor import FactorDim, HParamMap, T5XAdafactor, standard_logical_factor_rules
+from optim.transforms.compose import Branches, Sequential, transform
 
 __all__ = [
     "ADOPT",

@@ -13,8 +13,8 @@ from optim.engine.chain import Chain
 from optim.engine.options import OR_NONE, SWITCH
 from optim.engine.param_batch import Group, ParamBatch, Scalar, Update, at_least, at_most
 from optim.engine.transform import Transform
-from optim.transforms.clipping.by_rms import ClipByRms
-from optim.transforms.factored.moments import FactoredMoments
+from optim.transforms.clipping import ClipByRms
+from optim.transforms.factored import FactoredMoments
 from optim.transforms.momentum import Momentum
 
 

@@ -11,8 +11,7 @@ from optim.composable import CommonOptions, Composable
 from optim.engine.options import OR_NONE
 from optim.engine.param_batch import Group, ParamBatch, State, Update, zeros
 from optim.engine.transform import Transform
-from optim.transforms.adam import BETAS
-from optim.transforms.beta2 import average_squares, beta2_of
+from optim.transforms.adam import BETAS, average_squares, beta2_of
 
 
 class ADOPT(Composable):
@@ -120,5 +119,5 @@ class EarlierMoment(Transform):
             divided.mul_(later)
             beta2 = beta2 * later
         average_squares(v, u, beta2)
-        # the statistic itself leaves, not marked as free: later transforms must not write to it
+        # the statistic itself leaves, not marked as overwritable: later transforms must not write to it
         return Update(m.lerp_(divided, 1 - batch.group["betas"][0]))

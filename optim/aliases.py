@@ -11,11 +11,11 @@ from optim.adamw import AdamW
 from optim.adopt import ADOPT
 from optim.composable import Composable
 from optim.laprop import LaProp
-from optim.muon.muon import Muon
+from optim.muon import Muon
 from optim.psgd.optimizer import PSGDKron
 from optim.rmsprop import RMSprop
 from optim.schedule_free_adamw import ScheduleFreeAdamW
-from optim.soap.optimizer import SOAP
+from optim.soap import SOAP
 
 # HeavyBall's defaults, where they differ from ours, which are those of the papers
 COMMON = {"lr": 2.5e-3, "betas": (0.9, 0.99), "mars_gamma": 0.0025}

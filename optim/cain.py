@@ -12,7 +12,7 @@ from optim.engine.chain import Chain
 from optim.engine.options import SWITCH
 from optim.engine.param_batch import Group, ParamBatch, State, Update, choose, state_dtype, zero_per_axes, zeros
 from optim.engine.transform import Transform
-from optim.transforms.clipping.clamp import Clamp
+from optim.transforms.clipping import Clamp
 
 BETAS = ("[0, 1)", "[0, 1)")
 REFRESH_EVERY = 1000  # steps after which the sizes are estimated again
@@ -119,7 +119,7 @@ class FadingRms(Transform):
         scale = faded**0.5 if batch.single_element else faded
         root = v.sqrt().add_(batch.group["eps"])
         # u may be the gradient, so the quotient overwrites the root
-        return Update(torch.div(u, root, out=root), scale, free=True)
+        return Update(torch.div(u, root, out=root), scale, overwritable=True)
 
 
 class AxisSizes(Transform):
@@ -161,10 +161,10 @@ class AxisSizes(Transform):
             due = (k % len(sizes) == axis) | refreshes
             if due is not False:
                 size.copy_(choose(due, _fitted(sizes, axis, self.kind(batch.shape)[axis], batch), size))
-        direction = update.direction if update.free else update.direction.clone()
+        direction = update.direction if update.overwritable else update.direction.clone()
         for size in sizes:
             direction.mul_(size)
-        return Update(direction, update.scale, free=True)
+        return Update(direction, update.scale, overwritable=True)
 
 
 def _fitted(sizes: list[Tensor], axis: int, pooled: bool, batch: ParamBatch) -> Tensor:
@@ -214,7 +214,7 @@ class TensorScale(Transform):
         change = change * (speed * (1 - beta2**batch.step) ** 0.5)
         u = update.writable()
         along = u.addcmul_(batch.param, change) if isinstance(change, Tensor) else u.add_(batch.param, alpha=change)
-        return Update(along, free=True)
+        return Update(along, overwritable=True)
 
 
 class ChangeMomentum(Transform):
@@ -234,5 +234,5 @@ class ChangeMomentum(Transform):
         """Return the averaged change."""
         beta1 = batch.group["betas"][0]
         delta = batch.state["delta"].mul_(beta1)
-        # not free: the direction that leaves is the statistic itself
+        # not overwritable: the direction that leaves is the statistic itself
         return Update(update.times((beta1 - 1) * batch.group["lr"]).subtract_from(delta))

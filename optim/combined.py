@@ -12,7 +12,7 @@ from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 from optim.engine.chain import Chain, refuse_step_while_evaluating
-from optim.engine.finite import all_finite
+from optim.engine.distributed import all_finite
 
 
 class Combined(Optimizer):

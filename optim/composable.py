@@ -8,14 +8,11 @@ from typing import Any, ClassVar, TypedDict, Unpack
 from torch import Tensor
 
 from optim.engine.chain import Chain
-from optim.engine.storage import StateStorage
-from optim.engine.transform import Transform
-from optim.transforms.beta2 import PalmBeta2
-from optim.transforms.caution import Caution
-from optim.transforms.clipping.by_function import Clipper, Clipping
-from optim.transforms.learning_rate import WarmupLearningRate
-from optim.transforms.mars import MarsCorrection
-from optim.transforms.weight_decay import CautiousDecay, DecoupledDecay
+from optim.engine.transform import StateStorage, Transform
+from optim.transforms.adam import PalmBeta2
+from optim.transforms.clipping import Clipper, Clipping
+from optim.transforms.learning_rate import CautiousDecay, DecoupledDecay, WarmupLearningRate
+from optim.transforms.momentum import Caution, MarsCorrection
 
 
 class CommonOptions(TypedDict, total=False):
@@ -27,7 +24,7 @@ class CommonOptions(TypedDict, total=False):
             `CautiousDecay`.
         warmup_steps: steps over which lr rises linearly to its full value, by each parameter's own count; default 0.
         gradient_clipping: how gradients are limited: l2, rms_norm, trust_region, mu_law, a_law, global_norm, identity,
-            a function of one parameter's tensor, or None; see `Clipping` and `optim.transforms.clipping.functions`.
+            a function of one parameter's tensor, or None; see `Clipping`.
         update_clipping: the same for what leaves the rule; without global_norm.
         caution: leave out what the gradient contradicts, see `Caution`.
         mars: correct gradients by their change since the last step, see `MarsCorrection`; one more tensor of state.

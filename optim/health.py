@@ -1,4 +1,4 @@
-"""What to look at when a run goes wrong: how far the parameters of each group move, and what limits them."""
+"""Measures for runs that go wrong: how far the parameters of each group move, and what limits them."""
 
 from __future__ import annotations
 

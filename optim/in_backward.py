@@ -214,7 +214,7 @@ def _refuse_needs_of_all(chain: Chain) -> None:
         )
     for transform in chain.transforms:
         own = [transform.unprefixed(group) for group in chain.param_groups]
-        if any(transform.needs_all_gradients(group) and not transform.idle(group) for group in own):
+        if any(transform.needs_all_gradients(group) and not transform.is_noop(group) for group in own):
             options = ", ".join(transform.prefix + option for option in transform.options)
             raise ValueError(
                 f"{owner} cannot step in the backward pass: its {type(transform).__name__} needs all gradients at "

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 from torch import Tensor
 
 from optim.composable import CommonOptions, Composable
-from optim.transforms.normalized_momentum import NormalizedMomentum
+from optim.transforms.adam import NormalizedMomentum
 
 
 class LaProp(Composable):

@@ -82,4 +82,4 @@ class SignOfMomentum(Transform):
         # of the old average: the rule weighs u twice, differently, and only the second weight is kept
         signs = m.lerp(u, 1 - beta1).sign_()
         m.lerp_(u, 1 - beta2)
-        return Update(signs, free=True)
+        return Update(signs, overwritable=True)

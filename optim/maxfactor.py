@@ -10,19 +10,9 @@ from torch import Tensor
 
 from optim.engine.chain import Chain
 from optim.engine.options import SWITCH
-from optim.engine.param_batch import (
-    Group,
-    ParamBatch,
-    Scalar,
-    State,
-    Update,
-    at_least,
-    at_most,
-    zero_per_axes,
-    zeros,
-)
+from optim.engine.param_batch import Group, ParamBatch, Scalar, State, Update, at_least, at_most, zero_per_axes, zeros
 from optim.engine.transform import Transform
-from optim.transforms.weight_decay import DecoupledDecay
+from optim.transforms.learning_rate import DecoupledDecay
 
 EPS = ("(0, inf)", "[0, inf)")
 
@@ -153,13 +143,13 @@ class MaxFactoredRows(Transform):
         average.mul_(group["gamma"]).add_(square, alpha=1 - group["gamma"])
         numerator = square if group["reference_bugs"] else u
         if batch.single_element:
-            return Update(numerator / average.sqrt().add_(eps), free=True)
+            return Update(numerator / average.sqrt().add_(eps), overwritable=True)
         # clamp and not clamp_: the average is kept
         direction = numerator / average.clamp(min=eps * eps).sqrt_()
         factor = 1 / at_least(batch.maximum(direction.abs()), eps)
         if group["reference_bugs"]:
             average.copy_(direction * factor)
-        return _clipped(Update(direction, factor, free=True), batch)
+        return _clipped(Update(direction, factor, overwritable=True), batch)
 
 
 def _matrix(grad: Tensor, batch: ParamBatch) -> Update:
@@ -169,20 +159,20 @@ def _matrix(grad: Tensor, batch: ParamBatch) -> Update:
     if group["max_norm"]:
         row = row / row.amax(-2, keepdim=True).clamp_(min=eps)
     if batch.single_element:
-        return Update(grad / (row * col).sqrt_().add_(eps), free=True)
+        return Update(grad / (row * col).sqrt_().add_(eps), overwritable=True)
     if group["max_norm"] and group["d"] >= 1 and _above_floor(row, col, eps, batch):
         # max over the row of u²/(R C), and one root per row instead of one per element
         rows = square.div_(col).amax(-1, keepdim=True).div_(row).sqrt_()
-        return Update(torch.sign(grad, out=square), _over_maximum(rows, batch), free=True, rows=rows)
+        return Update(torch.sign(grad, out=square), _over_maximum(rows, batch), overwritable=True, row_scale=rows)
     # 1/√max(R C, eps²) = min(R^-½ C^-½, 1/eps); the squares are not needed again: their memory takes it
     u = torch.mul(row.rsqrt(), col.rsqrt(), out=square).clamp_(max=1 / eps).mul_(grad)
     # amax and amin read u without a copy of its magnitudes
     rows = torch.maximum(u.amax(-1, keepdim=True), u.amin(-1, keepdim=True).neg_())
-    clipped = _clipped(Update(u, _over_maximum(rows, batch), free=True), batch)
+    clipped = _clipped(Update(u, _over_maximum(rows, batch), overwritable=True), batch)
     if not group["max_norm"]:
         return clipped
     # D has been measured on u; only now may the signs overwrite it
-    return Update(u.sign_(), clipped.scale, free=True, rows=rows)
+    return Update(u.sign_(), clipped.scale, overwritable=True, row_scale=rows)
 
 
 def _averages(square: Tensor, batch: ParamBatch, eps: float) -> tuple[Tensor, Tensor]:

@@ -10,8 +10,7 @@ from torch import Tensor
 from optim.composable import CommonOptions, Composable
 from optim.engine.param_batch import Group, ParamBatch, State, Update, at_least, zeros
 from optim.engine.transform import Transform
-from optim.transforms.adam import BETAS
-from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
+from optim.transforms.adam import BETAS, average_squares, beta2_correction, beta2_of
 
 
 class RMSprop(Composable):
@@ -97,4 +96,4 @@ class RootMeanSquare(Transform):
         # u/max(√v/c, eps) = c u · min(1/√v, 1/(c eps)): two passes fewer over the elements
         c = beta2_correction(batch) ** 0.5
         largest = 1 / at_least(c * batch.group["eps"], torch.finfo(v.dtype).tiny)
-        return Update(v.rsqrt().clamp_(max=largest).mul_(u), c, free=True)
+        return Update(v.rsqrt().clamp_(max=largest).mul_(u), c, overwritable=True)

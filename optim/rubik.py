@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors as flatten
+from torch._utils import _unflatten_dense_tensors as unflatten
 
 from optim.engine.chain import Chain
+from optim.engine.distributed import divided
+from optim.engine.group_step import launches_cost
 from optim.engine.options import FLOAT_DTYPE, SWITCH
 from optim.engine.param_batch import (
     HALF,
@@ -25,13 +29,9 @@ from optim.engine.param_batch import (
     zero_per_axes,
     zeros,
 )
-from optim.engine.sharding import divided
-from optim.engine.stacking import launches_cost
-from optim.engine.tensor_list import TensorList, flattened, unflattened
 from optim.engine.transform import GroupTransform
-from optim.muon.polar_factor import Coefficients, iterate
-from optim.transforms.adamw_kernel import listed
-from optim.transforms.beta2 import average_squares
+from optim.transforms.adam import average_squares
+from optim.transforms.orthogonalize import Coefficients, iterate
 
 # for five iterations from singular values of 2e-2 on, with a cushion of 2
 POLAR_EXPRESS: tuple[Coefficients, ...] = (
@@ -129,7 +129,7 @@ class Rubik(Chain):
 
 
 class RubikChange(GroupTransform):
-    """Makes of a gradient u the change of a parameter p, at its own step t = 0, 1, …
+    """Turns a gradient u into the change of a parameter p, at its own step t = 0, 1, …
 
     Vectors (all but one axis have one element) and single elements, b₁ = adam_beta1, b₂ = min(adam_beta2, t/(t+1)):
 
@@ -181,11 +181,10 @@ class RubikChange(GroupTransform):
             state: State = {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
         else:
             rows, cols = matrix_shape(param.shape)
+            name, wide = group["compute_dtype"], state_dtype(param)
             state = {
-                "momentum_buffer": param.new_zeros(rows, cols, dtype=_compute_dtype(param, group)),
-                "second_momentum_buffer": param.new_ones(
-                    (rows, 1) if rows > cols else (1, cols), dtype=state_dtype(param)
-                ),
+                "momentum_buffer": param.new_zeros(rows, cols, dtype=getattr(torch, name) if name else wide),
+                "second_momentum_buffer": param.new_ones((rows, 1) if rows > cols else (1, cols), dtype=wide),
             }
         if num_axes(param.shape) == 0:
             return state
@@ -198,10 +197,10 @@ class RubikChange(GroupTransform):
         u = update.value()
         if num_axes(batch.shape) == 2:
             steps = self._steps([polar(x) for x in self._inputs(u, batch)], batch)
-            return Update(steps, self._learn_size(u, batch), free=True)
+            return Update(steps, self._learn_size(u, batch), overwritable=True)
         lr, direction = batch.group["lr"], self._adam(u, batch)
         size = batch.group["scalar_scale"] if num_axes(batch.shape) == 0 else self._learn_size(u, batch)
-        return Update(direction, size * lr, free=True)
+        return Update(direction, size * lr, overwritable=True)
 
     def takes_all(self, group: Group) -> bool:
         """Return whether the matrices are divided over processes."""
@@ -215,7 +214,7 @@ class RubikChange(GroupTransform):
         costs = [x.numel() * min(x.shape[-2:]) for x in inputs]
         orthogonal = iter(divided(lambda x: [polar(x)], inputs, costs, [[x] for x in inputs]))
         return [
-            Update(self._steps([*next(orthogonal)], batch), self._learn_size(u, batch), free=True)
+            Update(self._steps([*next(orthogonal)], batch), self._learn_size(u, batch), overwritable=True)
             if num_axes(batch.shape) == 2
             else self(update, batch)
             for u, update, batch in zip(us, updates, batches, strict=True)
@@ -230,20 +229,24 @@ class RubikChange(GroupTransform):
 
     def _inputs(self, u: Tensor, batch: ParamBatch) -> list[Tensor]:
         """Return momentum a step ahead as matrices (N, R, C) of norm 1, divided by the root of averaged squares."""
-        ms = listed(batch.state["momentum_buffer"])
-        us = _cast([x.reshape(m.shape) for x, m in zip(listed(u), ms, strict=True)], ms[0].dtype)
+        ms = batch.tensors(batch.state["momentum_buffer"])
+        us = _cast([x.reshape(m.shape) for x, m in zip(batch.tensors(u), ms, strict=True)], ms[0].dtype)
         weight = 1 - self._beta1(batch)
         _lerp_(ms, us, weight)
         xs = _lerp(ms, us, weight)  # a step ahead
-        torch._foreach_div_(xs, unflattened(self._roots(batch), listed(batch.state["second_momentum_buffer"])))
+        torch._foreach_div_(xs, unflatten(self._roots(batch), batch.tensors(batch.state["second_momentum_buffer"])))
         norms = [torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True) for x in xs]
         # not foreach calls, which round a number to bfloat16 first (torch 2.13)
-        torch._foreach_div_(xs, unflattened(flattened(norms).mul_(SAFETY).add_(TINY), norms))
+        torch._foreach_div_(xs, unflatten(flatten(norms).mul_(SAFETY).add_(TINY), norms))
         return xs
 
     def _steps(self, matrices: list[Tensor], batch: ParamBatch) -> Tensor:
         """Return lr times the steps that orthogonal matrices (N, R, C) make, in the shape and dtype of parameters."""
-        params, vs, dtype = listed(batch.param), listed(batch.state["second_momentum_buffer"]), matrices[0].dtype
+        params, vs, dtype = (
+            batch.tensors(batch.param),
+            batch.tensors(batch.state["second_momentum_buffer"]),
+            matrices[0].dtype,
+        )
         axes = [-1 if v.shape[-1] == 1 else -2 for v in vs]
         if launches_cost(matrices[0].device) or dtype in HALF:
             pairs = zip(matrices, axes, strict=True)
@@ -263,12 +266,12 @@ class RubikChange(GroupTransform):
         rate = rounded(lr * rounded(rounded(1 - beta1, dtype) * root, dtype), dtype)
         roots = self._roots(batch)
         if dtype in HALF:
-            torch._foreach_div_(matrices, unflattened(roots, vs))
+            torch._foreach_div_(matrices, unflatten(roots, vs))
             torch._foreach_mul_(matrices, rate)
         else:  # one pass over the elements
-            torch._foreach_mul_(matrices, unflattened(rate / roots, vs))
+            torch._foreach_mul_(matrices, unflatten(rate / roots, vs))
         shaped = _cast([step.reshape(p.shape) for step, p in zip(matrices, params, strict=True)], params[0].dtype)
-        return cast(Any, batch.param).like(shaped) if isinstance(batch.param, TensorList) else shaped[0]
+        return batch.joined(shaped)
 
     def _beta1(self, batch: ParamBatch) -> Scalar:
         beta1 = at_most(1 - 1 / (10 + 0.2 * (batch.step - 1)), batch.group["beta1"])
@@ -276,8 +279,8 @@ class RubikChange(GroupTransform):
 
     def _roots(self, batch: ParamBatch) -> Tensor:
         """Return √v + eps of all matrices as a vector, in their dtype."""
-        vs, dtype = listed(batch.state["second_momentum_buffer"]), batch.state["momentum_buffer"].dtype
-        return flattened(vs).sqrt().add_(rounded(batch.group["eps"], dtype)).to(dtype)
+        vs, dtype = batch.tensors(batch.state["second_momentum_buffer"]), batch.state["momentum_buffer"].dtype
+        return flatten(vs).sqrt().add_(rounded(batch.group["eps"], dtype)).to(dtype)
 
     def _learn_size(self, u: Tensor, batch: ParamBatch) -> Scalar:
         """Learn the size s, shrink or grow the parameter with it, and return it."""
@@ -328,11 +331,6 @@ def polar(x: Tensor) -> Tensor:
         poly = (gram @ gram).mul_(c).add_(gram.mul_(b))
         x = (x @ poly if tall else poly @ x).add_(x.mul_(a))
     return x
-
-
-def _compute_dtype(param: Tensor, group: Group) -> torch.dtype:
-    name = group["compute_dtype"]
-    return state_dtype(param) if name is None else getattr(torch, name)
 
 
 def _cast(xs: list[Tensor], dtype: torch.dtype) -> list[Tensor]:

@@ -25,9 +25,8 @@ from optim.engine.param_batch import (
     zeros,
 )
 from optim.engine.transform import Transform
-from optim.transforms.adamw_kernel import same_layout, step_by_rms
-from optim.transforms.clipping.by_median_norm import ClipByMedianNorm
-from optim.transforms.clipping.clamp import Clamp
+from optim.transforms.adam import same_layout, step_by_rms
+from optim.transforms.clipping import Clamp, ClipByMedianNorm
 
 CORRECTED_BELOW = 0.99  # if 1 − β₂ᵗ is less, the averaged square is corrected for its start at zero
 LARGEST_CHANGE = 0.1  # of the logarithm of the size, before momentum
@@ -132,7 +131,7 @@ class ScaledAdam(Chain):
 
 
 class ScaledChange(Transform):
-    """Makes of a gradient the averaged change δ of the parameter, which changes its direction and its size.
+    """Turns a gradient into the averaged change δ of the parameter, which changes its direction and its size.
 
     At the parameter's own step t = 1, 2, …, with N elements and gradient u. If N > 1, in periods of
     P = size_update_period steps, with D = ⟨p, u⟩, the derivative of the loss by the logarithm of the size:
@@ -193,9 +192,11 @@ class ScaledChange(Transform):
             _measure(update, batch, period_ends)
         u, rate, (delta, v) = update.value(), _rate(batch), (batch.state["delta"], batch.state["exp_avg_sq"])
         # on other devices the kernel's rate would have to be a number too
-        suits_kernel = isinstance(rate, float) and rate > SMALLEST_RATE and u.device.type == "cpu"
-        if suits_kernel and same_layout(u, delta) and same_layout(delta, v) and not isinstance(batch.step, Tensor):
-            _fused(u, rate, batch)  # type: ignore[arg-type]
+        suits_kernel = u.device.type == "cpu" and same_layout(u, delta) and same_layout(delta, v)
+        if suits_kernel and isinstance(rate, float) and rate > SMALLEST_RATE and not isinstance(batch.step, Tensor):
+            # to torch's kernel δ is a parameter, which its decay multiplies by β₁ and its step moves by the rest
+            decay = (1 - batch.group["betas"][0]) / rate
+            step_by_rms(delta, u, v, batch, lr=rate, decay=decay, corrects=bool(_correction(batch) < 1))
         else:
             _plain(u, rate, batch)
         grows = (batch.step > 1) & period_ends
@@ -210,9 +211,8 @@ class ScaledChange(Transform):
 def _measure(update: Update, batch: ParamBatch, period_ends: bool | Tensor) -> None:
     """Update S, z and r."""
     state, period = batch.state, batch.group["size_update_period"]
-    direction = update.direction if update.rows is None else update.direction * update.rows
     # the factor of clipping multiplies a number here, not every element
-    derivative = batch.dot(batch.param, direction) * update.scale
+    derivative = batch.dot(batch.param, update.unscaled()) * update.scale
     total, average = batch.read(state["scale_grad"]), batch.read(state["scale_exp_avg_sq"])
     kept = batch.group["betas"][1] ** period
     begins = (batch.step - 1) % period == 0
@@ -248,24 +248,6 @@ def _plain(u: Tensor, rate: Scalar, batch: ParamBatch) -> None:
 def _correction(batch: ParamBatch) -> Scalar:
     c = 1 - batch.group["betas"][1] ** batch.step
     return choose(c < CORRECTED_BELOW, c, 1.0)
-
-
-def _fused(u: Tensor, rate: float, batch: ParamBatch) -> None:
-    """Do the same as `_plain` in one pass over memory, by the kernel of torch's AdamW.
-
-    To the kernel δ is a parameter, which its decay multiplies by β₁ and its step, without momentum, moves by the rest.
-    """
-    beta1, beta2 = batch.group["betas"]
-    step_by_rms(
-        batch.state["delta"],
-        u,
-        batch.state["exp_avg_sq"],
-        count=float(batch.step) if _correction(batch) < 1 else None,
-        beta2=beta2,
-        lr=rate,
-        decay=(1 - beta1) / rate,
-        eps=batch.group["eps"],
-    )
 
 
 def _growth(batch: ParamBatch) -> Scalar:

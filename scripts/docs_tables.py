@@ -20,11 +20,9 @@ import yaml
 from pydantic import TypeAdapter
 
 import optim
-from asr.config.command_line import WORDS
-from asr.config.help import CONFIGS, LISTED, choices, config_folder, describe, options, shown_options
-from asr.config.schema import COMMANDS
-from asr.options import options_of
-from optim.schedules.closed_form import ClosedFormSchedule
+from asr.run.command_line import CONFIGS, LISTED, WORDS, choices, config_folder, describe, options, shown_options
+from asr.run.options import COMMANDS, options_of
+from optim.schedules import ClosedFormSchedule
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(<!-- generated: ([\w-]+)(?: ([^\n]+))? -->\n).*?(<!-- end -->)", re.DOTALL)

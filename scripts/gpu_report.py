@@ -12,23 +12,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(1, str(ROOT))  # for the arrays of the tests
+import torch
+from bench.output import UNSEEN, PartFile, circumstances, key_of, listed, write_report
 
-import torch  # noqa: E402
-from command_line import listed  # noqa: E402
-from gpu_parts.results import UNSEEN, PartFile, circumstances, write_report  # noqa: E402
-from gpu_parts.setting import Setting  # noqa: E402
-
+BENCH = Path(__file__).resolve().parent / "bench"
 LAYERED = ("transformer_12x512", "conformer_12x512")
 PUBLISHED = "a run to its published WER"
 # rough minutes on an H200, and what is shown; they are run in this order: first what has been measured least
@@ -57,30 +51,14 @@ PARTS = {
 MOST_SECONDS = 480  # of a part; it begins nothing new after seven minutes
 
 
-def key_of(setting_words: argparse.Namespace, about: dict[str, object]) -> dict[str, object]:
-    """Return what a part must have in common with one that was done before to be kept."""
-    return {name: about[name] for name in ("commit", "device", "torch")} | {"small": setting_words.small}
-
-
-def run_alone(options: argparse.Namespace) -> None:
-    """Run one part in this process."""
-    part, about = options.alone, circumstances(options.device)
-    name, _, what = part.partition("-")
-    module, file = importlib.import_module(f"gpu_parts.{name}"), PartFile(options.out, part)
-    with tempfile.TemporaryDirectory(prefix=f"gpu-{part}-", ignore_cleanup_errors=True) as work:
-        setting = Setting(options.device, options.small, Path(work), options.data)
-        for row in file.write(key_of(options, about), about, module.rows(setting, what)):
-            mark = {True: "ok", False: "NO", None: "  "}[row.met]
-            print(f"{mark} {row.check}: {row.value}{f' (goal: {row.goal})' if row.goal else ''}", flush=True)
-
-
 def run_part(part: str, options: argparse.Namespace, key: dict[str, object]) -> None:
     """Run one part in a process of its own, and record it if it does not end well."""
     print(f"== {part}", flush=True)
     file = PartFile(options.out, part)
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    words = [word for word in sys.argv[1:] if word != "--again"]
-    command = [sys.executable, __file__, *words, "--alone", part]
+    words = ["--device", options.device, "--out", str(options.out)]
+    words += ["--data", str(options.data)] * bool(options.data) + ["--small"] * options.small
+    paths = os.pathsep.join(filter(None, [str(BENCH.parents[1]), os.environ.get("PYTHONPATH")]))  # of its runs
+    command = [sys.executable, str(BENCH), part, *words]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths}, start_new_session=True)
     try:
         code = process.wait(timeout=MOST_SECONDS)
@@ -113,7 +91,6 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="show only that everything works, in minutes on a CPU")
     parser.add_argument("--again", action="store_true", help="run parts that are complete, too")
-    parser.add_argument("--alone", choices=PARTS, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     chosen = listed(parser, options.parts, (*groups, *PARTS))
     options.parts = [part for part in PARTS if chosen & {part, part.partition("-")[0]}]
@@ -131,11 +108,8 @@ def main() -> int:
     """Run what is not done, and write the report."""
     options = parsed()
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.alone:
-        run_alone(options)
-        return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the part that runs is ended, too
-    key = key_of(options, circumstances(options.device))
+    key = key_of(circumstances(options.device), options.small)
     for part in options.parts:
         if PartFile(options.out, part).is_done(key) and not options.again:
             print(f"== {part}: complete for {key['commit']}; --again runs it anew")

@@ -21,6 +21,7 @@ ON_SITE = {
     "optim/README.md": "optim/index.md",
     "optim/RESULTS.md": "optim/results.md",
     "optim/HEAVYBALL.md": "optim/heavyball.md",
+    "benchmark/problems/RESULTS.md": "benchmark/problems.md",
     **{
         str(path.relative_to(ROOT)): f"recipes/{path.parent.name}/index.md" for path in ROOT.glob("recipes/*/README.md")
     },

@@ -24,8 +24,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from asr.data.synthesis.speak_corpus import SAMPLING_RATE_HZ, SHARD_UTTERANCES, speak
-from asr.data.synthesis.voices import VOICES
+from asr.data.synthesis.speak_corpus import SAMPLING_RATE_HZ, SHARD_UTTERANCES, VOICES, speak
 
 ENGLISH = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 CHINESE = tuple("零一二三四五六七八九")
@@ -63,9 +62,9 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "wav2vec2": (
         "english",
         (
-            *("encoder=pretrained", "encoder.model={wav2vec2}", "features=waveform", "augment=none"),
-            *("encoder.freeze_convolutions=false", "encoder.masks.time_share=0"),
-            *("data.batch.max_duration_s=12", "trainer.max_steps=600", "trainer.val_check_interval=100"),
+            *("encoder=pretrained", "encoder.model={wav2vec2}", "init={wav2vec2}", "features=waveform", "augment=none"),
+            *("encoder.freeze_convolutions=false", "encoder.masks.time_share=0", "optimizer=muon"),
+            *("data.batch.max_duration_s=12", "trainer.max_steps=400", "trainer.val_check_interval=100"),
         ),
     ),
     "chinese": ("chinese", (*TRANSFORMER, "trainer.max_steps=600", "data.scoring_unit=character")),
@@ -154,8 +153,9 @@ def train(folder: Path, kind: str, table: Path, options: tuple[str, ...]) -> Pat
     if not (run_dir / "decode").exists():
         wav2vec2 = folder / "wav2vec2"
         if kind == "wav2vec2" and not wav2vec2.exists():
-            script = Path(__file__).with_name("pretrain_wav2vec2.py")
-            subprocess.run([sys.executable, str(script), str(wav2vec2), "--updates", "0"], check=True)
+            script = Path(__file__).parents[1] / "docs" / "studies" / "pretrain_wav2vec2.py"
+            words = [str(script), str(wav2vec2), "--audio", str(folder / "pretraining")]
+            subprocess.run([sys.executable, *words], check=True)
         words = [word.format(wav2vec2=wav2vec2, runs=folder / "runs") for word in (*COMMON, *options)]
         run("asr-train", *words, f"data.source={table}", f"data.dir={folder / 'data'}", f"run_dir={run_dir}")
     return run_dir

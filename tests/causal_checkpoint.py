@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from asr.config.build import build_recognizer
-from asr.config.restore import recognizer_of
+from asr.run.parts import build_recognizer
+from asr.run.restore import recognizer_of, saved_options
 from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from tests.models.zipformer.sizes import WAVE
 from tests.small_runs import SmallRun
@@ -24,8 +24,9 @@ def make_causal_checkpoint(small_run: SmallRun, path: Path) -> Path:
     source = checkpoint_file(str(small_run.run_dir))
     state = torch.load(source, weights_only=True)
     config = {**state["werdict"]["config"], "encoder": ENCODER}
-    vocab_size = len(load_checkpoint(source).weights["head.project.weight"])
-    built = build_recognizer(config, vocab_size, [-8.0] * 80, [4.0] * 80)
+    checkpoint = load_checkpoint(source)
+    options = saved_options(checkpoint).updated(encoder=ENCODER)
+    built = build_recognizer(options, len(checkpoint.weights["head.project.weight"]), [-8.0] * 80, [4.0] * 80)
     state["werdict"]["config"] = config
     state["state_dict"] = {f"recognizer.{name}": tensor for name, tensor in built.state_dict().items()}
     for key in ("averages", "callbacks", "optimizer_states", "lr_schedulers", "loops"):

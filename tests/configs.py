@@ -1,13 +1,27 @@
-"""What a single file of configs/ says, without a command's defaults around it."""
+"""What commands compose of words, and what a single file of configs/ says without the defaults around it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from asr.run.command_line import config_folder
+from asr.run.compose import Composed
 
 CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+def composed(*words: str, command: str = "train") -> Composed:
+    """Return what a command composes of words; nothing of it is built."""
+    with initialize_config_dir(str(config_folder(command)), version_base="1.3"):
+        config = compose(command, list(words), return_hydra_config=True)
+        hydra = config.hydra
+        with open_dict(config):
+            del config["hydra"]
+        return Composed.of(command, config, hydra)
 
 
 def choice(group: str, name: str) -> DictConfig:

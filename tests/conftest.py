@@ -31,7 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 SLOW = (
     *("commands/", "demo/", "docs/test_blocks", "export/", "faults/", "security/", "slurm/"),
     *("compare/statistics/test_check_statistics.py", "models/zipformer/test_convert.py"),
-    *("models/zipformer/test_equality.py", "recipes/test_spoken.py", "test_toy_magnitudes.py"),
+    *("models/zipformer/test_equality.py", "recipes/test_spoken.py", "benchmark/test_magnitudes.py"),
     *("recipes/test_an4_commands.py", "recipes/test_custom_choices.py", "recipes/test_large_corpora.py"),
     *("recipes/test_layout_commands.py", "recipes/test_miniatures.py", "test_check_noise.py", "test_soak.py"),
     *("training/test_compiled_encoder.py", "training/test_heads.py"),
@@ -89,8 +89,9 @@ def _torch_threads() -> int:
 
 @pytest.fixture
 def script(monkeypatch) -> Callable[[str], ModuleType]:
-    """Return what imports a file of scripts/ by its name."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+    """Return what imports a file of scripts/, or of the studies in benchmark/problems/, by its name."""
+    for folder in ("benchmark/problems", "scripts"):
+        monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / folder))
     return importlib.import_module
 
 
@@ -135,7 +136,7 @@ def find_batch_size(monkeypatch, capfd) -> Callable[..., str]:
 
     from asr.commands import train
 
-    monkeypatch.setattr("asr.config.dry_run.CUDAAccelerator", CPUAccelerator)
+    monkeypatch.setattr("asr.run.build.CUDAAccelerator", CPUAccelerator)
     for name in ("reset_peak_memory_stats", "synchronize", "max_memory_allocated"):
         monkeypatch.setattr(torch.cuda, name, lambda _: 2**20)
 

@@ -186,7 +186,7 @@ def serve(jobs: Iterator[str]) -> None:
 
     from hydra import compose, initialize_config_dir
 
-    from asr.config.help import config_folder
+    from asr.run.command_line import config_folder
 
     _import_all()
     tasks = {name: importlib.import_module(f"asr.commands.{name}") for name in COMMANDS}

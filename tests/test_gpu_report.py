@@ -28,7 +28,7 @@ def run(*words: str, code: int = 0) -> str:
 @pytest.fixture
 def setting(script, tmp_path):
     """Return what makes the setting of a small report on a CPU."""
-    return script("gpu_parts.setting").Setting("cpu", True, tmp_path)
+    return script("bench.measure").Setting("cpu", True, tmp_path)
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_each_part_meets_its_goals_in_small_on_a_cpu(tmp_path, part):
 
 
 def test_a_part_that_is_complete_is_kept_and_others_are_begun_anew(script, tmp_path):
-    results, setting = script("gpu_parts.results"), script("gpu_parts.setting")
+    results, setting = script("bench.output"), script("bench.measure")
     key, rows = {"commit": "a", "small": True}, [setting.Row("one", "1"), setting.at_most("two", 3.0, 2.0, " ms")]
     file = results.PartFile(tmp_path, "correct")
     assert not file.is_done(key)
@@ -67,7 +67,7 @@ def test_a_part_that_is_complete_is_kept_and_others_are_begun_anew(script, tmp_p
 
 
 def test_a_part_that_ends_early_is_a_missed_goal_and_keeps_its_rows(script, tmp_path):
-    results, setting = script("gpu_parts.results"), script("gpu_parts.setting")
+    results, setting = script("bench.output"), script("bench.measure")
     file = results.PartFile(tmp_path, "encoders")
     file.add_failure({}, "with exit code -9")
     assert results.write_report(tmp_path, ["encoders"]) == ["encoders: the part ended"]
@@ -80,14 +80,14 @@ def test_a_part_that_ends_early_is_a_missed_goal_and_keeps_its_rows(script, tmp_
 def test_a_difference_is_noticed(script):
     import torch
 
-    correct = script("gpu_parts.correct")
+    correct = script("bench.correct")
     ours = [torch.tensor([1.0, 2.0]), torch.tensor([0.0])]
     assert correct._distance(ours, ours) == 0
     assert correct._distance(ours, [torch.tensor([1.0, 2.5]), torch.tensor([0.0])]) == pytest.approx(0.2)
 
 
 def test_an_error_is_a_missed_goal_and_what_comes_before_it_stays(script, tmp_path):
-    setting = script("gpu_parts.setting")
+    setting = script("bench.measure")
 
     def rows():
         yield setting.Row("one", "1")
@@ -100,7 +100,7 @@ def test_an_error_is_a_missed_goal_and_what_comes_before_it_stays(script, tmp_pa
 
 
 def test_a_goal_that_was_not_measured_is_missed_and_its_part_is_not_complete(script, tmp_path):
-    results, setting = script("gpu_parts.results"), script("gpu_parts.setting")
+    results, setting = script("bench.output"), script("bench.measure")
     file = results.PartFile(tmp_path, "optimizers")
     rows = [setting.left_out("Cain", "an error", "at most 3"), setting.left_out("heavyball", "not installed")]
     assert len(list(file.write({}, {}, iter(rows)))) == 2
@@ -112,7 +112,7 @@ def test_a_goal_that_was_not_measured_is_missed_and_its_part_is_not_complete(scr
 
 
 def test_what_there_is_no_time_for_is_not_begun_and_counts_as_missed(script, tmp_path):
-    setting = script("gpu_parts.setting")
+    setting = script("bench.measure")
     late = setting.Setting("cpu", True, tmp_path, begun=-1e9)
     (row,) = setting.until_error("two", iter([setting.Row("one", "1")]), late)
     assert (row.check, row.met, row.measured) == ("two", False, False)
@@ -137,10 +137,10 @@ class Dropping(torch.optim.SGD):
 @pytest.fixture
 def contests(script, setting, tmp_path, monkeypatch):
     """Return what times some optimizers, of which two are other people's: one raises, one takes gradients away."""
-    optimizers, bench = script("gpu_parts.optimizers"), script("bench_rows")
+    optimizers, bench = script("bench.optimizers"), script("bench.peers")
     (tmp_path / "peers_of_a_test.py").write_text(PEERS)
     monkeypatch.syspath_prepend(tmp_path)
-    peers = [bench.Row(name, "peers_of_a_test", name) for name in ("Raising", "Dropping")]
+    peers = [bench.Spec(name, "peers_of_a_test", name) for name in ("Raising", "Dropping")]
     monkeypatch.setattr(optimizers, "ROWS", (*bench.ROWS, *peers))
 
     def timed(**most_ratios: float) -> dict:
@@ -162,9 +162,9 @@ def test_a_peer_that_raises_is_a_row_and_one_that_drops_gradients_is_timed_with_
 def test_eager_steps_are_held_to_their_goals_on_a_gpu_whether_or_not_they_can_be_captured(
     script, setting, contests, monkeypatch
 ):
-    optimizers = script("gpu_parts.optimizers")
+    optimizers = script("bench.optimizers")
     monkeypatch.setattr(type(setting), "on_gpu", True)
-    monkeypatch.setattr(optimizers, "num_kernels", lambda step: (step(), (7, 1.0))[1])
+    monkeypatch.setattr(optimizers, "num_kernels", lambda step: (step(), 7)[1])
     monkeypatch.setattr(optimizers, "captured", lambda step, device: 1 / 0)
     rows = contests(Eve=1e9, SOAP=1e-9, Raising=0)
     goals = {"Eve": True, "SOAP": False, "time of ScaledAdam, of icefall_scaled_adam": False}
@@ -210,7 +210,7 @@ def test_the_runs_of_a_part_end_with_it(script, tmp_path, monkeypatch):
                 time.sleep(0.05)
             raise subprocess.TimeoutExpired(self.args, timeout)
 
-    monkeypatch.setattr(report, "__file__", str(program))
+    monkeypatch.setattr(report, "BENCH", program)
     monkeypatch.setattr(subprocess, "Popen", Late)
     report.run_part("training", report.parsed(["--out", str(tmp_path), "--small", "--device", "cpu"]), {})
     begin = time.monotonic()
@@ -222,5 +222,5 @@ def test_the_runs_of_a_part_end_with_it(script, tmp_path, monkeypatch):
 
 def test_parts_begin_nothing_new_some_time_before_they_are_ended_within_eight_minutes(script):
     report = script("gpu_report")
-    assert 60 * script("gpu_parts.setting").MINUTES < report.MOST_SECONDS <= 480
+    assert 60 * script("bench.measure").MINUTES < report.MOST_SECONDS <= 480
     assert all(60 * minutes <= report.MOST_SECONDS for minutes, _ in report.PARTS.values())

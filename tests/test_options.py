@@ -2,16 +2,14 @@
 
 import pytest
 
-from asr.config.instantiate import check_values, instantiate
 from asr.data.features import LogMel
-from asr.data.loading.acoustics import AddBabble, AddNoise, Reverberate, Telephone, Volume
+from asr.data.loading.augmentation import AddBabble, AddNoise, Reverberate, SpeedPerturb, Telephone, Volume
 from asr.data.loading.loader import Workers
-from asr.data.loading.perturb import SpeedPerturb
 from asr.data.loading.sampling import BucketingConfig
 from asr.decoding.attention_rescoring import AttentionRescoring
 from asr.decoding.ctc_beam import CtcBeam
+from asr.decoding.greedy import TransducerGreedy
 from asr.decoding.transducer_beam import TransducerBeam
-from asr.decoding.transducer_greedy import TransducerGreedy
 from asr.errors import ConfigError
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import TransformerEncoder
@@ -25,6 +23,7 @@ from asr.recipes.digits.prepare import prepare_digits
 from asr.recipes.fsdd.prepare import prepare_fsdd
 from asr.recipes.librispeech.prepare import prepare_librispeech
 from asr.recipes.phrases.prepare import prepare_phrases
+from asr.run.parts import check_values, instantiate
 from asr.tracking.wandb_logger import log_comparison
 from asr.training.callbacks.checkpoints import CheckpointCallback, WeightAveraging
 from asr.training.callbacks.measurements import OptimizerHealth

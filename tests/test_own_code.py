@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
 
-from asr.config.build import check_loggers
-from asr.config.help import config_folder
-from asr.config.replaced_defaults import drop_replaced_defaults
 from asr.errors import ConfigError
+from asr.run.choices import without_replaced_defaults
+from asr.run.command_line import config_folder
+from asr.run.parts import check_loggers, factories
 from tests.commands.conftest import Workplace
-from tests.configs import choice
+from tests.configs import choice, composed
 
 PAGE = Path(__file__).parents[1] / "docs" / "your_own_code.md"
 SMALL = (
@@ -153,12 +152,11 @@ def test_an_optimizer_in_the_place_of_the_chosen_one_keeps_only_what_the_user_ga
     body = {"optimizer": {"_target_": "optim.Lion", "lr": 0.02, "weight_decay": 0.1}}
     defaults = {"defaults": ["digits/transformer_ctc", {"override /optimizer": "muon"}, "_self_"]}
     ConfigStore.instance().store("first", {**defaults, **body}, "recipe/mine", "_global_")
+    run = composed(*words)
     with initialize_config_dir(str(config_folder("train")), version_base="1.3"):
-        composed = compose("train", words, return_hydra_config=True)
-        config = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
-        drop_replaced_defaults(config, composed.hydra.overrides.task, composed.hydra.runtime.choices)
-    assert {*config.optimizer} - {"_target_", "_partial_"} == kept
-    assert bool(config.parameter_rules.rules) == has_rules
+        options = without_replaced_defaults(run).options
+    assert options.optimizer.plain().keys() - {"_target_", "_partial_"} == kept
+    assert bool(options.parameter_rules.rules) == has_rules
 
 
 @pytest.mark.parametrize("name", ["SignMomentum", "WithoutClosure"])
@@ -174,7 +172,7 @@ def test_an_own_optimizer_that_never_calls_its_closure_trains_all_parameters(pla
 def test_an_own_optimizer_or_logger_that_lacks_something_is_refused_before_data_are_prepared(place, monkeypatch):
     missing = "optimizer._target_=mypkg.sign.NeedsRate"
     assert re.search(r"optimizer: .*lr", run(place, "train", missing, "data.dir=unused", code=2))
-    monkeypatch.setattr("asr.config.build.find_spec", lambda _: None)
+    monkeypatch.setattr("asr.run.parts.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"logger\.tensorboard"):
-        check_loggers({"logger": {"tensorboard": {"_target_": "lightning.pytorch.loggers.TensorBoardLogger"}}})
+        check_loggers(factories(composed("logger=tensorboard").options.logger, "logger"))
     assert not (place.folder / "unused").exists()

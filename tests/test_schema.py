@@ -4,20 +4,20 @@ from typing import get_args
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from asr.commands.__main__ import COMMANDS as NAMES
-from asr.config.help import config_file, config_folder
-from asr.config.resumed_config import changes
-from asr.config.schema import CHOOSABLE, COMMANDS, check_options
 from asr.data.manifests.tables import ALIASES
 from asr.errors import ConfigError
-from asr.options import Columns, decides, fields, has_effect, options_of
+from asr.run.command_line import config_file, config_folder
+from asr.run.compose import changes
+from asr.run.options import COMMANDS, Columns, decides, fields, has_effect, options_of
+from tests.configs import composed
 
 # of some choices of their groups
 OPTIONAL = {
-    *CHOOSABLE,
+    "decoder",
+    "logger",
     "trainer.strategy",
     "callbacks.averaging",
     "encoder.gradient_checkpointing",
@@ -30,8 +30,7 @@ def test_the_options_are_the_keys_of_the_yaml_files(command):
     folder = config_folder(command)
     own = yaml.safe_load(config_file(command, folder).read_text(encoding="utf-8"))
     assert own.keys() - {"defaults", "hydra"} <= fields(COMMANDS[command]).keys()
-    with initialize_config_dir(str(folder), version_base="1.3"):
-        config = compose(command)
+    config = composed(command=command).config
     for key, _, _ in options_of(COMMANDS[command]):
         parent, _, name = key.rpartition(".")
         node = OmegaConf.select(config, parent) if parent else config
@@ -39,23 +38,18 @@ def test_the_options_are_the_keys_of_the_yaml_files(command):
 
 
 def test_a_key_that_only_a_command_has_beside_a_choice_is_known():
-    folder = config_folder("convert")
-    with initialize_config_dir(str(folder), version_base="1.3"):
-        config = compose("convert", overrides=["model=a.pt", "bpe_model=b.model", "output=c.ckpt"])
-    check_options("convert", config)
-    OmegaConf.update(config, "data.corpsu", "x", force_add=True)
+    known = composed("model=a.pt", "bpe_model=b.model", "output=c.ckpt", command="convert")
+    assert known.options.data.corpus == "icefall"
     with pytest.raises(ConfigError, match=r"data\.corpsu"):
-        check_options("convert", config)
+        _ = known.with_values({"data.corpsu": "x"}).options
 
 
 @pytest.mark.parametrize("name", ["my set", "a/b", ".a", "a" * 101, -1])
 def test_a_name_that_no_file_of_results_can_have_is_refused(name):
-    with initialize_config_dir(str(config_folder("evaluate")), version_base="1.3"):
-        config = compose("evaluate", overrides=["run=x", "name=test-2"])
-    check_options("evaluate", config)
-    config.name = name
+    named = composed("run=x", "name=test-2", command="evaluate")
+    assert named.options.name == "test-2"
     with pytest.raises(ConfigError, match=r"^name: "):
-        check_options("evaluate", config)
+        _ = named.with_values({"name": name}).options
 
 
 def test_every_column_that_is_read_can_be_named():

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from asr.config.command_line import override_key
 from asr.errors import ConfigError
-from asr.options import decides
 from asr.plain_data import is_within
+from asr.run.command_line import override_key
+from asr.run.options import decides
 
 VERSION = "v1"
 TASKS = ("fsdd", "an4", "phrases")  # each is the recipe TASK/benchmark_v1

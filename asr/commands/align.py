@@ -6,33 +6,36 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
-from asr.commands.evaluation_sets import check_name, evaluation_sets, results_folder
-from asr.commands.output_file import texts
-from asr.config.restore import Restored, restore
+from asr.commands.results import check_name, evaluation_sets, results_folder, texts
 from asr.console import PlainConsole
 from asr.errors import ConfigError, RunFailed
 from asr.evaluation.formatting import shortlist
 from asr.inference.align import align_all, units_with_times, write_alignments
 from asr.models.heads.protocols import FrameScores, ScoresPaths
+from asr.run.options import Align
+from asr.run.restore import Restored, restore
 
 NUM_NAMED = 20  # utterances that could not be aligned
 
 console = PlainConsole()
 
 
-def run(options: DictConfig) -> None:
+def run(options: Align) -> None:
     """Align the sets, and write the times of their words. Exits with 1 if an utterance could not be aligned."""
     check_name(options)
-    restored = restore(options)
+    restored = restore(
+        options,
+        batch_duration_s=options.batch_duration_s,
+        num_workers=options.num_workers,
+        torch_threads=options.torch_threads,
+    )
     head = restored.recognizer.head
     if not isinstance(head, FrameScores | ScoresPaths):
         raise ConfigError(f"run: {type(head).__name__} has neither CTC nor a transducer to align with")
     sets, notes = evaluation_sets(options.manifest, options.name, restored)
     formats = texts(options.output_format)
     checkpoint = restored.checkpoint
-    with results_folder(options, checkpoint, "align") as output:
+    with results_folder(options.output_dir, checkpoint, "align") as output:
         console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
         num_failed = sum(_align(restored, name, cuts, output, formats) for name, cuts in sets.items())
     for note in notes:
@@ -55,7 +58,8 @@ def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequ
     if unknown := [word for result in aligned for word in result.unknown]:
         which = shortlist(sorted(set(unknown)))
         console.print_line(f"{name}: {len(unknown)} words have characters that the run does not know: {which}")
-    if joined := sum(len(result.words) < len(units_with_times(result.text, restored.unit)) for result in aligned):
+    unit = restored.data_module.unit
+    if joined := sum(len(result.words) < len(units_with_times(result.text, unit)) for result in aligned):
         console.print_line(
             f"{name}: in {joined} of {len(aligned)} utterances several words are aligned as one, because the run has "
             "no token for the space between them: its training transcripts had no spaces"

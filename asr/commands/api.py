@@ -8,26 +8,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.version import VersionBase
-from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf import flag_override
 
 from asr.commands.app import quieten
-from asr.commands.train import run_once
-from asr.config.compose import composed_from
-from asr.config.help import config_folder
-from asr.config.resolve import plan_run
-from asr.config.restore import Restored, restore, stream_of, transcriber_of
-from asr.config.schema import check_options
-from asr.data.in_memory import Audio, as_file, as_list
+from asr.data.streams import Audio, as_file, as_list
 from asr.errors import ConfigError
 from asr.inference.streaming import StreamingRecognizer
-from asr.inference.transcript import Transcript
+from asr.inference.transcripts import Transcript
 from asr.plain_data import trust
+from asr.run import build
+from asr.run.command_line import config_folder
+from asr.run.compose import Composed, composed_from
+from asr.run.options import OfRun, Target, validated
+from asr.run.restore import Restored, restore, stream_of, transcriber_of
+from asr.run.train import train as train_run
 from asr.training.module import TrainingModule
 from asr.training.speech_data_module import SpeechDataModule
 
@@ -136,11 +136,10 @@ def train(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -
         >>> run = asr.train(["recipe=digits/transformer_ctc", "optimizer=eve", "trainer.max_steps=12"])
         >>> wer = run.summary["test"]["test"]["wer"]
     """
-    with _composed(overrides, config_dir) as config:
-        folder = run_once(plan_run(config))
-        if folder is None:
+    with _composed(overrides, config_dir) as composed:
+        if composed.options.find_batch_size:
             raise ConfigError("find_batch_size: it measures instead of training; give it to asr-train")
-        return Run(folder)
+        return Run(train_run(build.Run.build(composed)))
 
 
 def training_parts(
@@ -162,9 +161,9 @@ def training_parts(
         >>> import lightning.pytorch as pl
         >>> pl.Trainer(max_steps=12).fit(module, data)
     """
-    with _composed(overrides, config_dir) as config:
-        plan = plan_run(config)
-        return plan.module, SpeechDataModule(plan.prepared, plan.data_module, plan.config["seed"], plan.data.perturb)
+    with _composed(overrides, config_dir) as composed:
+        run = build.Run.build(composed)
+        return run.module, SpeechDataModule(run.prepared, run.data_module, run.options.seed, run.data.perturb)
 
 
 def load(
@@ -188,11 +187,18 @@ def load(
         >>> recognizer = asr.load("runs/latest", decoder={"_target_": "asr.decoding.ctc_beam.CtcBeam", "beam_size": 8})
         >>> transcripts = recognizer.transcribe("talk.flac")
     """
-    options = OmegaConf.load(config_folder("transcribe") / "transcribe.yaml")
-    changed = {"run": str(run), "weights": weights, "decoder": None if decoder is None else dict(decoder)}
-    changed["encoder"] = {"model": None if encoder_model is None else str(encoder_model)}
+    options = validated(
+        OfRun,
+        {
+            "run": str(run),
+            "trust": [],
+            "encoder": {"model": None if encoder_model is None else str(encoder_model)},
+            "weights": weights,
+            "average_since": None,
+        },
+    )
     quieten()
-    return SpeechRecognizer(restore(cast(DictConfig, OmegaConf.merge(options, changed))))
+    return SpeechRecognizer(restore(options, decoder=None if decoder is None else Target.model_validate(dict(decoder))))
 
 
 @contextmanager
@@ -212,7 +218,7 @@ def _other_hydra() -> Iterator[None]:
 
 
 @contextmanager
-def _composed(overrides: Sequence[str], config_dir: str | Path | None) -> Iterator[DictConfig]:
+def _composed(overrides: Sequence[str], config_dir: str | Path | None) -> Iterator[Composed]:
     folder = config_folder("train")
     with _other_hydra(), initialize_config_dir(str(folder), version_base="1.3"):
         primary, hydra_overrides = composed_from("train", list(overrides), folder)
@@ -220,9 +226,10 @@ def _composed(overrides: Sequence[str], config_dir: str | Path | None) -> Iterat
             hydra_overrides.append(f"hydra.searchpath=['file://{Path(config_dir).resolve()}']")
         config = compose(primary, hydra_overrides, return_hydra_config=True)
         HydraConfig.instance().set_config(config)
+        hydra = config.hydra
         with flag_override(config, ["readonly", "struct"], False):
             del config["hydra"]
-        check_options("train", config)
-        trust(config.trust)
+        composed = Composed.of("train", config, hydra)
+        trust(composed.options.trust)
         quieten()
-        yield config
+        yield composed

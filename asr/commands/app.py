@@ -1,8 +1,9 @@
-"""What all commands share: a Hydra application that reports errors as messages and writes no files itself."""
+"""What a command says when it ends with an error: one message, without a traceback, and an exit code."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import importlib
 import logging
@@ -10,21 +11,36 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import hydra
+import yaml
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 import asr
-from asr.commands.messages import explain_error, is_explained, leave
 from asr.commands.startup import advice_at_start, ended_code, importing
-from asr.config.command_line import MULTIRUN, refuse_dashes
-from asr.config.compose import composed_from
-from asr.config.help import command_help, config_folder
-from asr.config.own_code import name_origin
-from asr.errors import LOST_PEER, ConfigError, PeerLost, first_line
-from asr.plain_data import trust
+from asr.console import one_line
+from asr.errors import (
+    DIVERGED,
+    LOST_PEER,
+    MORE_MEMORY,
+    TOO_MANY_FILES,
+    ConfigError,
+    Diverged,
+    PeerLost,
+    RunFailed,
+    did_you_mean,
+    first_line,
+    is_out_of_memory,
+    memory_error,
+    remedy,
+)
+from asr.plain_data import flatten, trust
 from asr.processes import (
     INTERRUPTED,
     RUN_DIR_VARIABLE,
@@ -34,11 +50,123 @@ from asr.processes import (
     restored_handlers,
     signals_first,
 )
+from asr.run.command_line import MULTIRUN, choices, command_help, config_folder, refuse_dashes
+from asr.run.compose import Composed, composed_from
+from asr.run.trust import is_of_third_party_code, is_raised_by_us, name_origin
 
+# configs that Hydra's plugins bring along
+PLUGINS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
+# refused because of the name that was given, and not of the state of the machine
+OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOENT)
+# what options of other programs are called here
+NAMES = {
+    **{"batch_size": "batch.max_duration_s", "learning_rate": "lr", "epochs": "max_epochs", "num_epochs": "max_epochs"},
+    **{"gpus": "devices", "num_gpus": "devices", "steps": "max_steps", "num_steps": "max_steps"},
+}
+FIXED = ("data", "augment")  # groups that take no further keys
+
+
+def is_explained(error: Exception) -> bool:
+    """Return whether a message says what a user can mend; errors of other people's code are shown as they are."""
+    if isinstance(error, ConfigError | RunFailed | HydraException | OmegaConfBaseException | yaml.YAMLError):
+        return True
+    is_ours = isinstance(error, ValueError) and is_raised_by_us(error)
+    return (is_ours or isinstance(error, OSError) or is_out_of_memory(error)) and not is_of_third_party_code(error)
+
+
+def explain_error(error: Exception, command: str) -> tuple[list[str], int]:
+    """Return the lines that tell of an error, its notes after the first, and the exit code."""
+    message, code = _message(error, command)
+    return [message, *getattr(error, "__notes__", ())], code
+
+
+def _message(error: Exception, command: str) -> tuple[str, int]:
+    # if memory runs out, Hydra reports a class that cannot be found, and OmegaConf adds a key to MemoryError
+    lacking = memory_error(error) if isinstance(error, HydraException | MemoryError) else error
+    if lacking is not None and is_out_of_memory(lacking) and not isinstance(error, ValueError | RunFailed):
+        return f"out of memory: {first_line(lacking)}; {MORE_MEMORY}", 1
+    # Hydra's error about a missing config is an OSError too
+    if isinstance(error, OmegaConfBaseException | HydraException):
+        return _explain_config(error, command), 2
+    if isinstance(error, OSError):
+        return _explain_os_error(error)
+    if isinstance(error, RunFailed):
+        return str(error), DIVERGED if isinstance(error, Diverged) else 1
+    return str(error), 2
+
+
+def _explain_os_error(error: OSError) -> tuple[str, int]:
+    """Return what the operating system refused, in a line, and the exit code: 2 if another name would help."""
+    if error.errno == errno.EPIPE:
+        # Python would fail again when it flushes the rest at its end
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return "the program that read the output has ended", 1
+    where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    message = f"{error.strerror or error}" + (f": {where}" if where else "")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, *TOO_MANY_FILES):
+        return f"{message}; {remedy(error)}, then run the same command again, or resume=RUN if the run had begun", 1
+    return message, 2 if error.errno in OF_NAMES or isinstance(error, FileExistsError) else 1
+
+
+def _explain_config(error: Exception, command: str) -> str:
+    """Return what Hydra or OmegaConf says, with the nearest name for an unknown key or choice."""
+    if isinstance(error, OverrideParseException):
+        return f"{error.override}: options are given as KEY=VALUE; quote values with spaces or signs: 'KEY=\"a, b\"'"
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        return _explain_choice(error, error.missing_cfg_file, command)
+    cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(cause.parent_node, DictConfig):
+        return _explain_key(str(cause.full_key), str(cause.key), cause.parent_node, command)
+    if isinstance(cause, OmegaConfBaseException):
+        text, key = first_line(cause), str(cause.full_key or "")
+        return text if key in text else f"{key}: {text}"
+    return " ".join(str(error).split())
+
+
+def _explain_choice(error: MissingConfigException, config_path: str, command: str) -> str:
+    # names of recipes hold slashes, as groups of Hydra's do
+    group, _, choice = config_path.rpartition("/") if config_path.startswith("hydra/") else config_path.partition("/")
+    if group == "hydra/launcher" and choice in PLUGINS:
+        return f"{group}: the plugin for {choice} is not installed: pip install 'werdict[{PLUGINS[choice]}]'"
+    allowed = error.options or [*choices(config_folder(command), group)]
+    corpora = {name.partition("/")[0] for name in allowed if "/" in name}
+    meant = "" if choice in corpora else did_you_mean(choice, corpora) or did_you_mean(choice, allowed)
+    shown = {corpus for corpus in corpora if f"{corpus!r}" in f"{meant}{choice!r}"}  # whose recipes alone are listed
+    named = [name for name in allowed if name.partition("/")[0] in shown]
+    return f"{group}={choice}: there is no such {group}.{meant} Allowed: {', '.join(named or allowed)}."
+
+
+def _explain_key(key: str, name: str, parent: DictConfig, command: str) -> str:
+    allowed = [str(child) for child in parent if not str(child).startswith("_")]
+    if key == name and (choosable := choices(config_folder(command), key)):
+        return f"{key}: nothing is chosen; give {key}=…. Allowed: {', '.join(choosable)}."
+    where = f"in {key.rpartition('.')[0]}" if "." in key else "at the top level"
+    # elsewhere in the config, or under the name that it has here
+    leaves = flatten(OmegaConf.to_container(parent._get_root(), resolve=False))
+    suffix = f".{NAMES.get(name, name)}"
+    same = [leaf for leaf in leaves if f".{leaf}".endswith(suffix) and not leaf.startswith("hydra.")]
+    meant = f" Did you mean {', '.join(same)}?" if same else did_you_mean(name, allowed)
+    is_free = "." in key and key.partition(".")[0] not in FIXED
+    return (
+        f"{key}: there is no key {name!r} {where}.{meant} Allowed: {', '.join(allowed) or 'none'}."
+        f"{f' (+{key}=… adds it.)' if is_free else ''}"
+    )
+
+
+def leave(command: str, lines: Sequence[str], code: int = 2) -> NoReturn:
+    """Print lines and exit; ends of lines in one are escapes, because it may be of a stranger's file."""
+    # standard error may be closed, or a pipe that nobody reads any more
+    with contextlib.suppress(OSError):
+        print(f"asr-{command}:", "\n".join(map(one_line, lines)), file=sys.stderr, flush=True)
+    raise SystemExit(code)
+
+
+WITH_WORDS = ("train", "prepare")  # commands that ask which options the user has given
 FULL_ERROR = "HYDRA_FULL_ERROR"  # a variable of Hydra: exceptions are shown as they are
 
 
-def run_app(command: str, task: Callable[[DictConfig], object] | None = None) -> None:
+def run_app(command: str, task: Callable[[Any], object] | None = None) -> None:
     """Compose the config of a command with the command line, and call ``task`` with it.
 
     Without a task, the command of that name is imported after the config was composed: its libraries take seconds.
@@ -88,7 +216,7 @@ class _App:
     """
 
     command: str
-    task: Callable[[DictConfig], object] | None
+    task: Callable[[Any], object] | None
     is_full: bool
     has_composed: bool = False
 
@@ -113,15 +241,14 @@ class _App:
 
     def run(self, config: DictConfig) -> object:
         """Run the task, and leave with a message here, because Hydra comments on exceptions that leave a job."""
-        # here, because an unknown key is refused without it, and pydantic takes a tenth of a second
-        from asr.config.schema import check_options
-
         self.has_composed = True
         try:
             with _full_error(self.is_full), signals_first():
-                check_options(self.command, config)
-                trust(config.get("trust", ()))
-                return (self.task or own_task(self.command))(config)
+                composed = Composed.of(self.command, config, HydraConfig.get())
+                options = composed.options
+                trust(getattr(options, "trust", ()))
+                task = self.task or own_task(self.command)
+                return task(composed if self.command in WITH_WORDS else options)
         except Exception as error:
             if self.is_full or not is_explained(error):
                 name_origin(error, OmegaConf.to_container(config))
@@ -133,10 +260,10 @@ class _App:
 
 
 @functools.cache  # the jobs of a sweep ask again
-def own_task(command: str) -> Callable[[DictConfig], object]:
+def own_task(command: str) -> Callable[[Any], object]:
     """Return what a command does, whose libraries are imported for it."""
     with restored_handlers(), importing(command):
-        task: Callable[[DictConfig], object] = importlib.import_module(f"asr.commands.{command}").run
+        task: Callable[[Any], object] = importlib.import_module(f"asr.commands.{command}").run
     quieten()  # only now, because Lightning sets the levels of its loggers when it is imported
     return task
 

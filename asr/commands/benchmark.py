@@ -20,9 +20,9 @@ from asr.benchmark.entries import ABOUT, REPRODUCED, Entry, write_runs
 from asr.benchmark.page import write_pages
 from asr.benchmark.rules import NEW_SEEDS, RULESETS, SEEDS, TASKS, VERSION, check_override, is_of_machine
 from asr.compare.inputs.run_files import SUMMARY
-from asr.config.command_line import override_key, override_value
 from asr.errors import ConfigError
 from asr.plain_data import at, read_yaml
+from asr.run.command_line import override_key, override_value
 from asr.sweeps.jobs import JobRecord, asked_for, asked_since, records
 
 HELP = f"""\

@@ -7,11 +7,9 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
-from asr.commands.output_file import texts
+from asr.commands.results import texts
 from asr.compare.compare import compare
 from asr.compare.inputs.results import read_results
 from asr.compare.inputs.run_folders import find_run_folders, read_runs, with_configs
@@ -23,13 +21,14 @@ from asr.compare.report.headline import MOST_SEEDS
 from asr.compare.report.html_and_json import write_json, write_report_files
 from asr.compare.report.terminal import tables
 from asr.compare.result import Comparison
-from asr.config.command_line import override_key
-from asr.config.instantiate import check_values
 from asr.console import PlainConsole
 from asr.errors import ConfigError, did_you_mean
 from asr.evaluation.formatting import count, shortlist
 from asr.plain_data import at, read_yaml
-from asr.run_folder import claim_run_folder, create_run_folder, free_folder, usable_folder
+from asr.run.command_line import override_key
+from asr.run.folder import claim_run_folder, create_run_folder, free_folder, usable_folder
+from asr.run.options import Compare, Target
+from asr.run.parts import check_values
 from asr.safe_io import named_path
 from asr.sweeps.jobs import RECORDS, check_sweep_name, records
 
@@ -38,61 +37,59 @@ RUNS = Path("runs")
 console = PlainConsole()
 
 
-def run(options: DictConfig) -> None:
+def run(options: Compare) -> None:
     """Compare runs or results, print what is found and write it to a new folder."""
-    config = cast(dict[str, Any], OmegaConf.to_container(options, resolve=True))
-    config["columns"] = {name: column for name, column in config["columns"].items() if column is not None}
-    is_results = config["results"] is not None or config["pattern"] is not None
-    sweep, folders = (None, []) if is_results else _run_folders(config)
+    is_results = options.results is not None or options.pattern is not None
+    sweep, folders = (None, []) if is_results else _run_folders(options)
     # before the work, so that its result can be written after it
-    if config["out"] is not None:
-        free_folder(config["out"], "out")
+    if options.out is not None:
+        free_folder(options.out, "out")
     else:
         usable_folder((sweep or RUNS) / "comparison", "out")
-    speaker_of = named_speakers(config["speakers"], config["speaker_pattern"])
+    speaker_of = named_speakers(options.speakers, options.speaker_pattern)
     tunings = read_tuning(sweep) if sweep else []
-    inputs = _results(config) if is_results else read_runs(folders, _failed(folders))
+    inputs = _results(options) if is_results else read_runs(folders, _failed(folders))
     if speaker_of is not None:
         inputs = replace(inputs, runs=with_speakers(inputs.runs, speaker_of))
     comparison = compare(
         inputs,
         title=sweep.name if sweep else count(len(inputs.runs), "run"),
-        baseline=config["baseline"],
-        pairs=config["pairs"],
-        scale=config["scale"],
-        looks=config["looks"] or _planned_looks(folders),
-        target_wer=config["target_wer"],
-        minutes=config["minutes"],
-        level=config["level"],
+        baseline=options.baseline,
+        pairs=options.pairs,
+        scale=options.scale,
+        looks=options.looks or _planned_looks(folders),
+        target_wer=options.target_wer,
+        minutes=options.minutes,
+        level=options.level,
         tunings=tunings,
     )
     _print(comparison)
     for command in next_commands(comparison, sweep) if sweep else ():
         console.print_line(command)
-    output = _output_folder(config["out"], sweep)
+    output = _output_folder(options.out, sweep)
     report, *plots = write_report_files(comparison, output)
     files = [write_json(comparison, output), report, *plots]
     console.print_line(f"report: {report}")
-    _track(config.get("logger"), comparison, files, output, sweep)
+    _track(options.logger, comparison, files, output, sweep)
     console.print_line(f"comparison: {output}")
 
 
-def _run_folders(config: Mapping[str, Any]) -> tuple[Path | None, list[Path]]:
+def _run_folders(options: Compare) -> tuple[Path | None, list[Path]]:
     """Return the folder of the sweep, if one is named, and the folders of runs."""
-    if (config["sweep"] is None) == (config["runs"] is None):
+    if (options.sweep is None) == (options.runs is None):
         raise ConfigError(
             "give what to compare: sweep=NAME; or the folders of runs: asr-compare runs/a runs/b; or results=FILES of "
             "any toolkit"
         )
-    if config["sweep"] is not None:
-        folder = _sweep_folder(str(config["sweep"]))
+    if options.sweep is not None:
+        folder = _sweep_folder(str(options.sweep))
         if not any(folder.glob("*/config.yaml")) and (jobs := records(folder)):
             raise ConfigError(
                 f"sweep: {str(folder)!r} contains no run: none of its {count(len(jobs), 'job')} has left a folder; see "
                 f"{folder / RECORDS}"
             )
         return folder, with_configs(folder.iterdir(), f"sweep: {str(folder)!r} contains no run")
-    patterns = texts(config["runs"])
+    patterns = texts(options.runs)
     folders, others = find_run_folders(patterns)
     # a shell expands runs/first/* to what else lies there too
     if len(patterns) > 1 and others:
@@ -106,18 +103,30 @@ def _planned_looks(folders: Iterable[Path]) -> list[int]:
     return list(looks.pop()) if len(looks) == 1 else []
 
 
-def _results(config: Mapping[str, Any]) -> Inputs:
+def _results(options: Compare) -> Inputs:
     """Read the results of any toolkit."""
-    if clash := [key for key in ("sweep", "runs") if config[key] is not None]:
-        several = [*texts(config["results"] or []), *texts(config["runs"] or [])]
+    if clash := [key for key, value in (("sweep", options.sweep), ("runs", options.runs)) if value is not None]:
+        several = [*texts(options.results or []), *texts(options.runs or [])]
         how = f"; several files are a list: results='[{','.join(several)}]'" if clash[0] == "runs" else ""
         raise ConfigError(f"results= and {clash[0]}= cannot be given together; give one of them{how}")
-    options = {key: config[key] for key in ("pattern", "format", "references", "columns", "id_pattern")}
-    scoring = {"normalize": config["scoring"]["normalize"], **{key: config[key] for key in ("unit", "by", "allow")}}
-    training_texts = config["training_texts"]
-    files = config["results"]
-    rows = read_results([*map(str, files)] if isinstance(files, list) else files and str(files), **options)
-    return runs_of_rows(rows, **scoring, training_texts=None if training_texts is None else named_path(training_texts))
+    files = options.results
+    rows = read_results(
+        [*map(str, files)] if isinstance(files, list) else files and str(files),
+        pattern=options.pattern,
+        format=options.format,
+        references=None if options.references is None else str(options.references),
+        columns={name: column for name, column in options.columns.items() if column is not None},
+        id_pattern=options.id_pattern,
+    )
+    texts_file = None if options.training_texts is None else named_path(options.training_texts)
+    return runs_of_rows(
+        rows,
+        normalize=options.scoring.normalize,
+        unit=options.unit,
+        by=options.by,
+        allow=options.allow,
+        training_texts=texts_file,
+    )
 
 
 def _failed(folders: Iterable[Path]) -> set[Path]:
@@ -180,12 +189,17 @@ def _print(comparison: Comparison) -> None:
 
 
 def _track(
-    logger: Mapping[str, Any] | None, comparison: Comparison, files: list[Path], output: Path, sweep: Path | None
+    logger: Mapping[str, Target | None] | None,
+    comparison: Comparison,
+    files: list[Path],
+    output: Path,
+    sweep: Path | None,
 ) -> None:
     """Send the comparison to wandb if the user asked for it, or if there is an API key and ``logger`` is not set."""
-    node = {} if logger is None else logger.get("wandb")
-    if node is None:
+    chosen = None if logger is None else logger.get("wandb")
+    if logger is not None and chosen is None:
         return
+    node = {} if chosen is None else chosen.plain()
     try:  # here, because comparing needs no wandb
         from asr.tracking.wandb_logger import has_api_key, is_switched_off, log_comparison
     except ImportError:
@@ -194,7 +208,7 @@ def _track(
         raise
     if logger is None and (is_switched_off() or not has_api_key()):
         return
-    options = {key: node[key] for key in ("project", "entity", "tags", "mode") if key in node}
+    options: dict[str, Any] = {key: node[key] for key in ("project", "entity", "tags", "mode") if key in node}
     options["group"] = node.get("group") or (sweep.name if sweep else None)
     upload = log_comparison(comparison, files, output, **check_values(log_comparison, options, "logger.wandb"))
     if upload:

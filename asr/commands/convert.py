@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
 from torch import Tensor
 
-from asr.commands.output_file import new_file
-from asr.config.build import build_decoder, build_recognizer, check_decoder, part, plain
-from asr.config.pretrained import is_pretrained_config
-from asr.config.restore import recognizer_of
+from asr.commands.results import new_file
 from asr.console import PlainConsole
 from asr.errors import ConfigError
 from asr.models.icefall_weights import convert_weights
-from asr.plain_data import at
+from asr.run.options import Convert, Target
+from asr.run.parts import build_component, build_decoder, build_recognizer, check_decoder
+from asr.run.restore import recognizer_of, saved_options
+from asr.run.start import PRETRAINED
 from asr.safe_io import named_path, write_new
-from asr.text.subword import SubwordTokenizer, icefall_tokenizer
+from asr.text.tokenizer import SubwordTokenizer, icefall_tokenizer
 from asr.training.checkpoints import FORMAT, PREFIX, LoadedCheckpoint, checkpoint_file, load_checkpoint
 
 ENDING = ".ckpt"
@@ -29,7 +28,7 @@ OWN_KEYS = ("model", "bpe_model", "run", "trust", "output")
 console = PlainConsole()
 
 
-def run(options: DictConfig) -> None:
+def run(options: Convert) -> None:
     """Convert weights and tokenizer, write the checkpoint, and say what was left out."""
     output = new_file(options.output)
     if output.suffix != ENDING:
@@ -37,18 +36,19 @@ def run(options: DictConfig) -> None:
     if len({options.model is None, options.bpe_model is None, options.run is not None}) != 1:
         raise ConfigError("model and bpe_model of icefall must be given, or run= alone")
     if options.run is not None:
-        _write_whole(output, *_merged(load_checkpoint(checkpoint_file(str(options.run))), plain(options)))
+        _write_whole(
+            output, *_merged(load_checkpoint(checkpoint_file(str(options.run))), options.encoder.plain().get("model"))
+        )
         return
     model, bpe_model = named_path(options.model), named_path(options.bpe_model)
-    config = {key: value for key, value in plain(options).items() if key not in OWN_KEYS}
     try:
         tokenizer, order = icefall_tokenizer(bpe_model.read_bytes())
     except ValueError as error:
         raise ConfigError(f"bpe_model: {bpe_model}: {error}") from error
-    _check_case(tokenizer, config)
-    num_features = part(config, "features").num_features
-    recognizer = build_recognizer(config, tokenizer.vocab_size, [0.0] * num_features, [1.0] * num_features)
-    check_decoder(build_decoder(config), recognizer.head)
+    _check_case(tokenizer, options.data.text)
+    num_features = build_component(options.features, "features").num_features
+    recognizer = build_recognizer(options, tokenizer.vocab_size, [0.0] * num_features, [1.0] * num_features)
+    check_decoder(build_decoder(options.decoder), recognizer.head)
     try:
         weights, unused = convert_weights(model, recognizer.state_dict(), order)
     except ValueError as error:
@@ -58,22 +58,23 @@ def run(options: DictConfig) -> None:
     console.print(f"{num_parameters:,} parameters, {tokenizer.vocab_size} tokens")
     if unused:
         console.print_line(f"left out {len(unused)} tensors that are not used here: {', '.join(unused[:3])} …")
+    config = {key: value for key, value in options.plain().items() if key not in OWN_KEYS}
     _write_whole(output, weights, {"config": config, "tokenizer": tokenizer.state(), "data": data})
 
 
-def _merged(checkpoint: LoadedCheckpoint, options: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _merged(checkpoint: LoadedCheckpoint, base: object) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the weights of a run and of its pretrained model as one, adapters merged, and what goes with them."""
-    config = checkpoint.config
-    encoder_config = config["encoder"]
-    if not is_pretrained_config(config) or encoder_config.get("train", "all") == "all":
+    encoder_options = saved_options(checkpoint).encoder
+    if encoder_options.target != PRETRAINED or encoder_options.train == "all":
         raise ConfigError(f"run: {checkpoint.path} holds all weights already: copy that file")
-    recognizer = recognizer_of(checkpoint, at(options, "encoder", "model"))
+    recognizer = recognizer_of(checkpoint, base)
     encoder: Any = recognizer.encoder
     weights = {
         name: weight for name, weight in recognizer.state_dict().items() if not name.startswith("encoder.model.")
     }
     weights |= {f"encoder.model.{name}": weight for name, weight in encoder.merged_weights().items()}
-    whole = {**config, "encoder": {**encoder_config, "train": "all", "last_n": None, "model_folder": None}}
+    whole_encoder = encoder_options.updated(train="all", last_n=None, model_folder=None)
+    whole = {**checkpoint.config, "encoder": whole_encoder.plain()}
     return weights, {"config": whole, "tokenizer": checkpoint.tokenizer, "data": checkpoint.data}
 
 
@@ -90,13 +91,13 @@ def _write_whole(output: Path, weights: Mapping[str, Tensor], contents: Mapping[
     console.print_line(f"checkpoint: {output}")
 
 
-def _check_case(tokenizer: SubwordTokenizer, config: Mapping[str, Any]) -> None:
+def _check_case(tokenizer: SubwordTokenizer, rules: Target) -> None:
     """Refuse to normalize transcripts to a case whose letters no token has."""
     letters = "".join(tokenizer.pieces[3:])
     for case, other in (("upper", "lower"), ("lower", "upper")):
         unchanged = letters == getattr(letters, case)() != getattr(letters, other)()
-        if unchanged and config["data"]["text"]["case"] != case:
+        if unchanged and rules.case != case:
             raise ConfigError(
-                f"data.text.case={config['data']['text']['case']}: all letters of the tokenizer are {case} case; give "
+                f"data.text.case={rules.case}: all letters of the tokenizer are {case} case; give "
                 f"data.text.case={case}, so that transcripts have the same case"
             )

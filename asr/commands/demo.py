@@ -5,23 +5,22 @@ from __future__ import annotations
 import importlib.util
 import signal
 
-from omegaconf import DictConfig
-
-from asr.config.restore import restore, stream_of, transcriber_of
 from asr.console import PlainConsole
 from asr.errors import ConfigError
 from asr.inference.demo_page import demo_page
+from asr.run.options import Demo
+from asr.run.restore import restore, stream_of, transcriber_of
 
 HOST = "127.0.0.1"
 
 console = PlainConsole()
 
 
-def run(options: DictConfig) -> None:
+def run(options: Demo) -> None:
     """Serve the page until Ctrl-C; the first line that is printed is its address."""
     if importlib.util.find_spec("gradio") is None:
         raise ConfigError("asr-demo needs Gradio: pip install gradio, or python3 scripts/setup.py demo")
-    restored = restore(options)
+    restored = restore(options, decoder=options.decoder, torch_threads=options.torch_threads)
     page, theme = demo_page(
         restored.checkpoint.title,
         transcriber_of(restored, options.max_segment_s),

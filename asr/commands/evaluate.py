@@ -7,18 +7,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from omegaconf import DictConfig
-
-from asr.commands.evaluation_sets import check_name, evaluation_sets, results_folder
-from asr.config.restore import Restored, prepared_data, restore
+from asr.commands.results import check_name, evaluation_sets, results_folder
 from asr.console import PlainConsole
 from asr.data.manifests.corpus import files_of
-from asr.decoding.scorers.fusion import ShallowFusion
+from asr.decoding.scorers import ShallowFusion
 from asr.errors import ConfigError, RunFailed
 from asr.evaluation.normalization import Normalization
 from asr.evaluation.wer import UNIT_NOTES
-from asr.inference.evaluate import evaluate_sets
-from asr.inference.tune import report_trials, tune
+from asr.inference.evaluate import evaluate_sets, report_trials, tune
+from asr.run.options import Evaluate
+from asr.run.restore import Restored, prepared_data, restore
 from asr.safe_io import named_path
 
 CHECKSUM = re.compile(r"(\.tar[:/]\d+\+\d+)#[0-9a-f]{8}$")  # of a member of a shard, which may be named without it
@@ -26,11 +24,17 @@ CHECKSUM = re.compile(r"(\.tar[:/]\d+\+\d+)#[0-9a-f]{8}$")  # of a member of a s
 console = PlainConsole()
 
 
-def run(options: DictConfig) -> None:
+def run(options: Evaluate) -> None:
     """Decode the sets, write hypotheses and error rates, and print them."""
     check_name(options)
     normalization = Normalization(options.scoring.normalize)
-    restored = restore(options)
+    restored = restore(
+        options,
+        decoder=options.decoder,
+        batch_duration_s=options.batch_duration_s,
+        num_workers=options.num_workers,
+        torch_threads=options.torch_threads,
+    )
     tuned_on = _tuning_sets(options, restored)
     if tuned_on and not any(cut.supervisions[0].text for cuts in tuned_on.values() for cut in cuts):
         raise ConfigError(
@@ -43,20 +47,20 @@ def run(options: DictConfig) -> None:
             "chosen on them would make their error rate too low; give other data"
         )
     checkpoint = restored.checkpoint
-    with results_folder(options, checkpoint, "decode") as output:
+    parts = restored.recognizer, restored.decoder, restored.data_module
+    with results_folder(options.output_dir, checkpoint, "decode") as output:
         console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
         if tuned_on:
-            trials = tune(restored.recognizer, restored.decoder, restored.data_module, tuned_on, restored.unit)
+            trials = tune(*parts, tuned_on)
             notes.append(report_trials(trials, list(tuned_on), output))
-        notes += [checkpoint.decoding_note(), *restored.notes, *UNIT_NOTES[restored.unit]]
-        parts = restored.recognizer, restored.decoder, restored.data_module
-        _, failures = evaluate_sets(*parts, sets, notes, output, normalization, restored.unit)
+        notes += [checkpoint.decoding_note(), *restored.notes, *UNIT_NOTES[restored.data_module.unit]]
+        _, failures = evaluate_sets(*parts, sets, notes, output, normalization)
     console.print_line(f"hypotheses and error rates: {output}")
     if failures:
         raise RunFailed(failures[0])
 
 
-def _tuning_sets(options: DictConfig, restored: Restored) -> dict[str, Any]:
+def _tuning_sets(options: Evaluate, restored: Restored) -> dict[str, Any]:
     """Return the sets to choose weights on; none if they are not to be chosen.
 
     Raises:

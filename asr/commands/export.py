@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
 
-from asr.commands.output_file import new_file
-from asr.config.build import build_decoder, part
-from asr.config.restore import TextSide, prepared_data, recognizer_of, restore_text
+from asr.commands.results import new_file
 from asr.console import PlainConsole
-from asr.data.features import Features, cause, read_features
-from asr.data.resampling import at_rate
-from asr.decoding.ctc_greedy import CtcGreedy
-from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.data.features import Features, at_rate, cause, read_features
+from asr.decoding.greedy import CtcGreedy, TransducerGreedy
 from asr.errors import ConfigError, raise_if_out_of_resources
+from asr.export.graphs import Export, export_of
 from asr.export.huggingface import write_huggingface
-from asr.export.kinds import Export, export_of
 from asr.export.readme import Described, pipeline_page, readme, weights_page
 from asr.export.write import check_packages, write_onnx_files, write_safetensors, write_test_wav, write_torchscript
 from asr.models.heads.protocols import Transduces
 from asr.models.recognizer import Recognizer
+from asr.run.options import Export as ExportOptions
+from asr.run.options import ModelOptions
+from asr.run.parts import build_component, build_decoder
+from asr.run.restore import TextSide, prepared_data, recognizer_of, restore_text, saved_options
 from asr.safe_io import new_folder, write_new
 from asr.training.checkpoints import choose_weights
 
 console = PlainConsole()
 
 
-def run(options: DictConfig) -> None:
+def run(options: ExportOptions) -> None:
     """Write the folder, and print what is in it."""
     if options.quantize and options.format != "onnx":
         raise ConfigError(f"quantize={options.quantize} is for format=onnx, given format={options.format}")
@@ -41,7 +40,8 @@ def run(options: DictConfig) -> None:
     check_packages(options.format)
     text = restore_text(options.run)
     checkpoint = choose_weights(text.checkpoint, options.weights, options.average_since)
-    recognizer, features = recognizer_of(checkpoint, options.encoder.model), part(checkpoint.config, "features")
+    saved = saved_options(checkpoint)
+    recognizer, features = recognizer_of(checkpoint, options.encoder.model), build_component(saved.features, "features")
     console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
     with new_folder(output) as folder:
         pieces = text.tokenizer.pieces
@@ -59,7 +59,7 @@ def run(options: DictConfig) -> None:
             console.print_line(line)
             page = pipeline_page(checkpoint.title, features.sampling_rate_hz, checkpoint.config["encoder"], line)
         else:
-            model_type = options.model_type or _model_type(checkpoint.config)
+            model_type = options.model_type or _model_type(saved)
             export = export_of(recognizer, model_type, options.streaming)
             lines = []
             for line in _graphs(options, export, recognizer, folder):
@@ -72,12 +72,12 @@ def run(options: DictConfig) -> None:
     console.print_line(f"exported: {output}")
 
 
-def _model_type(config: Mapping[str, Any]) -> str:
+def _model_type(saved: ModelOptions) -> str:
     """Return what the run's own decoder searches."""
-    return "transducer" if build_decoder(config).needs is Transduces else "ctc"
+    return "transducer" if build_decoder(saved.decoder).needs is Transduces else "ctc"
 
 
-def _graphs(options: DictConfig, export: Export, recognizer: Recognizer, folder: Path) -> Iterator[str]:
+def _graphs(options: ExportOptions, export: Export, recognizer: Recognizer, folder: Path) -> Iterator[str]:
     if options.format == "torch":
         return write_torchscript(export, recognizer.normalize, folder)
     return write_onnx_files(export, recognizer.normalize, folder, options.quantize is not None)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 
-from asr.config.build import num_threads
-from asr.config.trainer import build_trainer
 from asr.console import PlainConsole
-from asr.data.loading.loader import DataModule
-from asr.data.preparation.prepared import PreparedData
 from asr.models.recognizer import is_pretrained
 from asr.processes import is_first_process
+from asr.run.build import Run
+from asr.run.parts import num_threads
+from asr.run.trainer import build_trainer
 from asr.training.batch_size_search import search_batch_size
-from asr.training.module import TrainingModule
 
 # one device stands for all, every micro-batch is an update, and nothing is written
 ALONE: dict[str, Any] = {
@@ -31,38 +28,29 @@ ALONE: dict[str, Any] = {
 console = PlainConsole(quiet=not is_first_process())
 
 
-def find_batch_size(
-    config: Mapping[str, Any],
-    prepared: PreparedData,
-    data_module: DataModule,
-    perturb: Any,
-    module: TrainingModule,
-    trainer: pl.Trainer,
-) -> None:
-    """Measure, print a table, and propose ``data.batch.max_duration_s``.
-
-    ``perturb`` is the augmentation of the audio: its slowest speed is measured, which makes the longest cuts.
-    ``trainer`` knows the processes of the run.
-    """
+def find_batch_size(run: Run) -> None:
+    """Measure, print a table, and propose ``data.batch.max_duration_s``."""
     if not is_first_process():
         return
-    torch.set_num_threads(num_threads(config.get("torch_threads"), data_module.workers.count))
-    slowest = perturb.slowest() if hasattr(perturb, "slowest") else perturb
-    dataset, sampler = data_module.training_data(prepared.cuts("train"), config["seed"], slowest)
+    options, data_module, module = run.options, run.data_module, run.module
+    torch.set_num_threads(num_threads(options.torch_threads, data_module.workers.count))
+    perturb: Any = run.data.perturb
+    slowest = perturb.slowest() if hasattr(perturb, "slowest") else perturb  # which makes the longest cuts
+    dataset, sampler = data_module.training_data(run.prepared.cuts("train"), options.seed, slowest)
 
     encoder: Any = module.recognizer.encoder
     if is_pretrained(encoder):
         encoder.freeze_updates = 0  # later updates take more memory
 
     def make_trainer(num_updates: int) -> pl.Trainer:
-        return build_trainer(config, [], [], **ALONE, max_steps=num_updates)
+        return build_trainer(options.trainer, [], [], **ALONE, max_steps=num_updates)
 
     # DDP keeps a second copy of the gradients in its buckets
     copies = 0
-    if trainer.world_size > 1:
+    if run.trainer.world_size > 1:
         copies = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     console.print_line("trying updates on the largest micro-batches of several sizes")
-    text_lengths = prepared.ctc_lengths("train").num_ctc_frames
+    text_lengths = run.prepared.ctc_lengths("train").num_ctc_frames
     result = search_batch_size(module, dataset, sampler, text_lengths, make_trainer, copies)
     console.print(result.table())
     for line in result.conclusions(data_module.batch.max_duration_s):

@@ -7,23 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 
-from asr.commands.output_file import new_file, texts
-from asr.config.restore import TextSide, prepared_data, restore_text
+from asr.commands.results import new_file, texts
 from asr.console import PlainConsole
 from asr.errors import ConfigError
-from asr.language_models.arpa import arpa_lines, gzipped
+from asr.language_models.arpa import SPECIAL, UNKNOWN, arpa_lines, gzipped
 from asr.language_models.kneser_ney import FALLBACK, TokenNumbers, WordNumbers, estimate, laid_out
-from asr.language_models.ngrams import SPECIAL, UNKNOWN
+from asr.run.options import LM
+from asr.run.restore import TextSide, prepared_data, restore_text
 from asr.safe_io import write_new
-from asr.text.vocabulary import SPACE_PIECE
+from asr.text.tokenizer import SPACE_PIECE
 from asr.text_files import matching_files, read_lines
 
 console = PlainConsole()
 
 
-def run(options: DictConfig) -> None:
+def run(options: LM) -> None:
     """Estimate the model, write it, and print what is in it."""
     if options.text is None and not options.transcripts:
         raise ConfigError("no text is given: give text=FILE, or transcripts=true for the run's training transcripts")

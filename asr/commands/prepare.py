@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from omegaconf import DictConfig
-
-from asr.config.build import plain
-from asr.config.data import data_for_run
-from asr.config.resolve import resolve
+from asr.run.build import settled
+from asr.run.compose import Composed
+from asr.run.data import data_for_run
 
 
-def run(config: DictConfig) -> None:
+def run(composed: Composed) -> None:
     """Prepare what is missing and print the table."""
-    resolve(config, lambda _: None)
-    data_for_run(plain(config))
+    composed, _ = settled(composed, lambda options: None)
+    data_for_run(composed.options)

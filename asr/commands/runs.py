@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from omegaconf import DictConfig
-
-from asr.commands.output_file import texts
+from asr.commands.results import texts
 from asr.compare.inputs.run_list import BEST, FILES, lines_of, list_runs, sort_key
-from asr.config.compose import default_recipe
 from asr.console import PlainConsole
 from asr.errors import ConfigError
 from asr.evaluation.formatting import count, shortlist
+from asr.run.compose import default_recipe
+from asr.run.options import Runs
 from asr.safe_io import named_path
 
 console = PlainConsole()
 
 
-def run(options: DictConfig) -> None:
+def run(options: Runs) -> None:
     """Print the runs, and how to delete checkpoints that nobody needs."""
     folders = [named_path(folder) for folder in texts(options.folder)]
     for folder in folders:

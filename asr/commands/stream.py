@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from omegaconf import DictConfig
-
-from asr.config.restore import restore, stream_of
 from asr.console import PlainConsole
-from asr.data.packets import open_stream, packets_of_file, packets_of_standard_input
+from asr.data.streams import open_stream, packets_of_file, packets_of_standard_input
 from asr.errors import ConfigError
-from asr.inference.stream_listener import StreamListener
+from asr.inference.streaming import StreamListener
+from asr.run.options import Stream
+from asr.run.restore import restore, stream_of
 from asr.safe_io import named_path
 
 STANDARD_INPUT = "-"
@@ -18,7 +17,7 @@ STANDARD_INPUT = "-"
 console = PlainConsole(stderr=True)
 
 
-def run(options: DictConfig) -> None:
+def run(options: Stream) -> None:
     """Print a line for each final text; on a terminal, the text so far, too. Ends with the times that it took."""
     live = str(options.audio) == STANDARD_INPUT
     if live and options.at_own_pace:
@@ -31,7 +30,7 @@ def run(options: DictConfig) -> None:
     file = None if live else open_stream(named_path(options.audio))
     rate_hz = options.sampling_rate_hz if file is None else file.samplerate
     size = max(1, round(options.packet_s * rate_hz))
-    restored = restore(options, with_lm=False)
+    restored = restore(options, with_lm=False, torch_threads=options.torch_threads)
     try:
         stream = stream_of(restored, rate_hz, options.endpoint_s)
     except ValueError as error:

@@ -6,18 +6,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from omegaconf import DictConfig
-
-from asr.commands.output_file import lock_output_dir, new_file, texts
-from asr.config.restore import maker_of, restore, transcriber_of
+from asr.commands.results import lock_output_dir, new_file, texts
 from asr.console import PlainConsole, printable
-from asr.data.manifests.audio_files import ENDINGS, find_audio, groups_of
-from asr.data.manifests.media_files import MEDIA_ENDINGS
+from asr.data.manifests.audio_files import ENDINGS, MEDIA_ENDINGS, find_audio, groups_of
 from asr.errors import ConfigError, RunFailed, remedy
-from asr.inference.transcribe import Transcriber
-from asr.inference.transcript import FORMATS, OF_SEVERAL, Transcript
-from asr.inference.transcript_folder import TranscriptFolder
-from asr.run_folder import usable_folder
+from asr.inference.transcripts import FORMATS, OF_SEVERAL, Transcriber, Transcript, TranscriptFolder
+from asr.run.folder import usable_folder
+from asr.run.options import Transcribe
+from asr.run.restore import maker_of, restore, transcriber_of
 from asr.safe_io import write_new
 
 # that are transcribed before their transcripts are written, and lost if the process is killed
@@ -28,7 +24,7 @@ Failed = list[tuple[str, str]]  # path and reason
 console = PlainConsole(stderr=True)
 
 
-def run(options: DictConfig) -> None:
+def run(options: Transcribe) -> None:
     """Print or write transcripts. Exits with 1 if some files could not be read, with 2 if no file ever could."""
     patterns, formats = texts(options.audio), texts(options.output_format)
     if options.output is not None and options.output_dir is not None:
@@ -51,7 +47,7 @@ def run(options: DictConfig) -> None:
     _report(len(transcripts), failed, output)
 
 
-def _to_folder(options: DictConfig, files: Mapping[Path, Path], formats: Sequence[str]) -> None:
+def _to_folder(options: Transcribe, files: Mapping[Path, Path], formats: Sequence[str]) -> None:
     """Write the transcripts that are not in ``output_dir`` yet, a group of recordings after the other."""
     folder = usable_folder(options.output_dir, "output_dir")
     transcripts = TranscriptFolder(folder, files, formats)
@@ -128,8 +124,14 @@ def _check_format(formats: Sequence[str], num_files: int, output: Path | None) -
         )
 
 
-def _transcriber(options: DictConfig) -> Transcriber:
-    restored = restore(options)
+def _transcriber(options: Transcribe) -> Transcriber:
+    restored = restore(
+        options,
+        decoder=options.decoder,
+        batch_duration_s=options.batch_duration_s,
+        num_workers=options.num_workers,
+        torch_threads=options.torch_threads,
+    )
     transcriber = transcriber_of(restored, options.max_segment_s, options.channels == "each")
     for note in restored.notes:
         console.print_line(note)

@@ -1,23 +1,63 @@
-"""Features of a cut: computed while training, or computed before and read from disk.
-
-N samples, T frames, F mel bins.
-"""
+"""Features of a cut: computed while training from resampled audio, read from disk, or the audio itself."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 import numpy as np
+import torch
 from lhotse import Fbank, FbankConfig
+from lhotse.augmentation import Resample
+from lhotse.augmentation import torchaudio as cached
+from lhotse.augmentation.resample import Resample as SincFilter
 from lhotse.cut import Cut
 from lhotse.utils import fastcopy
 from pydantic import Field, PositiveInt
 
-from asr.data.manifests.audio_checks import cause as cause
-from asr.data.manifests.audio_checks import reading
-from asr.data.manifests.feature_storage import InMemory
-from asr.data.resampling import at_rate
+from asr.data.manifests.audio import cause as cause
+from asr.data.manifests.audio import reading
+from asr.data.manifests.corpus import InMemory
 from asr.features.log_mel import LogMelOptions, whole_frames
+
+MAX_FILTERS = 64  # of a few MB each
+
+
+@dataclass
+class SincResample(Resample):
+    """lhotse's ``Resample`` by interpolation with a windowed sinc.
+
+    Reference:
+        Smith and Gossett 1984, "A flexible sampling-rate conversion method", ICASSP, with a Hann window over 6 zero
+        crossings on each side, and a roll-off of 0.99: the defaults of torchaudio.functional.resample, and of Kaldi's
+        LinearResample (feat/resample.h) where it prepares audio for features.
+    """
+
+    def __call__(self, samples: np.ndarray, *args: object, **kwargs: object) -> np.ndarray:
+        """Return audio (channels, samples) float32 at the target rate."""
+        if self.source_sampling_rate == self.target_sampling_rate:
+            return samples
+        # lhotse keeps every filter that it has used; manifests may need thousands
+        if len(cached._precompiled_resamplers) > MAX_FILTERS:
+            cached._precompiled_resamplers.clear()
+        resampler: SincFilter = cached.get_or_create_resampler(self.source_sampling_rate, self.target_sampling_rate)
+        resampled: np.ndarray = resampler(torch.from_numpy(samples)).numpy()
+        return resampled
+
+
+def at_rate(cut: Cut, rate_hz: int) -> Cut:
+    """Return the cut at a rate, resampled by the sinc wherever its recording is resampled."""
+    cut = cut if cut.sampling_rate == rate_hz else cut.resample(rate_hz)
+    transforms = cut.recording.transforms or ()
+    if not any(type(transform) is Resample for transform in transforms):
+        return cut
+    replaced = [
+        SincResample(each.source_sampling_rate, each.target_sampling_rate) if type(each) is Resample else each
+        for each in transforms
+    ]
+    return fastcopy(cut, recording=fastcopy(cut.recording, transforms=replaced))
+
 
 FrameShiftMs = Annotated[float, Field(gt=0, le=25)]  # a window has 25
 
@@ -145,3 +185,46 @@ class PrecomputedFeatures:
                 f"every {1000 * self.frame_shift_s:g} ms"
             )
         return features
+
+
+PLAYED_HZ = 16_000  # rate at which people listen to utterances
+
+
+def read_audio(cuts: Iterable[Cut], ids: Collection[str]) -> dict[str, np.ndarray]:
+    """Return the audio (N,) float32, at ``PLAYED_HZ``, of the cuts of these ids, as far as it can be read."""
+    audio = {}
+    for cut in cuts if ids else ():
+        if cut.id in ids and cut.has_recording:
+            try:
+                audio[cut.id] = at_rate(cut, PLAYED_HZ).load_audio()[0]
+            except Exception:  # a decoder may raise anything; data of features may have lost their audio
+                continue
+    return audio
+
+
+class Waveform:
+    """Frames of raw audio, which follow each other without overlap.
+
+    Args:
+        sampling_rate_hz: rate of the audio; other rates are resampled to it.
+        frame_ms: length of a frame, a whole number of samples F.
+    """
+
+    precomputed = False
+    on_device = False
+    from_audio = True
+    content = "samples"
+
+    def __init__(self, sampling_rate_hz: int = 16_000, frame_ms: float = 10.0) -> None:
+        self.num_features = round(sampling_rate_hz * frame_ms / 1000)
+        if self.num_features < 1 or abs(self.num_features - sampling_rate_hz * frame_ms / 1000) > 1e-6:
+            raise ValueError(f"frame_ms must be a whole number of samples at {sampling_rate_hz} Hz, given {frame_ms}")
+        self.sampling_rate_hz, self.frame_shift_s = sampling_rate_hz, frame_ms / 1000
+
+    def __call__(self, cut: Cut) -> np.ndarray:
+        """Return samples (T, F) float32 of the cut's first channel; half a frame at the end counts, filled by zeros."""
+        samples: np.ndarray = at_rate(cut, self.sampling_rate_hz).load_audio()[0]
+        num_frames = max(1, (2 * len(samples) + self.num_features) // (2 * self.num_features))
+        frames = np.zeros(num_frames * self.num_features, np.float32)
+        frames[: len(samples)] = samples[: len(frames)]
+        return frames.reshape(num_frames, self.num_features)

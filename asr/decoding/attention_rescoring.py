@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.decoding.ctc_beam import BeamOptions, CtcBeam
-from asr.decoding.hypothesis import Hypothesis, ranked
+from asr.decoding.greedy import Hypothesis, ranked
 from asr.models import devices
 from asr.models.heads.protocols import ScoresFramesAndTexts
-from asr.options import Share
+from asr.ranges import Fraction
 
 TRIED_CTC_WEIGHTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
@@ -32,7 +32,7 @@ class AttentionRescoring(CtcBeam):
 
     needs = ScoresFramesAndTexts
 
-    def __init__(self, ctc_weight: Share = 0.3, **beam: Unpack[BeamOptions]) -> None:
+    def __init__(self, ctc_weight: Fraction = 0.3, **beam: Unpack[BeamOptions]) -> None:
         """Set the options.
 
         Args:

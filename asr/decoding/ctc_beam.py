@@ -1,6 +1,6 @@
-"""Prefix beam search for CTC: the most probable texts, each summed over its paths.
+"""The prefixes of a CTC beam search, and how they grow in a frame.
 
-B batch, T frames, V vocabulary, D width, K prefixes of an utterance, C tokens that each may grow by.
+B batch, V vocabulary, K prefixes of an utterance, C tokens that each may grow by.
 """
 
 from __future__ import annotations
@@ -12,13 +12,159 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from asr.decoding.ctc_prefixes import Prefixes
-from asr.decoding.hypothesis import Hypothesis, ranked
-from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
-from asr.decoding.scorers.scorer import select
+from asr.decoding.greedy import Hypothesis, ranked
+from asr.decoding.scorers import FusionOptions, ShallowFusion, select
 from asr.models import devices
 from asr.models.heads.protocols import FrameScores
-from asr.text.vocabulary import BLANK_ID
+from asr.text.tokenizer import BLANK_ID
+
+NEVER = -math.inf
+NO_RECORD, NEW_RECORD = -1, -2
+NO_PREFIX, NO_PARENT, EMPTY_PREFIX = 0, 1, 2  # in place of a hash
+# the multipliers of splitmix64 (Steele et al. 2014, "Fast splittable pseudorandom number generators"), signed
+GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
+
+
+class Prefixes(NamedTuple):
+    """Beginnings of texts, all different; those of log-probability -inf stand for none.
+
+    A record says where a token was emitted: its number is step · K + slot. The search keeps ``last`` and
+    ``parent_record`` of all steps, so that the tokens of a prefix can be read from its last record to its first.
+
+    Attributes:
+        blank: (B, K) float64, log-probability of the paths that end in a blank.
+        nonblank: (B, K) float64, of those that end in the last token.
+        added: (B, K) float64, what scorers have added.
+        last: (B, K) int64 last token; blank if there is none.
+        hash: (B, K) int64, of the tokens.
+        parent_hash: (B, K) int64, of the tokens without the last.
+        peak: (B, K) float64, the highest that ``nonblank`` has been.
+        record: (B, K) int64, of the last token, where that was.
+        parent_record: (B, K) int64, of the token before it, in the paths of that moment.
+    """
+
+    blank: Tensor
+    nonblank: Tensor
+    added: Tensor
+    last: Tensor
+    hash: Tensor
+    parent_hash: Tensor
+    peak: Tensor
+    record: Tensor
+    parent_record: Tensor
+
+    @classmethod
+    def empty(cls, batch_size: int, beam_size: int, device: torch.device) -> Prefixes:
+        """Return the empty prefix in the first slot, and none in the others."""
+
+        def filled(value: float, dtype: torch.dtype) -> Tensor:
+            return torch.full((batch_size, beam_size), value, dtype=dtype, device=device)
+
+        blank, hashes = filled(NEVER, torch.float64), filled(NO_PREFIX, torch.int64)
+        blank[:, 0], hashes[:, 0] = 0.0, EMPTY_PREFIX
+        nothing, none = filled(NEVER, torch.float64), filled(NO_RECORD, torch.int64)
+        parents, last = filled(NO_PARENT, torch.int64), filled(BLANK_ID, torch.int64)
+        return cls(blank, nothing, torch.zeros_like(blank), last, hashes, parents, nothing, none, none)
+
+    def log_probs(self) -> Tensor:
+        """Return the log-probability (B, K) of each, summed over its paths."""
+        return torch.logaddexp(self.blank, self.nonblank)
+
+    def after_blanks(self, where: Tensor) -> Prefixes:
+        """Return what is left after blanks alone, in the utterances (B,) in which there were any."""
+        where = where.unsqueeze(1)
+        # all paths end in a blank now: a token may follow itself
+        blank = torch.where(where, self.log_probs(), self.blank)
+        return self._replace(blank=blank, nonblank=self.nonblank.masked_fill(where, NEVER))
+
+    def extended(self, frame: Tensor, best: Tensor, tokens: Tensor) -> tuple[Prefixes, Tensor]:
+        """Return the same prefixes after a frame, and the log-probabilities (B, K, C) of those one token longer.
+
+        Args:
+            frame: (B, V) log-probabilities.
+            best: (B, C) some of them, without the blank's.
+            tokens: (B, C) that these belong to.
+        """
+        total = self.log_probs()
+        again = frame.gather(1, self.last)
+        # [b, k, j]: j is k and one token more. All prefixes differ, so that there is at most one such k.
+        is_parent = self.hash.unsqueeze(2) == self.parent_hash.unsqueeze(1)
+        parent = is_parent.int().argmax(dim=1)
+        # a token after itself needs a blank between
+        doubled = self.last.gather(1, parent) == self.last
+        before = torch.where(doubled, self.blank.gather(1, parent), total.gather(1, parent))
+        emitted = (before + again).masked_fill(~is_parent.any(dim=1), NEVER)
+        held = self.nonblank + again
+        nonblank = torch.logaddexp(held, emitted)
+        moved = nonblank > self.peak
+        record_before = torch.where(emitted > held, self.record.gather(1, parent), self.parent_record)
+        stayed = self._replace(
+            blank=total + frame[:, BLANK_ID].unsqueeze(1),
+            nonblank=nonblank,
+            peak=nonblank.maximum(self.peak),
+            record=self.record.masked_fill(moved, NEW_RECORD),
+            parent_record=torch.where(moved, record_before, self.parent_record),
+        )
+        repeats = tokens.unsqueeze(1) == self.last.unsqueeze(2)
+        grown = torch.where(repeats, self.blank.unsqueeze(2), total.unsqueeze(2)) + best.unsqueeze(1)
+        # these were reached from their parents above: twice in the beam, their paths would be counted twice later
+        duplicates = is_parent.float() @ repeats.float() > 0
+        return stayed, grown.masked_fill(duplicates, NEVER)
+
+    def chosen(
+        self, stayed: Prefixes, grown: Tensor, added: Tensor, tokens: Tensor, step: int
+    ) -> tuple[Prefixes, Tensor, Tensor]:
+        """Return the best of the prefixes after a frame.
+
+        Args:
+            stayed: from ``extended``.
+            grown: (B, K, C) from ``extended``.
+            added: (B, K, C) by scorers, to those that have grown.
+            tokens: (B, C).
+            step: number of the frame.
+
+        Returns:
+            The prefixes, best first; which prefixes before the frame they come from, (B, K) int64; and the token that
+            was added to these, (B, K) int64, blank if none was.
+        """
+        (beam_size, num_tokens), flat = grown.shape[1:], grown.flatten(1)
+        scores = torch.cat((stayed.log_probs() + stayed.added, flat + added.flatten(1)), dim=1)
+        # prefixes as they were and longer ones compete for the same slots
+        best, index = scores.topk(beam_size, dim=1)
+        is_longer, column = index >= beam_size, (index - beam_size).clamp(min=0)
+        slots = torch.where(is_longer, column // num_tokens, index)
+        appended = tokens.gather(1, column % num_tokens).masked_fill(~is_longer, BLANK_ID)
+        same = Prefixes(*(field.gather(1, slots) for field in stayed))
+        nonblank = flat.gather(1, column)
+        number = step * beam_size + torch.arange(beam_size, device=slots.device)
+        # what cannot be must never be taken for another prefix
+        impossible = best == NEVER
+        prefixes = Prefixes(
+            blank=same.blank.masked_fill(is_longer, NEVER),
+            nonblank=torch.where(is_longer, nonblank, same.nonblank),
+            added=torch.where(is_longer, added.flatten(1).gather(1, column), same.added),
+            last=torch.where(is_longer, appended, same.last),
+            hash=torch.where(is_longer, hashed(same.hash, appended), same.hash).masked_fill(impossible, NO_PREFIX),
+            parent_hash=torch.where(is_longer, same.hash, same.parent_hash).masked_fill(impossible, NO_PARENT),
+            peak=torch.where(is_longer, nonblank, same.peak),
+            record=torch.where(is_longer | (same.record == NEW_RECORD), number, same.record),
+            parent_record=torch.where(is_longer, self.record.gather(1, slots), same.parent_record),
+        )
+        return prefixes, slots, appended
+
+
+def hashed(before: Tensor, tokens: Tensor) -> Tensor:
+    """Return the hashes of prefixes extended by a token, from their hashes and ``tokens``, all int64 (…).
+
+    Two prefixes that differ share one with a chance of 2⁻⁶⁴. A search compares K² pairs in a frame: with 8 prefixes
+    and 10,000 frames that is a chance of 4 · 10⁻¹⁴ that any pair is merged by mistake.
+    """
+    mixed = before + tokens * GAMMA
+    # shifts copy the sign of int64, which the masks remove
+    mixed = (mixed ^ (mixed >> 30 & 2**34 - 1)) * FIRST
+    mixed = (mixed ^ (mixed >> 27 & 2**37 - 1)) * SECOND
+    return mixed ^ (mixed >> 31 & 2**33 - 1)
+
 
 SkipThreshold = Annotated[float, Field(ge=0.5, le=1)]
 

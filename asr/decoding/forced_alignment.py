@@ -15,7 +15,7 @@ from torch import Tensor
 
 from asr.models.heads.ctc import has_alignment
 from asr.models.heads.protocols import FrameScores, ScoresPaths
-from asr.text.vocabulary import BLANK_ID
+from asr.text.tokenizer import BLANK_ID
 
 NEVER = -math.inf
 

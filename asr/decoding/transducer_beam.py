@@ -12,13 +12,12 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from asr.decoding.ctc_prefixes import hashed
-from asr.decoding.hypothesis import Hypothesis, ranked
-from asr.decoding.scorers.fusion import FusionOptions, ShallowFusion
-from asr.decoding.scorers.scorer import Scorer, select
+from asr.decoding.ctc_beam import hashed
+from asr.decoding.greedy import Hypothesis, ranked
+from asr.decoding.scorers import FusionOptions, Scorer, ShallowFusion, select
 from asr.models import devices
 from asr.models.heads.protocols import Transduces
-from asr.text.vocabulary import BLANK_ID
+from asr.text.tokenizer import BLANK_ID
 
 NEVER = -math.inf
 

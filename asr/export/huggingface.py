@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.export.graph import Call
-from asr.export.kinds import export_of
-from asr.export.verify import check_equal
+from asr.export.graphs import Call, export_of
+from asr.export.write import check_equal
 from asr.models.encoders.pretrained import FRAMES_HZ, PretrainedEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
 from asr.safe_io import write_new
-from asr.text.vocabulary import SPACE_PIECE, SPECIAL_PIECES
+from asr.text.tokenizer import SPACE_PIECE, SPECIAL_PIECES
 
 BLANK, UNKNOWN, SPACE = "<pad>", "<unk>", "|"  # as transformers writes them
 NAMES = {SPECIAL_PIECES[0]: BLANK, SPECIAL_PIECES[1]: UNKNOWN, SPACE_PIECE: SPACE}

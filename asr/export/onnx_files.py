@@ -19,7 +19,7 @@ from onnx.helper import make_node
 from onnx.numpy_helper import from_array, to_array
 from torch import Tensor
 
-from asr.export.graph import Call, Graph
+from asr.export.graphs import Call, Graph
 from asr.safe_io import write_new
 
 OPSET = 17  # that of LayerNorm; runtimes on small devices lag behind

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asr.export.kinds import Export
+from asr.export.graphs import Export
 from asr.features.log_mel import whole_frames
 
 SHERPA = """\

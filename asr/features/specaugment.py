@@ -46,20 +46,14 @@ class SpecAugment:
         num_feature_masks: int = 2,
         max_feature_bins: int = 15,
     ) -> None:
-        counts = {
-            "num_time_masks": num_time_masks,
-            "max_time_frames": max_time_frames,
-            "num_feature_masks": num_feature_masks,
-            "max_feature_bins": max_feature_bins,
-        }
-        for name, value in counts.items():
-            if value < 0:
-                raise ValueError(f"{name} must be at least 0, given {value}")
-        if not 0 <= max_time_fraction <= 1:
-            raise ValueError(f"max_time_fraction must be in [0, 1], given {max_time_fraction}")
         self.num_time_masks, self.max_time_frames = num_time_masks, max_time_frames
         self.max_time_fraction = max_time_fraction
         self.num_feature_masks, self.max_feature_bins = num_feature_masks, max_feature_bins
+        for name, value in vars(self).items():
+            if value < 0:
+                raise ValueError(f"{name} must be at least 0, given {value}")
+        if max_time_fraction > 1:
+            raise ValueError(f"max_time_fraction must be in [0, 1], given {max_time_fraction}")
         self.needs = "spectrum" if num_feature_masks else None
 
     def __call__(self, features: Tensor, num_frames: Tensor, generator: torch.Generator) -> Tensor:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from asr.data.loading.batch import Batch
 from asr.data.loading.loader import DataModule
 from asr.decoding.forced_alignment import align
@@ -17,13 +19,12 @@ from asr.evaluation.formatting import shortlist
 from asr.evaluation.wer import SPACE, Unit, Word
 from asr.evaluation.wer import words_of as spoken_units
 from asr.evaluation.word_files import ctm_lines, json_line, textgrid
-from asr.inference.batches import Processed, process
-from asr.inference.word_times import aligned, words_of
+from asr.inference.decode import Processed, aligned, process, words_of
 from asr.models import devices
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.models.recognizer import Recognizer
 from asr.safe_io import write_new
-from asr.text.vocabulary import UNKNOWN_SURFACE
+from asr.text.tokenizer import UNKNOWN_SURFACE
 
 UNUSUAL = re.compile(r'^\.|[\x00-\x1f\x7f%/\\:*?"<>|]')  # in names of files
 MAX_NAME_BYTES = 200  # of a file; systems allow 255, with what is added
@@ -83,8 +84,7 @@ def align_all(
     head, unit = recognizer.head, data_module.unit
     assert isinstance(head, FrameScores | ScoresPaths)
 
-    def work(batch: Batch) -> list[AlignedText]:
-        encodings, num_frames = recognizer(batch.features, batch.num_frames)
+    def work(batch: Batch, encodings: Tensor, num_frames: Tensor) -> list[AlignedText]:
         alignment = align(head, encodings, num_frames, batch.tokens, batch.num_tokens)
         emissions = aligned(alignment, batch.tokens, batch.num_tokens)
         arguments = data_module.tokenizer.surfaces, batch, data_module.features

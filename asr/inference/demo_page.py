@@ -13,8 +13,7 @@ import numpy as np
 
 from asr.evaluation.word_files import word_row
 from asr.inference.streaming import StreamingRecognizer
-from asr.inference.transcribe import Transcriber
-from asr.inference.transcript import FORMATS
+from asr.inference.transcripts import FORMATS, Transcriber
 
 DOWNLOADS = ("txt", "srt", "json")
 COLUMNS = ["word", "start", "end", "confidence"]

@@ -17,10 +17,9 @@ from asr.data.loading.loader import DataModule
 from asr.data.preparation.fingerprint import describe_file, refuse_changed
 from asr.data.preparation.prepared import PreparedData
 from asr.decoding.ctc_beam import CtcBeam
-from asr.decoding.hypothesis import Decoder
+from asr.decoding.greedy import Decoder
 from asr.decoding.transducer_beam import TransducerBeam
-from asr.evaluation.wer import Unit
-from asr.inference.tune import TRIALS_FILE, best_of, report_trials, tune
+from asr.inference.evaluate import TRIALS_FILE, best_of, report_trials, tune
 from asr.language_models.arpa import arpa_lines
 from asr.language_models.kneser_ney import TokenNumbers, estimate, laid_out
 from asr.models.heads.protocols import FrameScores
@@ -44,7 +43,6 @@ def search_with_transcripts(
     normalize: Callable[[str], str],
     run_dir: Path,
     order: int,
-    unit: Unit = "word",
 ) -> Callable[[], tuple[Decoder, str]] | None:
     """Estimate the model of a new run, and return what finds the best search with it after training.
 
@@ -74,7 +72,7 @@ def search_with_transcripts(
             f"trying {math.prod(map(len, tuned.tunable.values()))} weights of the language model on {', '.join(dev)}, "
             "which may take longer than a short training; data.transcripts_lm=0 trains without the model"
         )
-        trials = tune(recognizer, tuned, data_module, dev, unit)
+        trials = tune(recognizer, tuned, data_module, dev)
         note = report_trials(trials, list(dev), run_dir / FOLDER)
         weights: dict[str, Any] = dict(best_of(trials).weights)
         write_new(run_dir / FOLDER / WEIGHTS, json.dumps({"order": order, **weights}, indent=1) + "\n")

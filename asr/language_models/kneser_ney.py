@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from asr.errors import ConfigError
-from asr.language_models.ngrams import BEGIN, END, SPECIAL, Ints, NGrams
-from asr.text.tokenizer import Tokenizer
-from asr.text.vocabulary import NUM_SPECIAL
+from asr.language_models.arpa import BEGIN, END, SPECIAL, Ints, NGrams
+from asr.text.tokenizer import NUM_SPECIAL, Tokenizer
 
 FALLBACK = (0.5, 1.0, 1.5)  # those of KenLM's lmplz --discount_fallback
 NEVER = -99.0  # log10, of <s>, which follows nothing

@@ -28,15 +28,16 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, read_write
 from rich.table import Table
 
-from asr.config.command_line import override_key
 from asr.console import PlainConsole, one_line
 from asr.errors import ConfigError
 from asr.evaluation.formatting import percent
 from asr.evaluation.metrics_csv import best_dev_wer
-from asr.options import has_effect
 from asr.plain_data import at, flatten, read_json
 from asr.processes import TRY_AGAIN, Terminated, die_with_parent, end_by_default, end_with
-from asr.run_folder import LATEST
+from asr.run.command_line import override_key
+from asr.run.compose import Composed
+from asr.run.folder import LATEST
+from asr.run.options import Sweep, has_effect
 from asr.safe_io import lock, write_whole
 
 POLL_S = 0.5
@@ -228,24 +229,15 @@ def swept_keys(overrides: Sequence[str], params: Mapping[str, Any]) -> list[str]
     )
 
 
-def run_job(
-    overrides: Sequence[str],
-    config: Mapping[str, Any],
-    sweep_dir: Path,
-    to_file: bool = False,
-    places: Sequence[str] = (),
-) -> float:
+def run_job(composed: Composed) -> float:
     """Run a job: start it, resume it if it was interrupted, or leave it alone if it is finished.
 
     A job that fails does not stop the others: it is recorded as failed. If a signal asks
     this process to end, it forwards the signal to the job and waits for the job's end.
 
     Args:
-        overrides: of the job.
-        config: composed, unresolved.
-        sweep_dir: folder of the sweep.
-        to_file: whether the job's output goes to ``jobs/<name>.log``, and not to the terminal.
-        places: arguments with further config folders of the job.
+        composed: of the job; if others run at the same time, its output goes to ``jobs/<name>.log``, and not to the
+            terminal, where it would be mixed with theirs.
 
     Returns:
         The lowest WER on the development sets, which is what sweepers minimize; infinity if the job is not finished,
@@ -255,11 +247,16 @@ def run_job(
         ConfigError: all jobs would have one id in wandb.
         Terminated: a signal asked this process to end.
     """
-    swept = at(config, *SWEPT.split(".")) or ()
-    if shared := [word for word in overrides if ID.fullmatch(key := override_key(word)) and key not in swept]:
+    sweep_dir = composed.sweep_dir
+    assert sweep_dir is not None
+    sweep: Sweep = composed.options.sweep
+    swept = sweep.plain().get("swept") or ()
+    if shared := [word for word in composed.words if ID.fullmatch(key := override_key(word)) and key not in swept]:
         raise ConfigError(f"{shared[0]}: every job of a sweep is a run of its own in wandb; leave it out")
-    overrides = [word for word in overrides if override_key(word) != SWEPT]  # not the user's, and of the sweep alone
-    name = job_name(overrides, config, sweep_dir)
+    overrides = [
+        word for word in composed.words if override_key(word) != SWEPT
+    ]  # not the user's, and of the sweep alone
+    name = job_name(overrides, composed.unresolved(), sweep_dir)
     folder = (sweep_dir / name).resolve()
     (sweep_dir / RECORDS).mkdir(parents=True, exist_ok=True)
     with open(sweep_dir / RECORDS / f"{name}.lock", "a") as file:
@@ -279,9 +276,11 @@ def run_job(
             repeated = [word for word in overrides if override_key(word).partition(".")[0] in ("logger", "recipes_dir")]
             # relative: the name of the current folder may have characters that no override can hold
             place, is_resumed = sweep_dir / name, can_be_resumed(folder)
-            arguments = [f"resume={place}", *repeated] if is_resumed else [*places, *overrides, f"run_dir={place}"]
+            arguments = (
+                [f"resume={place}", *repeated] if is_resumed else [*composed.folders, *overrides, f"run_dir={place}"]
+            )
             print(f"{name}: {'resuming' if is_resumed else 'starting'}", flush=True)
-            _run_to_end(JobRecord(name, overrides, "running"), arguments, config.get("sweep", {}), sweep_dir, to_file)
+            _run_to_end(JobRecord(name, overrides, "running"), arguments, sweep, sweep_dir, composed.is_parallel)
         return best_dev_wer(folder) if is_finished(folder) else math.inf
 
 
@@ -296,9 +295,7 @@ def asked_since(sweep_dir: Path, before: Mapping[str, int]) -> list[JobRecord]:
     return [job for job in records(sweep_dir) if times.get(job.name) != before.get(job.name)]
 
 
-def _run_to_end(
-    record: JobRecord, arguments: Sequence[str], sweep: Mapping[str, Any], sweep_dir: Path, to_file: bool
-) -> None:
+def _run_to_end(record: JobRecord, arguments: Sequence[str], sweep: Sweep, sweep_dir: Path, to_file: bool) -> None:
     """Start a job, wait for its end, and record how it went."""
     record.save(sweep_dir)
     start, code = time.monotonic(), None
@@ -319,8 +316,8 @@ def _run_to_end(
         queue_again()
 
 
-def _run(arguments: Sequence[str], sweep: Mapping[str, Any], output: IO[str] | None) -> int:
-    with claimed_gpus(sweep.get("gpus_per_job"), sweep.get("jobs_per_gpu")) as environment:
+def _run(arguments: Sequence[str], sweep: Sweep, output: IO[str] | None) -> int:
+    with claimed_gpus(sweep.gpus_per_job, sweep.jobs_per_gpu) as environment:
         process = subprocess.Popen(
             [sys.executable, "-m", "asr.commands", "train", *arguments],
             env={name: value for name, value in environment.items() if not OF_ONE_RUN.fullmatch(name)},

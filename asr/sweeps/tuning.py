@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from asr.compare.inputs.tuning import LR
-from asr.config.command_line import override_key
 from asr.errors import ConfigError
-from asr.options import Positive, Seed
 from asr.plain_data import flatten
+from asr.ranges import Positive, Seed
+from asr.run.command_line import override_key
 
 if TYPE_CHECKING:
     from scipy.stats.qmc import Halton

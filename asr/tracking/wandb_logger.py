@@ -25,8 +25,8 @@ from asr.console import PlainConsole
 from asr.errors import first_line
 from asr.evaluation.metrics_csv import best_dev_wer
 from asr.evaluation.wer import ScoredUtterance
-from asr.options import Tag, Text
 from asr.plain_data import at
+from asr.ranges import Tag, Text
 from asr.safe_io import write_whole
 
 FORMER_HOST = "api.wandb.ai"  # keys saved by earlier versions of wandb are filed under it

@@ -16,8 +16,7 @@ import torch
 from rich.table import Table
 from torch.utils.data import DataLoader
 
-from asr.data.loading.batch import Batch
-from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.batch import Batch, SpeechDataset
 from asr.data.loading.sampling import DurationBucketSampler
 from asr.errors import memory_error
 from asr.training.module import TrainingModule

@@ -19,7 +19,7 @@ from asr.former_names import with_present_names
 from asr.models import devices
 from asr.models.pretrained import read_tensors
 from asr.models.recognizer import Recognizer
-from asr.run_folder import newest_update, resume_command, update_files
+from asr.run.folder import newest_update, resume_command, update_files
 from asr.safe_io import TEMPORARY, WITHOUT_LINKS, named_path, replace_by, sync, write_more
 
 

@@ -17,11 +17,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from asr.data.loading.batch import Batch
-from asr.data.seeding import seed_for
-from asr.decoding.hypothesis import Decoder
+from asr.data.loading.sampling import seed_for
+from asr.decoding.greedy import Decoder
 from asr.errors import Diverged, RunFailed
 from asr.evaluation.wer import Score, Unit, Utterance, score
-from asr.inference.decode import UnscoredText, decode_encodings
+from asr.inference.decode import UnscoredText, decode
 from asr.models import devices
 from asr.models.heads.protocols import Losses
 from asr.models.recognizer import Recognizer, is_pretrained
@@ -316,7 +316,7 @@ class TrainingModule(pl.LightningModule):
     @torch.inference_mode()
     def _decode_with_loss(self, name: str, batch: Batch) -> list[Utterance]:
         layers, num_frames = self.recognizer.encode_layers(batch.features, batch.num_frames)
-        utterances = decode_encodings(self.recognizer, self.decoder, self.tokenizer, batch, layers[-1], num_frames)
+        utterances = decode(self.recognizer, self.decoder, self.tokenizer, batch, layers[-1], num_frames)
         losses = self.recognizer.losses_of(layers, num_frames, batch.tokens, batch.num_tokens)
         self.dev_sums[name] = self.dev_sums[name].plus(loss=losses.total.sum(), **self._token_sums(batch, losses))
         return utterances

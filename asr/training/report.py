@@ -21,14 +21,15 @@ from torch import nn
 from asr.compare.inputs.run_files import run_settings
 from asr.console import console
 from asr.data.preparation.prepared import PreparedData
-from asr.decoding.hypothesis import Decoder
-from asr.decoding.scorers.fusion import ShallowFusion
+from asr.decoding.greedy import Decoder
+from asr.decoding.scorers import ShallowFusion
 from asr.errors import RunFailed
 from asr.evaluation.error_stats import headline, summary
 from asr.evaluation.formatting import percent
 from asr.evaluation.wer import RATE_NAMES, UNIT_NOTES
 from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.plain_data import at
+from asr.run.options import RunOptions
 from asr.safe_io import write_whole
 from asr.training.callbacks.measurements import log_samples
 from asr.training.checkpoints import (
@@ -63,7 +64,7 @@ def report_run(
     loggers: Sequence[Any],
     training: Mapping[str, float],
     cost: Mapping[str, float | int | None],
-    config: Mapping[str, Any],
+    options: RunOptions,
     recipe: str,
     notes: Sequence[str] = (),
     difference: Mapping[str, tuple[str, str]] | None = None,
@@ -81,7 +82,7 @@ def report_run(
         loggers: get final numbers and sample texts.
         training: wall-clock and CPU seconds of this process; ``resumed_after``, an update, if the run was resumed.
         cost: what `TrainingCost` has measured since the start of the run.
-        config: of the run, resolved.
+        options: of the run.
         recipe: its name.
         notes: about the run, such as an early stop.
         difference: of the config from its recipe, by key, for the page of the run.
@@ -93,16 +94,16 @@ def report_run(
     """
     watch, prepared = Stopwatch(), data.prepared
     with explaining_failed_writes(run_dir):
-        first, *others = config["decode"]
-        best, missing = _checkpoint(run_dir, first, config["weights"])
+        first, *others = options.decode
+        best, missing = _checkpoint(run_dir, first, options.weights)
         notes = [*prepared.notes, *notes]
         if missing:
             notes.append(_warned(f"{missing}. Decoded with its raw weights instead"))
         notes += UNIT_NOTES[module.unit]
-        tested = prepared.names("test") if config["decode_test"] else ()
+        tested = prepared.names("test") if options.decode_test else ()
         cuts = {name: prepared.cuts(name) for name in (*tested, *module.scores)}
         decoding = _Decoding(module, data, {name: cuts[name] for name in tested}, notes, run_dir)
-        outcome = run_settings(config)
+        outcome = run_settings(options.plain())
         if search is not None and tested:
             outcome["without_lm"] = decoding.without_lm(best, search)
         results = decoding(best)
@@ -118,14 +119,14 @@ def report_run(
         for logger in loggers:
             if hasattr(logger, "log_checkpoint"):
                 logger.log_checkpoint(best.path, best.update)
-        outcome |= {"test": test, "notes": notes, **_origin(best), "weights_asked_for": config["weights"]}
-        if other := decoding.others(others if tested else (), config["weights"], loggers):
+        outcome |= {"test": test, "notes": notes, **_origin(best), "weights_asked_for": options.weights}
+        if other := decoding.others(others if tested else (), options.weights, loggers):
             outcome["other_weights"] = other
         outcome |= {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
         _write(run_dir, module, prepared, outcome)
         scores = {name: result.score for name, result in results.items()} or module.scores
-        lines = _headlines(module, results, best, config, outcome.get("without_lm", {}))
-        facts = run_facts(run_dir, config, recipe, module, prepared.splits, minutes, provenance())
+        lines = _headlines(module, results, best, options, outcome.get("without_lm", {}))
+        facts = run_facts(run_dir, options, recipe, module, prepared.splits, minutes, provenance())
         write_run_page(RunPage(run_dir, lines, facts, notes, scores, cuts, *examples, difference or {}))
         _print_places(run_dir, best.path, training, minutes, decoded=bool(results))
     if decoding.failures:
@@ -152,7 +153,7 @@ class _Decoding:
         read = self.decoder.notes if isinstance(self.decoder, ShallowFusion) else []
         notes = [*self.notes, *read, checkpoint.decoding_note()]
         parts = recognizer, self.decoder, self.data.readers, self.sets, notes, self.run_dir / "decode" / name
-        results, failures = evaluate_sets(*parts, unit=self.module.unit, shown=self.data.prepared.notes)
+        results, failures = evaluate_sets(*parts, shown=self.data.prepared.notes)
         self.failures += failures
         return results
 
@@ -199,11 +200,11 @@ def _headlines(
     module: TrainingModule,
     results: Mapping[str, Evaluated],
     best: LoadedCheckpoint,
-    config: Mapping[str, Any],
+    options: RunOptions,
     without_lm: Mapping[str, Mapping[str, Any]],
 ) -> list[str]:
     """Return lines about the test sets, else about the development sets, and about the weights."""
-    with_lm = ", with a language model" if without_lm or at(config, "decoder", "lm") is not None else ""
+    with_lm = ", with a language model" if without_lm or at(options.plain(), "decoder", "lm") is not None else ""
     tested = []
     for name, result in results.items():
         tested.append(f"{name}{with_lm}: {headline(result.score, result.interval)}")
@@ -336,16 +337,16 @@ def _commit() -> str | None:
 
 
 def start_lines(
-    recognizer: nn.Module, config: Mapping[str, Any], run_dir: Path, checkpoint: LoadedCheckpoint | None
+    recognizer: nn.Module, options: RunOptions, run_dir: Path, checkpoint: LoadedCheckpoint | None
 ) -> list[str]:
     """Return the lines printed when training starts: model size, budget, run folder and checkpoint."""
     num_parameters = sum(p.numel() for p in recognizer.parameters())
     num_frozen = sum(p.numel() for p in recognizer.parameters() if not p.requires_grad)
     frozen = f", {num_frozen:,} of them frozen" if num_frozen else ""
-    lines = [f"{num_parameters:,} parameters{frozen}, {config['trainer']['max_steps']} updates, run folder {run_dir}"]
+    lines = [f"{num_parameters:,} parameters{frozen}, {options.trainer.max_steps} updates, run folder {run_dir}"]
     if checkpoint is not None:
         lines += [f"left out: {problem}" for problem in checkpoint.rejected]
         lines.append(f"resuming from update {checkpoint.update}: {checkpoint.path}")
-    elif config["resume"] is not None:
+    elif options.resume is not None:
         lines.append("the run has no checkpoint yet: it starts again")
     return lines

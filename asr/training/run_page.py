@@ -19,17 +19,16 @@ from asr.compare.plots.drawing import Legend, Plot, draw, is_wide, label_log_axi
 from asr.compare.plots.line_styles import line_styles
 from asr.compare.report.pages import render
 from asr.compare.report.tables import Cell, Column, Table
-from asr.data.loading.batch import Batch
-from asr.data.loading.dataset import SpeechDataset
-from asr.data.seeding import seed_for
-from asr.data.waveform import PLAYED_HZ, read_audio
+from asr.data.features import PLAYED_HZ, read_audio
+from asr.data.loading.batch import Batch, SpeechDataset
+from asr.data.loading.sampling import seed_for
 from asr.evaluation.error_stats import aligned_view, confusions, error_name
 from asr.evaluation.formatting import UNKNOWN, count, duration, shortened
 from asr.evaluation.metrics_csv import Points, read_metrics
 from asr.evaluation.wer import Score, ScoredUtterance, Unit
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.models.recognizer import Recognizer
-from asr.plain_data import at
+from asr.run.options import RunOptions, Target
 from asr.safe_io import write_whole
 from asr.training.module import TrainingModule
 from asr.training.speech_data_module import SpeechDataModule
@@ -209,7 +208,7 @@ RATE = "train/lr"
 
 def run_facts(
     run_dir: Path,
-    config: Mapping[str, Any],
+    options: RunOptions,
     recipe: str,
     module: TrainingModule,
     splits: Mapping[str, Mapping[str, float]],
@@ -220,41 +219,41 @@ def run_facts(
 
     Args:
         run_dir: folder of the run.
-        config: of the run, resolved.
+        options: of the run.
         recipe: its name.
         module: trained.
         splits: of the data: ``num_utterances`` and ``hours`` by name.
         minutes: of training.
         provenance: as `asr.training.report.provenance` returns it, with ``date``.
     """
-    parts, trainer = module.recognizer, config["trainer"]
+    parts, trainer, encoder = module.recognizer, options.trainer, options.encoder
     sizes = [
         f"{name} {duration(3600 * of['hours'])}, {of['num_utterances']:,} utterances" for name, of in splits.items()
     ]
-    batch_s = at(config, "data", "batch", "max_duration_s")
+    batch_s = options.data.batch.max_duration_s
     versions = {"Python": provenance["python"], **provenance["versions"]}
     origin = getattr(parts.encoder, "origin", None)
     started = {}
     if origin:
         started["pretrained"] = f"{origin['model']} {origin['revision']}, licence {origin['license']}"
-        adapters = f", {_choice(config['encoder']['lora'])}" * (config["encoder"]["train"] == "adapters")
-        started["trained of it"] = f"{config['encoder']['train']}{adapters}"
-    if at(config, "init", "path"):
-        started["starts from"] = f"{config['init']['path']}, frozen: {', '.join(config['init']['freeze']) or 'nothing'}"
+        adapters = f", {_choice(encoder.lora)}" * (encoder.train == "adapters")
+        started["trained of it"] = f"{encoder.train}{adapters}"
+    if options.init.path:
+        started["starts from"] = f"{options.init.path}, frozen: {', '.join(options.init.freeze) or 'nothing'}"
     return {
         "recipe": recipe,
-        "corpus": f"{config['data']['corpus']}: {'; '.join(sizes)}",
+        "corpus": f"{options.data.corpus}: {'; '.join(sizes)}",
         "encoder": _part(parts.encoder),
         **started,
         "head": _part(parts.head),
         "parameters": _parameters(parts),
-        "optimizer": _choice(config["optimizer"]),
-        "peak learning rate": _peak_rate(run_dir, config),
-        "schedule": _choice(config["schedule"]),
-        "seed": str(config["seed"]),
-        "updates": f"{module.trainer.global_step:,} of {trainer['max_steps']:,}, each of {module.trainer.world_size} × "
-        f"{trainer.get('accumulate_grad_batches') or 1} × {batch_s:g} s of audio at most",
-        "precision and device": f"{trainer.get('precision')}, {module.trainer.world_size} × {_device(module.device)}",
+        "optimizer": _choice(options.optimizer.plain()),
+        "peak learning rate": _peak_rate(run_dir, options.optimizer),
+        "schedule": _choice(options.schedule.plain()),
+        "seed": str(options.seed),
+        "updates": f"{module.trainer.global_step:,} of {trainer.max_steps:,}, each of {module.trainer.world_size} × "
+        f"{trainer.accumulate_grad_batches} × {batch_s:g} s of audio at most",
+        "precision and device": f"{trainer.precision}, {module.trainer.world_size} × {_device(module.device)}",
         "time": f"{minutes:g} minutes, ended on {provenance['date']}",
         "commit": provenance["commit"] or "–",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
@@ -283,11 +282,11 @@ def _choice(node: Mapping[str, Any] | None) -> str:
     return ", ".join([*filter(None, [str(node.get("_target_", "")).rpartition(".")[2]]), *options])
 
 
-def _peak_rate(run_dir: Path, config: Mapping[str, Any]) -> str:
+def _peak_rate(run_dir: Path, optimizer: Target) -> str:
     """Return the largest learning rate that was logged, or else the optimizer's option."""
     metrics = run_dir / "metrics.csv"
     curves = read_metrics(metrics, lambda name: name == RATE) if metrics.exists() else {}
-    rate = max(curves[RATE][1]) if RATE in curves else at(config, "optimizer", "lr")
+    rate = max(curves[RATE][1]) if RATE in curves else optimizer.plain().get("lr")
     return "the optimizer's own" if rate is None else f"{rate:.3g}"
 
 

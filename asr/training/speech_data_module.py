@@ -8,8 +8,7 @@ from typing import Any
 import lightning.pytorch as pl
 
 from asr.console import console
-from asr.data.loading.batch import Batch
-from asr.data.loading.dataset import Perturb, SpeechDataset
+from asr.data.loading.batch import Batch, Perturb, SpeechDataset
 from asr.data.loading.loader import DataModule, EvaluationLoader, Workers, load_batches
 from asr.data.loading.sampling import DurationBucketSampler
 from asr.data.preparation.prepared import PreparedData

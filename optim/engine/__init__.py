@@ -1,1 +1,1 @@
-"""The machinery under every optimizer: the step loop, stacking, options, checkpoints."""
+"""The machinery under every optimizer: the step loop, batches, options, checkpoints."""

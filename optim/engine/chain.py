@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
+from torch._utils import _flatten_dense_tensors as flatten
+from torch._utils import _unflatten_dense_tensors as unflatten
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from optim.engine import saved_state
-from optim.engine.capturable import Undo, keep_counts_on_device, share_counts
-from optim.engine.finite import all_finite
-from optim.engine.fsdp import local_entry
-from optim.engine.group_checks import check_group, refuse_sparse_gradients
-from optim.engine.group_step import GroupStep
-from optim.engine.options import SWITCH, check_options, plain
+from optim.engine.distributed import all_finite, check_sharded, local_entry
+from optim.engine.group_step import GroupStep, StateStacks
+from optim.engine.options import SWITCH, Domain, check_names, check_options, plain
 from optim.engine.param_batch import DRAW_KEY, HALF, Group, Limits, ParamEntry, State, state_dtype
 from optim.engine.random import key_of
-from optim.engine.stacking import StateStacks
-from optim.engine.transform import (
-    Transform,
-    merged_options,
-    merged_shared_state,
-    merged_state,
-)
+from optim.engine.transform import Transform, merged_options, merged_shared_state, merged_state
 
+# keys of a group that are not hyper-parameters: torch's own, a label for loggers, a schedule's base lr, our counts
+GROUP_KEYS = ("params", "param_names", "name", "initial_lr", "shared_state")
+PIECE_NUMEL = 1 << 24  # of what is put back at once: large enough for a GPU, and little beside the copies
 READS = "skip_nonfinite=True reads from the device, which capturable=True rules out; choose one"
 
 
@@ -200,7 +197,7 @@ class Chain(Optimizer):
         for transform in self.transforms:
             transform.before_step(groups)
         for group, entries in groups:
-            self._step_group(group, entries, increment)
+            self._count_and_move(group, entries, increment)
         self.count("steps", increment)
         if undo is not None:
             undo(self.found_inf)  # type: ignore[arg-type]
@@ -286,7 +283,7 @@ class Chain(Optimizer):
     def _group_step(self, group: Group, limits: Limits | None = None) -> GroupStep:
         return GroupStep(self.transforms, group, self._stacks, self.state, limits, self.found_inf)
 
-    def _step_group(self, group: Group, entries: list[ParamEntry], increment: int | Tensor = 1) -> None:
+    def _count_and_move(self, group: Group, entries: list[ParamEntry], increment: int | Tensor = 1) -> None:
         self._count_steps(entries, increment)
         limits: Limits | None = None
         if self.limited is not None:
@@ -375,7 +372,7 @@ class Chain(Optimizer):
             with torch.no_grad():
                 for transform in self.transforms:
                     transform.before_step([(meta, entries)])
-                self._step_group(meta, entries)
+                self._count_and_move(meta, entries)
         # which error torch and Python raise for a tensor without values differs from use to use
         except Exception as error:
             rules = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -386,7 +383,25 @@ class Chain(Optimizer):
             ) from error
 
     def _check_group(self, group: Group) -> None:
-        check_group(self, self.transforms, group)
+        """Refuse unknown and impossible options of a group, and parameters that no transform can move."""
+        owner = type(self).__name__
+        check_names(group.keys() - set(GROUP_KEYS), self.defaults, f"{owner}'s parameter group")
+        # a transform may allow other values of lr than the engine, such as Adafactor's None
+        allowed: dict[str, Domain] = {"lr": "[0, 1e30]", "maximize": SWITCH}  # beyond it products overflow float32
+        for transform in self.transforms:
+            allowed |= {transform.prefix + key: domain for key, domain in transform.allowed.items()}
+        check_options(group, allowed)
+        # transforms check some options themselves
+        group.update({key: plain(group[key]) for key in self.defaults if key in group})
+        for transform in self.transforms:
+            transform.check(transform.unprefixed(group))
+        check_sharded(owner, self.transforms, group)
+        for param in group["params"]:
+            if not param.is_floating_point():
+                raise ValueError(
+                    f"{owner} needs real floating-point parameters, given {param.dtype}; "
+                    "use torch.view_as_real for complex ones"
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what torch's optimizers do; options that were set since as numpy's numbers become Python's."""
@@ -435,7 +450,7 @@ class Chain(Optimizer):
 
 
 def refuse_step_while_evaluating(optimizer: Any) -> None:
-    """Refuse to step from another point than that of the gradients.
+    """Refuse to step while parameters are at the evaluation point.
 
     Args:
         optimizer: with ``is_evaluating``.
@@ -448,3 +463,105 @@ def refuse_step_while_evaluating(optimizer: Any) -> None:
             f"{type(optimizer).__name__} cannot step while its parameters are at the evaluation point; call train() on "
             "it after each eval()"
         )
+
+
+def refuse_sparse_gradients(optimizer: Optimizer) -> None:
+    """Refuse gradients that are not dense.
+
+    Raises:
+        ValueError: names the first parameter that has one.
+    """
+    grads = [param.grad for group in optimizer.param_groups for param in group["params"] if param.grad is not None]
+    if all(grad.layout is torch.strided for grad in grads):
+        return
+    # names are looked up only for the message: this runs in every step
+    named = ((name, param.grad) for name, param, _ in saved_state.named_parameters(optimizer) if param.grad is not None)
+    sparse = next(name for name, grad in named if grad.layout is not torch.strided)
+    raise ValueError(
+        f"{type(optimizer).__name__} needs dense gradients, given sparse ones for {sparse}; "
+        "build the embedding with sparse=False, or give this parameter to torch.optim.SparseAdam"
+    )
+
+
+def keep_counts_on_device(group: Group) -> None:
+    """Turn the group's lr and its count of steps into tensors of their own, which a captured step reads each time."""
+    if not group["params"]:
+        return
+    first = group["params"][0]
+    place = {"dtype": state_dtype(first), "device": first.device}
+    if group["lr"] is not None and not (isinstance(group["lr"], Tensor) and group["lr"].device == first.device):
+        group["lr"] = torch.as_tensor(group["lr"], **place)
+    group["shared_state"]["steps"] = torch.as_tensor(group["shared_state"]["steps"], **place).clone()
+
+
+def share_counts(
+    entries: Sequence[ParamEntry], states: Mapping[Tensor, State], shared_counts: MutableMapping[int, Tensor]
+) -> Collection[Tensor]:
+    """Let parameters with equal counts of steps share one 0-dimensional tensor, to step as one; return all counts.
+
+    Args:
+        entries: the parameters of this step.
+        states: of all parameters of the optimizer, ``optimizer.state``.
+        shared_counts: the shared tensors, by their id. Others are read, before any capture.
+    """
+    counts = {id(entry.state["step"]): entry.state["step"] for entry in entries if entry.shard is None}
+    if not counts.keys() <= shared_counts.keys():
+        # a tensor on the meta device has no value, and there all are new
+        values = [0.0 if count.is_meta else count.item() for count in counts.values()]
+        by_value: dict[object, Tensor] = {}
+        new = {
+            key: by_value.setdefault((value, count.dtype, count.device), count)
+            for (key, count), value in zip(counts.items(), values, strict=True)
+        }
+        _replace(entries, new)
+        shared_counts.update({id(count): count for count in new.values()})
+    # the counts of those that do not step stand still
+    stepping = {id(entry.state) for entry in entries}
+    resting = {id(state["step"]) for state in states.values() if state and id(state) not in stepping}
+    shared = {id(entry.state["step"]): entry.state["step"] for entry in entries if entry.shard is None}
+    copies = {key: count.clone() for key, count in shared.items() if key in resting}
+    _replace(entries, copies)
+    shared_counts.update({id(count): count for count in copies.values()})
+    return {id(entry.state["step"]): entry.state["step"] for entry in entries}.values()
+
+
+def _replace(entries: Sequence[ParamEntry], new: Mapping[int, Tensor]) -> None:
+    for entry in entries:
+        entry.state["step"] = new.get(id(entry.state["step"]), entry.state["step"])
+
+
+class Undo:
+    """Takes back a step if a flag on the device says so: keeps a copy of what the step may change, in pieces.
+
+    Args:
+        groups: the groups of an optimizer, with the parameters of this step.
+    """
+
+    def __init__(self, groups: Sequence[tuple[Group, Sequence[ParamEntry]]]) -> None:
+        holders = [entry.state for _, entries in groups for entry in entries] + [g["shared_state"] for g, _ in groups]
+        self.params = [entry.param for _, entries in groups for entry in entries]
+        # by name, because a step may replace a statistic by another tensor
+        self.places = [(holder, key) for holder in holders for key, x in holder.items() if isinstance(x, Tensor)]
+        # of one tensor, flatten returns a view
+        self.before = [flatten(piece) if len(piece) > 1 else piece[0].flatten().clone() for piece in self._pieces()]
+
+    def __call__(self, found_inf: Tensor) -> None:
+        """Put everything back if the flag is not zero."""
+        for before, piece in zip(self.before, self._pieces(), strict=True):
+            skips = found_inf.reshape(()).to(before.device) > 0
+            after = flatten(piece)
+            torch.where(skips, before, after, out=after)
+            torch._foreach_copy_(piece, unflatten(after, piece))
+
+    def _pieces(self) -> list[list[Tensor]]:
+        """Return what may change, by dtype and device, in lists of at most ``PIECE_NUMEL`` elements or one tensor."""
+        pieces_of: dict[tuple[torch.dtype, torch.device], list[list[Tensor]]] = defaultdict(list)
+        room: dict[tuple[torch.dtype, torch.device], int] = defaultdict(int)
+        for x in (*self.params, *(holder[key] for holder, key in self.places)):
+            kind = x.dtype, x.device
+            if not pieces_of[kind] or room[kind] < x.numel():
+                pieces_of[kind].append([])
+                room[kind] = PIECE_NUMEL
+            pieces_of[kind][-1].append(x)
+            room[kind] -= x.numel()
+        return [piece for pieces in pieces_of.values() for piece in pieces]

@@ -1,4 +1,8 @@
-"""What a transform sees: parameters of one shape that step together, and the update on its way to them."""
+"""Batches of parameters, and updates on their way to them: what a transform sees.
+
+A `ParamBatch` is one parameter, or a stack of N of equal shape. A `ForeachBatch` is several of them at once, whose
+tensors are `TensorList`: lists with a Tensor's methods, whose elementwise ones are one call for all.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +16,27 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from optim.engine.tensor_list import TensorList
-
 State = dict[str, Any]
 Group = dict[str, Any]
 Scalar = float | Tensor
 """One number per parameter: a Python number for a single tensor on a CPU, else a tensor that broadcasts against the
 parameters, so that nothing waits for the device."""
-
 HALF = (torch.float16, torch.bfloat16)
 DRAW_KEY = "draw_key"
 """The statistic that draws of a parameter depend on: see `optim.engine.random.key_of`."""
 LOOP_STATE = ("step", "rounding_error", DRAW_KEY)
 """Statistics that belong to the step loop, not to a transform."""
+FOREACH: dict[str, Callable[..., Any]] = {
+    name.removeprefix("_foreach_"): getattr(torch, name)
+    for name in dir(torch)
+    # the other foreach calls take other arguments than the functions that they are named after
+    if name.startswith("_foreach_") and name not in ("_foreach_max", "_foreach_norm", "_foreach_powsum", "_foreach_mm")
+}
+TAKES_TENSOR = ("div", "div_", "mul", "mul_")
+"""Foreach calls whose second operand may be one tensor without axes; that of ``add`` is read on some devices."""
+EXPAND_BELOW_NUMEL = 1 << 25
+"""Elements of a list up to which numbers per parameter are written out for each element: two calls, and a pass over
+memory, instead of a call per tensor."""
 
 
 def state_dtype(param: Tensor) -> torch.dtype:
@@ -33,7 +45,7 @@ def state_dtype(param: Tensor) -> torch.dtype:
 
 
 def is_narrow(group: Group) -> bool:
-    """Return whether a group stores statistics in bfloat16, see `optim.engine.storage.StateStorage`."""
+    """Return whether a group stores statistics in bfloat16, see `optim.engine.transform.StateStorage`."""
     return group.get("storage_dtype") == "bfloat16"
 
 
@@ -63,18 +75,15 @@ def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.full((), value, dtype=dtype, device=device)
 
 
-ARRAYS = (Tensor, TensorList)
-
-
 def at_least(x: Scalar, floor: float) -> Scalar:
     """Return the larger of a number per parameter, or a step, and a floor."""
     # max() of a tensor would read it, and wait for the device
-    return x.clamp(min=floor) if isinstance(x, ARRAYS) else max(x, floor)
+    return x.clamp(min=floor) if isinstance(x, Tensor | TensorList) else max(x, floor)
 
 
 def at_most(x: Scalar, ceiling: Any) -> Scalar:
     """Return the smaller of a number per parameter, or a step, and a ceiling; it may be a tensor if the number is."""
-    return x.clamp(max=ceiling) if isinstance(x, ARRAYS) else min(x, ceiling)
+    return x.clamp(max=ceiling) if isinstance(x, Tensor | TensorList) else min(x, ceiling)
 
 
 def choose(condition: bool | Tensor, x: Any, y: Any) -> Any:
@@ -93,7 +102,7 @@ def assign(target: Tensor, value: Scalar) -> None:
 
 
 class Shard(NamedTuple):
-    """What a tensor that is divided over processes is a part of: the whole shape, and the groups that hold the rest."""
+    """The whole of a sharded tensor: its shape, and the process groups that hold the rest."""
 
     shape: torch.Size
     groups: tuple[dist.ProcessGroup, ...]
@@ -113,19 +122,20 @@ class ParamEntry(NamedTuple):
 
 
 Limits = list[tuple[Scalar, Sequence[ParamEntry]]]
-"""Factors of clipping, each with the parameters that it belongs to: parts of a batch may go on by themselves."""
+"""Factors of clipping, each with the parameters that it belongs to, which may be a part of a batch."""
 
 
 class Update(NamedTuple):
-    """An update ``scale · rows · direction``, which is subtracted from the parameter.
+    """An update ``scale · row_scale · direction``, which is subtracted from the parameter.
 
     The factors are kept apart because a number per parameter, or per row, then costs no pass over the elements.
 
     Attributes:
-        direction: (*shape) or (N, *shape); must not be modified unless ``free``: it may be the gradient or a statistic.
+        direction: (*shape) or (N, *shape); must not be modified unless ``overwritable``, as it may be the gradient or a
+            statistic.
         scale: one number per parameter.
-        free: whether nothing else uses the memory of the direction, so that the next transform may overwrite it.
-        rows: broadcasts against the direction, such as one number per row.
+        overwritable: whether nothing else uses the memory of the direction; the next transform may then overwrite it.
+        row_scale: broadcasts against the direction, such as one number per row.
 
     Examples:
         >>> update = optim.Update(torch.tensor([1.0, -2.0]), scale=3.0)
@@ -137,34 +147,38 @@ class Update(NamedTuple):
 
     direction: Tensor
     scale: Scalar = 1.0
-    free: bool = False
-    rows: Tensor | None = None
+    overwritable: bool = False
+    row_scale: Tensor | None = None
 
     def times(self, factor: Scalar) -> Update:
         """Return the update multiplied by one number per parameter."""
-        return Update(self.direction, self.scale * factor, self.free, self.rows)
+        return Update(self.direction, self.scale * factor, self.overwritable, self.row_scale)
+
+    def unscaled(self) -> Tensor:
+        """Return ``row_scale · direction`` as one tensor, which must not be modified."""
+        return self.direction if self.row_scale is None else self.direction * self.row_scale
 
     def value(self) -> Tensor:
         """Return the update as one tensor, which must not be modified."""
-        direction = self.direction if self.rows is None else self.direction * self.rows
+        direction = self.unscaled()
         return direction if self._has_unit_scale() else direction * self.scale
 
     def writable(self) -> Tensor:
         """Return the update as one tensor that may be modified; the update itself must not be used afterwards."""
-        direction = self.direction if self.free else self.direction.clone()
-        if self.rows is not None:
-            direction.mul_(self.rows)
+        direction = self.direction if self.overwritable else self.direction.clone()
+        if self.row_scale is not None:
+            direction.mul_(self.row_scale)
         return direction if self._has_unit_scale() else direction.mul_(self.scale)
 
     def subtract_from(self, target: Tensor) -> Tensor:
         """Subtract the update in place, in one pass over the elements, from a target of its shape that is returned."""
         scale = self.scale
         if not isinstance(scale, Tensor):
-            if self.rows is None:
+            if self.row_scale is None:
                 return target.sub_(self.direction, alpha=scale)
-            return target.addcmul_(self.direction, self.rows, value=-scale)
+            return target.addcmul_(self.direction, self.row_scale, value=-scale)
         # alpha must be a Python number, which would be read from the device; addcmul_ takes the tensor itself
-        return target.addcmul_(self.direction, scale if self.rows is None else self.rows * scale, value=-1)
+        return target.addcmul_(self.direction, scale if self.row_scale is None else self.row_scale * scale, value=-1)
 
     def _has_unit_scale(self) -> bool:
         # a tensor is not compared: the answer would have to be read from the device
@@ -226,6 +240,24 @@ class ParamBatch:
         self.numel = self.shape.numel()
         self.single_element = self.shape.numel() == 1
 
+    @property
+    def parts(self) -> list[ParamBatch]:
+        """Return each stack, or parameter alone, as a batch of its own."""
+        return [self]
+
+    def tensors(self, x: Tensor) -> list[Tensor]:
+        """Return the tensor of each part, (*) or (N, *)."""
+        return [x]
+
+    def joined(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return one tensor per part, (*) or (N, *), as one that has a Tensor's methods."""
+        return tensors[0]
+
+    @property
+    def draw_keys(self) -> list[int]:
+        """Return what random numbers of each parameter depend on."""
+        return [entry.state[DRAW_KEY] for entry in self.entries]
+
     def per_parameter(self, x: Tensor) -> Tensor:
         """Reshape N numbers, (N) or (), so that they broadcast against the parameters."""
         return x.reshape(-1, *[1] * len(self.shape)) if self.stacked else x.reshape(())
@@ -241,11 +273,16 @@ class ParamBatch:
         """Return a number that follows from the shape of a parameter; in a `ForeachBatch`, one per tensor."""
         return function(self.shape)
 
-    def norm(self, x: Tensor) -> Scalar:
-        """Return the Euclidean norm of every parameter's part of x: a number for (*), (N, 1, …) for (N, *)."""
+    def norm(self, x: Tensor, order: float = 2) -> Scalar:
+        """Return the norm of every parameter's part of x: a number for (*), (N, 1, …) for (N, *).
+
+        Args:
+            x: in the parameters' shape.
+            order: 2, or, unless the parameter is sharded, another as in `torch.linalg.vector_norm`.
+        """
         if self.stacked:
-            return self.per_parameter(torch.linalg.vector_norm(x.reshape(len(x), -1), dim=-1))
-        norm = torch.linalg.vector_norm(x)
+            return self.per_parameter(torch.linalg.vector_norm(x.reshape(len(x), -1), order, dim=-1))
+        norm = torch.linalg.vector_norm(x, order)
         return self.read(self._reduced(norm.square()).sqrt() if self.shard_groups else norm)
 
     def rms(self, x: Tensor) -> Scalar:
@@ -255,8 +292,8 @@ class ParamBatch:
     def rms_of(self, update: Update) -> Scalar:
         """Return the RMS of every parameter's update."""
         # the scale is taken out: only the direction needs a pass over the elements
-        direction, scale = _with_rows(update), update.scale
-        return self.rms(direction) * (scale.abs() if isinstance(scale, Tensor) else abs(scale))
+        scale = update.scale
+        return self.rms(update.unscaled()) * (scale.abs() if isinstance(scale, Tensor) else abs(scale))
 
     def mean(self, x: Tensor) -> Scalar:
         """Return the mean of every parameter's part of x: a number for (*shape), (N, 1, …) for (N, *shape)."""
@@ -342,18 +379,22 @@ class ForeachBatch(ParamBatch):
         return joined
 
     def joined(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return one tensor per stack, (*) or (N, *), as a `TensorList`, which has a Tensor's methods."""
+        """Return the tensors as a `TensorList`."""
         return cast(Tensor, TensorList(tensors, self.counts))
+
+    def tensors(self, x: Tensor) -> list[Tensor]:
+        """Return the tensors of a `TensorList`."""
+        return cast(TensorList, x).tensors
 
     @cached_property
     def parts(self) -> list[ParamBatch]:
         """Return each stack, or parameter alone, as a batch of its own."""
-        tensors = (cast(TensorList, x).tensors for x in (self.param, self.grad))
+        tensors = map(self.tensors, (self.param, self.grad))
         return [
             ParamBatch(
                 param,
                 grad,
-                {key: cast(TensorList, x).tensors[i] for key, x in self.state.items()},
+                {key: self.tensors(x)[i] for key, x in self.state.items()},
                 self.group,
                 self.step,
                 stack[0].param.shape,
@@ -368,7 +409,7 @@ class ForeachBatch(ParamBatch):
     @property
     def numel(self) -> Any:
         """Return a vector of how many elements each parameter has."""
-        return _vector(tuple(entry.param.numel() for entry in self.entries), self.param.dtype, self.param.device)
+        return _on_device(tuple(entry.param.numel() for entry in self.entries), self.param.device, self.param.dtype)
 
     @numel.setter
     def numel(self, value: int) -> None:
@@ -377,30 +418,31 @@ class ForeachBatch(ParamBatch):
     def each(self, update: Update) -> list[Update]:
         """Return the update of every part."""
         like = cast(TensorList, self.param)
-        columns = (like.column(x) for x in (update.direction, update.scale, update.rows))
-        return [Update(u, scale, update.free, rows) for u, scale, rows in zip(*columns, strict=True)]
+        columns = (like.column(x) for x in (update.direction, update.scale, update.row_scale))
+        return [Update(u, scale, update.overwritable, rows) for u, scale, rows in zip(*columns, strict=True)]
 
     def join(self, updates: Sequence[Update]) -> Update:
         """Return the updates of all parts as one."""
-        if len({update.rows is None for update in updates}) > 1:
-            updates = [update._replace(direction=_with_rows(update), rows=None) for update in updates]
-        rows = None if updates[0].rows is None else self.joined([cast(Tensor, update.rows) for update in updates])
+        if len({update.row_scale is None for update in updates}) > 1:
+            updates = [update._replace(direction=update.unscaled(), row_scale=None) for update in updates]
+        row_scales = [update.row_scale for update in updates if update.row_scale is not None]
+        row_scale = self.joined(row_scales) if row_scales else None
         direction = self.joined([update.direction for update in updates])
-        free, scales = all(update.free for update in updates), [update.scale for update in updates]
+        overwritable, scales = all(update.overwritable for update in updates), [update.scale for update in updates]
         if all(scale is scales[0] for scale in scales):
-            return Update(direction, scales[0], free, rows)
+            return Update(direction, scales[0], overwritable, row_scale)
         # numbers that follow from shapes: a call takes one per tensor, but a vector of them would come from the host
         numbers = [1.0 if isinstance(scale, Tensor) else scale for scale in scales]
         if any(number != numbers[0] for number in numbers):
-            direction, free = self.joined(torch._foreach_mul(cast(TensorList, direction).tensors, numbers)), True
-            numbers = [1.0] * len(numbers)
+            direction = self.joined(torch._foreach_mul(self.tensors(direction), numbers))
+            overwritable, numbers = True, [1.0] * len(numbers)
         if not any(isinstance(scale, Tensor) for scale in scales):
-            return Update(direction, numbers[0], free, rows)
+            return Update(direction, numbers[0], overwritable, row_scale)
         unit = torch.ones(1, dtype=self.param.dtype, device=self.param.device)
         vectors = [self._numbers(scale if isinstance(scale, Tensor) else unit) for scale in scales]
         counts = (len(stack) for stack in self.stacks)
         scale = torch.cat([x.expand(count) for x, count in zip(vectors, counts, strict=True)])
-        return Update(direction, scale, free, rows)
+        return Update(direction, scale, overwritable, row_scale)
 
     def per_parameter(self, x: Tensor) -> Tensor:
         """Return the numbers as a vector."""
@@ -410,9 +452,9 @@ class ForeachBatch(ParamBatch):
         """Return a statistic of one number per parameter, or one number of all, as a `Scalar`."""
         return self.per_parameter(x) if isinstance(x, TensorList) or x.dim() else x
 
-    def norm(self, x: Tensor) -> Scalar:
-        """Return a vector of the Euclidean norm of every parameter's part of x, (*) or (N, *) each."""
-        return torch.stack(torch._foreach_norm(cast(TensorList, x).per_member()))
+    def norm(self, x: Tensor, order: float = 2) -> Scalar:
+        """Return a vector of the norm of every parameter's part of x, (*) or (N, *) each."""
+        return torch.stack(torch._foreach_norm(cast(TensorList, x).per_member(), order))
 
     def of_shape(self, function: Callable[[torch.Size], float]) -> Any:
         """Return one number per tensor, which follows from the shape of a parameter."""
@@ -424,34 +466,183 @@ class ForeachBatch(ParamBatch):
 
     def mean(self, x: Tensor) -> Scalar:
         """Return a vector of the mean of every parameter's part of x, (*) or (N, *) each."""
-        return self._per_part(lambda part, y: part.mean(y), x)
+        return self._per_part(ParamBatch.mean, x)
 
     def maximum(self, x: Tensor) -> Scalar:
         """Return a vector of the largest element of every parameter's part of x, (*) or (N, *) each."""
-        return self._per_part(lambda part, y: part.maximum(y), x)
+        return self._per_part(ParamBatch.maximum, x)
 
     def minimum(self, x: Tensor) -> Scalar:
         """Return a vector of the smallest element of every parameter's part of x, (*) or (N, *) each."""
-        return self._per_part(lambda part, y: part.minimum(y), x)
+        return self._per_part(ParamBatch.minimum, x)
 
     def dot(self, x: Tensor, y: Tensor) -> Scalar:
         """Return a vector of the inner product of every parameter's parts of x and y, (*) or (N, *) each."""
         return self._per_part(lambda part, z: z.flatten(1).sum(-1) if part.stacked else z.sum(), x * y)
 
-    def _per_part(self, reduce: Any, *xs: Tensor) -> Tensor:
-        columns = zip(*(cast(TensorList, x).tensors for x in xs), strict=True)
-        numbers = [reduce(part, *row) for part, row in zip(self.parts, columns, strict=True)]
-        return torch.cat([self._numbers(x) for x in numbers])
+    def _per_part(self, reduce: Callable[[ParamBatch, Tensor], Scalar], x: Tensor) -> Tensor:
+        pairs = zip(self.parts, self.tensors(x), strict=True)
+        return torch.cat([self._numbers(reduce(part, y)) for part, y in pairs])
 
     def _numbers(self, x: Scalar) -> Tensor:
         x = x if isinstance(x, Tensor) else torch.tensor(x, dtype=self.param.dtype)  # a parameter alone, on a CPU
         return x.reshape(-1)
 
 
-def _with_rows(update: Update) -> Tensor:
-    return update.direction if update.rows is None else update.direction * update.rows
+class TensorList:
+    """Tensors of one device and dtype, each of one parameter or of a stack of N along its first axis.
+
+    An operand may be another such list, a number, a Python list of one number per tensor, a tensor without axes, or a
+    vector of one number per parameter, in the order of the list. What torch has no foreach call for runs once per
+    tensor, so that all of torch's functions work; axes are counted from the end, as everywhere in transforms. ``out``
+    only names memory that may be overwritten.
+
+    Args:
+        tensors: at least one.
+        counts: N of each; 0 for a parameter alone, whose tensor has no axis for it.
+    """
+
+    __slots__ = ("counts", "tensors")
+
+    def __init__(self, tensors: Sequence[Tensor], counts: Sequence[int]) -> None:
+        self.tensors, self.counts = list(tensors), counts
+
+    @classmethod
+    def __torch_function__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Apply one of torch's functions."""
+        return _apply(func, args, kwargs or {})
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(Tensor, name)
+        return lambda *args, **kwargs: _apply(method, (self, *args), kwargs)
+
+    def __mul__(self, other: Any) -> Any:
+        return _apply(torch.mul, (self, other), {})
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: Any) -> Any:
+        return _apply(torch.add, (self, other), {})
+
+    __radd__ = __add__
+
+    def __rsub__(self, other: Any) -> Any:
+        # no foreach call has a number on the left
+        return _apply(torch.neg, (self,), {}) + other
+
+    def __sub__(self, other: Any) -> Any:
+        return _apply(torch.sub, (self, other), {})
+
+    def __truediv__(self, other: Any) -> Any:
+        return _apply(torch.div, (self, other), {})
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _apply(torch.reciprocal, (self,), {}) * other
+
+    def __neg__(self) -> Any:
+        return _apply(torch.neg, (self,), {})
+
+    def __lt__(self, other: Any) -> Any:
+        return _apply(torch.lt, (self, other), {})
+
+    def __gt__(self, other: Any) -> Any:
+        return _apply(torch.gt, (self, other), {})
+
+    def __ge__(self, other: Any) -> Any:
+        return _apply(torch.ge, (self, other), {})
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device of all tensors."""
+        return self.tensors[0].device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the dtype of all tensors."""
+        return self.tensors[0].dtype
+
+    def like(self, tensors: Sequence[Tensor]) -> TensorList:
+        """Return other tensors of the same parameters, each (*) or (N, *)."""
+        return TensorList(tensors, self.counts)
+
+    def per_member(self) -> list[Tensor]:
+        """Return a view of every parameter's part."""
+        parts = zip(self.tensors, self.counts, strict=True)
+        return [view for x, count in parts for view in (x.unbind() if count else (x,))]
+
+    def spread(self, numbers: Tensor) -> list[Tensor]:
+        """Return a vector of one number per parameter as views that broadcast against the tensors."""
+        parts = numbers.split([max(1, count) for count in self.counts])
+        return [
+            part.view(-1, *[1] * (x.dim() - 1)) if count else part.view(())
+            for part, x, count in zip(parts, self.tensors, self.counts, strict=True)
+        ]
+
+    def expand(self, numbers: Tensor) -> list[Tensor]:
+        """Return a vector of one number per parameter as tensors of the shapes of this list, if they are small."""
+        sizes = [x.numel() for x in self.tensors]
+        if sum(sizes) > EXPAND_BELOW_NUMEL:
+            return self.spread(numbers)
+        if sum(sizes) > len(numbers):
+            counts = [max(1, count) for count in self.counts]
+            each = tuple(size // n for size, n in zip(sizes, counts, strict=True) for _ in range(n))
+            numbers = numbers.repeat_interleave(_on_device(each, numbers.device), output_size=sum(sizes))
+        parts = numbers.split(sizes)
+        return [part.view(x.shape) for part, x in zip(parts, self.tensors, strict=True)]
+
+    def column(self, operand: Any) -> list[Any]:
+        """Return an operand once per tensor."""
+        if isinstance(operand, TensorList):
+            return operand.tensors
+        if isinstance(operand, Tensor) and operand.dim():
+            return self.spread(operand)
+        if isinstance(operand, list):
+            return operand
+        return [operand] * len(self.tensors)
 
 
-@lru_cache(maxsize=64)
-def _vector(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def _apply(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    lists = [x for x in (*args, *kwargs.values()) if isinstance(x, TensorList)]
+    first, name = lists[0], func.__name__
+    if name in ("mul", "add") and args[0] is not first:
+        args = (first, args[0])
+    if name in ("clamp", "clamp_"):
+        return _clamped(name, *args, **kwargs)
+    if isinstance(args[0], TensorList) and name in FOREACH and not kwargs.keys() - {"alpha", "value", "out"}:
+        kwargs.pop("out", None)
+        operands = [_operand(first, x, name) for x in args[1:]]
+        result = FOREACH[name](args[0].tensors, *operands, **kwargs)
+    else:
+        columns = [first.column(x) for x in args]
+        named = {key: first.column(x) for key, x in kwargs.items()}
+        result = [
+            func(*row, **{key: column[i] for key, column in named.items()})
+            for i, row in enumerate(zip(*columns, strict=True))
+        ]
+    if name.endswith("_") and not name.startswith("__"):
+        return args[0]
+    return kwargs["out"] if "out" in kwargs else first.like(result)
+
+
+def _operand(first: TensorList, x: Any, name: str) -> Any:
+    """Return an operand as a foreach call takes it."""
+    if isinstance(x, TensorList):
+        return x.tensors
+    if isinstance(x, Tensor) and not x.dim() and name not in TAKES_TENSOR:
+        x = x.to(first.dtype).expand(sum(max(1, count) for count in first.counts))
+    return first.expand(x) if isinstance(x, Tensor) and x.dim() else x
+
+
+def _clamped(name: str, x: TensorList, min: Any = None, max: Any = None) -> TensorList:
+    """Clamp by the foreach calls that clamp from one side."""
+    for bound, side in ((min, "clamp_min"), (max, "clamp_max")):
+        if bound is not None:
+            call = FOREACH[side + ("_" if name.endswith("_") else "")]
+            result = call(x.tensors, _operand(x, bound, side))
+            x = x if name.endswith("_") else x.like(result)
+    return x
+
+
+@lru_cache(maxsize=128)
+def _on_device(numbers: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
     return torch.tensor(numbers, dtype=dtype, device=device)

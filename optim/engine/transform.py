@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from optim.engine.options import Domain
-from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, ParamEntry, State, Update
+from optim.engine.options import WHOLE, Domain
+from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, ParamEntry, State, Update, is_narrow
+
+STORAGE_DTYPES = ("float32", "bfloat16")
 
 
 class SkipUpdate(Exception):
@@ -105,7 +107,7 @@ class Transform(ABC):
         return {}
 
     def kind(self, shape: torch.Size) -> Hashable:
-        """Return what decides, by a parameter's shape, how it is treated; a `ForeachBatch` holds one kind."""
+        """Return a key that is equal for shapes which are treated alike; a `ForeachBatch` holds one kind."""
         return None
 
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:  # noqa: B027
@@ -122,7 +124,7 @@ class Transform(ABC):
         """Return whether it draws random numbers, by the ``draw_key`` in a parameter's state."""
         return False
 
-    def idle(self, group: Group) -> bool:
+    def is_noop(self, group: Group) -> bool:
         """Return whether the options of a group switch this transform off; it is then not called."""
         return False
 
@@ -170,7 +172,7 @@ class FusedTransform(Transform):
 
     @abstractmethod
     def fuses(self, later: Sequence[Transform]) -> bool:
-        """Return whether `move` also does the work of all later transforms that are not idle."""
+        """Return whether `move` also does the work of all later active transforms."""
 
     @abstractmethod
     def move(self, update: Update, batch: ParamBatch, later: Sequence[Transform]) -> None:
@@ -189,7 +191,7 @@ class GroupTransform(Transform):
     A chain may have one whose `takes_all` is true; the engine then calls `of_group` instead of it.
 
     Examples:
-        >>> from optim.muon.orthogonalize import Orthogonalize
+        >>> from optim.transforms.orthogonalize import Orthogonalize
         >>> isinstance(Orthogonalize(), optim.GroupTransform)
         True
         >>> Orthogonalize().takes_all({"shard_matrix_work": False})
@@ -208,6 +210,43 @@ class GroupTransform(Transform):
             updates: one per batch, which must not be modified.
             batches: all of one group, in the same order in every process.
         """
+
+
+class OptionHolder(Transform):
+    """Holds options that the engine or another transform reads; never called itself."""
+
+    def is_noop(self, group: Group) -> bool:
+        """Return True."""
+        return True
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the update unchanged."""
+        return update
+
+
+class StateStorage(OptionHolder):
+    """Says how averages of the parameter's shape are stored; leaves the update alone.
+
+    With bfloat16 they are widened before a step and rounded after it: to one of the two neighbors in bfloat16, with
+    probabilities that make the expectation right, so that changes below half a spacing add up instead of being lost.
+    Statistics that `optim.engine.param_batch.zeros` does not make keep their dtype.
+
+    Args:
+        storage_dtype: "float32", or "bfloat16" for half of the bytes; float64 parameters then have float64 arithmetic.
+        seed: of the rounding.
+
+    Reference:
+        Zamirai et al. 2021, "Revisiting BFloat16 Training", arXiv:2010.06192: stochastic rounding of weights.
+    """
+
+    allowed: ClassVar = {"storage_dtype": [*STORAGE_DTYPES], "seed": "[0, inf)" + WHOLE}
+
+    def __init__(self, storage_dtype: str = "float32", seed: int = 0) -> None:
+        super().__init__(storage_dtype=storage_dtype, seed=seed)
+
+    def draws(self, group: Group) -> bool:
+        """Return whether there is anything to round."""
+        return is_narrow(group)
 
 
 def merged_options(transforms: Sequence[Transform]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""PSGD with Kronecker products of triangular factors: the update schedule, the factors, their products."""
+"""PSGD with Kronecker products of triangular factors."""

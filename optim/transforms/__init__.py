@@ -1,1 +1,1 @@
-"""Transforms that several optimizers share, one idea per file; `optim.chain` joins them."""
+"""Transforms that several optimizers share; `optim.chain` joins them."""

@@ -1,4 +1,4 @@
-"""Adam: the averaged gradient over the root of its averaged square."""
+"""Updates over the root of their averaged squares: Adam, LaProp, and torch's kernel of AdamW that computes both."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from optim.engine.options import SWITCH
 from optim.engine.param_batch import (
     HALF,
     ForeachBatch,
@@ -17,16 +18,16 @@ from optim.engine.param_batch import (
     ParamEntry,
     Scalar,
     State,
+    TensorList,
     Update,
+    constant,
     zeros,
 )
-from optim.engine.transform import FusedTransform, Transform
-from optim.transforms.adamw_kernel import has_kernel, listed, same_layout
-from optim.transforms.beta2 import average_squares, beta2_correction, beta2_of
-from optim.transforms.learning_rate import LearningRate, learning_rate
-from optim.transforms.weight_decay import DecoupledDecay
+from optim.engine.transform import FusedTransform, OptionHolder, Transform
+from optim.transforms.learning_rate import DecoupledDecay, LearningRate, learning_rate
 
 BETAS = ("[0, 1)", "[0, 1)")
+FUSED_ON = ("cpu", "cuda", "meta", "mps", "xpu")
 
 
 class Adam(FusedTransform):
@@ -68,7 +69,7 @@ class Adam(FusedTransform):
         v = average_squares(batch.state["exp_avg_sq"], u, beta2)
         # m/(√v/c + eps) = c m/(√v + c eps) saves a pass over the elements
         c = beta2_correction(batch) ** 0.5
-        return Update(m / v.sqrt().add_(c * batch.group["eps"]), c / (1 - beta1**batch.step), free=True)
+        return Update(m / v.sqrt().add_(c * batch.group["eps"]), c / (1 - beta1**batch.step), overwritable=True)
 
     def fuses(self, later: Sequence[Transform]) -> bool:
         """Return whether the learning rate follows, and at most the decay of weights before it."""
@@ -92,11 +93,11 @@ class Adam(FusedTransform):
         # not the option alone: Eve has a weight_decay too, which an earlier transform of its own applies
         weight_decay = batch.group["weight_decay"] if len(later) > 1 else 0.0
         u, palm_on_device = update.value(), isinstance(batch.step, Tensor) and batch.group.get("palm")
-        params, us, ms = (listed(x) for x in (batch.param, u, batch.state["exp_avg"]))
+        params, us, ms = map(batch.tensors, (batch.param, u, batch.state["exp_avg"]))
         known = has_kernel(batch.param.device, batch.group["lr"]) and not palm_on_device  # its decay would be a tensor
         if known and same_layout(batch.param, batch.state["exp_avg"]):
             us = [u if same_layout(u, m) else torch.empty_like(m).copy_(u) for u, m in zip(us, ms, strict=True)]
-            _fused_step(params, us, ms, listed(batch.state["exp_avg_sq"]), batch, weight_decay)
+            _fused_step(params, us, ms, batch.tensors(batch.state["exp_avg_sq"]), batch, weight_decay)
         elif isinstance(batch, ForeachBatch):
             for one, part in zip(batch.each(update), batch.parts, strict=True):
                 self.move(one, part, later)
@@ -146,3 +147,168 @@ def _fused_step(
         grad_scale=None,
         found_inf=None if batch.found_inf is None else batch.found_inf.float().reshape(1),
     )
+
+
+class NormalizedMomentum(Transform):
+    """Averages the update after it was divided by the root of its averaged square.
+
+        v ← β₂ v + (1 − β₂) u²
+        m ← β₁ m + (1 − β₁) u/(√(v/(1 − β₂ᵗ)) + eps),   u ← m/(1 − β₁ᵗ)             β₂ may follow a schedule: `beta2_of`
+
+    State: m (``exp_avg``) and v (``exp_avg_sq``).
+
+    Args:
+        betas: decay of the two averages, each in [0, 1).
+        eps: added to the root, at least 0.
+        name: see `Transform`.
+
+    Reference:
+        Ziyin et al. 2020, "LaProp", arXiv:2002.04839, algorithm 1.
+    """
+
+    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
+    foreach = True
+    shardable = True
+
+    def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-15, *, name: str = "") -> None:
+        super().__init__(name=name, betas=betas, eps=eps)
+
+    def new_state(self, param: Tensor, group: Group) -> State:
+        """Return the averages m and v, both zero and in the parameter's shape."""
+        return {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the average of the divided updates."""
+        u, beta1, beta2 = update.value(), batch.group["betas"][0], beta2_of(batch)
+        m, v = batch.state["exp_avg"], batch.state["exp_avg_sq"]
+        on_cpu = u.device.type == "cpu" and not isinstance(batch.step, Tensor)
+        if on_cpu and same_layout(u, m) and same_layout(m, v):
+            # to torch's kernel m is a parameter that decays by β₁ and climbs by 1 − β₁ times the divided u
+            step_by_rms(m, u, v, batch, lr=1 - beta1, decay=1.0, ascend=True)
+        else:
+            average_squares(v, u, beta2)
+            root = v.sqrt().div_(beta2_correction(batch) ** 0.5).add_(batch.group["eps"])
+            m.mul_(beta1).addcdiv_(u, root, value=1 - beta1)
+        # the statistic itself leaves, not marked as overwritable: later transforms must not write to it
+        return Update(m, 1 / (1 - beta1**batch.step))
+
+
+class PalmBeta2(OptionHolder):
+    """Holds the options of `beta2_of`; a rule that calls it has the schedule.
+
+    Args:
+        palm: replace ``betas[1]`` by a schedule.
+        beta2_scale: exponent of the schedule, above 0.
+        name: see `Transform`.
+
+    Reference:
+        Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, section 7.2; Chowdhery et al. 2022, "PaLM",
+        arXiv:2204.02311, section 5, with 0.8.
+    """
+
+    allowed: ClassVar = {"palm": SWITCH, "beta2_scale": "(0, inf)"}
+
+    def __init__(self, palm: bool = False, beta2_scale: float = 0.8, *, name: str = "") -> None:
+        super().__init__(name=name, palm=palm, beta2_scale=beta2_scale)
+
+
+def beta2_of(batch: ParamBatch) -> Scalar:
+    """Return the decay β₂ of this step: ``betas[1]``, or 1 − t^-beta2_scale with ``palm``."""
+    group = batch.group
+    beta2: Scalar = 1 - batch.step ** -group["beta2_scale"] if group.get("palm") else group["betas"][1]
+    return beta2
+
+
+def beta2_correction(batch: ParamBatch) -> Scalar:
+    """Return what an average of squares has to be divided by: the sum of its weights, 1 − ∏ β₂."""
+    # PaLM's β₂ is 0 at the first step, so that its average never contains the zero it began with
+    return 1.0 if batch.group.get("palm") else 1 - batch.group["betas"][1] ** batch.step
+
+
+def average_squares(v: Tensor, u: Tensor, beta2: Scalar) -> Tensor:
+    """Return v ← β₂ v + (1 − β₂) u², changed in place; u has its shape."""
+    if isinstance(beta2, Tensor):
+        # `value` must be a Python number, which would be read from the device
+        return v.lerp_(u * u, 1 - beta2)
+    return v.mul_(beta2).addcmul_(u, u, value=1 - beta2)
+
+
+def has_kernel(device: torch.device, lr: Any) -> bool:
+    """Return whether torch has its kernel of AdamW for a device and a rate."""
+    # none for rates that are tensors on the meta device, where optimizers are tried (torch 2.13)
+    return device.type in FUSED_ON and not (device.type == "meta" and isinstance(lr, Tensor))
+
+
+def same_layout(a: Tensor, b: Tensor) -> bool:
+    """Return whether a kernel that walks through the memory of both meets the same elements.
+
+    Tensors of unlike shapes, as after ``param.data`` was replaced by a larger tensor, have no such layout: a kernel
+    would write beyond the smaller one.
+    """
+    if isinstance(a, TensorList):
+        return all(map(same_layout, a.tensors, listed(b)))
+    # nearly all tensors are contiguous, and that is asked faster
+    return a.shape == b.shape and ((a.is_contiguous() and b.is_contiguous()) or a.stride() == b.stride())
+
+
+def listed(x: Tensor) -> list[Tensor]:
+    """Return the tensors of a `TensorList`, or the one tensor, of any shape, as torch's kernels take them."""
+    return x.tensors if isinstance(x, TensorList) else [x]
+
+
+def step_by_rms(
+    target: Tensor,
+    u: Tensor,
+    v: Tensor,
+    batch: ParamBatch,
+    *,
+    lr: float | Tensor,
+    decay: float,
+    corrects: bool = True,
+    ascend: bool = False,
+) -> None:
+    """Average u² in v, and move the target by the update over its root mean square, in one pass over memory.
+
+        v ← β₂ v + (1 − β₂) u²
+        target ← (1 − lr · decay) target − lr · u/(√(v/(1 − β₂ᵗ)) + eps)                       + instead of − to ascend
+
+    Args:
+        target: any shape; changed in place. u and v have its shape and layout.
+        u: the update, which is not modified.
+        v: averaged squares, changed in place.
+        batch: whose step is t, a number, and whose group has eps and β₂ as in `beta2_of`.
+        lr: length of the step; a tensor of one element is allowed.
+        decay: see above.
+        corrects: whether to divide by 1 − β₂ᵗ, unless β₂ is PaLM's; see `beta2_correction`.
+        ascend: add the step instead of subtracting it.
+    """
+    # torch.optim.adamw.adamw calls this too, but takes as long for that as the kernel does for most tensors
+    if isinstance(u, TensorList):
+        tensors = listed(target), u.tensors, _zeros_like(u.tensors), listed(v)
+    else:
+        tensors = [target], [u], [torch.zeros_like(u)], [v]
+    # the kernel corrects by 1 − β₂^count: an infinite count turns that off
+    count = float(batch.step) if corrects and not batch.group.get("palm") else math.inf
+    torch._fused_adamw_(
+        *tensors,  # zeros are the momentum, which beta1=0 leaves without effect
+        [],
+        # which a GPU reads as float32
+        [constant(count, tensors[1][0], torch.float32)] * len(tensors[1]),
+        amsgrad=False,
+        beta1=0.0,
+        beta2=float(beta2_of(batch)),
+        lr=lr,
+        weight_decay=decay,
+        eps=batch.group["eps"],
+        maximize=ascend,
+        grad_scale=None,
+        found_inf=None,
+    )
+
+
+def _zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    if not all(x.is_contiguous() for x in tensors):
+        return [torch.zeros_like(x) for x in tensors]
+    sizes = [x.numel() for x in tensors]
+    parts = tensors[0].new_zeros(sum(sizes)).split(sizes)
+    return [part.view(x.shape) for part, x in zip(parts, tensors, strict=True)]

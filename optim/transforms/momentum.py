@@ -1,4 +1,4 @@
-"""Moving averages and decaying sums of the updates."""
+"""Momentum, and what goes with it: MARS corrects gradients before it, caution masks the updates after it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,75 @@ import torch
 from torch import Tensor
 
 from optim.engine.options import FLOAT_DTYPE, OR_NONE, SWITCH
-from optim.engine.param_batch import Group, ParamBatch, State, Update, zeros
+from optim.engine.param_batch import Group, ParamBatch, State, Update, at_least, zeros
 from optim.engine.transform import Transform
+
+
+class MarsCorrection(Transform):
+    """Replaces a gradient by one of lower variance.
+
+        c_t = g_t + mars_gamma · β₁/(1 − β₁) · (g_t − g_{t−1}),   c_1 = g_1
+
+    The difference is that of two batches, the form that the paper calls approximate: the exact one needs the gradient
+    of each batch at two points.
+
+    State, only with ``mars``: g_{t−1} (``previous_grad``).
+
+    Args:
+        mars: whether to correct.
+        mars_gamma: strength, at least 0.
+        name: see `Transform`.
+
+    Reference:
+        Yuan et al. 2024, "MARS", arXiv:2411.10438, algorithm 1. The paper then clips c to norm 1 per tensor, which
+        ``gradient_clipping="l2"`` does. Differs from the authors' code: it takes g_0 = 0 instead of c_1 = g_1.
+    """
+
+    allowed: ClassVar = {"mars": SWITCH, "mars_gamma": "[0, inf)"}
+    foreach = True
+    shardable = True
+
+    def __init__(self, mars: bool = False, mars_gamma: float = 0.025, *, name: str = "") -> None:
+        super().__init__(name=name, mars=mars, mars_gamma=mars_gamma)
+
+    def check(self, group: Group) -> None:
+        """Refuse to correct where no average of gradients follows, or one that never changes."""
+        if not group["mars"]:
+            return
+        name, beta1 = _beta1(group)
+        if beta1 is None or beta1 == 1:
+            raise ValueError(f"mars=True multiplies by β₁/(1 − β₁): {name} must be a number below 1, given {beta1}")
+
+    def new_state(self, param: Tensor, group: Group) -> State:
+        """Return a gradient of zero in the parameter's shape if there is something to correct."""
+        return {"previous_grad": zeros(param, group)} if group["mars"] else {}
+
+    def is_noop(self, group: Group) -> bool:
+        """Return whether gradients stay as they are."""
+        return not group["mars"]
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
+        """Return the corrected gradient."""
+        gradient, previous = update.value(), batch.state["previous_grad"]
+        corrected = corrected_gradient(gradient, previous, batch.group, batch.step)
+        # a copy: the gradient is the user's, and the next backward pass may write to its memory
+        previous.copy_(gradient)
+        return corrected
+
+
+def corrected_gradient(gradient: Tensor, previous: Tensor, group: Group, step: int) -> Tensor:
+    """Return c of `MarsCorrection` at a step, in the shape of both gradients; the gradient itself at the first."""
+    _, beta1 = _beta1(group)
+    # one pass over memory: g + a (g − previous) = lerp(g, previous, −a)
+    return gradient if step == 1 else gradient.lerp(previous, -group["mars_gamma"] * beta1 / (1 - beta1))
+
+
+def _beta1(group: Group) -> tuple[str, Any]:
+    """Return the name of the option that holds β₁, and its value."""
+    if "betas" in group:
+        return "betas[0]", group["betas"][0]
+    name = "beta" if "beta" in group else "beta1"
+    return name, group.get(name)
 
 
 class Momentum(Transform):
@@ -54,13 +121,13 @@ class Momentum(Transform):
             return update
         average: Tensor = batch.state["exp_avg"]
         if average.dtype == update.direction.dtype:
-            # the statistic itself leaves, not marked as free: later transforms must not write to it
+            # the statistic itself leaves, not marked as overwritable: later transforms must not write to it
             return average.lerp_(update.value(), 1 - beta1)
         # torch would multiply bfloat16 by the Python number with more digits than bfloat16 has, JAX rounds it first
         decayed = average * torch.tensor(beta1, dtype=average.dtype).item()
         new = update.writable().mul_(1 - beta1).add_(decayed)
         average.copy_(new)
-        return Update(new, free=True)
+        return Update(new, overwritable=True)
 
 
 class HeavyBallMomentum(Transform):
@@ -92,7 +159,7 @@ class HeavyBallMomentum(Transform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
         """Return the sum."""
         s: Tensor = batch.state["momentum_buffer"].mul_(batch.group["betas"][0])
-        # the statistic itself leaves, not marked as free: later transforms must not write to it
+        # the statistic itself leaves, not marked as overwritable: later transforms must not write to it
         return update.times(-1.0).subtract_from(s)
 
 
@@ -121,4 +188,39 @@ class NesterovMomentum(HeavyBallMomentum):
         s: Any = super().__call__(update, batch)
         if not batch.group["nesterov"]:
             return s
-        return Update(torch.add(update.value(), s, alpha=batch.group["betas"][0]), free=True)
+        return Update(torch.add(update.value(), s, alpha=batch.group["betas"][0]), overwritable=True)
+
+
+class Caution(Transform):
+    """Keeps the elements of an update whose sign is the gradient's, and scales them up for those that are left out.
+
+        u ← u · [u g > 0] · N/max(1, number of elements with u g > 0)            over the N elements of a parameter
+
+    g is the gradient as it came, before any clipping or correction.
+
+    Args:
+        caution: whether to leave out anything.
+        name: see `Transform`.
+
+    Reference:
+        Liang et al. 2024, "Cautious Optimizers", arXiv:2411.16085, algorithm 1. Differs: the paper divides by the
+        number of kept elements plus 1, in its first version, or by their share plus a small number.
+    """
+
+    allowed: ClassVar = {"caution": SWITCH}
+    foreach = True
+    shardable = True
+
+    def __init__(self, caution: bool = False, *, name: str = "") -> None:
+        super().__init__(name=name, caution=caution)
+
+    def is_noop(self, group: Group) -> bool:
+        """Return whether all elements are kept."""
+        return not group["caution"]
+
+    def __call__(self, update: Update, batch: ParamBatch) -> Update:
+        """Return the update, masked and scaled."""
+        u = update.value()
+        kept = (u * batch.grad).gt_(0)
+        share = at_least(batch.mean(kept), 1 / batch.numel)
+        return Update(kept.mul_(u), 1 / share, overwritable=True)

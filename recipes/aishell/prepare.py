@@ -14,8 +14,7 @@ from pathlib import Path
 from pydantic import PositiveInt
 
 from asr.data.manifests.archives import fetched, unpacked
-from asr.data.manifests.corpus import Corpus, Dropped, Manifests
-from asr.data.manifests.rows import Row, manifests_of_split
+from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Row, manifests_of_split
 from asr.safe_io import named_path
 from asr.text_files import read_lines, reads, visible_files
 

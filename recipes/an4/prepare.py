@@ -16,10 +16,9 @@ from lhotse import Features, SupervisionSegment
 from numpy.typing import NDArray
 
 from asr.console import track
+from asr.data.loading.sampling import seed_for
 from asr.data.manifests.archives import unpacked
-from asr.data.manifests.corpus import Corpus, Manifests
-from asr.data.manifests.feature_storage import write_array
-from asr.data.seeding import seed_for
+from asr.data.manifests.corpus import Corpus, Manifests, write_array
 from asr.safe_io import named_path
 from asr.text_files import read_lines, reads, visible_files
 

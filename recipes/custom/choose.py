@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from asr.data.preparation.corpus_facts import Budget, Choice, CorpusFacts
+from asr.data.preparation.saved_corpus import Budget, Choice, CorpusFacts
 
 NARROW_HZ = 8000  # of telephones
 SMALL_HOURS = 1.0  # up to here the recipe's own budget is enough

@@ -10,9 +10,9 @@ from pydantic import PositiveInt
 
 from asr.data.manifests.corpus import Corpus, Manifests, Source
 from asr.data.manifests.import_manifests import UNSPLIT, ImportedManifests, import_manifests, manifest_files
-from asr.data.manifests.layouts import SourceOption
+from asr.data.manifests.tables import SourceOption
 from asr.data.parallel import num_processes
-from asr.data.preparation.corpus_facts import chooses
+from asr.data.preparation.saved_corpus import chooses
 from asr.text_files import reads
 
 from .choose import choose_custom

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from lhotse import SupervisionSegment
 
+from asr.data.loading.sampling import random_order
 from asr.data.manifests.import_manifests import UNSPLIT
-from asr.data.seeding import random_order
 
 LEAST_UTTERANCES, LEAST_WORDS = 50, 300  # with fewer, checkpoints are chosen by chance
 LEAST, MOST = 0.8, 1.5  # times the share that is asked for

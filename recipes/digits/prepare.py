@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 from pydantic import PositiveInt
 
+from asr.data.loading.sampling import seed_for
 from asr.data.manifests.corpus import Corpus
-from asr.data.seeding import seed_for
-from asr.data.synthesis.speak_corpus import Item, check_request, place, quiet, speak_corpus
-from asr.data.synthesis.voices import draw_speaker
+from asr.data.synthesis.speak_corpus import Item, check_request, draw_speaker, place, quiet, speak_corpus
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "oh")
 MIN_WORDS, MAX_WORDS = 3, 7

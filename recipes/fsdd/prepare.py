@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from asr.console import track
+from asr.data.loading.sampling import seed_for
 from asr.data.manifests.archives import download, unpacked
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
 from asr.data.preparation.fingerprint import fingerprint
-from asr.data.seeding import seed_for
 from asr.safe_io import named_path
 from asr.text_files import read_lines, reads, visible_files
 

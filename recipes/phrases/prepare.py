@@ -9,10 +9,9 @@ import numpy as np
 import soundfile
 from pydantic import PositiveInt
 
+from asr.data.loading.sampling import seed_for
 from asr.data.manifests.corpus import Corpus
-from asr.data.seeding import seed_for
-from asr.data.synthesis.speak_corpus import Item, Plan, check_request, place, quiet, speak, speak_corpus
-from asr.data.synthesis.voices import draw_speaker
+from asr.data.synthesis.speak_corpus import Item, Plan, check_request, draw_speaker, place, quiet, speak, speak_corpus
 
 from .noise import Audio, draw_noise, mix
 from .sentences import sentence

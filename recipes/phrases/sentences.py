@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from asr.data.seeding import seed_for
+from asr.data.loading.sampling import seed_for
 
 MIN_WORDS, MAX_WORDS = 3, 7
 # sentences are hashed into ten parts, so that no sentence is in two splits

@@ -5,16 +5,14 @@ import json
 import re
 
 import pytest
-from omegaconf import OmegaConf
 
 from asr.commands import compare as command
-from asr.config.help import CONFIGS
-from asr.config.schema import check_options
 from asr.errors import ConfigError
 from asr.sweeps.jobs import JobRecord
 from tests.commands.conftest import Workplace
 from tests.commands.wandb_file import read_wandb
 from tests.compare.run_folders import write_run, write_sweep
+from tests.configs import composed
 
 UNFINISHED = (
     ("broken", "failed", 1),
@@ -122,9 +120,8 @@ def test_wandb_gets_one_run_with_the_table_in_the_sweeps_group(workplace):
     ids=str,
 )
 def test_an_option_of_another_type_or_size_is_refused(options):
-    config = OmegaConf.merge(OmegaConf.load(CONFIGS / "compare" / "compare.yaml"), {"sweep": "first", **options})
     with pytest.raises(ConfigError, match=next(iter(options))):
-        check_options("compare", config)
+        _ = composed("sweep=first", command="compare").with_values(options).options
 
 
 @pytest.mark.parametrize(
@@ -145,6 +142,7 @@ def test_an_option_of_another_type_or_size_is_refused(options):
 def test_what_is_wrong_is_said_before_anything_is_written(workplace, monkeypatch, options, part):
     monkeypatch.chdir(workplace.folder)
     before = sorted(workplace.folder.rglob("*"))
+    given = composed(command="compare").with_values(options).options
     with pytest.raises(ValueError, match=re.escape(part)):
-        command.run(OmegaConf.merge(OmegaConf.load(CONFIGS / "compare" / "compare.yaml"), options))
+        command.run(given)
     assert sorted(workplace.folder.rglob("*")) == before

@@ -3,14 +3,12 @@
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from asr.config.build import plain
-from asr.config.dry_run import dry_run
-from asr.config.help import CONFIGS, choices
-from asr.config.pretrained import pretrained_choices
-from tests.configs import choice
+from asr.run.build import validate_run
+from asr.run.choices import pretrained_choices
+from asr.run.command_line import CONFIGS, choices
+from tests.configs import choice, composed
 from tests.models.pretrained import save_model
 from tests.text.cases import own_model
 
@@ -41,11 +39,6 @@ COMPANIONS = {
 }
 
 
-def composed(*overrides: str):
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return compose("train", overrides=list(overrides))
-
-
 @pytest.fixture(scope="session")
 def own_encoder(tmp_path_factory) -> list[str]:
     """What encoder=pretrained needs where there is no network."""
@@ -58,10 +51,10 @@ def own_encoder(tmp_path_factory) -> list[str]:
 @pytest.mark.parametrize(("group", "name"), SINGLE, ids=lambda value: str(value))
 def test_every_choice_composes_and_is_built(group, name, tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("asr.config.build.find_spec", lambda name: True)  # packages of extras may be missing here
+    monkeypatch.setattr("asr.run.parts.find_spec", lambda name: True)  # packages of extras may be missing here
     Path("own.model").write_bytes(own_model(vocab_size=12))
     words = request.getfixturevalue("own_encoder") if name == "pretrained" else []
-    dry_run(plain(composed(f"{group}={name}", *COMPANIONS.get((group, name), []), *words)))
+    validate_run(composed(f"{group}={name}", *COMPANIONS.get((group, name), []), *words).options)
 
 
 @pytest.mark.parametrize(
@@ -73,11 +66,11 @@ def test_every_choice_composes_and_is_built(group, name, tmp_path, monkeypatch, 
     ],
 )
 def test_masks_of_a_spectrum_are_left_out_of_audio_unless_they_are_given(words, is_left_out, own_encoder):
-    config = composed("encoder=pretrained", "features=waveform", *words, *own_encoder)
-    keys = {choice.key for choice in pretrained_choices(config, {word.partition("=")[0] for word in words})}
+    run = composed("encoder=pretrained", "features=waveform", *words, *own_encoder)
+    keys = {choice.key for choice in pretrained_choices(run)}
     assert ("augment.features" in keys) == is_left_out
     if not is_left_out:
-        dry_run(plain(config))
+        validate_run(run.options)
 
 
 SEARCHED = OmegaConf.load(CONFIGS / "sweep" / "optimizers.yaml").sweep.optimizers
@@ -86,15 +79,15 @@ SEARCHED = OmegaConf.load(CONFIGS / "sweep" / "optimizers.yaml").sweep.optimizer
 @pytest.mark.parametrize("optimizer", SEARCHED)
 def test_every_optimizer_takes_the_settings_that_a_sweep_searches(optimizer):
     words = [f"optimizer.{name}={value}" for name, value in SEARCHED[optimizer].around.items()]
-    dry_run(plain(composed(f"optimizer={optimizer}", *words)))
+    validate_run(composed(f"optimizer={optimizer}", *words).options)
 
 
 @pytest.mark.parametrize("recipe", LARGE)
 def test_every_recipe_for_gpus_is_built_and_runs_on_a_cpu(recipe, request):
-    config = plain(composed(f"recipe={recipe}"))
-    assert (config["trainer"]["accelerator"], config["trainer"]["precision"]) == ("gpu", "bf16-mixed")
+    trainer = composed(f"recipe={recipe}").options.trainer
+    assert (trainer.accelerator, trainer.precision) == ("gpu", "bf16-mixed")
     words = request.getfixturevalue("own_encoder") if recipe.startswith("finetune/") else []
-    dry_run(plain(composed(f"recipe={recipe}", "trainer=cpu", *words)))
+    validate_run(composed(f"recipe={recipe}", "trainer=cpu", *words).options)
 
 
 @pytest.mark.parametrize(
@@ -105,30 +98,30 @@ def test_every_recipe_for_gpus_is_built_and_runs_on_a_cpu(recipe, request):
 def test_every_recipe_composes_with_every_optimizer(recipe, optimizers, request):
     words = request.getfixturevalue("own_encoder") if recipe.startswith("finetune/") else []
     for optimizer in optimizers:
-        config = plain(composed(f"recipe={recipe}", f"optimizer={optimizer}", "trainer=cpu", *words))
+        options = composed(f"recipe={recipe}", f"optimizer={optimizer}", "trainer=cpu", *words).options
         # a recipe that set optimizer keys would leak them into another optimizer
         alone = choice("optimizer", optimizer)
-        alone.lr = config["best_lr"].get(optimizer, alone.lr)
-        assert config["optimizer"] == OmegaConf.to_container(alone, resolve=True)
-        dry_run(config)
+        alone.lr = options.best_lr.get(optimizer, alone.lr)
+        assert options.optimizer.plain() == OmegaConf.to_container(alone, resolve=True)
+        validate_run(options)
 
 
 @pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if recipe.endswith("/zipformer_ctc")])
 def test_a_recipe_has_the_best_rate_of_its_optimizer_and_no_rate_of_others(recipe):
     for words, lr in (([], 0.135), (["optimizer=adamw"], 1.5e-3), (["optimizer.lr=0.01"], 0.01)):
-        assert plain(composed(f"recipe={recipe}", *words))["optimizer"]["lr"] == lr
-    assert composed(f"recipe={recipe}").best_lr.keys() <= choices(CONFIGS, "optimizer").keys()
+        assert composed(f"recipe={recipe}", *words).options.optimizer.lr == lr
+    assert composed(f"recipe={recipe}").options.best_lr.keys() <= choices(CONFIGS, "optimizer").keys()
 
 
 @pytest.mark.parametrize("optimizer", choices(CONFIGS, "optimizer"))
 def test_a_recipe_can_give_every_optimizer_a_rate(optimizer):
-    assert composed(f"optimizer={optimizer}", f"+best_lr.{optimizer}=0.25").optimizer.lr == 0.25
+    assert composed(f"optimizer={optimizer}", f"+best_lr.{optimizer}=0.25").options.optimizer.lr == 0.25
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_has_its_papers(recipe):
     folder = ROOT / "recipes" / recipe.split("/")[0]
-    _, *module, _ = composed(f"recipe={recipe}").data.prepare._target_.split(".")
+    _, *module, _ = composed(f"recipe={recipe}").config.data.prepare._target_.split(".")
     assert (ROOT / "/".join(module)).with_suffix(".py").is_file()
     for name in ("README.md", "RESULTS.md"):
         assert (folder / name).is_file(), f"{folder} lacks {name}"
@@ -145,4 +138,4 @@ def test_every_yaml_says_what_it_is_in_one_line():
 
 
 def test_the_schedule_follows_the_budget():
-    assert plain(composed("trainer.max_steps=77"))["schedule"]["max_steps"] == 77
+    assert composed("trainer.max_steps=77").options.schedule.max_steps == 77

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import DictConfig, OmegaConf
 
-from asr.config.restore import restore
+from asr.run.restore import restore
 from asr.training.checkpoints import choose_weights, load_checkpoint
+from tests.configs import composed
 
 
 def audio_of(trained, split: str) -> list[Path]:
@@ -23,14 +23,10 @@ def test_the_runs_own_test_set_gives_the_same_hypotheses(trained):
     assert "synthetic speech" in printed
 
 
-def decoding(path: Path, since: int | None = None) -> DictConfig:
-    options = {"run": str(path), "weights": "average", "average_since": since}
-    return OmegaConf.create({**options, "torch_threads": 1, "num_workers": 0, "batch_duration_s": 10.0})
-
-
 def test_restored_are_the_weights_asked_for(trained):
     path = trained.run_dir / "checkpoints" / "update-000012.ckpt"
-    restored = restore(decoding(path, 6))
+    words = (f"run={path}", "weights=average", "average_since=6")
+    restored = restore(composed(*words, command="transcribe").options, torch_threads=1)
     expected = choose_weights(load_checkpoint(path), "average", 6)
     assert expected.described == "average of updates 7 to 12"
     found = restored.recognizer.state_dict()

@@ -11,19 +11,18 @@ import yaml
 
 from asr.commands.__main__ import COMMANDS
 from asr.commands.app import run_app
-from asr.config.build import plain
-from asr.config.dry_run import dry_run
-from asr.config.help import config_folder
 from asr.errors import RunFailed
+from asr.run.build import validate_run
+from asr.run.command_line import config_folder
 
 
 def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
-    """Compose and dry_run as asr-train does; return what it says to standard error."""
+    """Compose and validate as asr-train does; return what it says to standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["asr-train", "logger=none", *words])
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     with pytest.raises(SystemExit) as left:
-        run_app("train", lambda config: dry_run(plain(config)))
+        run_app("train", lambda composed: validate_run(composed.options))
     assert left.value.code == 2
     assert list(tmp_path.iterdir()) == [], "a refused command must leave nothing behind"
     return capsys.readouterr().err
@@ -131,7 +130,7 @@ def test_a_run_that_cannot_continue_ends_with_its_message(monkeypatch, capsys):
 def test_a_good_command_line_passes_and_writes_nothing(monkeypatch, tmp_path, line):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["asr-train", *line.split(" ")])
-    run_app("train", lambda config: dry_run(plain(config)))
+    run_app("train", lambda composed: validate_run(composed.options))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 import soundfile
 
-from asr.config.restore import recognizer_of
+from asr.run.restore import recognizer_of
 from asr.training.checkpoints import checkpoint_file, load_checkpoint
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra export)")

@@ -7,26 +7,24 @@ import itertools
 import pytest
 import torch
 
-from asr.config.build import build_data_parts, build_recognizer, plain
-from asr.config.data import data_for_run
-from asr.config.help import CONFIGS, choices
 from asr.data.loading.loader import DataModule
+from asr.run.command_line import CONFIGS, choices
+from asr.run.data import data_for_run
+from asr.run.parts import build_data_parts, build_recognizer
 from tests.commands.conftest import TINY
-from tests.commands.test_configs import composed
 from tests.commands.test_resume import data
+from tests.configs import composed
 
 OPTIMIZERS = list(choices(CONFIGS, "optimizer"))
 
 
 def beginning(trained, *words: str):
     """Return initial weights, and the first micro-batches as a training reads them."""
-    config = composed(*TINY, f"data.dir={data(trained)}", "augment=speed_specaugment", *words)
-    prepared = data_for_run(plain(config), quiet=True)
-    resolved = plain(config)
-    parts = build_data_parts(resolved)
+    options = composed(*TINY, f"data.dir={data(trained)}", "augment=speed_specaugment", *words).options
+    prepared, parts = data_for_run(options, quiet=True), build_data_parts(options)
     reading = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
-    dataset, order = reading.training_data(prepared.cuts("train"), resolved["seed"], parts.perturb)
-    recognizer = build_recognizer(resolved, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
+    dataset, order = reading.training_data(prepared.cuts("train"), options.seed, parts.perturb)
+    recognizer = build_recognizer(options, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
     planned = order.updates(epoch=0, start=0, rank=0, world_size=1, accumulate=1)
     return recognizer.state_dict(), [dataset[item] for item in itertools.islice(planned, 2)]
 

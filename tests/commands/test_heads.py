@@ -2,7 +2,7 @@
 
 import pytest
 
-from asr.config.help import CONFIGS, choices
+from asr.run.command_line import CONFIGS, choices
 from tests.small_runs import TINY_MODEL
 
 CTC = ("ctc_beam", "ctc_greedy")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.config.restore import restore_text
+from asr.run.restore import restore_text
 from asr.text.tokenizer import tokenizer_from_state
 from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from tests.small_runs import TINY

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from asr.config.restore import restore_text
 from asr.language_models.arpa import read_arpa
+from asr.run.restore import restore_text
 from tests.language_models.arpa_texts import Reference
 
 TEXT = "one two three\nONE TWO\n\nfour five one two three\n" * 5

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from asr.config.build import build_update_parts, outline_recognizer, plain
-from tests.commands.test_configs import composed
+from asr.run.parts import build_update_parts, outline_recognizer
+from tests.configs import composed
 
 # every parameter of more than one axis that AdamW takes, by its name without numbers, with its shape
 LEFT_TO_ADAMW = {
@@ -41,9 +41,9 @@ HEADS = [(encoder, head) for encoder in LEFT_TO_ADAMW for head in ("ctc", "cr_ct
 
 
 def built(*words, vocab_size=500):
-    config = plain(composed(*words))
-    named = dict(outline_recognizer(config, vocab_size, 80).named_parameters())
-    return named, build_update_parts(config).optimizer_factory(named.items())
+    options = composed(*words).options
+    named = dict(outline_recognizer(options, vocab_size, 80).named_parameters())
+    return named, build_update_parts(options).optimizer_factory(named.items())
 
 
 def without_numbers(name):

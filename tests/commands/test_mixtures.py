@@ -7,7 +7,7 @@ import signal
 import pytest
 import torch
 
-from asr.run_folder import DATA_RECORD
+from asr.run.folder import DATA_RECORD
 from tests.commands.conftest import TINY, Workplace
 from tests.commands.test_resume import last, losses, same_weights, start, wait_for_update
 

@@ -4,7 +4,7 @@ import json
 
 import lightning.pytorch as pl
 
-from asr.run_folder import lock_run_dir
+from asr.run.folder import lock_run_dir
 from tests.small_runs import TINY
 
 

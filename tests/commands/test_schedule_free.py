@@ -7,11 +7,10 @@ import signal
 
 import pytest
 
-from asr.config.build import plain
-from asr.config.dry_run import dry_run
+from asr.run.build import validate_run
 from tests.commands.conftest import Workplace
-from tests.commands.test_configs import composed
 from tests.commands.test_resume import OPTIONS, TWO, data, last, losses, start, wait_for_update
+from tests.configs import composed
 from tests.training.runs import same
 
 FREE = (*OPTIONS, "optimizer=schedule_free_adamw", "schedule=constant", "schedule.warmup_steps=4")
@@ -64,6 +63,6 @@ FREE_RULE = "{pattern:bias,optimizer:{_target_:optim.ScheduleFreeAdamW,_partial_
     ],
 )
 def test_a_schedule_that_decays_is_warned_of(capsys, words, warned):
-    dry_run(plain(composed(*words)))
+    validate_run(composed(*words).options)
     printed = capsys.readouterr().out
     assert ("WARNING" in printed, "schedule=constant" in " ".join(printed.split())) == (warned, warned)

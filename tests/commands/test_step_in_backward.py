@@ -7,11 +7,10 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import MixedPrecision
 
-from asr.config.build import plain
-from asr.config.dry_run import dry_run
-from asr.config.trainer import check_in_backward
 from asr.errors import ConfigError
-from tests.commands.test_configs import composed
+from asr.run.build import validate_run
+from asr.run.trainer import check_in_backward
+from tests.configs import composed
 
 WITHIN = ("trainer.step_in_backward=true", "trainer.gradient_clip_val=null")
 
@@ -29,7 +28,7 @@ WITHIN = ("trainer.step_in_backward=true", "trainer.gradient_clip_val=null")
 )
 def test_what_needs_all_gradients_is_refused(words, message):
     with pytest.raises(ConfigError, match=message):
-        dry_run(plain(composed(*words)))
+        validate_run(composed(*words).options)
 
 
 def test_a_gradient_scaler_is_refused():
@@ -37,9 +36,9 @@ def test_a_gradient_scaler_is_refused():
     scaling = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
     with pytest.raises(ConfigError, match="precision=bf16-mixed"):
         check_in_backward(Trainer(accelerator="cpu", devices=1, plugins=[scaling], logger=False))
-    dry_run(plain(composed(*WITHIN, "trainer.precision=bf16-mixed")))
+    validate_run(composed(*WITHIN, "trainer.precision=bf16-mixed").options)
 
 
 @pytest.mark.parametrize("optimizer", ["eve", "schedule_free_adamw", "t5x_adafactor"])
 def test_others_are_built(optimizer):
-    dry_run(plain(composed(*WITHIN, f"optimizer={optimizer}")))
+    validate_run(composed(*WITHIN, f"optimizer={optimizer}").options)

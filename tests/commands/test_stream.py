@@ -7,13 +7,12 @@ import sys
 import numpy as np
 import pytest
 import soundfile
-from omegaconf import OmegaConf
 
 from asr.commands.stream import run
-from asr.data.packets import packets_of_file
+from asr.data.streams import packets_of_file
 from asr.errors import ConfigError, RunFailed
-from asr.inference.stream_listener import StreamListener
-from asr.inference.streaming import Partial
+from asr.inference.streaming import Partial, StreamListener
+from tests.configs import composed
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_samples_are_not_read_from_where_there_are_none(monkeypatch):
     for stdin in (None, terminal):
         monkeypatch.setattr(sys, "stdin", stdin)
         with pytest.raises(ConfigError, match="audio=-"):
-            run(OmegaConf.create({"audio": "-", "at_own_pace": False}))
+            run(composed("run=x", "audio=-", command="stream").options)
 
 
 def test_a_word_that_comes_only_at_the_end_is_the_first(capsys):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from asr.config.command_line import name_sweep
 from asr.errors import ConfigError
+from asr.run.command_line import name_sweep
 from asr.sweeps.jobs import (
     LONGEST_LABEL,
     RECORDS,
@@ -23,6 +24,7 @@ from asr.sweeps.jobs import (
     run_job,
     swept_keys,
 )
+from tests.configs import composed
 
 CONFIG = {"seed": 1, "optimizer": {"lr": 0.1}, "data": {"dir": None}, "trainer": {"devices": 1}, "sweep": {"name": "a"}}
 
@@ -169,12 +171,11 @@ def test_jobs_do_not_inherit_what_belongs_to_one_run(monkeypatch, tmp_path):
     monkeypatch.setattr(
         "subprocess.Popen", lambda *_, env, **__: environments.append(env) or Mock(**{"wait.return_value": 1})
     )
-    run_job(["seed=1"], CONFIG, tmp_path)
+    run_job(replace(composed("seed=1"), sweep_dir=tmp_path))
     assert not environments[0].keys() & {*of_one}
     assert environments[0].keys() >= {*shared}
 
 
 def test_jobs_do_not_share_an_id_that_is_given(tmp_path):
-    words = ["+logger.wandb.id=fixed"]
     with pytest.raises(ConfigError, match=r"logger\.wandb\.id"):
-        run_job(words, CONFIG, tmp_path)
+        run_job(replace(composed("+logger.wandb.id=fixed"), sweep_dir=tmp_path))

@@ -13,8 +13,8 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from asr.config.help import CONFIGS
 from asr.errors import DIVERGED, ConfigError
+from asr.run.command_line import CONFIGS
 from asr.sweeps.jobs import records
 from asr.sweeps.tuning import SEEDS_APART, Choice, Range, Search, Trial, TunedSystem, compared_systems, shares, systems
 from hydra_plugins.werdict_tuned_sweeper import report

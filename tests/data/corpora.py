@@ -13,14 +13,11 @@ from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 from asr.console import PlainConsole
 from asr.data.features import LogMel
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
-from asr.data.preparation.build_prepared import PrepareSpec
-from asr.data.preparation.ctc_lengths import OutputFrames
 from asr.data.preparation.cuts import Limits
-from asr.data.preparation.prepare import prepare
-from asr.data.preparation.prepared import PreparedData
-from asr.text.character import CharacterTokenizerTrainer
+from asr.data.preparation.prepare import PrepareSpec, prepare
+from asr.data.preparation.prepared import OutputFrames, PreparedData
 from asr.text.normalize import TextNormalizer
-from asr.text.tokenizer import Tokenizer
+from asr.text.tokenizer import CharacterTokenizerTrainer, Tokenizer
 
 RATE_HZ = 8000
 NUM_MELS = 20

@@ -8,8 +8,8 @@ import soundfile
 import torch
 
 from asr.commands import api
-from asr.data.in_memory import as_file, mono_samples
-from asr.inference.transcript import Transcript
+from asr.data.streams import as_file, mono_samples
+from asr.inference.transcripts import Transcript
 
 HALF = np.full(40, 0.5)
 

@@ -7,11 +7,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from asr.data.features import LogMel
-from asr.data.loading.acoustics import AddNoise, Reverberate
+from asr.data.features import LogMel, Waveform
+from asr.data.loading.augmentation import AddNoise, Reverberate
 from asr.data.loading.loader import Workers
 from asr.data.preparation.cuts import Limits
-from asr.data.waveform import Waveform
 from tests.configs import choice
 
 

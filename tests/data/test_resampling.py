@@ -5,8 +5,7 @@ import pytest
 import soundfile
 from lhotse import Recording
 
-from asr.data.features import LogMel
-from asr.data.resampling import at_rate
+from asr.data.features import LogMel, at_rate
 
 RATES_HZ = [8_000, 11_025, 22_050, 44_100, 48_000, 96_000]
 

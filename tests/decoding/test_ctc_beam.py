@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from asr.decoding.ctc_beam import CtcBeam
-from asr.decoding.ctc_greedy import CtcGreedy
-from asr.decoding.hypothesis import Hypothesis
-from asr.decoding.scorers.scorer import WeightedSum
+from asr.decoding.greedy import CtcGreedy, Hypothesis
+from asr.decoding.scorers import WeightedSum
 
 WIDE = {"beam_size": 200, "beam_size_token": 10, "blank_skip_threshold": 1.0}
 

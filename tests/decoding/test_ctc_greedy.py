@@ -1,7 +1,6 @@
 import torch
 
-from asr.decoding.ctc_greedy import CtcGreedy
-from asr.decoding.hypothesis import Hypothesis
+from asr.decoding.greedy import CtcGreedy, Hypothesis
 from tests.decoding.test_ctc_beam import Scores
 
 

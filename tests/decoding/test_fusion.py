@@ -5,11 +5,9 @@ import pytest
 import torch
 
 from asr.decoding.ctc_beam import CtcBeam
-from asr.decoding.scorers.fusion import ShallowFusion
-from asr.text.character import CharacterTokenizer
+from asr.decoding.scorers import ShallowFusion
 from asr.text.normalize import TextNormalizer
-from asr.text.tokenizer import Tokenizer
-from asr.text.vocabulary import SPACE_PIECE, SPECIAL_PIECES
+from asr.text.tokenizer import SPACE_PIECE, SPECIAL_PIECES, CharacterTokenizer, Tokenizer
 from tests.decoding.test_ctc_beam import Scores
 
 CHARACTERS = CharacterTokenizer([*SPECIAL_PIECES, SPACE_PIECE, "a", "b", "c"])

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from asr.decoding.ctc_greedy import CtcGreedy, CtcStream
-from asr.decoding.transducer_greedy import TransducerGreedy, TransducerStream
+from asr.decoding.greedy import CtcGreedy, CtcStream, TransducerGreedy, TransducerStream
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.transducer import TransducerHead
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from asr.decoding.scorers.hotwords import HotwordScorer
+from asr.decoding.scorers import HotwordScorer
 
 SPACE = 2
 Phrases = dict[tuple[int, ...], float]

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.decoding.scorers.ngram import NGramScorer
-from asr.decoding.scorers.scorer import Scorer
+from asr.decoding.scorers import NGramScorer, Scorer
 from asr.language_models.arpa import read_arpa
 from tests.language_models.arpa_texts import Reference
 

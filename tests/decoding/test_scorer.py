@@ -3,8 +3,7 @@ from itertools import product
 import pytest
 import torch
 
-from asr.decoding.scorers.hotwords import HotwordScorer
-from asr.decoding.scorers.scorer import WeightedSum, select
+from asr.decoding.scorers import HotwordScorer, WeightedSum, select
 from tests.decoding.test_hotwords import random_phrases
 from tests.decoding.test_ngram import random_arpa, scorer_of
 from tests.decoding.test_word_ngram import TOKENIZERS, WORDS

@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 import torch
 
-from asr.decoding.scorers.scorer import WeightedSum
+from asr.decoding.scorers import WeightedSum
 from asr.decoding.transducer_beam import TransducerBeam
 from asr.models.heads.transducer import TransducerHead
 from tests.decoding.test_ctc_beam import Bigrams

@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asr.decoding.hypothesis import Hypothesis
-from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.decoding.greedy import Hypothesis, TransducerGreedy
 from asr.models.heads.transducer import TransducerHead
 
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from asr.decoding.scorers.word_ngram import WordNGramScorer
+from asr.decoding.scorers import WordNGramScorer
 from asr.language_models.arpa import read_arpa
-from asr.text.character import CharacterTokenizerTrainer
-from asr.text.subword import SentencePieceTrainer, own_tokenizer
+from asr.text.tokenizer import CharacterTokenizerTrainer, SentencePieceTrainer, own_tokenizer
 from tests.decoding.test_ngram import random_arpa, scored
 from tests.language_models.arpa_texts import Reference
 from tests.text.cases import own_model

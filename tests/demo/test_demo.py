@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from asr.config.build import part
-from asr.config.restore import recognizer_of
 from asr.inference.demo_page import finish, listen
 from asr.inference.streaming import StreamingRecognizer
+from asr.run.parts import build_component
+from asr.run.restore import recognizer_of, saved_options
 from asr.text.tokenizer import tokenizer_from_state
 from asr.training.checkpoints import load_checkpoint
 
@@ -79,8 +79,10 @@ def test_live_text_is_what_asr_stream_prints(small_run, causal, packet):
     words = f"run={causal}", f"audio={small_run.audio()}", "endpoint_s=0.5"
     *expected, _ = small_run.run("stream", *words).printed.splitlines()
     checkpoint = load_checkpoint(causal)
-    parts = recognizer_of(checkpoint), tokenizer_from_state(checkpoint.tokenizer), part(checkpoint.config, "features")
-    start, said = lambda rate_hz: StreamingRecognizer(*parts, part(checkpoint.config, "decoder"), rate_hz, 0.5), None
+    options, tokenizer = saved_options(checkpoint), tokenizer_from_state(checkpoint.tokenizer)
+    features, decoder = (build_component(getattr(options, key), key) for key in ("features", "decoder"))
+    parts = recognizer_of(checkpoint), tokenizer, features, decoder
+    start, said = lambda rate_hz: StreamingRecognizer(*parts, rate_hz, 0.5), None
     for place in range(0, len(samples), packet):
         _, said = listen(start, (rate_hz, samples[place : place + packet]), said)
     # endpoints depend on where packets end, the text does not

@@ -17,11 +17,9 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from asr.config.command_line import expand_short_forms
-from asr.config.help import CONFIGS, choices, config_folder
-from asr.config.schema import COMMANDS, check_options
 from asr.errors import ConfigError
-from asr.options import options_of
+from asr.run.command_line import CONFIGS, choices, config_folder, expand_short_forms
+from asr.run.options import COMMANDS, checked_options, options_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("recipes/*/*.md"), *ROOT.glob("optim/*.md")]
@@ -114,7 +112,8 @@ def is_composed(command: str, words: Sequence[str]) -> bool:
         for key, _, _ in options_of(COMMANDS[command]):
             if OmegaConf.is_missing(config, key):
                 OmegaConf.update(config, key, "x")
-        check_options(command, config)
+        unresolved, resolved = (OmegaConf.to_container(config, resolve=resolve) for resolve in (False, True))
+        checked_options(command, unresolved, resolved)
     except (ConfigError, HydraException, OmegaConfBaseException) as error:
         return print(command, words, error) is not None  # shown if the test fails
     return True

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from asr.data.features import LogMel
-from asr.features.global_norm import GlobalNorm
+from asr.features.log_mel import GlobalNorm
 from asr.models.heads.protocols import Head
 from asr.models.recognizer import Recognizer
-from asr.text.vocabulary import UNKNOWN_ID
+from asr.text.tokenizer import UNKNOWN_ID
 from tests.models.encoders import NUM_FEATURES
 
 VOCAB = 9

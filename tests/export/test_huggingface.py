@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from asr.decoding.ctc_greedy import CtcGreedy
-from asr.export.kinds import export_of
-from asr.features.global_norm import GlobalNorm
+from asr.decoding.greedy import CtcGreedy
+from asr.export.graphs import export_of
+from asr.features.log_mel import GlobalNorm
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.transducer import TransducerHead
 from asr.models.recognizer import Recognizer
-from asr.text.character import CharacterTokenizer
+from asr.text.tokenizer import CharacterTokenizer
 
 pytest.importorskip("transformers", reason="transformers is not installed (extra pretrained)")
 pytest.importorskip("peft", reason="peft is not installed (extra pretrained)")

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from asr.decoding.ctc_greedy import CtcGreedy
-from asr.decoding.transducer_greedy import TransducerGreedy
+from asr.decoding.greedy import CtcGreedy, TransducerGreedy
 from asr.errors import RunFailed
-from asr.export.kinds import export_of
-from asr.export.verify import check_close, check_equal
-from asr.export.write import write_onnx_files, write_torchscript
-from asr.features.global_norm import GlobalNorm
+from asr.export.graphs import export_of
+from asr.export.write import check_close, check_equal, write_onnx_files, write_torchscript
+from asr.features.log_mel import GlobalNorm
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.heads.ctc import CtcHead

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from asr.config.resume import saying_how_to_resume
 from asr.errors import PeerLost
 from asr.processes import TRY_AGAIN
+from asr.run.start import saying_how_to_resume
 from asr.training.processes import explaining_lost_peers
 from tests.commands.test_resume import wait_for_update
 from tests.programs import Started

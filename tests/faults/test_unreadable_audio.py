@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from lhotse import CutSet, Recording
 
-from asr.data.loading.dataset import SpeechDataset
-from asr.data.manifests.audio_checks import audio_problem
+from asr.data.loading.batch import SpeechDataset
+from asr.data.manifests.audio import audio_problem
 from asr.errors import RunFailed
 from tests.data.corpora import SPEC, Recipe, run
 from tests.faults.spoken_corpus import TRAIN, audio, write_audio, write_corpus

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from asr.features.global_norm import GlobalNorm
+from asr.features.log_mel import GlobalNorm
 
 
 def test_features_get_zero_mean_and_unit_variance():

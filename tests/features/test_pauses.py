@@ -3,7 +3,7 @@ import pytest
 import torch
 from lhotse import Fbank, FbankConfig
 
-from asr.features.pauses import find_pauses
+from asr.features.log_mel import find_pauses
 
 
 def log_mel(*seconds: float, level: float = 0.3, noise: float = 1e-3) -> torch.Tensor:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
-from omegaconf import OmegaConf
 from torch import nn
 
 from asr.compare.inputs.run_files import system_of
-from asr.config import trainer as config_trainer
-from asr.config.resumed_config import changes
-from asr.config.trainer import build_trainer, captures_encoder
 from asr.errors import ConfigError
+from asr.run import trainer as config_trainer
+from asr.run.compose import changes
+from asr.run.trainer import build_trainer, captures_encoder
 from asr.training.cuda_graphs import CapturedDDPStrategy, CudaGraphs
-from tests.configs import choice
+from tests.configs import composed
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +35,7 @@ class Sharded(DDPStrategy):
 
 
 def trainer(capture: bool | str | None, **options):
-    node = OmegaConf.to_container(choice("trainer", "cpu"))
-    return build_trainer({"trainer": {**node, "capture": capture, **options}}, [], [])
+    return build_trainer(composed("trainer=cpu").options.trainer, [], [], capture=capture, **options)
 
 
 @pytest.mark.parametrize(

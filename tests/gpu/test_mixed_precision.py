@@ -8,9 +8,8 @@ import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 
-from asr.decoding.ctc_greedy import CtcStream
 from asr.decoding.forced_alignment import align
-from asr.decoding.transducer_greedy import TransducerStream
+from asr.decoding.greedy import CtcStream, TransducerStream
 from asr.inference.decode import decode
 from asr.models import devices
 from asr.models.encoders.zipformer import scaling
@@ -66,10 +65,10 @@ def test_every_recognizer_trains_and_decodes_in_every_precision(monkeypatch, enc
 
 def decode_in_every_way(module: TrainingModule) -> None:
     recognizer, given = module.recognizer.eval(), batch(60, 44)
+    encodings, lengths = recognizer(given.features, given.num_frames)
     for decoder in decoders_of(module):
-        assert len(decode(recognizer, decoder, TOKENIZER, given, Shape(from_audio=True))) == 2
+        assert len(decode(recognizer, decoder, TOKENIZER, given, encodings, lengths, Shape(from_audio=True))) == 2
     if isinstance(recognizer.head, FrameScores | ScoresPaths):
-        encodings, lengths = recognizer(given.features, given.num_frames)
         assert align(recognizer.head, encodings, lengths, given.tokens, given.num_tokens).score.isfinite().all()
 
 

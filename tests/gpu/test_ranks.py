@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
-from asr.config.trainer import build_trainer
-from tests.configs import choice
+from asr.run.trainer import build_trainer
+from tests.configs import composed
 from tests.gpu.ranks import RUNS
 from tests.training.runs import same
 
@@ -51,7 +50,7 @@ def test_ranks_with_uneven_batches_have_equal_weights_and_counts(left, name):
 @pytest.mark.parametrize(("strategy", "is_view"), [("auto", True), ("ddp", True), (GIVEN, False)], ids=str)
 def test_a_run_has_torchs_options_but_for_gradients_and_what_is_given(strategy, is_view):
     own = {"devices": 2, "strategy": strategy}
-    trainer = build_trainer({"trainer": OmegaConf.to_container(choice("trainer", "cpu"))}, [], [], **own)
+    trainer = build_trainer(composed("trainer=cpu").options.trainer, [], [], **own)
     assert trainer.strategy._ddp_kwargs == {"gradient_as_bucket_view": is_view}
 
 

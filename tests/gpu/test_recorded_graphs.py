@@ -17,7 +17,7 @@ import optim
 from asr.data.loading.batch import Batch
 from asr.training.cuda_graphs import CudaGraphs
 from asr.training.module import TrainingModule
-from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
+from optim.transforms.clipping import ClipByGlobalNorm
 from optim.transforms.learning_rate import LearningRate
 from tests.gpu.cuda_autocast import cuda_autocast
 from tests.gpu.recorded_graphs import recorded_graphs

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.config.build import part
 from asr.models.encoders.zipformer import scaling
-from tests.configs import choice
+from asr.run.parts import build_encoder
+from tests.configs import composed
 from tests.gpu.cuda_autocast import cuda_autocast
 
 NUM_FEATURES = 80
@@ -18,7 +18,7 @@ MOST = {"zipformer_xs": 2.05, "transformer_xs": 2.8, "conformer_xs": 2.8}  # meg
 @pytest.mark.parametrize("name", MOST)
 def test_a_pass_keeps_no_more_than_its_budget(monkeypatch, name):
     monkeypatch.setattr(scaling, "draw", lambda: 0.9)  # neither balancing nor whitening
-    encoder = part({"encoder": choice("encoder", name)}, "encoder", num_features=NUM_FEATURES).train()
+    encoder = build_encoder(composed(f"encoder={name}").options.encoder, NUM_FEATURES).train()
     if hasattr(encoder, "set_batch_count"):
         encoder.set_batch_count(20_000 * encoder.ref_duration_s)
     known = {parameter.untyped_storage().data_ptr() for parameter in encoder.parameters()}

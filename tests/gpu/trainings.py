@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from asr.data.loading.batch import Batch
-from asr.text.character import CharacterTokenizerTrainer
+from asr.text.tokenizer import CharacterTokenizerTrainer
 from asr.training.module import OptimizerFactory, TrainingModule
 from tests.models import encoders, heads
 from tests.models.test_heads import DECODERS, make

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from asr.decoding.ctc_greedy import CtcGreedy
+from asr.decoding.greedy import CtcGreedy
 from asr.errors import RunFailed
 from asr.inference.decode import decode
 from tests.training.tiny import TOKENIZER, batch_of, tiny_module
@@ -15,5 +15,7 @@ def test_scores_that_are_not_finite_give_no_text(part, weight):
     module = tiny_module()
     for parameter in getattr(module.recognizer, part).parameters():
         torch.nn.init.constant_(parameter, weight)
+    batch = batch_of(40, 20)
+    encoded = module.recognizer.eval()(batch.features, batch.num_frames)
     with pytest.raises(RunFailed, match="the scores of the model are not finite: its weights are too large or damaged"):
-        decode(module.recognizer.eval(), CtcGreedy(), TOKENIZER, batch_of(40, 20))
+        decode(module.recognizer.eval(), CtcGreedy(), TOKENIZER, batch, *encoded)

@@ -5,16 +5,15 @@ import pytest
 import torch
 
 from asr.data.features import LogMel
-from asr.decoding.ctc_greedy import CtcGreedy
-from asr.decoding.transducer_greedy import TransducerGreedy
-from asr.features.global_norm import GlobalNorm
+from asr.decoding.greedy import CtcGreedy, TransducerGreedy
+from asr.features.log_mel import GlobalNorm
 from asr.inference.streaming import StreamingRecognizer
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.transducer import TransducerHead
 from asr.models.recognizer import Recognizer
-from asr.text.character import CharacterTokenizerTrainer
+from asr.text.tokenizer import CharacterTokenizerTrainer
 from tests.models.zipformer.sizes import WAVE
 
 TOKENIZER = CharacterTokenizerTrainer().train(["abc d"])

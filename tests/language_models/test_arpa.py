@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from asr.language_models import arpa
-from asr.language_models.arpa import arpa_lines, read_arpa
-from asr.language_models.ngrams import NGrams
+from asr.language_models.arpa import NGrams, arpa_lines, read_arpa
 from tests.language_models.arpa_texts import TINY, Reference
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 import yaml
 
-from asr.features.global_norm import GlobalNorm
+from asr.features.log_mel import GlobalNorm
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import LayeredEncoder, TransformerEncoder
 from asr.models.heads.ctc import CtcHead

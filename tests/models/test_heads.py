@@ -7,10 +7,9 @@ import torch
 
 from asr.decoding.attention_rescoring import AttentionRescoring
 from asr.decoding.ctc_beam import CtcBeam
-from asr.decoding.ctc_greedy import CtcGreedy
+from asr.decoding.greedy import CtcGreedy, TransducerGreedy
 from asr.decoding.transducer_beam import TransducerBeam
-from asr.decoding.transducer_greedy import TransducerGreedy
-from asr.features.global_norm import GlobalNorm
+from asr.features.log_mel import GlobalNorm
 from asr.features.specaugment import SpecAugment
 from asr.models.recognizer import HasInnerLayers, Recognizer, initialize
 from tests.models import encoders

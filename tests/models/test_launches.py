@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asr.config.build import part
 from asr.models.encoders.zipformer import scaling
-from tests.configs import choice
+from asr.run.parts import build_encoder
+from tests.configs import composed
 from tests.gpu.meta_device import reads_recorded
 from tests.models import heads
 
@@ -41,7 +41,7 @@ class Recorder(TorchDispatchMode):
 def launched(name: str, num_batches: float) -> list[tuple[Any, ...]]:
     """Return the operations of a forward and backward pass, with the numbers that Python gives them."""
     with torch.device("meta"):
-        encoder = part({"encoder": dict(choice("encoder", name))}, "encoder", num_features=NUM_FEATURES).train()
+        encoder = build_encoder(composed(f"encoder={name}").options.encoder, NUM_FEATURES).train()
         features, lengths = torch.empty(8, 1000, NUM_FEATURES), torch.empty(8, dtype=torch.int64)
     if hasattr(encoder, "set_batch_count"):
         encoder.set_batch_count(num_batches * encoder.ref_duration_s)

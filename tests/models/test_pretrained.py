@@ -23,7 +23,7 @@ from tests.models.pretrained import LETTERS, MODELS, save_ctc_model, save_model
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-from asr.features.global_norm import GlobalNorm
+from asr.features.log_mel import GlobalNorm
 from asr.models.encoders.pretrained import Masks, PretrainedEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.pretrained import Lora, ctc_head, describe, find_snapshot, normalized, span_masks

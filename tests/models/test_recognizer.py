@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from asr.features.global_norm import GlobalNorm
+from asr.features.log_mel import GlobalNorm
 from asr.features.specaugment import SpecAugment
 from asr.models.heads.ctc import CrCtcHead, CtcHead
 from asr.models.recognizer import Recognizer, initialize

@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def steps_as_on_a_gpu(monkeypatch):
     """Let optimizers take the path of a GPU on a CPU: all stacks of a kind in one batch."""
-    monkeypatch.setattr("optim.engine.stacking.launches_cost", lambda device: True)
+    monkeypatch.setattr("optim.engine.group_step.launches_cost", lambda device: True)
 
 
 @pytest.fixture(autouse=True, scope="module")  # not of the session: other packages choose for themselves

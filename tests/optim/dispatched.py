@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
-SHAPES = Path(__file__).parents[2] / "scripts" / "shapes" / "zipformer_s.json"
+SHAPES = Path(__file__).parents[2] / "scripts" / "bench" / "zipformer_s.json"
 ALLOCATIONS = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
 READS = {"_local_scalar_dense", "is_nonzero"}
 OTHERS = {"_unsafe_view", "_record_function_enter_new", "_record_function_exit"}  # a view, and torch's own profiling

@@ -8,11 +8,9 @@ from torch import nn
 
 from optim import Transform, Update, chain
 from optim.transforms.adam import Adam
-from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
-from optim.transforms.clipping.by_rms import ClipByRms
-from optim.transforms.learning_rate import LearningRate, WarmupLearningRate
+from optim.transforms.clipping import ClipByGlobalNorm, ClipByRms
+from optim.transforms.learning_rate import DecoupledDecay, LearningRate, WarmupLearningRate
 from optim.transforms.momentum import Momentum
-from optim.transforms.weight_decay import DecoupledDecay
 from tests.optim.training import all_moved, copies, make_parameters, named, run, same, step_with, values
 
 
@@ -150,7 +148,7 @@ def test_an_update_is_a_direction_times_a_scale():
     copied = Update(direction).writable().mul_(5)
     assert torch.equal(direction, torch.ones(2, 3))
     assert copied.sum() == 30
-    assert Update(direction, 2.0, free=True).writable() is direction
+    assert Update(direction, 2.0, overwritable=True).writable() is direction
 
 
 def test_groups_of_a_scheduled_optimizer_can_be_given_to_another():

@@ -8,11 +8,9 @@ from torch import nn
 
 import optim
 from optim.transforms.adam import Adam
-from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
-from optim.transforms.clipping.clamp import Clamp
-from optim.transforms.learning_rate import LearningRate
+from optim.transforms.clipping import Clamp, ClipByGlobalNorm
+from optim.transforms.learning_rate import AbsoluteDecay, DecoupledDecay, LearningRate
 from optim.transforms.momentum import Momentum
-from optim.transforms.weight_decay import AbsoluteDecay, DecoupledDecay
 from tests.optim.training import (
     all_moved,
     copies,
@@ -200,7 +198,7 @@ def test_a_row_needs_what_its_transforms_need():
 def test_branches_see_the_same_update_and_are_summed(repeats):
     class Double(optim.Transform):
         def __call__(self, update, batch):
-            return optim.Update(update.writable().mul_(2.0), free=True)
+            return optim.Update(update.writable().mul_(2.0), overwritable=True)
 
     params = [nn.Parameter(torch.zeros(3)) for _ in range(repeats)]
     branches = optim.Branches(Double(), Momentum(0.5), Momentum(0.5, name="b"))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import optim
-from optim.transforms.clipping.functions import HEAVYBALL_NAMES
+from optim.transforms.clipping import HEAVYBALL_NAMES
 from tests.optim.training import (
     copies,
     duplicates,

@@ -12,11 +12,11 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 import optim
-from asr.config.instantiate import instantiate
+from asr.run.parts import instantiate
 from optim.aliases import ALIASES
 from optim.combined import Combined
 from optim.engine.chain import Chain
-from optim.schedules.closed_form import ClosedFormSchedule
+from optim.schedules import ClosedFormSchedule
 from tests.configs import CONFIGS, choice
 from tests.optim.cases import CASES
 

@@ -21,7 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import optim
-from optim.engine.sharding import assign, divided
+from optim.engine.distributed import assign, divided
 from optim.transforms.adam import Adam
 from optim.transforms.learning_rate import LearningRate
 from optim.transforms.momentum import Momentum

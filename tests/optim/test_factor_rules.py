@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from optim import FactorDim, HParamMap, standard_logical_factor_rules
-from optim.t5x_adafactor.factor_rules import parse_rule, rule_of_logical_axes
-from optim.t5x_adafactor.group_rules import make_plan
-from optim.transforms.factored.plan import FactorPlan
+from optim.t5x_adafactor import make_plan, parse_rule, rule_of_logical_axes
+from optim.transforms.factored import FactorPlan
 
 WHOLE = FactorPlan((), (), None, True)
 

@@ -13,7 +13,7 @@ from torch import nn
 import optim
 from optim import Adafactor, Eve, chain, grouped
 from optim.health import Health
-from optim.transforms.clipping.by_rms import ClipByRms
+from optim.transforms.clipping import ClipByRms
 from optim.transforms.learning_rate import LearningRate
 from tests.optim.training import (
     duplicates,

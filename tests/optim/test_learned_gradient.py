@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from optim import LearnedGradient
 from optim.engine.param_batch import ParamBatch
-from optim.learned_gradient.axis_matrices import learn, meta_gradient, transformed
-from optim.learned_gradient.mode_products import symmetric_product
+from optim.learned_gradient import learn, meta_gradient, symmetric_product, transformed
 from tests.optim.training import make_parameters, run
 
 SHAPE = (6, 5, 4)

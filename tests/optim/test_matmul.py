@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from optim.engine.matmul import addmm, matmul
+from optim.transforms.matrices import addmm, matmul
 
 SHAPES = [(3, 4, 5), (200, 150, 170)]
 ORDERS: dict[str, Callable[[int, int], Tensor]] = {

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from optim.transforms.merged_dims import merged_dims
+from optim.transforms.matrices import merged_dims
 
 
 @pytest.mark.parametrize(

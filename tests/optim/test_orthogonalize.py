@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import optim
-from optim.muon.polar_factor import by_qr, by_svd, newton_schulz, polynomials
+from optim.transforms.orthogonalize import by_qr, by_svd, newton_schulz, polynomials
 from tests.optim.training import run
 
 SHAPES = [(6, 4), (4, 6), (5, 5), (1, 7), (3, 12, 4), (400, 130), (150, 160)]

@@ -10,9 +10,21 @@ from torch import nn
 import optim
 from optim.engine.param_batch import LOOP_STATE
 from optim.engine.random import Draw, key_of, uniform_number
-from optim.psgd.kron_factors import Factor, applied, applied_products, balance, norm_bound
-from optim.psgd.triangular import grams, pack, subtract_product, times, transposed_solve, transposed_times, unpacked
-from optim.psgd.update_schedule import expected_updates, update_probability, updates_at
+from optim.psgd.kron_factors import (
+    Factor,
+    applied,
+    applied_products,
+    balance,
+    grams,
+    norm_bound,
+    pack,
+    subtract_product,
+    times,
+    transposed_solve,
+    transposed_times,
+    unpacked,
+)
+from optim.psgd.optimizer import expected_updates, update_probability, updates_at
 from tests.optim.training import make_gradient, make_parameters, run
 
 SIZES = (1, 5, 65, 200)

@@ -13,9 +13,8 @@ import torch
 from torch import nn
 
 import optim
-from optim.schedules.closed_form import ClosedFormSchedule
-from optim.transforms.adam import Adam
-from optim.transforms.beta2 import PalmBeta2
+from optim.schedules import ClosedFormSchedule
+from optim.transforms.adam import Adam, PalmBeta2
 from tests.optim.cases import CASES
 from tests.optim.training import all_moved, make_gradient, make_parameters, run, values
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from optim import ParamBatch, ScaledAdam, Update
-from optim.transforms.clipping.by_median_norm import ClipByMedianNorm
+from optim.transforms.clipping import ClipByMedianNorm
 from tests.optim.training import make_gradient, make_parameters, run_both, same, step_with
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import optim
-from optim.soap.eigenbasis import STRIP, cover, first_basis, mirror, next_basis
+from optim.soap import STRIP, cover, first_basis, mirror, next_basis
 from tests.optim.training import make_gradient, run
 
 
@@ -163,7 +163,7 @@ def test_shapes_that_share_calls_on_a_gpu_step_as_they_do_alone(request, monkeyp
     """Also bases of one size of several shapes, in pieces, and covariances that a CPU left without an upper part."""
     size = STRIP + 9
     shapes, trained = [(30, 30), (30, 30), (6, 9), (30, 5, 6), (size, size), (size, size), (45,), (6,), ()], []
-    monkeypatch.setattr("optim.soap.eigenbasis.STACK_NUMEL", 2 * 30**2)
+    monkeypatch.setattr("optim.soap.STACK_NUMEL", 2 * 30**2)
     for fixture in (None, "steps_as_on_a_gpu"):
         params = [nn.Parameter(torch.ones(shape)) for shape in shapes]
         optimizer = optim.SOAP(params, precondition_frequency=3, merge_dims=True)

@@ -11,7 +11,7 @@ from torch import nn
 
 import optim
 from optim import StepInBackward, step_in_backward
-from optim.transforms.clipping.by_global_norm import ClipByGlobalNorm
+from optim.transforms.clipping import ClipByGlobalNorm
 from optim.transforms.momentum import Momentum
 from tests.optim.training import make_gradient, make_parameters, named, same, values
 

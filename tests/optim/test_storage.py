@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import optim
+from optim.engine.group_step import rounded
 from optim.engine.param_batch import DRAW_KEY, ParamBatch, ParamEntry
 from optim.engine.random import key_of
-from optim.engine.storage import rounded
 from tests.optim.cases import each_of_the_family
 from tests.optim.training import copies, make_parameters, named, run, run_both, same, step_with
 

@@ -3,17 +3,15 @@
 import numpy as np
 import pytest
 import soundfile
-from hydra import compose, initialize_config_dir
 from lhotse import FeatureSet, SupervisionSet
 from omegaconf import OmegaConf
 
-from asr.config.build import plain
-from asr.config.resolve import apply_choices, choices_by_corpus
-from asr.data.preparation.corpus_facts import Budget, Choice, CorpusFacts
+from asr.data.preparation.saved_corpus import Budget, Choice, CorpusFacts
 from asr.plain_data import flatten
 from asr.recipes.custom.choose import choose_custom
+from asr.run.choices import corpus_choices, with_choices
 from tests.commands.conftest import Workplace
-from tests.configs import CONFIGS
+from tests.configs import composed
 from tests.data.feature_corpora import WIDTH, stored_utterance
 
 OWN = Budget(updates=3000, batch_s=20.0)
@@ -119,14 +117,9 @@ def test_a_folder_of_features_alone_needs_no_other_option(tmp_path):
 def changed_by_corpus(place, monkeypatch, *words):
     """Return the keys that are chosen for the corpus of ``place``."""
     monkeypatch.chdir(place.folder)
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        words = ("data.source=own.tsv", "data.sampling_rate_hz=8000", *words)
-        config = compose("train", overrides=list(words))
-    before = OmegaConf.to_container(config)
-    chosen = choices_by_corpus(plain(config), [word.partition("=")[0] for word in words])
-    apply_choices(config, chosen)
-    after = OmegaConf.to_container(config)
-    return {key for key, _ in flatten(before).items() ^ flatten(after).items()}
+    before = composed("data.source=own.tsv", "data.sampling_rate_hz=8000", *words)
+    after = with_choices(before, corpus_choices(before))
+    return {key for key, _ in flatten(before.unresolved()).items() ^ flatten(after.unresolved()).items()}
 
 
 @pytest.mark.parametrize(

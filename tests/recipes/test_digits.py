@@ -1,6 +1,6 @@
 import hashlib
 
-from asr.data.synthesis.voices import ACCENTS, VOICES
+from asr.data.synthesis.speak_corpus import ACCENTS, VOICES
 from asr.recipes.digits.prepare import WORDS, draw
 
 TINY = {"num_train": 6, "num_dev": 3, "num_test": 3}

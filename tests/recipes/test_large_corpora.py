@@ -1,10 +1,9 @@
 """Recognizers of the recipes of large corpora have the sizes that their authors publish."""
 
 import pytest
-from hydra import compose, initialize_config_dir
 
-from asr.config.build import outline_recognizer, plain
-from asr.config.help import CONFIGS
+from asr.run.parts import outline_recognizer
+from tests.configs import composed
 
 # numbers of parameters, in icefall's RESULTS.md of LibriSpeech and AISHELL, and of tokens
 PUBLISHED = {
@@ -19,7 +18,5 @@ PUBLISHED = {
 @pytest.mark.parametrize("recipe", PUBLISHED)
 def test_recognizers_have_the_published_sizes(recipe):
     published, vocab_size = PUBLISHED[recipe]
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = plain(compose("train", overrides=[f"recipe={recipe}"]))
-    outline = outline_recognizer(config, vocab_size, 80)
+    outline = outline_recognizer(composed(f"recipe={recipe}").options, vocab_size, 80)
     assert sum(p.numel() for p in outline.parameters()) == pytest.approx(published, rel=2e-4)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from asr.data.synthesis.voices import ACCENTS, VOICES
+from asr.data.synthesis.speak_corpus import ACCENTS, VOICES
 from asr.recipes.phrases import prepare as prepare_module
 from asr.recipes.phrases.noise import KINDS, colored, draw_noise, hum, mix
 from asr.recipes.phrases.prepare import draw

@@ -6,13 +6,13 @@ import io
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 from rich.panel import Panel
 
 from asr.commands import transcribe
 from asr.commands.app import run_app
 from asr.console import PlainConsole, one_line, printable
 from asr.errors import ConfigError
+from tests.configs import composed
 from tests.faults.spoken_corpus import write_audio
 
 # what is given, what is shown
@@ -56,8 +56,7 @@ def test_transcripts_are_what_files_are_called_but_on_a_terminal(monkeypatch, is
     monkeypatch.setattr(transcribe, "find_audio", lambda patterns, endings: {audio: audio})
     monkeypatch.setattr(transcribe, "_transcriber", lambda options: lambda files: (["\x1b]0;a.wav\tone\n"], []))
     monkeypatch.setitem(transcribe.FORMATS, "tsv", str)
-    options = {"audio": "a.wav", "output": None, "output_dir": None, "output_format": "tsv"}
-    transcribe.run(OmegaConf.create(options))
+    transcribe.run(composed("run=x", "audio=a.wav", command="transcribe").options)
     assert file.getvalue() == shown
 
 

@@ -4,8 +4,7 @@ import io
 
 import sentencepiece
 
-from asr.text.character import CharacterTokenizerTrainer
-from asr.text.subword import SentencePieceTrainer
+from asr.text.tokenizer import CharacterTokenizerTrainer, SentencePieceTrainer
 
 TEXTS = {
     "english": ["don't stop", "mother-in-law's café", "a", "0 1 2 three"],

@@ -7,11 +7,17 @@ import re
 import pytest
 import sentencepiece
 
-from asr.config.build import build_text
-from asr.inference.word_times import spelled
+from asr.inference.decode import spelled
+from asr.run.options import Target
+from asr.run.parts import build_text
 from asr.text.normalize import collapse_spaces
-from asr.text.subword import SentencePieceTrainer, SubwordTokenizer, own_tokenizer
-from asr.text.tokenizer import SentencePieceFile, tokenizer_from_state
+from asr.text.tokenizer import (
+    SentencePieceFile,
+    SentencePieceTrainer,
+    SubwordTokenizer,
+    own_tokenizer,
+    tokenizer_from_state,
+)
 
 from .cases import own_model, pieces_possible
 
@@ -19,7 +25,7 @@ TEXTS = [
     "the cat sat on the mat", "a cat and the other cat", "that mat is that of the cat", "she sees the sea",
     "the sea is the other side", "on the other mat", "cats see the seas and the mats",
 ]  # fmt: skip
-NORMALIZER = {"_target_": "asr.text.normalize.TextNormalizer"}
+NORMALIZER = Target(_target_="asr.text.normalize.TextNormalizer")
 MODEL_TYPES = ("bpe", "unigram")
 
 
@@ -130,7 +136,7 @@ def test_texts_are_rewritten_as_by_the_rules_of_ones_own_model_or_refused(rule, 
     model = own_model(texts, vocab_size=60, normalization_rule_name=rule, **options)
     (tmp_path / "own.model").write_bytes(model)
     trainer = SentencePieceFile(str(tmp_path / "own.model"))
-    text = pickle.loads(pickle.dumps(build_text({"data": {"text": NORMALIZER}}, trainer.tokenizer)))
+    text = pickle.loads(pickle.dumps(build_text(NORMALIZER, trainer.tokenizer)))
     theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
     transcripts = [text(line) for line in texts]
     assert transcripts == [theirs.decode(theirs.encode(line)).strip() for line in texts]

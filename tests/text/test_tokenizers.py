@@ -3,9 +3,8 @@ import pickle
 
 import pytest
 
-from asr.text.character import CharacterTokenizerTrainer
 from asr.text.normalize import TextNormalizer
-from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown_characters
+from asr.text.tokenizer import CharacterTokenizerTrainer, case_that_is_known, tokenizer_from_state, unknown_characters
 
 from .cases import TEXTS, trainers
 

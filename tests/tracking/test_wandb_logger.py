@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 import wandb
 import yaml
-from hydra import compose, initialize_config_dir
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
-from asr.config.help import CONFIGS
-from asr.config.instantiate import instantiate
 from asr.errors import ConfigError
 from asr.evaluation.wer import Utterance, score
+from asr.run.parts import instantiate
 from asr.tracking.wandb_logger import WandbTracking, chosen_mode, has_api_key, refuse_unwritable_folders
 from tests.commands.wandb_file import read_wandb
+from tests.configs import composed
 
 ROOT = Path(__file__).parents[2]
 
@@ -179,10 +178,9 @@ def test_an_agent_of_a_wandb_sweep_drives_asr_train(tmp_path, monkeypatch):
     expanded = create_sweep_command_args(job)
     words = [word for part in create_sweep_command(sweep["command"]) for word in expanded.get(part[2:-1], [part])]
     assert words[0] == "asr-train"
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        config = compose("train", overrides=words[1:])
+    options = composed(*words[1:]).options
     lr = job["args"]["optimizer.lr"]["value"]
-    assert (config.optimizer["_target_"], config.optimizer.lr, config.decode_test) == ("optim.Eve", lr, False)
+    assert (options.optimizer.target, options.optimizer.lr, options.decode_test) == ("optim.Eve", lr, False)
     monkeypatch.setenv("WANDB_SWEEP_ID", "s1")
     monkeypatch.setenv("WANDB_RUN_ID", "chosen1")
     assert finished(tmp_path / "run")[0].run.run_id == "chosen1"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from asr.data.loading.batch import Batch
-from asr.decoding.transducer_greedy import TransducerGreedy
-from asr.features.global_norm import GlobalNorm
+from asr.decoding.greedy import TransducerGreedy
+from asr.features.log_mel import GlobalNorm
 from asr.features.specaugment import SpecAugment
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.heads.ctc import CrCtcHead, CtcAttentionHead, CtcHead

@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 import torch
 
-from asr.data.seeding import seed_for
+from asr.data.loading.sampling import seed_for
 from tests.training import runs
 from tests.training.heads import HEADS, module_with, share_of
 from tests.training.runs import same

@@ -7,7 +7,7 @@ import torch
 from lhotse import CutSet
 
 from asr.data.features import LogMel
-from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.batch import SpeechDataset
 from asr.data.loading.loader import Workers, explaining_lost_workers, load_batches
 from asr.errors import OutOfMemory, RunFailed
 from asr.training.cuda_graphs import CudaGraphs

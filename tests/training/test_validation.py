@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from asr.data.loading.batch import Batch
-from asr.decoding.hypothesis import Hypothesis
+from asr.decoding.greedy import Hypothesis
 from asr.errors import RunFailed
 from asr.training.module import TrainingModule
 from tests.training.heads import HEADS, module_with

@@ -10,12 +10,12 @@ import torch
 from torch.utils.data import DataLoader
 
 from asr.data.loading.batch import Batch
-from asr.decoding.ctc_greedy import CtcGreedy
-from asr.features.global_norm import GlobalNorm
+from asr.decoding.greedy import CtcGreedy
+from asr.features.log_mel import GlobalNorm
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
-from asr.text.character import CharacterTokenizerTrainer
+from asr.text.tokenizer import CharacterTokenizerTrainer
 from asr.training.module import TrainingModule
 
 NUM_FEATURES = 8

@@ -18,7 +18,7 @@ from asr.compare.inputs.rows import Row
 from asr.errors import first_line
 from asr.text_files import (
     as_integer,
-    as_text,
+    as_number,
     check_header,
     json_objects,
     numbered_lines,
@@ -37,12 +37,20 @@ Columns = Mapping[str, str]  # names of columns or keys, if they are others than
 ICEFALL = re.compile(r"(.*?):\t(ref|hyp|timestamp_ref|timestamp_hyp)=(.*)")
 ICEFALL_ERRORS = "\nPER-UTT DETAILS:"  # in errs-SET-SUFFIX.txt
 TRN = re.compile(r"(.*?)\s*\(([^()\s]+)\)\s*")
-OPTIONAL = re.compile(r"(?<!\S)(?:[{}@]|\(\S+\))(?!\S)")
-NUMBER = r"\d+(?:\.\d+)?"
-STM = re.compile(rf"\S+ +\S+ +\S+ +{NUMBER} +{NUMBER}( .*)?")
-CTM = re.compile(rf"\S+ +\S+ +{NUMBER} +{NUMBER} +\S+( +[\d.]+)?")
+OF_SCLITE = re.compile(r"(?<!\S)(?:[{}@]|\(\S+\)|<ALT\w*>|(?i:IGNORE_TIME_SEGMENT_IN_SCORING))(?!\S)")
+TIME = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+CHANNEL = r"\s*(?P<session_id>\S+)\s+(?P<channel>\S+)"
+LABEL = r"<(?:[oO]|[^\s<>]*,[^\s<>]*)>"  # of subsets; <unk> is a word
+STM = re.compile(
+    rf"{CHANNEL}\s+(?P<speaker>\S+)\s+(?P<start_time>{TIME})\s+{TIME}(?:\s+{LABEL}(?!\S))?(?P<words>(?:\s.*)?)"
+)
+CTM = re.compile(
+    rf"{CHANNEL}\s+(?P<start_time>{TIME}|\*)\s+(?:{TIME}|\*)\s+(?P<words>\S+)"
+    r"(?:\s+(?:NA|[-+.\deE]+)(?:\s+lex(?:\s+NA)?)?)?\s*"
+)
 SPEECHBRAIN = re.compile(r"(.+), %WER [\d.]+ \[ (\d+) / (\d+), \d+ ins, \d+ del, \d+ sub \]")
 ABSENT = re.compile(r"Scored \d+ sentences, (\d+) not present in hyp\.")
+TIMED = (".stm", ".ctm")
 EMPTY = "<eps>"
 WENET = re.compile(r"WER: [\d.]+ % N=(\d+) C=(\d+) S=(\d+) D=(\d+) I=(\d+)")
 LAB_OR_REC = re.compile(r"(lab|rec)(?:\(.*?\))?: (.*)")
@@ -255,15 +263,19 @@ def read_trn(path: Path, columns: Columns) -> Iterator[Row]:
         match = TRN.fullmatch(line)
         if match is None:
             raise ValueError(f"{where}: expected words, then (ID); given {line[:200]!r}")
-        if option := OPTIONAL.search(match[1]):
-            raise ValueError(
-                f"{where}: {option[0]!r} marks alternatives, or words that may be left out, which only sclite scores; "
-                f"write one text of {match[2]!r}, or compare its counts in a table"
-            )
+        _check_marks(match[1], where)
         rows.append(Row(match[2], hypothesis=" ".join(match[1].split()), speaker=_speaker(match[2])))
     # one name for all, as in utt-001, is no speaker
     known = len({row.speaker for row in rows}) > 1
     yield from (row if known else replace(row, speaker=None) for row in rows)
+
+
+def _check_marks(text: str, where: str) -> None:
+    if mark := OF_SCLITE.search(text):
+        raise ValueError(
+            f"{where}: {mark[0]!r} marks alternatives, words that may be left out, or a time that is not scored, which "
+            "only sclite knows; write one text, or leave that time out, or compare the counts of sclite in a table"
+        )
 
 
 def _speaker(id: str) -> str | None:
@@ -274,35 +286,54 @@ def _speaker(id: str) -> str | None:
 
 
 def _lines_match(head: str, pattern: re.Pattern[str]) -> bool:
-    lines = [line.rstrip() for line in head.split("\n") if line.strip() and not line.startswith(";;")]
+    lines = [line.rstrip() for line in head.split("\n") if line.strip() and not line.lstrip().startswith(";;")]
     return bool(lines) and all(map(pattern.fullmatch, lines))
 
 
 def read_meeteval(path: Path, columns: Columns) -> Iterator[Row]:
-    """Read STM, CTM and SegLST by MeetEval; what a speaker says in a recording is one utterance.
+    """Read STM, CTM and SegLST of NIST and MeetEval; what a speaker says in a recording is one utterance.
 
-    A speaker's words are joined in the order of their times. CTM names no speakers; each recording is an utterance.
+    Words are joined in the order of their times. CTM names no speakers; each recording is an utterance. Where one has
+    several channels, each is an utterance of its own.
+
+    Reference:
+        "stm" and "ctm", in the documentation of NIST's SCTK, doc/infmts.htm; MeetEval's meeteval/io.
+        Differs: what ``OF_SCLITE`` finds is refused.
     """
-    text = "".join(read_lines(path)).replace("\r\n", "\n")
-    # the fourth word of a CTM's line is a duration, that of an STM's a time, and its fifth one too
-    head = "\n".join(text.split("\n", 20)[:20])
-    is_ctm = _lines_match(head, CTM) and not _lines_match(head, STM)
-    kind = "SegLST" if text.lstrip().startswith("[") else "CTM" if is_ctm else "STM"
-    texts_by_speaker = defaultdict(list)
-    try:
-        import meeteval.io
+    is_json = next(read_lines(path), "").lstrip().startswith(("[", "{"))
+    by_json = ((f"{path}, line {number}", segment) for number, segment in json_objects(path))
+    spoken = defaultdict[tuple[str, str | None], dict[str, list[tuple[float, str | None]]]](lambda: defaultdict(list))
+    for where, segment in by_json if is_json else _timed_lines(path):
+        recording, words = (_text(segment, key, where) for key in ("session_id", "words"))
+        if not recording:
+            raise ValueError(f"{where}: 'session_id' is null; it names the recording")
+        try:
+            speaker = optional_text(segment.get("speaker"), "speaker")
+            start_s = as_number(segment.get("start_time", 0), "start_time")
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+        spoken[recording, speaker][str(segment.get("channel"))].append((start_s, words))
+    for (recording, speaker), by_channel in spoken.items():
+        for channel, parts in by_channel.items():
+            texts = [words for _, words in sorted(parts, key=lambda part: part[0])]
+            names = [recording, channel if len(by_channel) > 1 else None, speaker]
+            hypothesis = None if None in texts else " ".join(" ".join(map(str, texts)).split())
+            yield Row("-".join(filter(None, names)), hypothesis=hypothesis, speaker=speaker)
 
-        segments = getattr(meeteval.io, kind).parse(text).to_seglst()
-        for segment in sorted(segments, key=lambda segment: float(segment.get("start_time", 0))):
-            speaker = None if kind == "CTM" else str(segment["speaker"])
-            texts_by_speaker[segment["session_id"], speaker].append(as_text(segment["words"], "words"))
-    except ImportError as error:
-        raise ValueError(f"{path} needs {error.name}: pip install meeteval simplejson") from error
-    except (ValueError, KeyError, TypeError, ArithmeticError) as error:
-        raise ValueError(f"{path}: MeetEval cannot read it: {first_line(error)}") from error
-    for (recording, speaker), texts in texts_by_speaker.items():
-        id = recording if speaker is None else f"{recording}-{speaker}"
-        yield Row(id, hypothesis=" ".join(" ".join(texts).split()), speaker=speaker)
+
+def _timed_lines(path: Path) -> Iterator[Record]:
+    """Yield what a line of STM or CTM says, by the keys of SegLST."""
+    # a CTM of numbers looks like an STM too
+    is_ctm = path.suffix == ".ctm" or (path.suffix != ".stm" and not _lines_match("".join(read_lines(path)), STM))
+    for where, line in numbered_lines(path):
+        if line.lstrip().startswith(";;"):
+            continue
+        match = (CTM if is_ctm else STM).fullmatch(line)
+        if match is None:
+            expected = "START DURATION WORD" if is_ctm else "SPEAKER START END WORDS"
+            raise ValueError(f"{where}: expected RECORDING CHANNEL {expected}, given {line[:200]!r}")
+        _check_marks(match["words"], where)
+        yield where, match.groupdict()
 
 
 def read_speechbrain(path: Path, columns: Columns) -> Iterator[Row]:
@@ -463,7 +494,7 @@ FORMATS: Mapping[str, Format] = {
     ),
     "whisper": Format((".json",), lambda head, keys: "segments" in keys, read_whisper),
     "meeteval": Format(
-        (".stm", ".ctm", ".json"),
+        (*TIMED, ".json"),
         lambda head, keys: "session_id" in keys or any(_lines_match(head, kind) for kind in (STM, CTM)),
         read_meeteval,
     ),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asr.compare.inputs.formats import FORMATS, is_kaldi, is_parquet, records_of, rows_of
+from asr.compare.inputs.formats import FORMATS, TIMED, is_kaldi, is_parquet, records_of, rows_of
 from asr.compare.inputs.rows import Row, advice_on_ids, part_of_id
 from asr.evaluation.formatting import count, shortlist
 from asr.safe_io import named_path
@@ -223,6 +223,8 @@ def recognize(path: Path, of_references: bool = False) -> str:
     lines, size = list[str](), 0
     if is_parquet(path):
         return "table"
+    if path.suffix in TIMED:
+        return "meeteval"
     for line in read_lines(path):
         lines.append(line.rstrip("\r\n"))
         if (size := size + len(line)) > HEAD_CHARACTERS:

@@ -16,8 +16,8 @@ from asr.evaluation.dependence import depends_on_audio
 from asr.evaluation.metrics_csv import read_metrics
 from asr.evaluation.wer import Unit
 from asr.former_names import with_present_names
-from asr.options import decides
 from asr.plain_data import at, flatten, is_within, read_json, read_yaml
+from asr.run.options import decides
 
 BUDGET = "trainer.max_steps"
 OWN_CALLBACKS = "asr.training.callbacks."

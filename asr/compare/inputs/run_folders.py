@@ -14,8 +14,8 @@ from asr.compare.inputs.runs import Cost, Inputs, Run, SetErrors
 from asr.errors import ConfigError
 from asr.evaluation.formatting import count, shortened, shortlist
 from asr.former_names import with_present_names
-from asr.options import has_effect
 from asr.plain_data import at, flatten, is_within, read_yaml
+from asr.run.options import has_effect
 
 MEASURED = (
     "seconds_per_update",

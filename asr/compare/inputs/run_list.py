@@ -19,7 +19,7 @@ from asr.compare.inputs.run_folders import name_systems
 from asr.evaluation.formatting import percent, shortened
 from asr.evaluation.metrics_csv import best_dev_wer
 from asr.plain_data import at
-from asr.run_folder import FAILED, UPDATE_FILE, newest_update
+from asr.run.folder import FAILED, UPDATE_FILE, newest_update
 
 FILES = ("config.yaml", "overrides.yaml")  # that every run begins with
 BEST = "best.ckpt"

@@ -25,9 +25,8 @@ from torch.utils.data import DataLoader
 
 from asr.console import printable
 from asr.data.features import Features
-from asr.data.loading.acoustics import Acoustics
-from asr.data.loading.batch import Batch
-from asr.data.loading.dataset import FEWER_WORKERS, Perturb, SpeechDataset
+from asr.data.loading.augmentation import Acoustics
+from asr.data.loading.batch import FEWER_WORKERS, Batch, Perturb, SpeechDataset
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler, Mixing
 from asr.errors import RunFailed, first_line, too_many_open_files
 from asr.evaluation.wer import Unit

@@ -1,10 +1,8 @@
-"""Groups cuts of similar durations into micro-batches, in an order that depends on seed and epoch alone.
-
-N cuts of the training set, M cuts of a micro-batch.
-"""
+"""Seeds derived from their use, so that no random state has to be saved."""
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,18 @@ import numpy as np
 from lhotse.cut import Cut
 from pydantic import PositiveFloat, PositiveInt
 
-from asr.data.seeding import random_order, seed_for
+
+def seed_for(*key: str | int) -> int:
+    """Return a 63-bit seed that depends on ``key`` alone, the same in every process and on every machine."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def random_order(num: int, *key: str | int) -> np.ndarray:
+    """Return the numbers below ``num`` in a random order that depends on ``key`` alone."""
+    # numpy may change `permutation` between versions; its raw Philox numbers are fixed by a paper
+    return np.argsort(np.random.Philox(key=seed_for(*key)).random_raw(num), kind="stable")
+
 
 NUM_BUCKETS, NUM_BUCKETS_LARGE, LARGE = 10, 30, 20_000  # of a corpus of fewer cuts, and of more
 

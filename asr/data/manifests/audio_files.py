@@ -1,21 +1,175 @@
-"""Audio files → cuts without transcripts: whole, or where they are long, the parts between pauses."""
+"""Audio files to transcribe: found by name, read with any decoder, and cut in pauses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import soundfile
 from lhotse import Recording
 from lhotse.cut import Cut, MonoCut
+from numpy.typing import NDArray
 
-from asr.data.manifests.audio_checks import open_recording
-from asr.data.manifests.media_files import is_media, media_duration_s, write_flac
-from asr.data.segmentation import FRAME_S, levels, parts_between_pauses
-from asr.features.log_mel import whole_frames
+from asr.data.manifests.audio import open_recording, quiet_decoder, reading
+from asr.features.log_mel import averaged, stretches, whole_frames
 from asr.safe_io import named_path
 from asr.text.normalize import SURROGATE, is_one_line
 from asr.text_files import matching_files, visible_files
+
+# FFmpeg's format by the ending: what it finds out by itself may be a playlist, which names other files and addresses
+FFMPEG_FORMATS = {
+    **dict.fromkeys((".3gp", ".m4a", ".m4b", ".mov", ".mp4"), "mov"),
+    **dict.fromkeys((".mka", ".mkv", ".webm"), "matroska"),
+}
+MEDIA_ENDINGS = tuple(FFMPEG_FORMATS)
+TOLERATED_S = 0.5  # between the length that a header states, with what encoders add, and that of the audio
+
+
+def is_media(path: Path) -> bool:
+    """Return whether the name of a file says that PyAV is needed."""
+    return path.suffix.lower() in FFMPEG_FORMATS
+
+
+def media_duration_s(path: Path) -> float:
+    """Return the length that the header of a media file states, in seconds; 0 if it cannot be read."""
+    try:
+        with reading(str(path)), _open_media(path) as media:
+            return (media.duration or 0) / 1e6
+    except ValueError:  # said when it is decoded
+        return 0.0
+
+
+def write_flac(path: Path, target: Path) -> None:
+    """Write the first audio stream of a media file, with its rate and channels, as FLAC of 16 bits.
+
+    Raises:
+        ValueError: PyAV is not installed; or the file has no audio, cannot be decoded, or was cut short.
+    """
+    try:
+        import av
+    except ImportError:
+        needed = "PyAV: python3 scripts/setup.py media; or convert it to WAV or FLAC"
+        raise ValueError(f"{path.suffix} needs {needed}") from None
+    with reading(str(path)), _open_media(path) as media:
+        audio = media.streams.audio[0] if media.streams.audio else None
+        if audio is not None:
+            stated_s = _stated_s(media, audio)
+            to_16_bits = av.AudioResampler(format="s16", layout=audio.layout, rate=audio.rate)
+            with soundfile.SoundFile(target, "w", audio.rate, audio.layout.nb_channels, "PCM_16") as flac:
+                for frame in chain(media.decode(audio), [None]):  # None: what the resampler still holds
+                    for part in to_16_bits.resample(frame):
+                        flac.write(part.to_ndarray().reshape(-1, flac.channels))
+                duration_s = flac.frames / flac.samplerate
+    if audio is None:
+        raise ValueError("it has no audio stream")
+    if stated_s - duration_s > TOLERATED_S:
+        raise ValueError(f"truncated audio: its header states {stated_s:.1f} s, {duration_s:.1f} s are there")
+
+
+def _open_media(path: Path) -> Any:
+    import av
+
+    return av.open(
+        str(path.resolve()), format=FFMPEG_FORMATS[path.suffix.lower()], options={"protocol_whitelist": "file"}
+    )
+
+
+def _stated_s(media: Any, audio: Any) -> float:
+    """Return the length of an audio stream by the header; 0 if it does not state it."""
+    if audio.duration:
+        return float(audio.duration * audio.time_base)
+    # other streams may be longer
+    return (media.duration or 0) / 1e6 if len(media.streams) == 1 else 0.0
+
+
+FRAME_S = 0.01
+SILENCE_DB = -100.0  # of digital silence
+MAX_READ = 2**22  # samples of all channels in memory at a time
+NUM_SMOOTHED = 5  # frames
+# speech is louder than this share of the way from background to speech, both measured in the minute around a frame, or
+# than the background by so much: someone far from the microphone is 25 dB softer than the loudest speaker
+LOUD, ABOVE_DB = 0.35, 3.0
+BACKGROUND, SPEECH = 0.1, 0.95  # quantiles of the level
+CONTRAST_DB = 6.0  # between them; with less there is only speech, or only background
+AUDIBLE_DB = -65.0
+MEASURED, STEP = 6000, 1000  # frames of the quantiles, and how often they are taken
+LONGEST_PAUSE = 30  # frames, within a part
+MARGIN = 15  # frames of a pause that stay with the speech beside it, half of the longest
+CUT_IN = 31  # frames
+
+Parts = list[tuple[float, float]]
+
+
+def levels(path: Path, channel: int) -> NDArray[np.float32]:
+    """Return the level of each frame of a file in dB of full scale, (T,); the file is never whole in memory.
+
+    Args:
+        path: of the file.
+        channel: of the file, from 0.
+    """
+    blocks = []
+    with quiet_decoder(path), soundfile.SoundFile(path) as file:
+        samples, _ = whole_frames(FRAME_S, file.samplerate)
+        num_frames = max(1, MAX_READ // (samples * file.channels))
+        for block in file.blocks(samples * num_frames, dtype="float32", always_2d=True):
+            mono = block[: len(block) // samples * samples, channel]
+            power = np.square(mono.reshape(-1, samples)).mean(axis=1)
+            blocks.append(10 * np.log10(np.nan_to_num(power) + 10 ** (SILENCE_DB / 10)))
+    return np.concatenate([*blocks, np.zeros(0)]).astype(np.float32)
+
+
+def parts_between_pauses(level_db: NDArray[np.float32], max_s: float, frame_s: float = FRAME_S) -> Parts:
+    """Return start and end in seconds of the parts of a recording that hold speech, each at most ``max_s`` long.
+
+    Of pauses of more than 0.3 s only the ends are kept. What is still too long is cut in the quietest 0.3 s of the
+    second half of what is allowed, again and again.
+
+    Args:
+        level_db: (T,) of each frame.
+        max_s: at least 1.
+        frame_s: seconds from a frame to the next, see `whole_frames`.
+    """
+    if not len(level_db):
+        return []
+    smooth = averaged(level_db, NUM_SMOOTHED)
+    quiet = averaged(smooth, CUT_IN)
+    parts: list[list[int]] = []
+    for begin, end in _joined(stretches(_is_speech(smooth)).tolist()):
+        begin, end = max(begin - MARGIN, 0), min(end + MARGIN, len(smooth))
+        while end - begin > (most := int(max_s / frame_s + 1e-6)):
+            half = begin + most // 2
+            cut = half + int(quiet[half : begin + most].argmin())
+            parts.append([begin, cut])
+            begin = cut
+        parts.append([begin, end])
+    return [(round(begin * frame_s, 3), round(end * frame_s, 3)) for begin, end in parts]
+
+
+def _is_speech(smooth: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return whether each frame is louder than the pauses around it: (T,)."""
+    is_speech = np.zeros(len(smooth), dtype=bool)
+    for begin in range(0, len(smooth), STEP):
+        around = smooth[max(0, begin + STEP // 2 - MEASURED // 2) : begin + STEP // 2 + MEASURED // 2]
+        background, speech = np.quantile(around, [BACKGROUND, SPEECH])
+        contrast = max(CONTRAST_DB, speech - background)
+        threshold = max(AUDIBLE_DB, min(background, speech - contrast) + min(LOUD * contrast, ABOVE_DB))
+        is_speech[begin : begin + STEP] = smooth[begin : begin + STEP] > threshold
+    return is_speech
+
+
+def _joined(speech: list[list[int]]) -> list[list[int]]:
+    """Return stretches of speech without the pauses that are not long."""
+    joined: list[list[int]] = []
+    for begin, end in speech:
+        if joined and begin - joined[-1][1] <= LONGEST_PAUSE:
+            joined[-1][1] = end
+        else:
+            joined.append([begin, end])
+    return joined
+
 
 # of files in a folder
 ENDINGS = (

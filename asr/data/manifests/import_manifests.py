@@ -11,16 +11,25 @@ from pathlib import Path
 from lhotse import Features, Recording, SupervisionSegment
 
 from asr.console import PlainConsole
-from asr.data.manifests.corpus import Dropped, Manifests, Source
-from asr.data.manifests.kaldi import KALDI_FILES, is_kaldi, read_kaldi
-from asr.data.manifests.layouts import Part, SourceOption, parts_of, table_parts
-from asr.data.manifests.lhotse_jsonl import read_cuts, read_items
-from asr.data.manifests.rows import Row, manifests_of_rows
-from asr.data.manifests.saved_datasets import arrow_files, read_saved, saved_datasets
-from asr.data.manifests.shar.folders import TARS, find_shards, read_shards
-from asr.data.manifests.splits import SPLIT_ALIASES, split_in_name, split_of
-from asr.data.manifests.tables import JSON, ending, is_lhotse, read_table
-from asr.data.manifests.transcript_files import read_transcripts, transcript_files
+from asr.data.manifests.corpus import Dropped, Manifests, Row, Source, manifests_of_rows
+from asr.data.manifests.lhotse_manifests import TARS, find_shards, read_cuts, read_items, read_shards
+from asr.data.manifests.tables import (
+    JSON,
+    SPLIT_ALIASES,
+    Part,
+    SourceOption,
+    arrow_files,
+    ending,
+    is_lhotse,
+    parts_of,
+    read_saved,
+    read_table,
+    saved_datasets,
+    split_in_name,
+    split_of,
+    table_parts,
+)
+from asr.data.manifests.transcripts import KALDI_FILES, is_kaldi, read_kaldi, read_transcripts, transcript_files
 from asr.text.normalize import is_one_line
 
 UNSPLIT = "all"

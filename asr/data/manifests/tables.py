@@ -1,28 +1,57 @@
-"""Reads a table of recordings and transcripts: TSV, CSV, lines of JSON, or LJSpeech's fields between bars."""
+"""Tables of audio and text: columns, splits, folders of tables, and datasets saved by Hugging Face's library."""
 
 from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from asr.console import PlainConsole, track
-from asr.data.manifests.audio_checks import ELSEWHERE
-from asr.data.manifests.rows import Row
-from asr.data.manifests.splits import split_of
-from asr.text_files import (
-    as_number,
-    as_text,
-    check_header,
-    composed,
-    json_objects,
-    read_lines,
-    table_rows,
-)
+from asr.data.manifests.audio import ELSEWHERE
+from asr.data.manifests.corpus import Row
+from asr.plain_data import read_json
+from asr.safe_io import named_path
+from asr.text_files import as_number, as_text, check_header, composed, json_objects, read_lines, table_rows
+
+SPLIT_ALIASES = {"val": "dev", "valid": "dev", "validation": "dev", "training": "train", "eval": "test"}
+WORDS = {**SPLIT_ALIASES, **{name: name for name in ("train", "dev", "test")}}
+KINDS_OF_FILES = {"manifest", "manifests", "metadata", "data", "set", "split", "list"}  # no part of a split's name
+
+
+def split_of(name: str) -> str | None:
+    """Return the split that a name means, ``train``, ``dev…`` or ``test…``; None if it means none."""
+    split = SPLIT_ALIASES.get(name, name)
+    return split if split == "train" or split.startswith(("dev", "test")) else None
+
+
+def split_in_name(path: Path) -> str | None:
+    """Return the split that a word in the name of a file or folder means; None if there is none.
+
+    ``an4_train_manifest.json`` is train, ``val.csv`` dev, and ``test-other`` and ``cv_test_other.tsv`` test-other.
+    """
+    words = _words(path)
+    place = next((number for number, word in enumerate(words) if word in WORDS), None)
+    if place is None:
+        return None
+    kind, rest = WORDS[words[place]], [word for word in words[place + 1 :] if word not in KINDS_OF_FILES]
+    return kind if kind == "train" else "-".join([kind, *rest])
+
+
+def label_of(path: Path) -> str:
+    """Return what the name of a file or folder says beside its split, or the name of its folder."""
+    rest = [word for word in _words(path) if word not in WORDS and word not in KINDS_OF_FILES]
+    return "-".join(rest) or path.resolve().parent.name
+
+
+def _words(path: Path) -> list[str]:
+    return [word for word in re.split(r"[\W_]+", path.name.partition(".")[0].lower()) if word]
+
 
 # of several that a table has, the first counts
 ALIASES = {
@@ -224,3 +253,148 @@ def row_of(where: str, fields: Mapping[str, Any], columns: Mapping[str, str], fo
         end_s=end_s if end_s is not None or duration_s is None else start_s + duration_s,
         language=texts.get("language", "").strip() or None,
     )
+
+
+SourceOption: TypeAlias = str | Sequence[str] | Mapping[str, str | Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file or folder of a source.
+
+    Attributes:
+        path: of it.
+        split: that all of it is; None: as it says itself.
+    """
+
+    path: Path
+    split: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder itself, or that of the file."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+
+def parts_of(source: SourceOption, option: str = "data.source") -> list[Part]:
+    """Return the parts that a user names: a path, a list whose names say splits, or places by their split.
+
+    Each of several test sets has a name of its own.
+
+    Raises:
+        ValueError: a key is no split, or two test sets would have one name.
+    """
+    if isinstance(source, str):
+        return [Part(named_path(source))]
+    if not isinstance(source, Mapping):
+        listed = [Part(path, split_in_name(path)) for path in map(named_path, source)]
+        unknown = [part.path for part in listed if part.split is None]
+        if unknown and len(unknown) < len(listed):
+            raise ValueError(
+                f"{option}: the name {unknown[0].name!r} names no split, but others do; "
+                "write {train: …, dev: …, test: …}"
+            )
+        return named_apart(listed, option)
+    parts = []
+    for name, places in source.items():
+        if (split := split_of(str(name))) is None:
+            raise ValueError(f"{option}.{name}: there is no split {name!r}; allowed are train, dev… and test…")
+        parts += [Part(named_path(path), split) for path in ([places] if isinstance(places, str) else places)]
+    return named_apart(parts, option)
+
+
+def named_apart(parts: Sequence[Part], option: str) -> list[Part]:
+    """Return the parts with a name for each test set; parts of other splits are joined."""
+    counts = Counter(part.split for part in parts if (part.split or "").startswith("test"))
+    named = [Part(part.path, f"test-{label_of(part.path)}") if counts[part.split] > 1 else part for part in parts]
+    again = Counter(part.split for part in named if (part.split or "").startswith("test"))
+    if twice := [split for split, count in again.items() if count > 1]:
+        raise ValueError(f"{option}: two sets would be called {twice[0]}; name them: {{test-a: …, test-b: …}}")
+    return named
+
+
+def table_parts(folder: Path) -> list[Part]:
+    """Return the tables of a folder: one for each split, or ``metadata.csv`` here or in the folder of each split."""
+    if named := [Part(path, split) for path in _tables(folder) if (split := split_in_name(path))]:
+        return named_apart(named, str(folder))
+    if tables := _metadata(folder):
+        return [Part(path) for path in tables]
+    places = sorted(place for place in folder.iterdir() if place.is_dir() and not place.name.startswith("."))
+    return [Part(path, split) for place in places if (split := split_in_name(place)) for path in _metadata(place)]
+
+
+def _metadata(folder: Path) -> list[Path]:
+    return [path for path in _tables(folder) if path.name.startswith("metadata.")]
+
+
+def _tables(folder: Path) -> list[Path]:
+    names = sorted(os.listdir(folder))
+    return [folder / name for name in names if not name.startswith(".") and ending(Path(name)) in TABLES]
+
+
+INDEX, SPLITS = "state.json", "dataset_dict.json"
+
+
+def saved_datasets(folder: Path) -> list[tuple[Path, str | None]]:
+    """Return the folders of saved data, one for each split, with the name of the split; empty if there is none."""
+    if (folder / SPLITS).is_file():
+        return [(folder / name, name) for name in read_json(folder / SPLITS)["splits"]]
+    return [(folder, None)] if (folder / INDEX).is_file() else []
+
+
+def arrow_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that saves one split."""
+    index = read_json(folder / INDEX)
+    return [folder / Path(file["filename"]).name for file in index["_data_files"]]
+
+
+def read_saved(
+    folder: Path, split: str | None, user_columns: Mapping[str, str] | None, may_lack: bool, audio_dir: Path | None
+) -> list[Row]:
+    """Read one split, and print how it was read.
+
+    Args:
+        folder: of the split.
+        split: name that it is saved under.
+        user_columns: columns, by what they are, that the user names.
+        may_lack: as of `find_columns`.
+        audio_dir: where audio is written that the Arrow files hold; None: nowhere.
+
+    Raises:
+        ValueError: pyarrow is missing, a file is malformed, or there is no place for the audio.
+    """
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError as error:
+        raise ValueError(
+            f"{folder} is saved by datasets, which needs pyarrow: pip install 'werdict[datasets]'"
+        ) from error
+
+    def records() -> Iterator[dict[str, Any]]:
+        for file in arrow_files(folder):
+            try:
+                with pyarrow.memory_map(str(file)) as opened, pyarrow.ipc.open_stream(opened) as batches:
+                    for batch in batches:
+                        yield from batch.to_pylist()
+            except (pyarrow.ArrowInvalid, OSError) as error:
+                raise ValueError(f"{file}: not Arrow data: {error}") from error
+
+    header = list(next(records(), {}))
+    columns = find_columns(str(folder), header, user_columns, may_lack)
+    rows = []
+    for number, fields in enumerate(track(records(), f"reading {folder.name}", transient=True), start=1):
+        audio, stem = fields[columns.names["audio"]], f"{split or 'all'}-{number:06}"
+        if isinstance(audio, Mapping) and audio.get("bytes"):
+            if audio_dir is None:
+                raise ValueError(
+                    f"{folder} contains the audio itself: to decode it, save it to files and list them in a table"
+                )
+            path = audio_dir / f"{stem}{Path(audio.get('path') or 'x.wav').suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(audio["bytes"])
+            fields[columns.names["audio"]] = str(path)
+        row = row_of(f"{folder}, row {number}", fields, columns.names, folder)
+        rows.append(replace(row, stem=stem, split=row.split or split))
+    console.print_line(f"{folder}: saved data of {len(rows)} rows: {columns}")
+    return rows

@@ -17,13 +17,11 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
 from asr.console import PlainProgress, bar_title, track
 from asr.data.features import Features, LogMel, read_features
-from asr.data.manifests.audio_checks import reading
-from asr.data.manifests.corpus import Dropped
-from asr.data.manifests.feature_storage import write_array
+from asr.data.manifests.audio import reading
+from asr.data.manifests.corpus import Dropped, write_array
 from asr.data.parallel import run_jobs
-from asr.data.preparation.ctc_lengths import CtcLengths
 from asr.data.preparation.cuts import Limits, check_cuts, supervised_cuts
-from asr.data.preparation.indexed_cut_set import FormerCuts, parse_cut
+from asr.data.preparation.prepared import CtcLengths, FormerCuts, parse_cut
 from asr.data.preparation.saved_corpus import Chunk, SavedCorpus, digest, portable_line
 from asr.safe_io import write_whole
 from asr.text.tokenizer import Tokenizer

@@ -16,11 +16,9 @@ from lhotse.utils import add_durations, fastcopy, to_list
 
 from asr.console import track
 from asr.data.features import Features, read_features
-from asr.data.manifests.audio_checks import audible_channel, audio_problem
-from asr.data.manifests.corpus import Dropped, Manifests
-from asr.data.manifests.feature_storage import IN_SHARD, place_of, with_checksum
+from asr.data.manifests.audio import ShardMember, audible_channel, audio_problem
+from asr.data.manifests.corpus import IN_SHARD, Dropped, Manifests, place_of, with_checksum
 from asr.data.manifests.import_manifests import import_manifests
-from asr.data.manifests.shar.members import ShardMember
 
 SILENT = "silent"  # custom field of cuts of silence that are kept
 WHOLE_S = 1e-3  # lhotse reads a recording whole if a cut lacks no more

@@ -1,18 +1,75 @@
-"""Short names of options and sources, and digests of files, so that changed ones never find stale data."""
+"""Names of prepared data: fingerprints of what they are made of, and paths that may move with them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from asr.console import track
-from asr.data.manifests.layouts import SourceOption, parts_of
-from asr.data.manifests.shar.folders import TARS
+from asr.data.manifests.lhotse_manifests import TARS
+from asr.data.manifests.tables import SourceOption, parts_of
 from asr.safe_io import named_path
 from asr.text_files import SourceFiles, visible_files
+
+Plain = dict[str, Any]
+
+
+def portable_path(path: str, folder: Path, data_dir: Path) -> str:
+    """Return how a file in ``folder`` names a path, which starts from the current folder if it is relative."""
+    parent, name = os.path.split(path)
+    return os.path.join(portable_folder(parent, folder, data_dir), name)
+
+
+def portable_folder(path: str, folder: Path, data_dir: Path) -> str:
+    """Return how a file in ``folder`` names the path of another folder."""
+    return _portable_folder(path, folder, data_dir, os.getcwd())
+
+
+def absolute_path(path: str, folder: Path) -> str:
+    """Return what a file in ``folder`` means by a path."""
+    parent, name = os.path.split(path)
+    return os.path.join(os.path.normpath(os.path.join(folder, parent)), name)
+
+
+def with_portable_paths(item: Plain, folder: Path, data_dir: Path) -> Plain:
+    """Return a cut, recording or features as plain data for a file in ``folder``; changes what it is given."""
+    for named, key in _paths(item):
+        portable = portable_path if key == "source" else portable_folder
+        named[key] = portable(named[key], folder, data_dir)
+    return item
+
+
+def with_absolute_paths(item: Plain, folder: Path) -> Plain:
+    """Return what is read from a file in ``folder`` with absolute paths; changes what it is given."""
+    for named, key in _paths(item):
+        named[key] = absolute_path(named[key], folder)
+    return item
+
+
+# audio lies in few folders, and a corpus has millions of files
+@lru_cache(maxsize=1000)
+def _portable_folder(path: str, folder: Path, data_dir: Path, current: str) -> str:
+    path = os.path.join(current, path)  # Shar folders may be given by a relative path
+    moved = Path(current) if current != os.sep and data_dir.is_relative_to(current) else data_dir
+    return os.path.relpath(path, folder) if Path(path).is_relative_to(moved) else path
+
+
+def _paths(item: Plain) -> Iterator[tuple[Plain, str]]:
+    """Yield each mapping that names a file, and the key of its path."""
+    for part in (item, item.get("recording"), item.get("features")):
+        if part:
+            yield from ((source, "source") for source in part.get("sources", ()))
+            if "storage_path" in part:
+                yield part, "storage_path"
+            for transform in part.get("transforms") or ():
+                if impulse_response := transform["kwargs"].get("rir"):
+                    yield from _paths(impulse_response)
+
 
 MAX_HASHED_BYTES = 2**28
 

@@ -1,4 +1,4 @@
-"""The manifests of a corpus on disk, read again chunk by chunk: no more than a chunk is in memory at a time."""
+"""Checked manifests on disk: of a corpus, of a mixture of corpora, and the facts that choices follow from."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import gzip
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeVar
 
+import numpy as np
 from lhotse import Features, Recording, SupervisionSegment
 from lhotse.serialization import deserialize_item
+from lhotse.utils import fastcopy
 
-from asr.data.manifests.corpus import Corpus, Dropped, Manifests
-from asr.data.manifests.lhotse_jsonl import ManifestItem, to_plain
-from asr.data.preparation.indexed_cut_set import FormerCuts
-from asr.data.preparation.portable_paths import with_absolute_paths, with_portable_paths
+from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source, files_of
+from asr.data.manifests.lhotse_manifests import ManifestItem, to_plain
+from asr.data.preparation.fingerprint import with_absolute_paths, with_portable_paths
+from asr.data.preparation.prepared import FormerCuts
 from asr.safe_io import sync, write_whole
 
 CORPUS_INDEX = "corpus.json"
@@ -176,3 +178,203 @@ def portable_line(item: ManifestItem, folder: Path, data_dir: Path) -> bytes:
 def gzipped(file: IO[bytes]) -> gzip.GzipFile:
     """Return what compresses into a file, without name and time: the same content is the same bytes."""
     return gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0)
+
+
+Item = TypeVar("Item")
+SEPARATOR = ":"  # in ids, after the name of the corpus
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A prepare function of several corpora, whose manifests are made, or found, as each alone has them.
+
+    Attributes:
+        corpora: folder of prepared data → the corpus there, by name.
+    """
+
+    corpora: Mapping[str, Callable[[Path], SavedCorpus]]
+
+    def __call__(self, output_dir: Path) -> Corpus:
+        """Return splits ``train``, ``dev``, and ``test-<name>`` of each corpus; ids begin with its name.
+
+        Raises:
+            ValueError: some corpora have audio, others features alone; two test sets would have one name; or what one
+                corpus trains on is in the dev or test set of another.
+        """
+        corpora = {name: load(output_dir.parent) for name, load in self.corpora.items()}
+        kinds = {name: corpus.splits["train"].kind for name, corpus in corpora.items()}
+        if len(set(kinds.values())) > 1:
+            raise ValueError(
+                "data.sources: corpora of audio and of features cannot be mixed, given "
+                + ", ".join(f"{name} with {kind}" for name, kind in kinds.items())
+            )
+        sources: dict[str, dict[str, Source]] = defaultdict(dict)
+        segments: dict[str, dict[str, SupervisionSegment]] = defaultdict(dict)
+        dropped, notes = [], []
+        tests: dict[str, str] = {}  # name of the corpus, by that of the test set
+        for name, corpus in corpora.items():
+            for split in corpus.splits:
+                joined = _joined_split(split, name)
+                if joined.startswith("test") and tests.setdefault(joined, name) != name:
+                    raise ValueError(
+                        f"data.sources: {tests[joined]} and {name} would both have a test set {joined!r}; give one of "
+                        "them another name (name: in its entry)"
+                    )
+                for manifests in _named_manifests(corpus, split, name):
+                    _join(sources[joined], manifests.sources(), joined)
+                    _join(segments[joined], {segment.id: segment for segment in manifests.supervisions}, joined)
+            dropped += [Dropped(_joined_split(d.split, name), _own(name, d.item), d.reason) for d in corpus.dropped]
+            notes += [f"{name}: {note}" for note in corpus.notes]
+        _refuse_leaks(sources)
+        splits = {split: Manifests.of(items.values(), segments[split].values()) for split, items in sources.items()}
+        return Corpus(splits, dropped, tuple(notes), sources=tuple(corpora))
+
+
+def corpus_of(item_id: str) -> str:
+    """Return the name of the corpus that an id of a mixture begins with."""
+    return item_id.partition(SEPARATOR)[0]
+
+
+def _own(name: str, item: str) -> str:
+    return f"{name}{SEPARATOR}{item}"
+
+
+def _joined_split(split: str, name: str) -> str:
+    for kind in ("train", "dev"):
+        if split.startswith(kind):
+            return kind
+    return f"test-{name}{split.removeprefix('test')}"
+
+
+def _join(items: dict[str, Item], more: Mapping[str, Item], split: str) -> None:
+    """Add items to those of a split; two dev sets of one corpus may share some.
+
+    Raises:
+        ValueError: one id stands for two different items.
+    """
+    for item_id, item in more.items():
+        if items.setdefault(item_id, item) != item:
+            raise ValueError(
+                f"data.sources: {item_id} occurs twice in {split}, and differs; give one of them another id"
+            )
+
+
+def _refuse_leaks(sources: Mapping[str, Mapping[str, Source]]) -> None:
+    """Refuse files that one corpus trains on and another holds out; each corpus has been checked in itself."""
+    places = {
+        split: [(place, corpus_of(name)) for name, source in by_name.items() for place in files_of(source)]
+        for split, by_name in sources.items()
+    }
+    trained = dict(places.pop("train"))
+    for split, held_out in places.items():
+        for place, corpus in held_out:
+            if (other := trained.get(place, corpus)) != corpus:
+                kind = split.partition("-")[0]
+                raise ValueError(
+                    f"data.sources: {place} is in training of {other} and in the {kind} set of {corpus}; leave it out "
+                    "of one of them"
+                )
+
+
+def _named_manifests(corpus: SavedCorpus, split: str, name: str) -> Iterator[Manifests]:
+    """Yield the manifests of the chunks of a split, with ids that no other corpus of the mixture has."""
+    for chunk in corpus.chunks(split):
+        manifests = chunk.manifests()
+        segments = [
+            fastcopy(
+                segment,
+                id=_own(name, segment.id),
+                recording_id=_own(name, segment.recording_id),
+                speaker=None if segment.speaker is None else _own(name, segment.speaker),
+            )
+            for segment in manifests.supervisions
+        ]
+        sources = [
+            fastcopy(source, **{"id" if manifests.features is None else "recording_id": _own(name, source_id)})
+            for source_id, source in manifests.sources().items()
+        ]
+        yield Manifests.of(sources, segments)
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """What is known of a training set before any audio is decoded.
+
+    Attributes:
+        hours: of its utterances.
+        num_utterances: how many.
+        num_speakers: different names of speakers; 0: no utterance names its own.
+        rate_hz: the highest sampling rate of its audio; None: it has features alone.
+        num_features: numbers per frame of features without audio; None: it has audio.
+        fast_characters_hz: characters per second, pauses included, of the utterance that nine in ten are slower than.
+    """
+
+    hours: float
+    num_utterances: int
+    num_speakers: int
+    rate_hz: int | None
+    num_features: int | None
+    fast_characters_hz: float
+
+    @classmethod
+    def of(cls, corpus: SavedCorpus) -> CorpusFacts:
+        """Return the facts of split ``train``."""
+        durations_s: list[float] = []
+        num_characters: list[int] = []
+        rate_hz, num_features, speakers = 0, 0, set()
+        for chunk in corpus.chunks("train"):
+            for segment in map(json.loads, chunk.segments):
+                durations_s.append(segment["duration"])
+                num_characters.append(len(segment.get("text") or ""))
+                speakers.add(segment.get("speaker"))
+            for source in map(json.loads, chunk.sources):
+                rate_hz = max(rate_hz, source.get("sampling_rate", 0))
+                num_features = max(num_features, source.get("num_features", 0))
+        has_audio = corpus.splits["train"].kind == "recordings"
+        seconds = np.array(durations_s)
+        fast_hz = float(np.quantile(np.array(num_characters) / seconds.clip(1e-3), 0.9))
+        size = seconds.sum() / 3600, len(seconds), len(speakers - {None})
+        return cls(*size, rate_hz if has_audio else None, None if has_audio else num_features, fast_hz)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A value for an option that the user leaves open.
+
+    Attributes:
+        key: of the option, or of a group.
+        value: for it; of a group the name of its choice.
+        reason: a few words, shown beside it; empty: nothing is shown.
+    """
+
+    key: str
+    value: Any
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a recipe's config says of a run's length.
+
+    Attributes:
+        updates: how many.
+        batch_s: seconds of audio in the micro-batches of each.
+    """
+
+    updates: int
+    batch_s: float
+
+
+Choose = Callable[[CorpusFacts, Budget], Iterable[Choice | str]]
+"""Yields choices, and sentences about what no option helps."""
+Prepare = TypeVar("Prepare", bound=Callable[..., Any])
+
+
+def chooses(choose: Choose) -> Callable[[Prepare], Prepare]:
+    """Let a prepare function say what options suit its corpus; what the user types wins."""
+
+    def with_choices(prepare: Prepare) -> Prepare:
+        prepare.choose = choose  # type: ignore[attr-defined]
+        return prepare
+
+    return with_choices

@@ -1,12 +1,11 @@
-"""Prepared audio or features as tar shards that lhotse reads too (its Shar format), one for each chunk of a split.
+"""What shards hold of a cut, one of the fields of lhotse's Shar: audio that is encoded for them, or features.
 
-<folder>/<split>/cuts.000000.jsonl.gz         cuts without audio or features
-<folder>/<split>/recording.000000.tar         audio and a manifest of each, in the same order; features.000000.tar
-<folder>/index/<split>.000000.json            where in the tar each cut is, and digests of both files
+N samples, T frames, F features.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -14,20 +13,192 @@ import tarfile
 import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias
 
+import numpy as np
+import soundfile
+from lhotse import AudioSource, Recording
+from lhotse import Features as StoredFeatures
+from lhotse.cut import Cut, MonoCut
 from lhotse.shar.writers.tar import TarWriter
+from lhotse.utils import fastcopy
 
-from asr.data.manifests.audio_checks import reading
-from asr.data.manifests.lhotse_jsonl import to_line, to_plain
-from asr.data.manifests.shar.members import ShardMember, forget
+from asr.data.features import Features, LogMel, read_features, refuse_infinite
+from asr.data.manifests.audio import ShardMember, forget, reading
+from asr.data.manifests.corpus import npy_bytes, storage_of
+from asr.data.manifests.lhotse_manifests import to_line, to_plain
 from asr.data.preparation.checked_chunks import CheckedChunk, CheckedSplit, unreadable
 from asr.data.preparation.fingerprint import describe_file, refuse_changed
-from asr.data.preparation.indexed_cut_set import parse_cut
+from asr.data.preparation.prepared import parse_cut
 from asr.data.preparation.saved_corpus import digest, gzipped
-from asr.data.preparation.shard_fields import ShardField, member_name
 from asr.safe_io import TEMPORARY, locked_folder, naming, sync, write_whole
+
+OPUS_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)  # RFC 6716, section 2; libsndfile writes no others
+BLOCK_SAMPLES = 48_000  # libsndfile 1.2.2 crashes where minutes of Ogg are written at once
+
+
+@dataclass(frozen=True)
+class AudioField:
+    """The audio of cuts.
+
+    Attributes:
+        format: ``flac`` keeps 16 and 24 bits as they are, and rounds what has no such samples to 16 bits; ``opus`` is
+            lossy; ``original`` copies files that hold nothing but the cut, and is ``flac`` for others.
+    """
+
+    format: str = "flac"
+    name = "recording"
+    source = "audio"  # what is read of a cut
+
+    @property
+    def options(self) -> str:
+        """All that decides which bytes are stored, apart from the cuts."""
+        return self.format
+
+    def read(self, cut: Cut) -> np.ndarray:
+        """Return samples (N,) of the cut's first channel; may raise anything if that cannot be read."""
+        samples: np.ndarray = cut.load_audio()[0]
+        return samples
+
+    def encode(self, cut: Cut, samples: np.ndarray) -> tuple[bytes, str, tuple[int, int]]:
+        """Return the content of a file of samples (N,), the ending of its name, and its rate in Hz and N.
+
+        Raises:
+            ValueError: the format does not have that rate.
+        """
+        if self.format == "opus" and cut.sampling_rate not in OPUS_HZ:
+            raise ValueError(
+                f"data.storage.audio=opus stores {', '.join(map(str, OPUS_HZ))} Hz, and {cut.id} has "
+                f"{cut.sampling_rate} Hz; choose data.storage.audio=flac"
+            )
+        return *_encoded(cut, samples, self.format), (cut.sampling_rate, len(samples))
+
+    def stored(self, cut: Cut, name: str, size: tuple[int, int], member: ShardMember | None = None) -> MonoCut:
+        """Return a cut of audio in a shard.
+
+        Args:
+            cut: whose audio was stored.
+            name: id of the cut and of its recording.
+            size: of what was encoded.
+            member: where it is in the shard; None: as lhotse's Shar says that it is in a tar beside the cuts.
+        """
+        source = AudioSource("shar", [0], "") if member is None else AudioSource("file", [0], str(member))
+        return _of_own_source(cut, name, recording=Recording(name, [source], *size, cut.duration, channel_ids=[0]))
+
+
+@dataclass(frozen=True)
+class FeatureField:
+    """The features of cuts, which training reads in place of audio.
+
+    Attributes:
+        features: computed once (`LogMel`), or read where the corpus has them.
+    """
+
+    features: Features
+    name = "features"
+
+    @property
+    def options(self) -> str:
+        """All that decides which bytes are stored, apart from the cuts."""
+        features = self.features
+        rate = f" at {features.sampling_rate_hz} Hz" if features.from_audio else ""
+        return f"features {features.num_features} every {features.frame_shift_s:g} s{rate}"
+
+    @property
+    def source(self) -> str:
+        """What is read of a cut."""
+        return "audio" if self.features.from_audio else "features"
+
+    def read(self, cut: Cut) -> np.ndarray:
+        """Return the features (T, F) that training would read from files, of the same type; may raise anything."""
+        if isinstance(self.features, LogMel):
+            cut = self.features.with_features(cut)
+        else:
+            read_features(self.features, cut)  # with all its checks
+        matrix: np.ndarray = cut.load_features()
+        refuse_infinite(matrix)
+        if len(matrix) != cut.num_frames:
+            raise ValueError(f"{len(matrix)} frames of features do not fit {cut.duration} s")
+        return matrix
+
+    def encode(self, cut: Cut, matrix: np.ndarray) -> tuple[bytes, str, tuple[int, int]]:
+        """Return the content of a file of features (T, F), the ending of its name, and their shape."""
+        return npy_bytes(matrix), ".npy", (matrix.shape[0], matrix.shape[1])
+
+    def stored(self, cut: Cut, name: str, size: tuple[int, int], member: ShardMember | None = None) -> MonoCut:
+        """Return a cut of features in a shard, see `AudioField.stored`; it needs no audio."""
+        extracted = self.features
+        if isinstance(extracted, LogMel):
+            told = {
+                "type": extracted.extractor.name,
+                "frame_shift": extracted.frame_shift_s,
+                "sampling_rate": extracted.sampling_rate_hz,
+            }
+        else:
+            told = {name: getattr(cut.features, name) for name in ("type", "frame_shift", "sampling_rate")}
+        placeholder = {"storage_type": "shar", "storage_path": "", "storage_key": ""}
+        told |= placeholder if member is None else storage_of(member)
+        whole = {"start": 0.0, "duration": cut.duration, "recording_id": name, "channels": 0}
+        features = StoredFeatures(num_frames=size[0], num_features=size[1], **whole, **told)
+        return _of_own_source(cut, name, features=features)
+
+
+ShardField: TypeAlias = AudioField | FeatureField
+
+
+def member_name(cut_id: str) -> str:
+    """Return the name of a cut in a tar, which lhotse compares with its id: the id, unless that is no plain name."""
+    path = PurePosixPath(cut_id)
+    is_inside = not path.is_absolute() and ".." not in path.parts and "\0" not in cut_id
+    is_plain = is_inside and str(path) == cut_id and len(cut_id) < 200
+    return cut_id if is_plain else hashlib.sha256(cut_id.encode()).hexdigest()[:32]
+
+
+def _of_own_source(cut: Cut, name: str, **field: Any) -> MonoCut:
+    """Return a cut of all of a recording, or of all of its features, with the supervisions of another."""
+    supervisions = [fastcopy(segment, recording_id=name, channel=0) for segment in cut.supervisions]
+    return MonoCut(name, 0.0, cut.duration, 0, supervisions, custom=cut.custom or None, **field)
+
+
+def _encoded(cut: Cut, samples: np.ndarray, audio: str) -> tuple[bytes, str]:
+    """Return samples (N,) float32 of a cut as a file, and its ending."""
+    rate_hz = cut.sampling_rate
+    if audio == "original" and (file := _own_file(cut)) is not None:
+        return file.read_bytes(), file.suffix.lower() or ".audio"
+    if audio == "opus":
+        return _written(samples, rate_hz, "OGG", "OPUS"), ".opus"
+    # a power of two changes no digit
+    if _is_whole(of_16 := samples * np.float32(2**15), 2**15):
+        return _written(of_16.astype(np.int16), rate_hz, "FLAC", "PCM_16"), ".flac"
+    if _is_whole(of_24 := samples * np.float32(2**23), 2**23):
+        return _written(of_24.astype(np.int32) << 8, rate_hz, "FLAC", "PCM_24"), ".flac"
+    # libsndfile would scale by 2^15 - 1 and not by 2^15, as it does when it reads
+    rounded = np.clip(np.rint(of_16), -(2**15), 2**15 - 1).astype(np.int16)
+    return _written(rounded, rate_hz, "FLAC", "PCM_16"), ".flac"
+
+
+def _own_file(cut: Cut) -> Path | None:
+    """Return the file that holds the cut, its one channel, and nothing else; None if there is none."""
+    recording = cut.recording
+    is_whole = isinstance(cut, MonoCut) and cut.start == 0 and cut.duration == recording.duration
+    is_plain = len(recording.sources) == 1 and recording.num_channels == 1 and not recording.transforms
+    path = Path(recording.sources[0].source)
+    return path if is_whole and is_plain and path.is_file() else None
+
+
+def _is_whole(scaled: np.ndarray, bound: int) -> bool:
+    inside = len(scaled) == 0 or (scaled.min() >= -bound and scaled.max() < bound)
+    return bool(inside and np.array_equal(scaled, np.rint(scaled)))
+
+
+def _written(samples: np.ndarray, rate_hz: int, container: str, subtype: str) -> bytes:
+    content = io.BytesIO()
+    with soundfile.SoundFile(content, "w", rate_hz, 1, subtype, format=container) as file:
+        for start in range(0, len(samples), BLOCK_SAMPLES):
+            file.write(samples[start : start + BLOCK_SAMPLES])
+    return content.getvalue()
+
 
 BLOCK_BYTES = 512  # of tar
 INDEX = "index"  # folder of what is written of each shard, <split>.<number>.json

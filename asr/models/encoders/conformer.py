@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from asr.models.encoders.transformer import FeedForward, LayeredEncoder, SelfAttention, SubsamplingFactor
 from asr.models.kernels import DepthwiseConv1d
-from asr.options import Probability
+from asr.ranges import Probability
 
 
 class ConvolutionModule(nn.Module):

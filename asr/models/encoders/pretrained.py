@@ -32,7 +32,7 @@ from asr.models.pretrained import (
     normalized,
     span_masks,
 )
-from asr.options import Share
+from asr.ranges import Fraction
 
 FRAMES_HZ = 100  # of features=waveform
 FBANK, WHISPER = "wav2vec2-bert", "whisper"
@@ -45,9 +45,9 @@ class Masks(BaseModel):
     """``encoder.masks``: spans of time and channels that are masked in training."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    time_share: Share = 0.0
+    time_share: Fraction = 0.0
     time_width: PositiveInt = 10
-    channel_share: Share = 0.0
+    channel_share: Fraction = 0.0
     channel_width: PositiveInt = 10
 
 

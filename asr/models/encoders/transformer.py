@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from asr.options import Probability
+from asr.ranges import Probability
 
 KERNEL = 3
 SubsamplingFactor = Literal[2, 4]

@@ -12,8 +12,8 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from asr.models.heads.protocols import Losses
-from asr.options import PartialShare, Probability
-from asr.text.vocabulary import BLANK_ID
+from asr.ranges import PartialFraction, Probability
+from asr.text.tokenizer import BLANK_ID
 
 
 def ctc_losses(log_probs: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class CtcHead(nn.Module):
         vocab_size: int,
         dropout: Probability = 0.0,
         intermediate_layers: Sequence[PositiveInt] = (),
-        intermediate_weight: PartialShare = 0.3,
+        intermediate_weight: PartialFraction = 0.3,
     ) -> None:
         super().__init__()
         self.intermediate_layers, self.intermediate_weight = tuple(intermediate_layers), intermediate_weight
@@ -169,7 +169,7 @@ class CrCtcHead(CtcHead):
         dropout: Probability = 0.0,
         consistency_weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2,
         intermediate_layers: Sequence[PositiveInt] = (),
-        intermediate_weight: PartialShare = 0.3,
+        intermediate_weight: PartialFraction = 0.3,
     ) -> None:
         super().__init__(d_model, vocab_size, dropout, intermediate_layers, intermediate_weight)
         self.consistency_weight = consistency_weight
@@ -270,7 +270,7 @@ class CtcAttentionHead(nn.Module):
         num_heads: PositiveInt = 4,
         d_feedforward: PositiveInt = 512,
         dropout: Probability = 0.1,
-        ctc_weight: PartialShare = 0.3,
+        ctc_weight: PartialFraction = 0.3,
         ctc_dropout: Probability = 0.0,
         label_smoothing: Probability = 0.1,
     ) -> None:

@@ -14,8 +14,8 @@ from torch.autograd.function import Function, once_differentiable
 from asr.models import devices
 from asr.models.heads.ctc import CrCtcHead, CtcHead
 from asr.models.heads.protocols import Losses
-from asr.options import Probability, Share
-from asr.text.vocabulary import BLANK_ID
+from asr.ranges import Fraction, Probability
+from asr.text.tokenizer import BLANK_ID
 
 MOST_LOGITS = 1 << 18  # that are computed at a time: those of a few frames, which stay in the cache of a CPU
 MOST_KEPT = 5 << 20  # for the backward pass, 20 MB; if there are more, memory is short, and all are computed again
@@ -329,7 +329,7 @@ class TransducerHead(nn.Module):
         context_size: PositiveInt = 2,
         prune_range: PruneRange | None = 5,
         lm_scale: Probability = 0.25,
-        simple_loss_scale: Share = 0.5,
+        simple_loss_scale: Fraction = 0.5,
         warmup_batches: NonNegativeFloat = 2000.0,
         ref_duration_s: PositiveFloat = 600.0,
         backend: Backend = "torch",
@@ -484,7 +484,7 @@ class TransducerCtcHead(TransducerHead):
         context_size: PositiveInt = 2,
         prune_range: PruneRange | None = 5,
         lm_scale: Probability = 0.25,
-        simple_loss_scale: Share = 0.5,
+        simple_loss_scale: Fraction = 0.5,
         warmup_batches: NonNegativeFloat = 2000.0,
         ref_duration_s: PositiveFloat = 600.0,
         ctc_weight: PositiveFloat = 0.2,

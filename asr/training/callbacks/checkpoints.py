@@ -21,9 +21,9 @@ from torch.nn.utils import get_total_norm
 
 from asr.console import console
 from asr.errors import Diverged
-from asr.options import Probability
 from asr.processes import ENDING, TRY_AGAIN, leave_closed_terminal, not_ignored
-from asr.run_folder import resume_command
+from asr.ranges import Probability
+from asr.run.folder import resume_command
 from asr.training.checkpoints import (
     AVERAGES,
     RunningAverages,

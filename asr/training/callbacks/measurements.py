@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
+from asr.data.features import PLAYED_HZ, read_audio
 from asr.data.loading.batch import Batch
-from asr.data.waveform import PLAYED_HZ, read_audio
 from asr.evaluation.wer import Score, ScoredUtterance
 from asr.training.counters import ends_update
 from asr.training.module import TrainingModule

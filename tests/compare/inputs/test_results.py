@@ -77,8 +77,6 @@ def table(tmp_path):
 @pytest.mark.parametrize("name", CASES)
 def test_a_file_agrees_with_jiwer_and_with_its_toolkit(name, table):
     format, _, own = CASES[name]
-    if format == "meeteval":
-        pytest.importorskip("meeteval")
     if own == "sclite" and sclite() is None:
         pytest.skip("sclite is not installed: apt-get install sctk")
     rows, numbers = scored(name, table)
@@ -123,7 +121,6 @@ def by_jiwer(rows: list[Row], normalize: str) -> str:
 
 
 def test_the_documentation_has_every_format_with_its_numbers(table):
-    pytest.importorskip("meeteval")
     lines = ["| file | `format` | werdict | jiwer | its own scorer |", "|---|---|---|---|---|"]
     for name, (format, _, own) in CASES.items():
         rows, numbers = scored(name, table)
@@ -194,7 +191,7 @@ def test_a_pattern_names_system_seed_and_set(tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-@pytest.mark.parametrize("name", [name for name, (format, *_) in CASES.items() if format != "meeteval"])
+@pytest.mark.parametrize("name", CASES)
 def test_marks_encodings_and_decomposed_letters_change_nothing(name, encoding, table):
     originals = [table] if name == "table.tsv" else sorted(FILES.glob(name))
     folder = table.with_name("copies")
@@ -233,6 +230,16 @@ DAMAGED = {
     "whisper.json": ('{"text": ["a"], "segments": []}', 1),
     "segments.json": ('{"segments": [{"start": 0}]}', 1),
     "wenet.txt": ((2 * "utt: u1\nWER: 0 % N=1 C=1 S=0 D=0 I=0\nlab: a\nrec: a\n\n")[:-3], 6),
+    "alternatives.stm": (";; a\n\nr 1 s 0 1 a\nr 1 s 1 2 { a / b / @ } c\n", 4),
+    "optional.stm": ("r 1 s 0 1 a (%hesitation)\n", 1),
+    "ignored.stm": ("r 1 s 0 1 a\nr 1 inter_segment_gap 1 2 <o,,unknown> ignore_time_segment_in_scoring\n", 2),
+    "cut.stm": (25 * ";; comment\n" + "r 1 s 0 1 a\nr 1 s 1.5\n", 27),
+    "alternatives.ctm": ("r A 0 1 a\nr A * * <ALT_BEGIN>\nr A 1 1 um\nr A * * <ALT>\nr A * * <ALT_END>\n", 2),
+    "fragment.ctm": ("r A 0 1 a 0.9 lex NA\nr A 1 1 b- 0.9 frag NA\n", 2),
+    "nan.ctm": ("r A 0 1 a\nr A nan 1 b\n", 2),
+    "words.json": ('[{"session_id": "r", "words": "a"},\n{"session_id": "r", "word": "b"}]', 2),
+    "time.json": ('[{"session_id": "r", "words": "a", "start_time": "x"}]', 1),
+    "session.json": ('[{"session_id": null, "words": "a"}]', 1),
     "wer_cut.txt": ("%WER 0 [ 0 / 2 ]\nScored 1 sentences\nu1, %WER 0 [ 0 / 1, 0 ins, 0 del, 0 sub ]\na\n", 3),
 }  # fmt: skip
 
@@ -243,6 +250,35 @@ def test_a_damaged_file_is_named_with_its_line(name, tmp_path):
     (tmp_path / name).write_text(text, "utf-8", "surrogateescape")
     with pytest.raises(ValueError, match=rf"{name}, line {line}"):
         read_results(tmp_path / name)
+
+
+TIMED = {
+    "labels.stm": (
+        ';; LABEL "F" "Female" ""\n\nr\tA\ts 0 1 <O,F,00> one two\nr A s 1 2 <o> three\nr A t .5 1e1 <unk> a\n',
+        {"r-s": "one two three", "r-t": "<unk> a"},
+    ),
+    "overlapping.stm": ("r 1 s 5 9 c\nr 1 t 1 8 a b\nr 1 s 0 6 a b\nr 1 t 9 9\n", {"r-s": "a b c", "r-t": "a b"}),
+    "channels.stm": ("r A s 0 1 a\nr B s .5 1 b\nr A s 1 2 c\nq A s 0 1 d", {"r-A-s": "a c", "r-B-s": "b", "q-s": "d"}),
+    "channels.ctm": (";;\nr A 1 1 b -6.7\nr B .5 1 x\nr A 0 1 a 1e-3\nq A 0 1 c", {"r-A": "a b", "r-B": "x", "q": "c"}),
+    "nemo.ctm": ("r 1 0 .3 7 NA lex NA\nr 1 .5 .4 8 NA lex NA\n", {"r": "7 8"}),
+    "digits.ctm": ("r 1 0.5 0.3 8\nr 1 0.0 0.3 7\n", {"r": "7 8"}),
+    "numbers.stm": ("r 1 1 0.5 1.5 8\nr 1 2 0.0 0.3 7\n", {"r-1": "8", "r-2": "7"}),
+    "segments.json": (
+        '[{"session_id": "r", "speaker": "s", "start_time": "2.5", "end_time": "3", "words": "b (c)"},'
+        '{"session_id": "r", "speaker": "s", "start_time": 1, "words": "a"},'
+        '{"session_id": "r", "speaker": "t", "words": null}, {"session_id": 1, "words": ""}]',
+        {"r-s": "a b (c)", "r-t": None, "1": ""},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_words_with_times_are_in_turn_for_each_speaker_and_channel(name, tmp_path):
+    text, expected = TIMED[name]
+    (tmp_path / name).write_text(text)
+    rows = read_results(tmp_path / name)
+    assert {row.id: row.hypothesis for row in rows} == expected
+    assert read_results(tmp_path / name, references=tmp_path / name)[0].reference == expected[rows[0].id]
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1\x15\x04", b"one (a-1)\n\x1f\x8b\x00"])

@@ -9,14 +9,22 @@ import torch
 from lhotse import CutSet, Recording
 
 from asr.data.features import LogMel
-from asr.data.loading.acoustics import Acoustics, AddBabble, AddNoise, Reverberate, Telephone, Volume, mix
-from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.augmentation import (
+    Acoustics,
+    AddBabble,
+    AddNoise,
+    Reverberate,
+    SpeedPerturb,
+    Telephone,
+    Volume,
+    mix,
+)
+from asr.data.loading.batch import SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
-from asr.data.loading.perturb import SpeedPerturb
-from asr.data.manifests.lhotse_jsonl import to_line
-from asr.data.preparation.indexed_cut_set import IndexedCutSet
+from asr.data.manifests.lhotse_manifests import to_line
+from asr.data.preparation.prepared import IndexedCutSet
 from asr.errors import UnusableFile
-from asr.text.character import CharacterTokenizer
+from asr.text.tokenizer import CharacterTokenizer
 
 RATE_HZ = 8000
 SAMPLES = np.random.default_rng(0).normal(size=RATE_HZ).astype(np.float32) * 0.1

@@ -10,12 +10,10 @@ import torch
 from lhotse import CutSet, Recording, SupervisionSegment
 
 from asr.data.features import LogMel
-from asr.data.loading.acoustics import Acoustics, Reverberate
-from asr.data.loading.batch import AudioBatch, Batch
-from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.augmentation import Acoustics, Reverberate, SpeedPerturb
+from asr.data.loading.batch import AudioBatch, Batch, SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
-from asr.data.loading.perturb import SpeedPerturb
-from asr.text.character import CharacterTokenizer
+from asr.text.tokenizer import CharacterTokenizer
 
 RATE_HZ = 8000
 IN_WORKERS, ON_DEVICE = (LogMel(20, RATE_HZ, on_device=on_device) for on_device in (False, True))

@@ -10,11 +10,11 @@ from lhotse import CutSet, NumpyFilesWriter, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
 from asr.data.features import LogMel, PrecomputedFeatures
-from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.augmentation import SpeedPerturb
+from asr.data.loading.batch import SpeechDataset
 from asr.data.loading.loader import DataModule, EvaluationLoader, Workers, load_batches
-from asr.data.loading.perturb import SpeedPerturb
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
-from asr.text.character import CharacterTokenizerTrainer
+from asr.text.tokenizer import CharacterTokenizerTrainer
 
 RATE_HZ = 8000
 

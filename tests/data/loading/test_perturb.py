@@ -6,7 +6,7 @@ import pytest
 import soundfile
 from lhotse import Recording
 
-from asr.data.loading.perturb import SpeedPerturb
+from asr.data.loading.augmentation import SpeedPerturb
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 from lhotse import CutSet, MonoCut, SupervisionSegment
 
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
-from asr.data.manifests.lhotse_jsonl import to_line
-from asr.data.preparation.indexed_cut_set import IndexedCutSet
+from asr.data.manifests.lhotse_manifests import to_line
+from asr.data.preparation.prepared import IndexedCutSet
 
 
 def cuts_of(num: int) -> CutSet:

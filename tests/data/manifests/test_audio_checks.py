@@ -9,7 +9,7 @@ import soundfile
 from lhotse import AudioSource, Features, Recording, SupervisionSegment
 from lhotse.utils import fastcopy
 
-from asr.data.manifests.audio_checks import audio_problem, open_recording
+from asr.data.manifests.audio import audio_problem, open_recording
 from asr.data.manifests.import_manifests import segment_problem
 
 SECOND = np.sin(np.arange(8000) / 5) * 0.3

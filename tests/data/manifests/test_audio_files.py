@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data.manifests.audio_files import ENDINGS, audio_files, find_audio, groups_of
-from asr.data.manifests.media_files import MEDIA_ENDINGS
+from asr.data.manifests.audio_files import ENDINGS, MEDIA_ENDINGS, audio_files, find_audio, groups_of
 
 
 @pytest.fixture

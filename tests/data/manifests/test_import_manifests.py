@@ -112,7 +112,7 @@ def test_empty_transcripts_are_references(tmp_path):
 
 
 def test_several_processes_find_in_a_table_what_one_finds(tmp_path, monkeypatch):
-    monkeypatch.setattr("asr.data.manifests.audio_checks.CHUNK_FILES", 2)
+    monkeypatch.setattr("asr.data.manifests.audio.CHUNK_FILES", 2)
     for number in range(9):
         utterance(tmp_path, f"u{number}", 0.5 + number / 10)
     (tmp_path / "u3.wav").unlink()

@@ -12,7 +12,7 @@ from lhotse.shar import SharWriter
 from lhotse.utils import fastcopy
 
 from asr.data.manifests.import_manifests import import_manifests
-from asr.data.manifests.lhotse_jsonl import read_cuts, read_items
+from asr.data.manifests.lhotse_manifests import read_cuts, read_items
 from asr.data.preparation.cuts import evaluation_cuts
 from tests.data.corpora import SPEC
 from tests.data.feature_corpora import matrix, store

@@ -8,7 +8,7 @@ from lhotse import CutSet, Features, MonoCut, MultiCut, Recording, RecordingSet,
 from lhotse.audio import AudioSource
 from lhotse.supervision import AlignmentItem
 
-from asr.data.manifests.lhotse_jsonl import to_plain
+from asr.data.manifests.lhotse_manifests import to_plain
 from asr.data.preparation.cuts import supervised_cuts
 from tests.data.corpora import manifests
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.data.manifests.audio_checks import CHECKED_FORMATS
+from asr.data.manifests.audio import CHECKED_FORMATS
 from asr.data.manifests.audio_files import audio_files
 
 RATE_HZ = 16_000

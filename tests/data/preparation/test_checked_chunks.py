@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
-import asr.data.preparation.build_prepared
 import asr.data.preparation.checked_chunks
+import asr.data.preparation.prepare
 from asr.data.manifests.corpus import Corpus
 from asr.data.preparation.prepare import prepare
 from tests.data.corpora import (
@@ -30,7 +30,7 @@ from tests.data.corpora import (
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     monkeypatch.setattr("asr.data.preparation.saved_corpus.CHUNK_UTTERANCES", 2)
-    monkeypatch.setattr("asr.data.preparation.build_prepared.CUTS_PER_JOB", 2)
+    monkeypatch.setattr("asr.data.preparation.prepare.CUTS_PER_JOB", 2)
 
 
 def many(folder: Path, splits: dict[str, list[Pair]]) -> None:
@@ -123,7 +123,7 @@ def test_audio_that_was_repaired_after_a_kill_is_used(tmp_path, monkeypatch, spe
 
     recipe = Recipe(lose)
     with monkeypatch.context() as patched:
-        patched.setattr(asr.data.preparation.build_prepared, "ctc_lengths", killed)
+        patched.setattr(asr.data.preparation.prepare, "ctc_lengths", killed)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path, recipe, spec)
     (tmp_path / "corpus" / "lost").rename(tmp_path / "corpus" / "train-1.wav")

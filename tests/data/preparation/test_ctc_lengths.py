@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from asr.data.preparation.ctc_lengths import CtcLengths
-from asr.text.character import CharacterTokenizerTrainer
+from asr.data.preparation.prepared import CtcLengths
+from asr.text.tokenizer import CharacterTokenizerTrainer
 from tests.data.corpora import PRECOMPUTED, Pair, Recipe, contents, ids, printed, run, utterance
 
 

@@ -15,10 +15,9 @@ from lhotse.utils import fastcopy
 from asr.data.features import PrecomputedFeatures, read_features
 from asr.data.manifests.corpus import Corpus, Manifests
 from asr.data.manifests.import_manifests import import_manifests
-from asr.data.preparation.build_prepared import PrepareSpec
+from asr.data.preparation.prepare import PrepareSpec
 from asr.data.preparation.prepared import PreparedData
-from asr.data.preparation.shard_fields import FeatureField
-from asr.data.preparation.shards import ShardStorage
+from asr.data.preparation.shards import FeatureField, ShardStorage
 from tests.data.corpora import PRECOMPUTED, Recipe, dropped, ids, run, utterance
 from tests.data.feature_corpora import FEATURES_SPEC, FeatureRecipe, file_of, matrix, store, stored_utterance
 

@@ -9,8 +9,7 @@ from lhotse import Recording, SupervisionSegment
 from lhotse.supervision import AlignmentItem
 
 from asr.data.manifests.corpus import Corpus, Manifests
-from asr.data.preparation.mixture import Mixture
-from asr.data.preparation.saved_corpus import SavedCorpus
+from asr.data.preparation.saved_corpus import Mixture, SavedCorpus
 
 WORD = AlignmentItem("x", 0.0, 0.5)
 

@@ -11,10 +11,9 @@ import pytest
 import soundfile
 
 from asr.data.features import read_features
-from asr.data.preparation.build_prepared import PrepareSpec
+from asr.data.preparation.prepare import PrepareSpec
 from asr.data.preparation.prepared import PreparedData
-from asr.data.preparation.shard_fields import AudioField
-from asr.data.preparation.shards import ShardStorage
+from asr.data.preparation.shards import AudioField, ShardStorage
 from tests.data.corpora import PRECOMPUTED, SPEC, Recipe, contents, run
 from tests.faults.spoken_corpus import TINY, write_corpus
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asr.data.features import PrecomputedFeatures
-from asr.data.loading.dataset import SpeechDataset
+from asr.data.loading.batch import SpeechDataset
 from asr.text.normalize import TextNormalizer
 from tests.data.corpora import SPEC, Recipe, contents, dropped, ids, run
 from tests.data.feature_corpora import (

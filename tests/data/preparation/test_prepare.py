@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import soundfile
 
-import asr.data.preparation.build_prepared
 import asr.data.preparation.prepare
 from asr.data.manifests.corpus import Corpus
 from asr.data.preparation.prepare import current_folder, prepare
 from asr.data.preparation.prepared import PreparedData
-from asr.text.character import CharacterTokenizer, CharacterTokenizerTrainer
+from asr.text.tokenizer import CharacterTokenizer, CharacterTokenizerTrainer
 from recipes.custom.prepare import prepare_custom
 from tests.data.corpora import (
     NUM_MELS,

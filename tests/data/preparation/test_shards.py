@@ -16,14 +16,13 @@ from lhotse.qa import validate
 from lhotse.shar import SharWriter
 
 from asr.data.features import LogMel, read_features
-from asr.data.loading.perturb import SpeedPerturb
+from asr.data.loading.augmentation import SpeedPerturb
+from asr.data.manifests.audio import forget
 from asr.data.manifests.corpus import Corpus
 from asr.data.manifests.import_manifests import import_manifests
-from asr.data.manifests.shar.members import forget
 from asr.data.preparation.prepare import prepare
 from asr.data.preparation.prepared import PreparedData
-from asr.data.preparation.shard_fields import AudioField
-from asr.data.preparation.shards import ShardStorage
+from asr.data.preparation.shards import AudioField, ShardStorage
 from asr.errors import RunFailed
 from asr.text.normalize import TextNormalizer
 from tests.data.corpora import SPEC, Killed, Pair, Recipe, contents, dropped, ids, manifests, noise, run, utterance

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import espeakng_loader
 
-from asr.data.synthesis.voices import FAMILIES, LEFT_OUT, VOICES
+from asr.data.synthesis.speak_corpus import FAMILIES, LEFT_OUT, VOICES
 
 
 def test_every_variant_belongs_to_one_split_or_is_left_out():

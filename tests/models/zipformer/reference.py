@@ -1,10 +1,10 @@
-"""The authors' package, as scripts/authors_zipformer.py loads it for the benchmark too."""
+"""The authors' package, as scripts/bench/authors_zipformer.py loads it for the benchmark too."""
 
 import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-SCRIPTS = Path(__file__).parents[3] / "scripts"
+SCRIPTS = Path(__file__).parents[3] / "scripts" / "bench"
 
 
 def loaded(script: str) -> ModuleType:

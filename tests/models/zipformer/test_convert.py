@@ -11,15 +11,15 @@ import soundfile
 import torch
 from torch import Tensor
 
-from asr.config.build import outline_recognizer, plain
-from asr.config.init_source import read_source
-from asr.config.restore import recognizer_of
 from asr.data.features import LogMel
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.icefall_weights import convert_encoder
-from asr.text.subword import icefall_tokenizer
+from asr.run.parts import outline_recognizer
+from asr.run.restore import recognizer_of
+from asr.run.start import read_source
+from asr.text.tokenizer import icefall_tokenizer
 from asr.training.checkpoints import load_checkpoint
-from tests.commands.test_configs import composed
+from tests.configs import composed
 from tests.models.zipformer.reference import Reference
 from tests.models.zipformer.sizes import SMALL, L, M, S
 
@@ -61,7 +61,7 @@ def test_what_is_not_known_missing_or_of_another_size_is_refused(theirs, ours):
     [("s", S, 21_989_779), ("m", M, 63_994_103), ("l", L, 146_625_594)],
 )
 def test_presets_have_the_authors_sizes(script, size, sizes, num_parameters):
-    options = script("bench_encoder").preset(f"zipformer_{size}")
+    options = script("bench.configs").encoder_options(f"zipformer_{size}")
     assert {name: tuple(options[name]) for name in sizes} == sizes
     with torch.device("meta"):
         encoder = ZipformerEncoder(80, **options)
@@ -141,8 +141,8 @@ def test_a_model_becomes_a_checkpoint_that_scores_alike(exported, programs, tmp_
 
 
 def test_a_training_starts_from_its_encoder(exported, tmp_path):
-    config = plain(composed("encoder=zipformer_s", *SIZES, f"init.path={tmp_path}/pretrained.pt"))
-    source = read_source(config, LogMel(), outline_recognizer(config, PIECES, 80).state_dict())
+    options = composed("encoder=zipformer_s", *SIZES, f"init.path={tmp_path}/pretrained.pt").options
+    source = read_source(options, LogMel(), outline_recognizer(options, PIECES, 80).state_dict())
     assert source is not None
     assert source.tokenizer is None
     encoder = ZipformerEncoder(80, **SMALL).eval()

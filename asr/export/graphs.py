@@ -1,0 +1,414 @@
+"""Graphs that are exported: encoders, decoders and joiners as modules with fixed inputs, by kind of model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from asr.models.encoders.pretrained import PretrainedEncoder
+from asr.models.encoders.zipformer.encoder import StreamingState, StreamingZipformer, ZipformerEncoder
+from asr.models.encoders.zipformer.layer import ZipformerEncoderLayer
+from asr.models.heads.protocols import FrameScores, Transduces
+from asr.models.recognizer import Recognizer
+from asr.text.tokenizer import BLANK_ID
+
+Call = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]
+"""Runs the graph of a name."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A module to be traced.
+
+    Attributes:
+        name: of its file, without the ending.
+        module: in evaluation mode; takes and returns tensors.
+        example: inputs to trace it with, of sizes that are not 1 where an axis may have any size.
+        inputs: their names.
+        outputs: names of what it returns.
+        axes: by the name of an input or output, axes of any size, and what they are called.
+        metadata: what the runtime needs to know.
+        quantized: whether ``quantize`` makes a second file of it.
+    """
+
+    name: str
+    module: nn.Module
+    example: tuple[Tensor, ...]
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    axes: Mapping[str, Mapping[int, str]]
+    metadata: Mapping[str, object] = field(default_factory=dict)
+    quantized: bool = True
+
+
+def traced(graph: Graph) -> Any:
+    """Return the graph in TorchScript."""
+    with torch.no_grad(), warnings.catch_warnings():
+        # it warns of numbers that become constants, which are widths here, and that torch.export will replace it
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(graph.module, graph.example, check_trace=False)
+
+
+def torchscript_call(folder: Path, graphs: Sequence[Graph]) -> Call:
+    """Return what runs the TorchScript files of a folder."""
+    loaded = {graph.name: torch.jit.load(folder / f"{graph.name}.pt") for graph in graphs}
+
+    def call(name: str, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        with torch.no_grad():
+            outputs = loaded[name](*inputs)
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    return call
+
+
+EXAMPLE_FRAMES = 157, 120  # of the utterances that graphs of whole ones are traced with
+# of whole utterances, by the name of the scores: the name of their lengths, and the model type of every encoder, which
+# says what goes in and comes out
+LENGTHS = {"log_probs": ("log_probs_len", "zipformer2_ctc"), "encoder_out": ("encoder_out_lens", "zipformer2")}
+EMBED_CHANNELS = 128  # that sherpa-onnx keeps of the front end, whatever the model has
+# sherpa-onnx's states of a layer: their place in our cache, to its layout, from its layout, and its batch axis
+LAYER_STATES: dict[str, tuple[int, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], int]] = {
+    "cached_key": (0, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1), 1),
+    "cached_nonlin_attn": (1, lambda x: x.unsqueeze(0), lambda x: x[0], 1),
+    "cached_val1": (2, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1), 1),
+    "cached_val2": (4, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1), 1),
+    "cached_conv1": (3, lambda x: x.transpose(1, 2), lambda x: x.transpose(1, 2), 0),
+    "cached_conv2": (5, lambda x: x.transpose(1, 2), lambda x: x.transpose(1, 2), 0),
+}
+
+
+class WholeEncoder(nn.Module):
+    """Features of whole utterances → scores of their frames, and lengths.
+
+    Args:
+        recognizer: in evaluation mode.
+        score: makes of encodings what is returned of them.
+
+    Raises:
+        ValueError: the encoder cannot be traced.
+    """
+
+    streams = False
+
+    def __init__(self, recognizer: Recognizer, score: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        if isinstance(encoder := recognizer.encoder, PretrainedEncoder) and encoder.mels is not None:
+            raise ValueError(f"the features of {encoder.family} cannot be traced; export with format=safetensors")
+        self.recognizer, self.score = recognizer, score
+        # a trace ends in the mode in which it began
+        self.eval()
+
+    def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores (B, T', …) and their lengths (B,), of features (B, T, F)."""
+        encodings, lengths = self.recognizer(features, num_frames)
+        return self.score(encodings), lengths
+
+    def graph(self, name: str, output: str, comment: str) -> Graph:
+        """Return the graph, of which ``output`` names the scores."""
+        lengths, model_type = LENGTHS[output]
+        features = torch.zeros(len(EXAMPLE_FRAMES), max(EXAMPLE_FRAMES), len(self.recognizer.normalize.mean))
+        return Graph(
+            name,
+            self,
+            (features, torch.tensor(EXAMPLE_FRAMES)),
+            ("x", "x_lens"),
+            (output, lengths),
+            {"x": {0: "N", 1: "T"}, "x_lens": {0: "N"}, output: {0: "N", 1: "T'"}, lengths: {0: "N"}},
+            {"model_type": model_type, "version": 1, "model_author": "werdict", "comment": comment},
+        )
+
+    def scores(self, call: Call, name: str, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores (B, T', …) of the graph for features (B, T, F), and their lengths (B,)."""
+        if not isinstance(self.recognizer.encoder, PretrainedEncoder):
+            scores, lengths = call(name, (features, num_frames))
+            return scores, lengths
+        # a trace knows utterances of equal length alone
+        alone = [call(name, (frames[None, :num], num[None])) for frames, num in zip(features, num_frames, strict=True)]
+        return pad_sequence([scores[0] for scores, _ in alone], batch_first=True), torch.cat([num for _, num in alone])
+
+    def encodings(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return encodings (B, T', D) of the recognizer for features (B, T, F), and their lengths (B,)."""
+        encodings, lengths = self.recognizer(features, num_frames)
+        return encodings, lengths
+
+
+class ChunkEncoder(nn.Module):
+    """Features of a chunk and states → scores of its frames and new states.
+
+    Args:
+        recognizer: in evaluation mode.
+        score: makes of encodings what is returned of them.
+        embed_bins: that sherpa-onnx keeps of the front end; None: as many as there are.
+
+    Raises:
+        ValueError: the encoder cannot take chunks, or keeps more of the front end than sherpa-onnx does.
+    """
+
+    streams = True
+
+    def __init__(
+        self, recognizer: Recognizer, score: Callable[[Tensor], Tensor], embed_bins: int | None = None
+    ) -> None:
+        super().__init__()
+        encoder = recognizer.encoder
+        if not isinstance(encoder, ZipformerEncoder):
+            raise ValueError(
+                f"streaming=true: {type(encoder).__name__} sees whole utterances; train a Zipformer with "
+                "encoder.causal=true, or export with streaming=false"
+            )
+        self.chunks = StreamingZipformer(encoder)
+        bins, channels = encoder.encoder_embed.image_shape
+        self.embed_bins = bins if embed_bins is None else embed_bins
+        if channels > EMBED_CHANNELS or bins > self.embed_bins:
+            raise ValueError(
+                f"streaming=true: the front end keeps {channels} channels of {bins} bins, and sherpa-onnx at most "
+                f"{EMBED_CHANNELS} of {self.embed_bins}, those of 80 mel bins; export with streaming=false"
+            )
+        self.recognizer, self.encoder, self.score = recognizer, encoder, score
+        self.num_layers = sum(len(stack.layers) for stack in self.chunks.stacks)
+        self.eval()
+
+    def forward(self, features: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        """Return scores (B, C / 2, …) and new states, of features (B, ``num_features``, F)."""
+        num_frames = torch.full_like(states[-1], self.chunks.num_features)
+        encodings, _, state = self.chunks(self.recognizer.normalize(features), num_frames, self.from_sherpa(states))
+        return self.score(encodings), *self.to_sherpa(state)
+
+    def initial_states(self, batch_size: int) -> list[Tensor]:
+        """Return the states before the first chunk."""
+        return list(self.to_sherpa(self.chunks.initial_state(batch_size)))
+
+    def to_sherpa(self, state: StreamingState) -> Iterator[Tensor]:
+        """Yield the states of a chunk in the order and layout of sherpa-onnx.
+
+        Of each layer keys (P, B, D), what the non-linear attention sees (1, B, P, D), values (P, B, D) twice, frames of
+        both convolutions (B, D, P); then the front end's (B, 128, 3, F'), and the numbers (B,) of frames so far.
+        """
+        for layer in state.layers:
+            for place, to_sherpa, _, _ in LAYER_STATES.values():
+                yield to_sherpa(layer[place])
+        front = state.subsampling.permute(0, 3, 1, 2)
+        bins, channels = self.encoder.encoder_embed.image_shape
+        yield F.pad(front, (0, self.embed_bins - bins, 0, 0, 0, EMBED_CHANNELS - channels))
+        yield state.num_processed
+
+    def from_sherpa(self, states: Sequence[Tensor]) -> StreamingState:
+        """Return the states of a chunk from tensors in the shapes that `to_sherpa` yields."""
+        layers = []
+        for begin in range(0, self.num_layers * len(LAYER_STATES), len(LAYER_STATES)):
+            layouts = zip(states[begin:], LAYER_STATES.values(), strict=False)
+            by_place = {place: from_sherpa(state) for state, (place, _, from_sherpa, _) in layouts}
+            layers.append(tuple(by_place[place] for place in range(len(LAYER_STATES))))
+        bins, channels = self.encoder.encoder_embed.image_shape
+        front = states[-2][:, :channels, :, :bins].permute(0, 2, 3, 1)
+        return StreamingState(states[-1], front, tuple(layers))
+
+    def graph(self, name: str, output: str, comment: str) -> Graph:
+        """Return the graph, of which ``output`` names the scores."""
+        axes = [axis for *_, axis in LAYER_STATES.values()] * self.num_layers + [0, 0]
+        names = [f"{state}_{number}" for number in range(self.num_layers) for state in LAYER_STATES]
+        names += ["embed_states", "processed_lens"]
+        batch = dict(zip(names, axes, strict=True))
+        size = 2
+        features = torch.zeros(size, self.chunks.num_features, len(self.recognizer.normalize.mean))
+        return Graph(
+            name,
+            self,
+            (features, *self.initial_states(size)),
+            ("x", *names),
+            (output, *(f"new_{name}" for name in names)),
+            {
+                **{"x": {0: "N"}, output: {0: "N"}},
+                **{f"{prefix}{state}": {axis: "N"} for state, axis in batch.items() for prefix in ("", "new_")},
+            },
+            self._metadata(comment),
+        )
+
+    def _metadata(self, comment: str) -> dict[str, object]:
+        stacks = self.chunks.stacks
+        # all layers of a stack are alike
+        sizes = [
+            layer.size for stack in stacks for layer in stack.layers[:1] if isinstance(layer, ZipformerEncoderLayer)
+        ]
+        of_stacks = {
+            "num_encoder_layers": [len(stack.layers) for stack in stacks],
+            "encoder_dims": [size.encoder_dim for size in sizes],
+            "cnn_module_kernels": [size.cnn_module_kernel for size in sizes],
+            "left_context_len": [self.chunks.left_frames // stack.factor for stack in stacks],
+            "query_head_dims": [size.head.query_head_dim for size in sizes],
+            "value_head_dims": [size.head.value_head_dim for size in sizes],
+            "num_heads": [size.num_heads for size in sizes],
+        }
+        return {
+            **{"model_type": "zipformer2", "version": 1, "model_author": "werdict", "comment": f"streaming {comment}"},
+            **{"decode_chunk_len": self.chunks.shift_features, "T": self.chunks.num_features},
+            **{name: ",".join(map(str, numbers)) for name, numbers in of_stacks.items()},
+        }
+
+    def scores(self, call: Call, name: str, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores (B, T', …) of the graph for `whole_chunks` of features (B, T, F), and lengths (B,)."""
+        states, chunk_scores = self.initial_states(len(features)), []
+        features, num_encodings = self.whole_chunks(features)
+        for begin in range(0, features.shape[1] - self.chunks.num_features + 1, self.chunks.shift_features):
+            chunk = features[:, begin : begin + self.chunks.num_features].contiguous()
+            scores, *states = call(name, (chunk, *states))
+            chunk_scores.append(scores)
+        scores = torch.cat(chunk_scores, dim=1)
+        assert scores.shape[1] == num_encodings
+        return scores, torch.full_like(num_frames, num_encodings)
+
+    def encodings(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the recognizer's encodings (B, T', D) of the same features at once, and lengths (B,)."""
+        features, num_encodings = self.whole_chunks(features)
+        encodings, _ = self.recognizer(features, torch.full((len(features),), features.shape[1]))
+        return encodings[:, :num_encodings], torch.full_like(num_frames, num_encodings)
+
+    def whole_chunks(self, features: Tensor) -> tuple[Tensor, int]:
+        """Return features (B, T, F) with zeros up to the end of a chunk, and the number of their encodings."""
+        shift, overlap = self.chunks.shift_features, self.chunks.num_features - self.chunks.shift_features
+        num_chunks = max(1, -(-(features.shape[1] - overlap) // shift))
+        missing = num_chunks * shift + overlap - features.shape[1]
+        return F.pad(features, (0, 0, 0, missing)), num_chunks * self.chunks.chunk_size // 2
+
+
+CTC_EMBED_BINS = 19  # for transducers sherpa-onnx counts them, for CTC it assumes 80 mel bins
+NUM_CONTEXTS = 5  # that frames are joined with in a check, beside the one before the first token
+
+
+def export_of(recognizer: Recognizer, model_type: str, streaming: bool) -> Export:
+    """Return the export.
+
+    Args:
+        recognizer: in evaluation mode.
+        model_type: ``ctc`` or ``transducer``.
+        streaming: whether it is to take chunks.
+
+    Raises:
+        ValueError: the recognizer has no such head, or cannot take chunks.
+    """
+    head = recognizer.head
+    if model_type == "ctc" and isinstance(head, FrameScores):
+        return CtcExport(_encoder(recognizer, head.frame_log_probs, streaming, CTC_EMBED_BINS), head)
+    if model_type == "transducer" and isinstance(head, Transduces):
+        return TransducerExport(_encoder(recognizer, head.project, streaming), head)
+    other = "transducer" if model_type == "ctc" else "ctc"
+    raise ValueError(f"model_type={model_type}: {type(head).__name__} has none; give model_type={other}")
+
+
+def _encoder(
+    recognizer: Recognizer, score: Callable[[Tensor], Tensor], streaming: bool, embed_bins: int | None = None
+) -> WholeEncoder | ChunkEncoder:
+    return ChunkEncoder(recognizer, score, embed_bins) if streaming else WholeEncoder(recognizer, score)
+
+
+class CtcExport:
+    """Features → log-probabilities of tokens in each frame, as of ``zipformer_ctc`` and ``zipformer2_ctc``.
+
+    Attributes:
+        graphs: one for each of its files.
+        streams: whether they take chunks.
+    """
+
+    def __init__(self, encoder: WholeEncoder | ChunkEncoder, head: FrameScores) -> None:
+        self.encoder, self.head, self.streams = encoder, head, encoder.streams
+        self.graphs: Sequence[Graph] = [encoder.graph("model", "log_probs", "CTC")]
+
+    def log_probs(self, call: Call, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the graphs make of features.
+
+        Args:
+            call: runs a graph.
+            features: (B, T, F).
+            num_frames: (B,) int64 valid frames.
+
+        Returns:
+            Log-probabilities (B, T', V) and their valid lengths (B,).
+        """
+        return self.encoder.scores(call, "model", features, num_frames)
+
+    def expected(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities (B, T', V) of the recognizer itself, and their lengths (B,)."""
+        encodings, lengths = self.encoder.encodings(features, num_frames)
+        return self.head.frame_log_probs(encodings), lengths
+
+
+class TransducerExport:
+    """Features → the joiner's part of each frame; a predictor and a joiner, as of ``transducer``.
+
+    sherpa-onnx calls the predictor decoder. Attributes and methods are those of `CtcExport`.
+    """
+
+    def __init__(self, encoder: WholeEncoder | ChunkEncoder, head: Transduces) -> None:
+        self.encoder, self.head, self.streams = encoder, head, encoder.streams
+        context = torch.full((3, head.context_size), -1)
+        context[:, -1] = BLANK_ID
+        with torch.no_grad():
+            predictions = head.predict(context)
+            vocab_size = head.join(predictions, predictions).shape[1]
+        generator = torch.Generator().manual_seed(0)
+        others = torch.randint(1, vocab_size, (NUM_CONTEXTS, head.context_size), generator=generator)
+        self.contexts = torch.cat((context[:1], others))
+        self.graphs: Sequence[Graph] = (
+            encoder.graph("encoder", "encoder_out", "transducer"),
+            Graph(
+                "decoder",
+                _Part(head, head.predict),
+                (context,),
+                ("y",),
+                ("decoder_out",),
+                {"y": {0: "N"}, "decoder_out": {0: "N"}},
+                {"context_size": head.context_size, "vocab_size": vocab_size},
+                # an embedding and a small convolution: hardly anything would become smaller
+                quantized=False,
+            ),
+            Graph(
+                "joiner",
+                _Part(head, head.join),
+                (predictions, predictions),
+                ("encoder_out", "decoder_out"),
+                ("logit",),
+                {"encoder_out": {0: "N"}, "decoder_out": {0: "N"}, "logit": {0: "N"}},
+                {"joiner_dim": predictions.shape[1]},
+            ),
+        )
+
+    def log_probs(self, call: Call, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities (B, T', V), each frame joined with a context in turn, and their lengths (B,)."""
+        frames, lengths = self.encoder.scores(call, "encoder", features, num_frames)
+        (predictions,) = call("decoder", (self.contexts,))
+        (log_probs,) = call("joiner", (frames.flatten(0, 1), predictions[self._turns(frames)]))
+        return log_probs.unflatten(0, frames.shape[:2]), lengths
+
+    def expected(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities (B, T', V) of the recognizer itself, and their lengths (B,)."""
+        encodings, lengths = self.encoder.encodings(features, num_frames)
+        frames = self.head.project(encodings)
+        predictions = self.head.predict(self.contexts)[self._turns(frames)]
+        return self.head.join(frames, predictions.view(frames.shape)), lengths
+
+    def _turns(self, frames: Tensor) -> Tensor:
+        return torch.arange(frames.shape[0] * frames.shape[1]) % len(self.contexts)
+
+
+Export = CtcExport | TransducerExport
+
+
+class _Part(nn.Module):
+    """A method of a head as a module that can be traced."""
+
+    def __init__(self, head: Transduces, method: Callable[..., Tensor]) -> None:
+        super().__init__()
+        # the module must own the parameters that the method uses
+        self.head, self.method = head, method
+        self.eval()
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.method(*inputs)

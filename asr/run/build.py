@@ -1,0 +1,520 @@
+"""Builds every part of a run once, so that what cannot work fails before any work is done."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from asr.console import PlainConsole
+from asr.data.loading.augmentation import Acoustics
+from asr.data.loading.loader import DataModule
+from asr.data.preparation.prepared import PreparedData
+from asr.errors import ConfigError, did_you_mean
+from asr.models.recognizer import Recognizer, is_pretrained
+from asr.processes import (
+    LAUNCHER_VARIABLE,
+    NUM_RANKS,
+    RANK_VARIABLES,
+    RUN_DIR_VARIABLE,
+    is_first_process,
+    is_one_of_several,
+)
+from asr.run.choices import (
+    RULE_KEYS,
+    corpus_choices,
+    fine_tuning,
+    pretrained_choices,
+    source_rates,
+    with_choices,
+    without_replaced_defaults,
+)
+from asr.run.compose import Change, Composed, changes, recorded_data, run_folder, saved_config
+from asr.run.data import complete_sources, data_folder, data_for_run, mixing_of, shard_storage
+from asr.run.folder import free_folder, usable_folder
+from asr.run.options import Encoder, RunOptions
+from asr.run.parts import (
+    Configured,
+    DataParts,
+    UpdateParts,
+    build_all,
+    build_component,
+    build_data_parts,
+    build_module,
+    build_update_parts,
+    check_decoder,
+    check_loggers,
+    check_values,
+    factories,
+    instantiate,
+    is_own_model,
+    outline_recognizer,
+    parameters_of,
+)
+from asr.run.start import (
+    ICEFALL,
+    PRETRAINED,
+    Source,
+    base_folder,
+    changes_explain_errors,
+    changes_since,
+    fit_checkpoint,
+    kept_tokenizer,
+    load_source,
+    read_source,
+    without_gradient,
+)
+from asr.run.trainer import build_trainer, captures_encoder
+from asr.run.trust import check_restored, error_context, trust_own
+from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
+from asr.training.initial_weights import freeze
+from asr.training.module import OptimizerFactory, TrainingModule
+from asr.training.optimizer_protocols import HasEvaluationPoint, calls_closure, small_parameters
+from asr.training.processes import is_started_as_rank
+
+WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
+VOCAB_SIZE = 8  # before a tokenizer is trained
+
+Checked = TypeVar("Checked")
+console = PlainConsole(quiet=not is_first_process())
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The parts of a run before its data are prepared.
+
+    Attributes:
+        trainer: knows the processes; it has neither loggers nor callbacks, which need the run's folder.
+        data: of the run itself.
+        encoder: on the meta device.
+        optimizer_factory: named parameters → optimizer.
+        source: the model to start from.
+        loggers: factories of the loggers.
+        callbacks: factories of the callbacks.
+    """
+
+    trainer: Trainer
+    data: DataParts
+    encoder: nn.Module
+    optimizer_factory: OptimizerFactory
+    source: Source | None
+    loggers: list[Configured]
+    callbacks: list[Configured]
+
+
+def validate_run(
+    options: RunOptions, existing_run_dir: Path | None = None, checkpoint: LoadedCheckpoint | None = None
+) -> Outline:
+    """Build everything once, with a small vocabulary and without memory for weights; start nothing.
+
+    Args:
+        options: of the run.
+        existing_run_dir: if it is resumed, or another process has created it; else ``run_dir`` must not exist.
+        checkpoint: of the run, from which it is resumed.
+
+    Raises:
+        ConfigError: a part is refused.
+        ValueError: a folder cannot be used.
+    """
+    trainer = build_trainer(options.trainer, loggers=[], callbacks=[])
+    if options.find_batch_size and not isinstance(trainer.accelerator, CUDAAccelerator):
+        raise ConfigError(
+            "find_batch_size=true needs a GPU (trainer=gpu), whose memory it fills; on a CPU, lower "
+            "data.batch.max_duration_s if memory runs out"
+        )
+    _refuse_unknown_peers(trainer)
+    loggers, callbacks = factories(options.logger, "logger"), factories(options.callbacks, "callbacks")
+    check_loggers(loggers)
+    build_all(callbacks, Path("runs"), options)
+    if options.callbacks.get("checkpoints") is None:
+        raise ConfigError("callbacks.checkpoints must not be null: without it a run can be neither decoded nor resumed")
+    _check_weights(options)
+    _check_health(options)
+    data_folder(options.data)
+    if options.run_dir is None:
+        usable_folder("runs", "run_dir")
+    elif existing_run_dir is None:
+        free_folder(options.run_dir, "run_dir")
+    build_component(options.data.prepare, "data.prepare", partial=True)
+    data = build_data_parts(options, kept_tokenizer(options, existing_run_dir, checkpoint))
+    if existing_run_dir is None:  # of a stranger's run they may be anybody's folders
+        shard_storage(options.data.storage, data.features)
+        if isinstance(data.perturb, Acoustics):
+            data.perturb.check_files()
+    on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
+    recognizer = outline_recognizer(options, VOCAB_SIZE, data.features.num_features)
+    source = read_source(options, data.features, recognizer.state_dict(), existing_run_dir)
+    updates = build_update_parts(options)
+    _warn_of_decay(try_updates(options, updates, recognizer, on_cpu), options)
+    return Outline(trainer, data, recognizer.encoder, updates.optimizer_factory, source, loggers, callbacks)
+
+
+def try_updates(options: RunOptions, updates: UpdateParts, recognizer: Recognizer, on_cpu: bool) -> Optimizer:
+    """Try what updates the weights: before any work, not after hours of preparation.
+
+    Args:
+        options: of a run.
+        updates: built from them.
+        recognizer: an outline of its own.
+        on_cpu: whether the run trains on a CPU.
+
+    Raises:
+        ConfigError: a part is refused.
+    """
+    with error_context("init.freeze", freeze):
+        freeze(recognizer, options.init.freeze)
+    check_decoder(updates.decoder, recognizer.head)
+    if is_own_model(options):
+        _try_model(recognizer)
+    elif is_pretrained(recognizer.encoder) and (without := without_gradient(recognizer.encoder)):
+        # transformers reads the weights of some layers past their adapters
+        raise ConfigError(
+            f"encoder: {len(without)} parameters would be trained but get no gradient, such as {without[0]}; exclude "
+            "them by encoder.lora.target_modules (adapters) or init.freeze"
+        )
+    _try_optimizers(options, on_cpu)
+    # a capturable optimizer keeps its rate on the device of its parameters, and the meta device has no numbers
+    optimizer = updates.optimizer_factory(small_parameters(recognizer.named_parameters()))
+    _try_schedule(updates.schedule_factory(optimizer), options.trainer.max_steps)
+    return optimizer
+
+
+def _try_model(recognizer: Recognizer) -> None:
+    """Run a forward and a backward pass of an encoder or head of the user's own on two utterances of noise.
+
+    Raises:
+        ConfigError: the encodings have another shape than the encoder says.
+    """
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(2, 400, len(recognizer.normalize.mean), generator=generator)
+    num_frames = torch.tensor([400, 300])
+    with error_context("encoder", type(recognizer.encoder)):
+        encodings, lengths = recognizer(features, num_frames)
+        encoder: Any = recognizer.encoder
+        expected = encoder.output_frames(num_frames)
+    shape = 2, int(expected.max()), encoder.d_model
+    if tuple(encodings.shape) != shape or lengths.tolist() != expected.tolist():
+        raise ConfigError(
+            f"encoder: {type(recognizer.encoder).__name__} made encodings {tuple(encodings.shape)} of "
+            f"lengths {lengths.tolist()}; by output_frames and d_model, {shape} of {expected.tolist()} are expected"
+        )
+    tokens = torch.randint(1, VOCAB_SIZE, (2, 4), generator=generator)
+    with error_context("head", type(recognizer.head)):
+        recognizer.losses(features, num_frames, tokens, torch.tensor([4, 3]), generator).total.sum().backward()
+    recognizer.zero_grad()
+
+
+def _try_optimizers(options: RunOptions, on_cpu: bool) -> None:
+    """Update a small parameter: only optimizers of ours check the options of all groups when they are built.
+
+    Raises:
+        ConfigError: names the option that is refused, or the optimizer of torch's that cannot make an update.
+    """
+    optimizer = build_component(options.optimizer, "optimizer", partial=True)
+    _try_optimizer(optimizer, {}, "optimizer", on_cpu)
+    for place, rule in enumerate(options.parameter_rules.plain().get("rules") or ()):
+        key, factory = f"parameter_rules.rules.{place}", optimizer
+        if "optimizer" in rule:
+            factory = instantiate(rule["optimizer"], f"{key}.optimizer")
+        _try_optimizer(factory, {name: value for name, value in rule.items() if name not in RULE_KEYS}, key, on_cpu)
+
+
+def _try_optimizer(factory: Configured, options: Mapping[str, Any], key: str, on_cpu: bool) -> None:
+    target = factory.func
+    if target.__module__.startswith("optim."):
+        return
+    accepted = {name: value for name, value in options.items() if name in parameters_of(target)}
+    options = {**factory.keywords, **check_values(target, accepted, key)}
+    if "capturable" in options and not on_cpu:
+        options["capturable"] = False  # only a GPU can do it, and this parameter is on none
+    _, *others = parameters_of(target).values()
+    for p in others:
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in options:
+            raise ConfigError(f"{key}: {target.__qualname__} needs {p.name}; give ++{key}.{p.name}=…")
+    with error_context(key, target):
+        calls_closure(target([nn.Parameter(torch.ones(2, 2))], **options))
+
+
+def _try_schedule(schedule: LRScheduler, num_updates: int) -> None:
+    """Step to the first updates, and to the last, where some schedules fail; the schedule cannot be used again.
+
+    Raises:
+        ConfigError: a schedule of ours or torch's cannot make the step.
+    """
+    with warnings.catch_warnings(), error_context("schedule", type(schedule)):
+        warnings.simplefilter("ignore")  # torch misses updates of the optimizer
+        for last in (0, 1, num_updates - 1):
+            schedule.last_epoch = last
+            schedule.step()
+
+
+def _refuse_unknown_peers(trainer: Trainer) -> None:
+    """Refuse to be one of several processes that the trainer does not know of, and to start some on other machines."""
+    alone = trainer.world_size == 1 or not is_started_as_rank(trainer)
+    if alone and is_one_of_several():
+        ranks = " ".join(f"{name}={os.environ[name]}" for name in (*RANK_VARIABLES, NUM_RANKS) if name in os.environ)
+        raise ConfigError(
+            f"{ranks}: these variables say that this is one of several processes, but the trainer would not join them; "
+            "unset them, or start all processes with torchrun or srun, as docs/clusters.md shows"
+        )
+    if trainer.world_size > trainer.num_devices and not is_started_as_rank(trainer):
+        raise ConfigError(
+            f"trainer.num_nodes={trainer.num_nodes}: on several machines start one process per device with torchrun or "
+            "srun, as docs/clusters.md shows"
+        )
+
+
+def _check_health(options: RunOptions) -> None:
+    """Refuse to measure steps that begin before all gradients are there."""
+    health = options.callbacks.get("optimizer_health")
+    every = None if health is None else health.every
+    if every is not None and options.trainer.step_in_backward:
+        raise ConfigError(
+            f"callbacks.optimizer_health.every={every} measures gradients after the backward pass, where "
+            "trainer.step_in_backward=true has freed them; set one of the two to its default"
+        )
+
+
+def _warn_of_decay(optimizer: Optimizer, options: RunOptions) -> None:
+    """Warn if the learning rate decays although the optimizer averages weights instead."""
+    averages = isinstance(optimizer, HasEvaluationPoint) and optimizer.has_evaluation_point
+    if averages and options.schedule.target not in WITHOUT_DECAY:
+        console.print(
+            f"WARNING: {options.optimizer.target} averages weights instead of decaying the learning rate, and "
+            f"{options.schedule.target} decays it too: the last updates then change little. It is usually run with "
+            "schedule=constant schedule.warmup_steps=200",
+            soft_wrap=True,
+            style="bold red",
+        )
+
+
+def _check_weights(options: RunOptions) -> None:
+    """Refuse weights to decode with that the checkpoints will not have."""
+    kind, averaging = options.weights, options.callbacks.get("averaging")
+    if averaging is None and (kind != "raw" or "average" in options.decode):
+        option = f"weights={kind}" if kind != "raw" else f"decode=[{','.join(options.decode)}]"
+        raise ConfigError(f"{option}: with callbacks.averaging=null there are only raw weights")
+    if kind == "ema" and averaging is not None and averaging.plain().get("ema_decay", "its default") is None:
+        raise ConfigError(
+            "weights=ema: with callbacks.averaging.ema_decay=null there are no EMA weights; allowed: raw, average"
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is known to work, and whose data are prepared.
+
+    Attributes:
+        composed: its config and the words of its start.
+        data: parts of the data side.
+        prepared: the data.
+        data_module: reads the cuts.
+        trainer: knows the processes; without loggers and callbacks.
+        loggers: factories of the loggers.
+        callbacks: factories of the callbacks.
+        resumed: folder of the run to resume.
+        launched: folder of the run if our launcher has started this process.
+        optimizer_factory: named parameters → optimizer.
+        checkpoint: from which the run is resumed.
+        source: the model to start from.
+    """
+
+    composed: Composed
+    data: DataParts
+    prepared: PreparedData
+    data_module: DataModule
+    trainer: Trainer
+    loggers: list[Configured]
+    callbacks: list[Configured]
+    resumed: Path | None
+    launched: Path | None
+    optimizer_factory: OptimizerFactory
+    checkpoint: LoadedCheckpoint | None
+    source: Source | None
+
+    @classmethod
+    def build(cls, composed: Composed) -> Run:
+        """Check everything, then prepare the data, and count the updates of epochs.
+
+        Raises:
+            ConfigError: an option is refused.
+            ValueError: the data cannot be prepared.
+        """
+        options: RunOptions = composed.options
+        # set if our launcher has started this process as one of several
+        launched = os.environ.get(RUN_DIR_VARIABLE)
+        if launched is not None and os.environ.get(LAUNCHER_VARIABLE) != str(os.getppid()):
+            raise ConfigError(f"the variable {RUN_DIR_VARIABLE}={launched} is for internal use only; unset it")
+        run_dir = None if launched is None else Path(launched)
+        resumed = None if options.resume is None else run_folder(options.resume)
+        if resumed is not None:
+            check_restored(options.plain(), f"resume: {resumed}", saved_config(resumed))
+        checkpoint = None if resumed is None else newest_good_checkpoint(resumed)
+        composed, outline = settled(composed, lambda chosen: validate_run(chosen, resumed or run_dir, checkpoint))
+        composed = _with_decided_length(_with_decided_capture(composed, outline))
+        prepared = _prepared(composed, outline, resumed, is_quiet=run_dir is not None)
+        reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
+        corpora = composed.options.data
+        data_module = DataModule(*reading, mixing_of(corpora.sources, prepared), corpora.scoring_unit)
+        return cls(
+            _with_counted_updates(composed, prepared, data_module, outline.trainer.world_size),
+            outline.data,
+            prepared,
+            data_module,
+            outline.trainer,
+            outline.loggers,
+            outline.callbacks,
+            resumed,
+            run_dir,
+            outline.optimizer_factory,
+            checkpoint,
+            outline.source,
+        )
+
+    @cached_property
+    def options(self) -> RunOptions:
+        """The options, as they were chosen for this run."""
+        options: RunOptions = self.composed.options
+        return options
+
+    @cached_property
+    def changes(self) -> list[Change]:
+        """What has changed since the checkpoint, or the start, of a run that is resumed."""
+        if self.checkpoint is not None:
+            return changes_since(self.checkpoint, self.options, self.data, self.prepared)
+        return [] if self.resumed is None else changes(saved_config(self.resumed), self.options.plain())
+
+    @cached_property
+    def module(self) -> TrainingModule:
+        """What is trained; building it applies the changes to the content of the checkpoint.
+
+        Raises:
+            ConfigError: a part is refused, or does not fit the checkpoint.
+        """
+        module = build_module(self.options, self.data, self.prepared, self.optimizer_factory)
+        if self.checkpoint is not None and self.changes:
+            fit_checkpoint(self.checkpoint, self.options, self.changes, module)
+        return module
+
+    @property
+    def needs_launcher(self) -> bool:
+        """Whether this process must start one process per device."""
+        return self.launched is None and self.trainer.world_size > 1 and not is_started_as_rank(self.trainer)
+
+
+def settled(composed: Composed, check: Callable[[RunOptions], Checked]) -> tuple[Composed, Checked]:
+    """Return a config with what follows from own classes, the source of weights, and the corpus; each is said.
+
+    Args:
+        composed: of the words of the user.
+        check: refuses what cannot work, before a corpus is read.
+
+    Returns:
+        Beside it, what ``check`` has returned for its options.
+
+    Raises:
+        ValueError: an option is refused, or the corpus cannot be used.
+    """
+    options: RunOptions = composed.options
+    if options.data.sources is not None:
+        composed = composed.with_values({"data.sources": complete_sources(options.data)})
+    if options.resume is not None:  # all of it is in the run's own config
+        if "encoder.model" in composed.given:
+            saved = saved_config(run_folder(options.resume))["encoder"]
+            base = base_folder(Encoder.model_validate(saved), options.encoder.model)
+            composed = composed.with_values({"encoder.model_folder": base, "encoder.model": saved["model"]})
+        return composed, check(composed.options)
+    for name in options.best_lr:
+        if name not in composed.optimizers:
+            raise ConfigError(f"best_lr.{name}: there is no such optimizer.{did_you_mean(name, composed.optimizers)}")
+    composed = with_own_classes(composed)
+    if composed.options.encoder.target == PRETRAINED:
+        composed = with_choices(composed, pretrained_choices(composed))
+    path = composed.options.init.path
+    source = None if path is None or path.endswith(ICEFALL) else load_source(path)
+    composed = with_choices(composed, source_rates(composed, source))
+    checked = check(composed.options)
+    before = composed
+    if composed.options.data.by_corpus:
+        composed = with_choices(composed, corpus_choices(composed))
+    composed = with_choices(composed, list(fine_tuning(composed, source)))
+    return composed, checked if composed is before else check(composed.options)
+
+
+def with_own_classes(composed: Composed) -> Composed:
+    """Return a config without what the user's own classes do not take; packages that the user has named are trusted."""
+    if composed.options.resume is not None:
+        return composed
+    composed = without_replaced_defaults(composed)
+    trust_own(composed.unresolved())
+    return composed
+
+
+def _with_decided_capture(composed: Composed, outline: Outline) -> Composed:
+    """Return a config that records whether passes are captured: graphs pad batches, so masks differ."""
+    if composed.options.trainer.capture is not None:
+        return composed
+    return composed.with_values({"trainer.capture": captures_encoder(outline.trainer, outline.encoder)})
+
+
+def _with_decided_length(composed: Composed) -> Composed:
+    """Let updates that the command line gives replace the epochs of a recipe."""
+    trainer = composed.options.trainer
+    if "trainer.max_steps" not in composed.given:
+        return composed
+    if "trainer.max_epochs" in composed.given and trainer.max_epochs not in (None, -1):
+        raise ConfigError(
+            f"trainer.max_steps={trainer.max_steps} and trainer.max_epochs={trainer.max_epochs}: a run has one length; "
+            "give one of them"
+        )
+    return composed if "trainer.max_epochs" in composed.given else composed.with_values({"trainer.max_epochs": None})
+
+
+def _prepared(composed: Composed, outline: Outline, resumed: Path | None, is_quiet: bool) -> PreparedData:
+    options, given = composed.options, composed.given
+    # the folder of a stranger's run could say where data are written, and how much of them
+    storage = {"data.storage.dir"} if options.data.storage.dir else set()
+    may_prepare = resumed is None or given >= {"data.dir"} | storage
+    # it could name any place as its source too, which could take hours to read
+    recorded = None if resumed is None or may_prepare or "data.source" in given else recorded_data(resumed)
+    with changes_explain_errors(resumed, options, options.allow_changes or "data.dir" in given):
+        return data_for_run(options, outline.data, outline.encoder, is_quiet, may_prepare, recorded)
+
+
+def _with_counted_updates(
+    composed: Composed, prepared: PreparedData, data_module: DataModule, world_size: int
+) -> Composed:
+    """Return a config whose ``trainer.max_epochs`` are ``trainer.max_steps``, with updates counted from metadata.
+
+    The budget of a run is its number of updates: schedules take their length from there.
+
+    Raises:
+        ConfigError: an epoch has too little audio for an update.
+    """
+    options: RunOptions = composed.options
+    _, sampler = data_module.training_data(prepared.cuts("train"), options.seed, None)
+    accumulated, epochs = options.trainer.accumulate_grad_batches, options.trainer.max_epochs
+    per_update = accumulated * world_size
+    num_batches = sampler.count_updates(0, 1)
+    if num_batches < per_update:  # it would wait for the first update forever
+        raise ConfigError(
+            f"trainer.accumulate_grad_batches={accumulated} in each of {world_size} processes makes {per_update} "
+            f"micro-batches per update, but an epoch has {num_batches}; lower it, trainer.devices, or "
+            f"data.batch.max_duration_s={options.data.batch.max_duration_s}"
+        )
+    if epochs in (None, -1):
+        return composed
+    num_updates = sum(sampler.count_updates(epoch, per_update) for epoch in range(epochs))
+    console.print(f"{epochs} epochs are {num_updates} updates")
+    return composed.with_values({"trainer.max_steps": num_updates, "trainer.max_epochs": -1})

@@ -1,0 +1,309 @@
+"""Options that follow from a pretrained model, from the weights to start from, and from classes of the user's own."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+import asr.recipes
+from asr.console import PlainConsole
+from asr.data.preparation.saved_corpus import Budget, Choice, CorpusFacts
+from asr.errors import ConfigError
+from asr.plain_data import at, is_within, read_yaml
+from asr.processes import is_first_process
+from asr.run.command_line import CONFIGS, override_key, override_value
+from asr.run.compose import Composed
+from asr.run.data import source_corpus
+from asr.run.options import Data, RunOptions
+from asr.run.parts import SPECIAL_KEYS, build_component, build_encoder, locate, takes
+from asr.run.start import FOLLOWING, OF_FILE, PRETRAINED, WAVEFORM, without_gradient
+from asr.run.trust import error_context
+from asr.safe_io import named_path
+from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown_characters
+from asr.training.checkpoints import LoadedCheckpoint
+
+# one of them alone would make too few, or too many, passes over a corpus
+LENGTH = ("trainer.max_steps", "trainer.max_epochs", "data.batch.max_duration_s")
+# where a config has a rate that weights know, and the key that sets it
+RATES = {
+    "data.sampling_rate_hz": ("features", "sampling_rate_hz"),
+    "encoder.subsampling_factor": ("encoder", "subsampling_factor"),
+}
+TOKENIZER = ("tokenizer", "data.vocab_size")
+LR_SHARE = 0.5  # of the rate for new weights; a fifth learned less on all corpora tried: recipes/custom/RESULTS.md
+
+
+def corpus_choices(composed: Composed) -> list[Choice]:
+    """Return what a recipe's prepare function chooses for the corpus; advice is printed.
+
+    Args:
+        composed: of a new run with ``data.by_corpus``; keys that the user has given keep their values.
+
+    Raises:
+        ValueError: the corpus cannot be used.
+    """
+    options: RunOptions = composed.options
+    prepare = build_component(options.data.prepare, "data.prepare", partial=True)
+    choose: Any = getattr(getattr(prepare, "func", None), "choose", None)
+    if choose is None or options.data.sources is not None:
+        if "data.by_corpus" in composed.given:
+            raise ConfigError("data.by_corpus: this recipe, or mixture, has no choices by corpus; leave it out")
+        return []
+    budget = Budget(options.trainer.max_steps, options.data.batch.max_duration_s)
+    given = [key for key in composed.given if key != "encoder"]  # encoder=conformer_xs says nothing of the corpus
+    fixed_keys = [*given, *(LENGTH if any(is_within(key, given) for key in LENGTH) else ())]
+    if options.init.path is not None:
+        fixed_keys += RATES  # those of its weights are taken
+    if options.encoder.target == PRETRAINED:
+        fixed_keys += FOLLOWING
+    if "tokenizer" in given:
+        fixed_keys.append("encoder.subsampling_factor")  # it follows from characters as tokens
+    choices = list(choose(CorpusFacts.of(source_corpus(options.data)), budget))
+    for advice in choices:
+        if isinstance(advice, str):
+            console.print_line(f"note: {advice}")
+    return [choice for choice in choices if isinstance(choice, Choice) and not is_within(choice.key, fixed_keys)]
+
+
+def with_choices(composed: Composed, choices: Iterable[Choice]) -> Composed:
+    """Return the composed config with options, and groups, whose value is the name of a choice; say each."""
+    values = {}
+    for choice in choices:
+        # an option that this encoder lacks belongs to another one
+        if not composed.has(choice.key):
+            continue
+        is_group = isinstance(choice.value, str) and (CONFIGS / choice.key).is_dir()
+        values[choice.key] = read_yaml(CONFIGS / choice.key / f"{choice.value}.yaml") if is_group else choice.value
+        if choice.reason:  # others only record
+            shown = choice.value if isinstance(choice.value, str) else json.dumps(choice.value)
+            console.print_line(f"chosen: {choice.key}={shown}  ({choice.reason})")
+    return composed.with_values(values) if values else composed
+
+
+def source_rates(composed: Composed, source: LoadedCheckpoint | None) -> list[Choice]:
+    """Return the rates of features and encodings that the weights of a source know, where this run has others.
+
+    Args:
+        composed: of a new run; keys that the user has given keep their values.
+        source: what it starts from.
+    """
+    if source is None:
+        return []
+    given = [key for key in composed.given if key != "encoder"]  # encoder=conformer_xs says no rate
+    config, path = composed.options.plain(), composed.options.init.path
+    return [
+        Choice(key, rate, f"as in {path}")
+        for key, place in RATES.items()
+        if not is_within(key, given)
+        and type(rate := at(source.config, *place)) is int
+        and type(run_rate := at(config, *place)) is int
+        and rate != run_rate
+    ]
+
+
+def fine_tuning(composed: Composed, source: LoadedCheckpoint | None) -> Iterator[Choice]:
+    """Yield the choice of a tokenizer, and of a learning rate, for a run that starts from trained weights.
+
+    Args:
+        composed: of a new run; keys that the user has given keep their values.
+        source: what it starts from; None: nothing, or weights without a tokenizer.
+
+    Raises:
+        ValueError: the corpus, or the tokenizer of the source, cannot be used.
+    """
+    if source is None:
+        return
+    options: RunOptions = composed.options
+    keep_tokenizer = options.init.keep_tokenizer
+    own_tokenizer = options.tokenizer.target == OF_FILE or any(is_within(key, TOKENIZER) for key in composed.given)
+    if keep_tokenizer is None and not own_tokenizer:
+        tokenizer = tokenizer_from_state(source.tokenizer)
+        share, most = unknown_characters(tokenizer, _training_texts(options.data))
+        keep_tokenizer = not most
+        lacking = f"{share:.2%} of the characters of the training texts, such as {' '.join(map(repr, most))}"
+        if case := case_that_is_known(tokenizer, most):
+            lacking += f"; it can spell most of them with {case}, which keeps it and its trained head"
+        reason = "can spell the training texts" if keep_tokenizer else f"cannot spell {lacking}"
+        yield Choice("init.keep_tokenizer", keep_tokenizer, f"that of the source {reason}")
+    # a value that nobody has set is an interpolation of our configs
+    is_open = composed.is_interpolation("optimizer.lr")
+    if keep_tokenizer and is_open and not any(is_within(key, ["best_lr"]) for key in composed.given):
+        usual = options.optimizer.lr
+        reason = f"{LR_SHARE:g} of the usual {usual:g}, because encoder and head are already trained"
+        yield Choice("optimizer.lr", float(f"{usual * LR_SHARE:.3g}"), reason)
+
+
+def pretrained_choices(composed: Composed) -> Iterator[Choice]:
+    """Yield what a run records of its pretrained encoder, and the options that follow from it.
+
+    Args:
+        composed: of a new run; keys that the user has given keep their values.
+
+    Raises:
+        ConfigError: there is no such model, or it cannot be fetched.
+    """
+    # transformers is an extra
+    from asr.models.encoders.pretrained import FRAMES_HZ, WHISPER, WITH_MASKS
+    from asr.models.pretrained import describe, find_snapshot
+
+    options: RunOptions = composed.options
+    encoder, given = options.encoder, composed.given
+    if options.trainer.compile:
+        raise ConfigError("trainer.compile=true: layers of transformers are not compiled here; leave it out")
+    with error_context("encoder.model", describe):
+        source = describe(str(encoder.model))
+        yield Choice("encoder.source", source)
+        is_folder = (folder := named_path(encoder.model)).is_dir()
+        folder_name = str(folder.resolve()) if is_folder else encoder.model_folder
+        yield Choice("encoder.model_folder", folder_name)
+        if options.init.path == encoder.model:  # a name of the hub is no path
+            yield Choice("init.path", str(find_snapshot(str(encoder.model)).folder))
+    inputs, kind = json.loads(source["inputs"]), json.loads(source["config"])["model_type"]
+    rate_hz = inputs.get("sampling_rate", 16_000)
+    reason = f"as {encoder.model} takes it, a {kind} with the licence {source['license']}"
+    if options.features.target != WAVEFORM and "features" not in given:
+        yield Choice("features", "waveform", reason)
+    if options.data.sampling_rate_hz != rate_hz and "data.sampling_rate_hz" not in given:
+        yield Choice("data.sampling_rate_hz", rate_hz, reason)
+    if options.augment.features is not None and not any(is_within(key, ["augment.features"]) for key in given):
+        yield Choice("augment.features", None, "it would mask audio; encoder.masks masks encodings")
+    places = [key for key in given if key != "encoder"]  # encoder=pretrained says nothing of masks
+    masks = {key: value for key, value in (encoder.masks or {}).items() if is_within(f"encoder.masks.{key}", places)}
+    if kind not in (*WITH_MASKS, WHISPER) and masks != encoder.masks:
+        encoder = encoder.updated(masks=masks or None)
+        yield Choice("encoder.masks", masks or None, f"nothing of a {kind} can be masked")
+    with torch.device("meta"):
+        outline = build_encoder(encoder.updated(source=source, model_folder=folder_name), rate_hz // FRAMES_HZ)
+    if unused := [re.escape(name) for name in without_gradient(outline) if ".lora_" not in name]:
+        yield Choice("init.freeze", [*options.init.freeze, *unused], f"a {kind} has these weights, but never uses them")
+
+
+def _training_texts(data: Data) -> Iterator[str]:
+    """Yield the normalized transcripts of the training split."""
+    normalize = build_component(data.text, "data.text")
+    for chunk in source_corpus(data).chunks("train"):
+        for segment in map(json.loads, chunk.segments):
+            with contextlib.suppress(ValueError):  # half of a surrogate pair: the utterance will be dropped
+                yield normalize(segment.get("text") or "")
+
+
+RULE_KEYS = ("pattern", "lr_scale", "optimizer")  # the others are options of the optimizer
+
+console = PlainConsole(quiet=not is_first_process())
+
+
+def without_replaced_defaults(composed: Composed) -> Composed:
+    """Return a config without keys that only our configs give, and that the class in ``_target_`` does not take.
+
+    Each is printed. What the user has given stays, and is refused if the class does not take it. An optimizer in the
+    place of the chosen one keeps nothing else: the rate and the parameter rules of one optimizer are wrong for another.
+
+    Args:
+        composed: of a new run.
+
+    Raises:
+        ConfigError: a class is not found.
+    """
+    groups = dict(composed.groups)
+    chosen = [f"{group}={name}" for group, name in groups.items() if _is_ours(group, name)]
+    raw = composed.unresolved()
+    has_user_config = len(chosen) < len([group for group in groups if not group.startswith("hydra/")])
+    if not has_user_config and not any("_target_" in word for word in composed.words):
+        return composed
+    defaults: Any = OmegaConf.to_container(compose("train", overrides=chosen))
+    replaced = [*_replaced(raw, defaults)]
+    config = copy.deepcopy(composed.config)
+    with open_dict(config):
+        if "optimizer" in replaced and ("optimizer" not in groups or _is_ours("optimizer", groups["optimizer"])):
+            replaced.remove("optimizer")
+            _keep_given(config, composed)
+        elif raw["parameter_rules"] == defaults["parameter_rules"] and raw["optimizer"] != defaults["optimizer"]:
+            _drop_rules(config)
+        for key in replaced:
+            _drop_keys(config, key, defaults, _given_options(composed.words, key))
+    return replace(composed, config=config)
+
+
+def _is_ours(group: str, name: str) -> bool:
+    folder = Path(asr.recipes.__path__[0]) if group == "recipe" else CONFIGS / group
+    return not group.startswith("hydra/") and (folder / f"{name}.yaml").is_file()
+
+
+def _replaced(config: Any, defaults: Any, key: str = "") -> Iterator[str]:
+    """Yield the keys where a config names another class than the defaults do."""
+    if not isinstance(config, Mapping) or not isinstance(defaults, Mapping):
+        return
+    if "_target_" in config and config["_target_"] != defaults.get("_target_", config["_target_"]):
+        yield key
+        return
+    for name in config.keys() & defaults.keys():
+        yield from _replaced(config[name], defaults[name], f"{key}.{name}" if key else str(name))
+
+
+def _given_options(overrides: Sequence[str], key: str) -> set[str]:
+    """Return the options of a part of the config that the command line gives, one by one or as a mapping."""
+    mapping = override_value(overrides, key)
+    keys = [override_key(word).removeprefix(f"{key}.") for word in overrides if word.lstrip("+~").startswith(f"{key}.")]
+    return {name.partition(".")[0] for name in keys} | {*(mapping if isinstance(mapping, dict) else ())}
+
+
+def _keep_given(config: DictConfig, composed: Composed) -> None:
+    """Keep only the optimizer options and parameter rules that the user has set, on the command line or in a recipe."""
+    recipe = [f"recipe={composed.groups['recipe']}"] if "recipe" in composed.groups else []
+    # what the user's recipe sets, apart from its choice of an optimizer
+    recipe_config = compose("train", overrides=[*composed.folders, *recipe, "~optimizer"])
+    given_options = (
+        SPECIAL_KEYS | {*(recipe_config.get("optimizer") or ())} | _given_options(composed.words, "optimizer")
+    )
+    for name in [name for name in config.optimizer if name not in given_options]:
+        del config.optimizer[name]
+    usual = OmegaConf.load(CONFIGS / "parameter_rules" / "no_decay.yaml")
+    if recipe_config.parameter_rules == usual and not any(key.startswith("parameter_rules") for key in composed.given):
+        config.parameter_rules.rules = []
+
+
+def _drop_keys(config: DictConfig, key: str, defaults: Any, given_options: Collection[str]) -> None:
+    node, default = OmegaConf.select(config, key), at(defaults, *key.split("."))
+    target = locate(node["_target_"], key)
+    options: Any = OmegaConf.to_container(node)
+    left_out = [
+        name
+        for name in options
+        if name not in SPECIAL_KEYS
+        and name in default
+        and options[name] == default[name]
+        and name not in given_options
+        and not takes(target, name)
+    ]
+    for name in left_out:
+        del node[name]
+    if left_out:
+        remaining = ", ".join(str(name) for name in node if name not in SPECIAL_KEYS) or "none"
+        console.print_line(f"{key}: options that {node['_target_']} lacks: {', '.join(left_out)}; kept: {remaining}")
+
+
+def _drop_rules(config: DictConfig) -> None:
+    """Leave out of our parameter rules the options that an optimizer does not take, and rules without any."""
+    name = config.optimizer["_target_"]
+    if is_within(name, ["optim"]):
+        return  # they know what the rules are called for them
+    target, rules = locate(name, "optimizer"), []
+    for rule in config.parameter_rules.rules:
+        options = [option for option in rule if option not in RULE_KEYS]
+        lacking = [option for option in options if "optimizer" not in rule and not takes(target, option)]
+        for option in lacking:
+            console.print_line(f"parameter_rules: {name} lacks {option}: ignored in the rule {rule.pattern!r}")
+            del rule[option]
+        if not lacking or len(lacking) < len(options) or "lr_scale" in rule:
+            rules.append(rule)
+    config.parameter_rules.rules = rules

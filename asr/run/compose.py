@@ -1,0 +1,410 @@
+"""Words → a composed config, also of a resumed run; and how two configs differ."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from hydra import compose
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import MissingConfigException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+import asr.recipes
+from asr.console import one_line
+from asr.errors import ConfigError
+from asr.former_names import with_present_names
+from asr.plain_data import at, flatten, read_yaml
+from asr.processes import is_first_process
+from asr.run.command_line import (
+    CONFIGS,
+    added_config_folders,
+    expand_home,
+    expand_short_forms,
+    fill_keys,
+    name_sweep,
+    override_key,
+    override_value,
+    quote_non_ascii,
+)
+from asr.run.folder import ACCEPTED, DATA_RECORD, backup_path
+from asr.run.options import RunOptions, checked_options, decides, fields, has_effect
+from asr.safe_io import named_path, write_whole
+
+FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is resumed
+CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
+LABELS = ("_target_", "group", "name", "job_type", "tags", "notes")  # of a logger: all else may say where numbers go
+ABSENT = "absent"  # what a config that lacks a key is said to have there
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What Hydra has composed of the words of a command line; later parts ask this, and neither Hydra nor each other.
+
+    Attributes:
+        command: its name.
+        config: with interpolations, without Hydra's own node; nobody changes it.
+        words: the overrides.
+        groups: names of the choices of groups.
+        optimizers: names that may be chosen.
+        folders: overrides by which another process finds the same configs.
+        sweep_dir: folder of the sweep whose job this is; None: no job.
+        is_parallel: whether other jobs of the sweep run at the same time.
+    """
+
+    command: str
+    config: DictConfig
+    words: tuple[str, ...]
+    groups: Mapping[str, str] = field(default_factory=dict)
+    optimizers: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    sweep_dir: Path | None = None
+    is_parallel: bool = False
+
+    @classmethod
+    def of(cls, command: str, config: DictConfig, hydra: Any) -> Composed:
+        """Return what Hydra has composed, with what its own node says of it."""
+        is_job = hydra.mode == RunMode.MULTIRUN
+        return cls(
+            command,
+            config,
+            tuple(hydra.overrides.task),
+            {str(group): str(name) for group, name in hydra.runtime.choices.items()},
+            tuple(GlobalHydra.instance().config_loader().get_group_options("optimizer")),
+            tuple(added_config_folders(hydra.runtime.config_sources)),
+            Path(hydra.sweep.dir) if is_job else None,
+            is_job and not str(hydra.launcher._target_).endswith(".BasicLauncher"),
+        )
+
+    @cached_property
+    def options(self) -> Any:
+        """The options of the command, checked.
+
+        Raises:
+            ConfigError: names the key, what was given and what is allowed.
+            OmegaConfBaseException: a key refers to something that is not there.
+        """
+        unresolved, resolved = (OmegaConf.to_container(self.config, resolve=resolve) for resolve in (False, True))
+        return checked_options(self.command, cast(dict[str, Any], unresolved), cast(dict[str, Any], resolved))
+
+    @cached_property
+    def given(self) -> frozenset[str]:
+        """The keys that the user has given on the command line."""
+        return frozenset(map(override_key, self.words))
+
+    def unresolved(self) -> dict[str, Any]:
+        """Return the config as plain data, with interpolations."""
+        return cast(dict[str, Any], OmegaConf.to_container(self.config))
+
+    def has(self, key: str) -> bool:
+        """Return whether the config has a key."""
+        return OmegaConf.select(self.config, key, default=ABSENT) != ABSENT
+
+    def is_interpolation(self, key: str) -> bool:
+        """Return whether a key of a section has the value of another key, because nobody has set it."""
+        section, _, name = key.rpartition(".")
+        return OmegaConf.is_interpolation(OmegaConf.select(self.config, section), name)
+
+    def with_values(self, values: Mapping[str, Any]) -> Composed:
+        """Return this with other values of dotted keys; what refers to them follows."""
+        config = copy.deepcopy(self.config)
+        with open_dict(config):
+            for key, value in values.items():
+                OmegaConf.update(config, key, value, merge=False)
+        return replace(self, config=config)
+
+
+def run_folder(path: object) -> Path:
+    """Return the folder that ``resume=`` names.
+
+    Raises:
+        ConfigError: it is not a folder, or holds no run.
+    """
+    folder = named_path(path).resolve()
+    for name in FILES:
+        if not (folder / name).is_file():
+            raise ConfigError(
+                f"resume: {str(folder)!r} is not the folder of a run, such as those below runs/: it has no {name}"
+            )
+    return folder
+
+
+def store_resumed(folder: Path, primary: Path, overrides: Sequence[str]) -> None:
+    """Make the run's own config the primary one, named ``CONFIG_NAME``, that overrides change.
+
+    Args:
+        folder: of the run.
+        primary: the yaml of ``asr-train``, for Hydra's node and for keys that the run did not have yet.
+        overrides: of the command line.
+
+    Raises:
+        ConfigError: the saved config holds what only a user may say, or its logger needs the user's word.
+        ValueError: it cannot be read.
+    """
+    config = yaml.safe_load(primary.read_text(encoding="utf-8"))
+    groups = [key for item in config["defaults"] if isinstance(item, dict) for key in item if " " not in key]
+    overriding = [item for item in config["defaults"] if isinstance(item, dict) and any(" " in key for key in item)]
+    given_keys = {override_key(word) for word in overrides}
+    for key in sorted(given_keys):
+        if key.partition(".")[0] in ("recipe", "init", "run_dir"):
+            raise ConfigError(f"{key}: a resumed run keeps its own; leave it out, or start a new run")
+    # a group that is chosen now replaces what the run had there
+    saved = {key: value for key, value in saved_config(folder).items() if key not in given_keys & set(groups)}
+    if override_value(overrides, "resume_logger") is not True:
+        _refuse_destinations(saved, given_keys, primary.parent / "logger")
+    scalars = {key: value for key, value in config.items() if key not in ("defaults", "hydra")}
+    node = completed(saved) | {key: config.get(key) for key in scalars if decides(key) == "this_start"}
+    _follow(node, saved, given_keys)
+    defaults = ["_self_", *({group: None} for group in groups if group != "recipe"), *overriding]
+    ConfigStore.instance().store(CONFIG_NAME, {"defaults": defaults, "hydra": config["hydra"], **node})
+
+
+def completed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a run with the options that were added since, at their defaults."""
+    return _completed(config, _defaults(), RunOptions)
+
+
+@functools.cache
+def _defaults() -> Mapping[str, Any]:
+    groups = {group: read_yaml(CONFIGS / group / "default.yaml") for group in ("data", "sweep")}
+    return {**read_yaml(CONFIGS / "train.yaml"), **groups}
+
+
+def _completed(config: Any, defaults: Mapping[str, Any], options: Any) -> dict[str, Any]:
+    added = {name: defaults[name] for name in fields(options) if name in defaults and name not in config}
+    nested = {
+        name: _completed(config[name], defaults[name], kind)
+        for name, (kind, _) in fields(options).items()
+        if fields(kind) and isinstance(config.get(name), Mapping) and name in defaults
+    }
+    return {**config, **added, **nested}
+
+
+def _follow(node: dict[str, Any], saved: Mapping[str, Any], given_keys: set[str]) -> None:
+    """Let values that were derived from another option when the run began follow its new value."""
+    if given_keys & {"trainer.max_steps", "trainer.max_epochs"} and at(saved, "schedule", "max_steps") == at(
+        saved, "trainer", "max_steps"
+    ):
+        node["schedule"] = {**saved["schedule"], "max_steps": "${trainer.max_steps}"}
+    rules, lr = at(saved, "parameter_rules", "rules"), at(saved, "optimizer", "lr")
+    if "optimizer.lr" in given_keys and isinstance(rules, list) and lr is not None:
+        followed = [
+            {**rule, "optimizer": {**rule["optimizer"], "lr": "${optimizer.lr}"}}
+            if at(rule, "optimizer", "lr") == lr
+            else rule
+            for rule in rules
+        ]
+        node["parameter_rules"] = {**saved["parameter_rules"], "rules": followed}
+
+
+def _refuse_destinations(saved: Mapping[str, Any], given_keys: set[str], choices: Path) -> None:
+    """Refuse a logger destination that comes from the run folder unless it is set again.
+
+    Args:
+        saved: config of the run.
+        given_keys: keys of the command line.
+        choices: folder of our loggers, whose own options are harmless.
+    """
+    usual = {name: node for path in choices.glob("*.yaml") for name, node in read_yaml(path).items()}
+    foreign = [
+        f"logger.{name}.{key}={value}"
+        for name, node in (saved.get("logger") or {}).items()
+        for key, value in (node or {}).items()
+        if key not in LABELS
+        and value not in (None, at(usual, name, key), "offline")
+        and f"logger.{name}.{key}" not in given_keys
+    ]
+    if foreign:
+        raise ConfigError(
+            f"resume: the run's folder says where its logger sends metrics: {' '.join(foreign)}; give this again if it "
+            "is right, or accept it with resume_logger=true, or choose logger=csv"
+        )
+
+
+def saved_config(folder: Path) -> dict[str, Any]:
+    """Return the composed config that a run was started with, as plain values.
+
+    Raises:
+        ConfigError: it holds what only a user may say.
+        ValueError: it cannot be read.
+    """
+    path = folder / "config.yaml"
+    config = with_present_names(read_yaml(path))
+    if not isinstance(config, dict) or set(config) & {"hydra", "defaults"}:
+        raise ConfigError(
+            f"resume: {path} is not a config, or has Hydra's keys, which are allowed only on the command line"
+        )
+    for key, value in flatten(config).items():
+        if "${" in str(value):
+            raise ConfigError(f"resume: {path}: {key} is {value!r}; a composed config has no interpolations")
+    return config
+
+
+def recorded_data(folder: Path) -> str:
+    """Return the fingerprint of the data of a run, ``unknown`` if none is recorded."""
+    path = folder / DATA_RECORD
+    return path.read_text(encoding="utf-8") if path.exists() else "unknown"
+
+
+def recorded_overrides(folder: Path, overrides: Sequence[str]) -> list[str]:
+    """Return the overrides of a run so far, updated by those given now; they are recorded and shown, never applied."""
+    new = [word for word in overrides if decides(override_key(word)) != "this_start"]
+    keys = {override_key(word) for word in new}
+    return [*(word for word in read_yaml(folder / "overrides.yaml") or () if override_key(word) not in keys), *new]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What differs between a run and its resumption: a key of the config, or what it was trained on."""
+
+    key: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.before!r} in the run, {self.now!r} now"
+
+
+def changes(before: Mapping[str, Any], current: Mapping[str, Any]) -> list[Change]:
+    """Return the differences between two configs that affect training; places, speed and derived values may differ.
+
+    An option that a run of an older version does not have had its default.
+    """
+    old, new = flatten(completed(before)), flatten(completed(current))
+    return [
+        Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
+        for key in sorted(old | new)
+        if old.get(key, ABSENT) != new.get(key, ABSENT) and decides(key) in ("updates", "sample")
+    ]
+
+
+def unaccepted(changed: Sequence[Change], folder: Path) -> list[Change]:
+    """Return those changes since a checkpoint that the user has not accepted for the run, with both of their values."""
+    path = folder / ACCEPTED
+    accepted = read_yaml(path) if path.exists() else []
+    accepted_texts = [str(Change(**change)) for change in accepted]
+    return [change for change in changed if str(change) not in accepted_texts]
+
+
+def record_accepted(folder: Path, changed: Sequence[Change]) -> None:
+    """Write the changes that the user has accepted, so that a resumption before the next checkpoint knows them.
+
+    Earlier ones, which a checkpoint may hold by now, are kept beside them, for whoever compares the run.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path, content = folder / ACCEPTED, yaml.safe_dump([asdict(change) for change in changed], sort_keys=False).encode()
+    if path.exists() and (former := path.read_bytes()) != content:
+        write_whole(backup_path(path), former)
+    write_whole(path, content)
+
+
+def differs(saved: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
+    """Return whether a config says something new that a run's folder should hold: free keys, such as weights, too."""
+    old, new = (
+        {key: value for key, value in flatten(config).items() if decides(key) != "this_start"}
+        for config in (saved, current)
+    )
+    return old != new
+
+
+def refuse_changes(changed: Sequence[Change | str], anyway: bool) -> None:
+    """Refuse changes that were not asked for.
+
+    Raises:
+        ConfigError: something has changed, without ``allow_changes=true``.
+    """
+    if changed and not anyway:
+        refused = ConfigError("resume: the config or the data have changed since the run was started:")
+        for line in (
+            *(f"  {change}" for change in changed),
+            "Undo the changes, or accept them with allow_changes=true.",
+        ):
+            refused.add_note(line)
+        raise refused
+
+
+def composed_from(command: str, arguments: Sequence[str], folder: Path) -> tuple[str, list[str]]:
+    """Return the primary config and the arguments with which Hydra composes the config of a command.
+
+    Args:
+        command: its name.
+        arguments: of the command line.
+        folder: of the command's config.
+    """
+    arguments = [quote_non_ascii(expand_home(expand_short_forms(word))) for word in fill_keys(command, arguments)]
+    if (recipes_dir := override_value(arguments, "recipes_dir")) is not None:
+        _add_recipes(recipes_dir)
+    if command != "train":
+        return command, arguments
+    arguments = name_sweep(arguments)
+    if (resumed := override_value(arguments, "resume")) is None:
+        return command, arguments
+    store_resumed(run_folder(resumed), folder / f"{command}.yaml", arguments)
+    return CONFIG_NAME, arguments
+
+
+def _add_recipes(recipes_dir: object) -> None:
+    """Make a folder a place where recipes, as further choices of their group, and their prepare functions are found.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    path = named_path(recipes_dir).resolve()
+    if not path.is_dir():
+        raise ConfigError(f"recipes_dir: there is no folder {str(path)!r}")
+    if is_first_process():
+        print(f"recipes_dir: runs the Python code in {one_line(str(path))}; name only what you trust", flush=True)
+    if str(path) not in asr.recipes.__path__:
+        asr.recipes.__path__.append(str(path))
+    for file in path.rglob("*.yaml"):
+        group = Path("recipe", file.relative_to(path)).parent.as_posix()
+        ConfigStore.instance().store(f"{file.stem}", OmegaConf.load(file), group, "_global_")
+
+
+def difference_from_recipe(options: RunOptions, run_dir: Path) -> dict[str, tuple[str, str]]:
+    """Return the values of recipe and run by key, where they differ and affect training.
+
+    Empty if the recipe is not found any more.
+
+    Args:
+        options: of the run.
+        run_dir: its folder, which records its overrides.
+    """
+    try:
+        composed = compose("train", [f"recipe={recipe_of(run_dir)}"])
+    except MissingConfigException:
+        return {}  # a resumed run whose recipes_dir is not given
+    # a recipe may leave values to its user, which are shown as ???
+    recipe, run = flatten(OmegaConf.to_container(composed, resolve=True)), flatten(options.plain())
+    pairs = {key: (recipe.get(key, ABSENT), run.get(key, ABSENT)) for key in {**recipe, **run}}
+    return {
+        key: (_shown(recipe_value), _shown(run_value))
+        for key, (recipe_value, run_value) in pairs.items()
+        # a value that the recipe leaves to the machine is not a difference
+        if recipe_value != run_value and has_effect(key) and (key, recipe_value) != ("trainer.capture", None)
+    }
+
+
+def recipe_of(run_dir: Path) -> str:
+    """Return the name of a run's recipe."""
+    return str(override_value(read_yaml(run_dir / "overrides.yaml"), "recipe") or default_recipe())
+
+
+def default_recipe() -> str:
+    """Return the name of the recipe that ``asr-train`` has without ``recipe=``."""
+    defaults = read_yaml(CONFIGS / "train.yaml")["defaults"]
+    return next(str(item["recipe"]) for item in defaults if "recipe" in item)
+
+
+def _shown(value: object) -> str:
+    return "null" if value is None else str(value)

@@ -1,0 +1,286 @@
+"""A checkpoint → everything that decodes with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from asr.data.loading.loader import DataModule, Workers
+from asr.data.loading.sampling import BucketingConfig
+from asr.data.preparation.fingerprint import describe_file
+from asr.data.preparation.prepared import INDEX, PreparedData
+from asr.decoding.greedy import Decoder
+from asr.decoding.scorers import FILE_OPTIONS, ShallowFusion
+from asr.errors import ConfigError
+from asr.evaluation.formatting import shortlist
+from asr.inference.decode import default_device
+from asr.inference.streaming import StreamingRecognizer
+from asr.inference.transcripts import Transcriber
+from asr.inference.transcripts_lm import FOLDER, saved_search
+from asr.models.recognizer import Recognizer, is_pretrained
+from asr.plain_data import at
+from asr.run.compose import completed
+from asr.run.data import data_folder
+from asr.run.options import ModelOptions, OfRun, Target, Transcribe, fields, validated
+from asr.run.parts import build_component, build_decoder, build_recognizer, build_text, check_decoder, num_threads
+from asr.run.start import PRETRAINED, base_folder
+from asr.run.trust import check_restored
+from asr.safe_io import named_path
+from asr.text.tokenizer import Tokenizer, tokenizer_from_state
+from asr.training.checkpoints import (
+    LoadedCheckpoint,
+    checkpoint_file,
+    choose_weights,
+    load_checkpoint,
+    load_weights,
+    run_folder_of,
+)
+
+OF_TRANSCRIPTS = ("weights", "average_since", "decoder", "max_segment_s", "channels")  # options of asr-transcribe
+DEFAULT_SEGMENT_S = 15.0  # for checkpoints that do not say how long utterances of training were
+SHORTEST_SEGMENT_S = 1.0
+LACKING = "decoded without the language model of the run's transcripts, which only a finished run's folder has (lm/)"
+OTHER_DECODER = "decoder= replaces the run's search and its language model; decoder.lm=FILE gives a model"
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A recognizer with the text side, the features and the decoder that it was trained with, or a given decoder."""
+
+    checkpoint: LoadedCheckpoint
+    recognizer: Recognizer
+    decoder: Decoder
+    text: Callable[[str], str]
+    data_module: DataModule
+    lacking: str = ""
+
+    @property
+    def notes(self) -> list[str]:
+        """What the decoder has read, or lacks, to be shown with results."""
+        read = self.decoder.notes if isinstance(self.decoder, ShallowFusion) else []
+        return [*read, *([self.lacking] if self.lacking else [])]
+
+    def prepared(self) -> PreparedData:
+        """Return the data that the run was trained on; of a stranger's checkpoint that is a stranger's data.
+
+        Raises:
+            ConfigError: they are no longer there, or damaged.
+        """
+        prepared = prepared_data(self.checkpoint, "give the data to decode: manifest=PATH")
+        if not prepared.names("test"):
+            raise ConfigError(
+                f"the data of this run in {prepared.folder} has no test set; give the data to decode: manifest=PATH"
+            )
+        return prepared
+
+
+def prepared_data(checkpoint: LoadedCheckpoint, instead: str) -> PreparedData:
+    """Return the data that a checkpoint's run was trained on.
+
+    Args:
+        checkpoint: of the run.
+        instead: what to do without the data.
+
+    Raises:
+        ConfigError: they are no longer there, or damaged.
+    """
+    data = checkpoint.data
+    # those of the folder that the run was moved or copied to, before those that it has read
+    places = data_folder(saved_options(checkpoint).data) / str(data.get("fingerprint")), Path(str(data.get("folder")))
+    folder = next((place for place in places if os.path.isfile(place / INDEX)), None)
+    if folder is None:
+        raise ConfigError(f"the data of this run is no longer at {shortlist([places[1]])}; {instead}")
+    try:
+        prepared = PreparedData.load(folder)
+        prepared.check_shards()
+    except ValueError as error:
+        raise ConfigError(f"{error}; {instead}") from error
+    return prepared
+
+
+@dataclass(frozen=True)
+class TextSide:
+    """How a run writes text.
+
+    Attributes:
+        checkpoint: of the run.
+        normalize: text of any kind → text as in the transcripts of the run.
+        tokenizer: of the run.
+    """
+
+    checkpoint: LoadedCheckpoint
+    normalize: Callable[[str], str]
+    tokenizer: Tokenizer
+
+
+def restore_text(run: object) -> TextSide:
+    """Rebuild the text side of what ``run=`` names."""
+    checkpoint = load_checkpoint(checkpoint_file(str(run)))
+    _check_decoded(checkpoint)
+    with _naming(checkpoint.path):
+        tokenizer = tokenizer_from_state(checkpoint.tokenizer)
+        return TextSide(checkpoint, build_text(saved_options(checkpoint).data.text, tokenizer), tokenizer)
+
+
+def saved_options(checkpoint: LoadedCheckpoint) -> ModelOptions:
+    """Return what decodes by the options of a checkpoint's run."""
+    config = completed(checkpoint.config)
+    return validated(ModelOptions, {key: config[key] for key in fields(ModelOptions) if key in config})
+
+
+def _check_decoded(checkpoint: LoadedCheckpoint) -> None:
+    """Refuse code of others in the parts that decode; nothing else of a config is built, or even imported."""
+    config = checkpoint.config
+    parts: dict[str, Any] = {key: config.get(key) for key in ("encoder", "head", "features", "decoder")}
+    parts |= {group: {name: at(config, group, name)} for group, name in (("augment", "features"), ("data", "text"))}
+    check_restored(parts, checkpoint.path)
+
+
+def recognizer_of(checkpoint: LoadedCheckpoint, base: object = None) -> Recognizer:
+    """Return the recognizer of a checkpoint, in evaluation mode.
+
+    Args:
+        checkpoint: of the run.
+        base: folder of its pretrained model, if it is elsewhere now.
+
+    Raises:
+        ConfigError: its parts do not fit each other.
+    """
+    _check_decoded(checkpoint)
+    weights = checkpoint.weights
+    with _naming(checkpoint.path):
+        vocab_size = tokenizer_from_state(checkpoint.tokenizer).vocab_size
+        mean = weights.get("normalize.mean")
+        if mean is None or mean.dim() != 1:
+            shape = "" if mean is None else f" of one dimension, but of the shape {tuple(mean.shape)}"
+            raise ConfigError(f"it has no statistics of features, normalize.mean{shape}")
+        options = saved_options(checkpoint)
+        encoder = options.encoder
+        if base is not None:
+            encoder = encoder.updated(model_folder=base_folder(encoder, base))
+        if encoder.target == PRETRAINED and encoder.train == "all":  # it holds all weights
+            encoder = encoder.updated(reads_weights=False)
+        options = options.updated(encoder=encoder.plain())
+        recognizer = build_recognizer(options, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
+        load_weights(recognizer, weights)
+    if is_pretrained(recognizer.encoder):
+        recognizer.encoder.merge_adapters()  # type: ignore[operator]
+    return recognizer.eval()
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the checkpoint in front of what is wrong with its parts."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def restore(
+    options: OfRun,
+    with_lm: bool = True,
+    decoder: Target | None = None,
+    batch_duration_s: float = 120.0,
+    num_workers: int = 0,
+    torch_threads: int | None = None,
+) -> Restored:
+    """Rebuild what ``run=`` names, for decoding with the options of the command.
+
+    Args:
+        options: of the command.
+        with_lm: decode with the language model in the run's folder, unless a decoder is given.
+        decoder: in the place of the run's own.
+        batch_duration_s: seconds of audio that are read at a time.
+        num_workers: processes that read; 0: this one.
+        torch_threads: of this process; None: all cores that no worker needs.
+    """
+    batch, workers = BucketingConfig(batch_duration_s), Workers(num_workers)
+    torch.set_num_threads(num_threads(torch_threads, workers.count))
+    given = None if decoder is None else build_component(decoder, "decoder")
+    checkpoint = load_checkpoint(checkpoint_file(str(options.run)))
+    checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
+    recognizer = recognizer_of(checkpoint, options.encoder.model).to(default_device())
+    with _naming(checkpoint.path):
+        tokenizer = tokenizer_from_state(checkpoint.tokenizer)
+        saved = saved_options(checkpoint)
+        features = build_component(saved.features, "features")
+        text = build_text(saved.data.text, tokenizer)
+        num_features = len(recognizer.normalize.mean)
+        if features.num_features != num_features:
+            raise ConfigError(f"features have {features.num_features} numbers per frame, its weights {num_features}")
+        data_module = DataModule(features, tokenizer, batch, workers, unit=saved.data.scoring_unit)
+        chosen = given or build_decoder(saved.decoder)
+        check_decoder(chosen, recognizer.head)
+        lacking = ""
+        order, run_dir = saved.data.transcripts_lm, checkpoint.run_dir
+        if with_lm and order and decoder is not None and decoder.plain().get("lm") is None:
+            lacking = OTHER_DECODER
+        # the model may have been asked for when the run was resumed, after the best checkpoint was saved
+        if given is None and with_lm and (order or run_dir):
+            saved_decoder = saved_search(run_dir, recognizer.head) if run_dir else None
+            chosen = saved_decoder or chosen
+            lacking = LACKING if order and saved_decoder is None else ""
+    if isinstance(chosen, ShallowFusion):
+        try:
+            chosen.load_scorers(tokenizer, text)
+        except ValueError as error:
+            raise ConfigError(f"decoder: {error}") from error
+    return Restored(checkpoint, recognizer, chosen, text, data_module, lacking)
+
+
+def transcriber_of(restored: Restored, max_segment_s: float | None, each_channel: bool = False) -> Transcriber:
+    """Return a transcriber.
+
+    Args:
+        restored: what decodes.
+        max_segment_s: longer recordings are cut; None: the longest utterances of training, but for 5 %.
+        each_channel: decode all channels; False: the first.
+
+    Raises:
+        ConfigError: the recognizer was trained on features without audio.
+    """
+    features = restored.data_module.features
+    if not features.from_audio:
+        raise ConfigError(
+            f"run: it was trained on features without audio, {features.num_features} per frame, and cannot read audio; "
+            "give features of the same kind to asr-evaluate manifest=PATH"
+        )
+    longest_s = max_segment_s or restored.checkpoint.data.get("utterance_s", DEFAULT_SEGMENT_S)
+    parts = restored.recognizer, restored.decoder, restored.data_module
+    return Transcriber(*parts, max(SHORTEST_SEGMENT_S, longest_s), each_channel)
+
+
+def stream_of(restored: Restored, rate_hz: int, endpoint_s: float) -> StreamingRecognizer:
+    """Return what recognizes one stream of samples at a rate.
+
+    Raises:
+        ValueError: the encoder is not a causal Zipformer.
+    """
+    readers = restored.data_module
+    parts = restored.recognizer, readers.tokenizer, readers.features, restored.decoder
+    return StreamingRecognizer(*parts, rate_hz, endpoint_s)
+
+
+def maker_of(options: Transcribe) -> dict[str, Any]:
+    """Return all that decides on transcripts, as plain data: options, and digests of files.
+
+    Raises:
+        ConfigError: there is no such run.
+    """
+    decoder = None if options.decoder is None else options.decoder.plain()
+    made_by = options.model_dump(include={*OF_TRANSCRIPTS}) | {"decoder": decoder}
+    checkpoint = checkpoint_file(str(options.run))
+    files = {"checkpoint": checkpoint}
+    if decoder:
+        files |= {key: named_path(decoder[key]) for key in FILE_OPTIONS if decoder.get(key) is not None}
+    elif run_dir := run_folder_of(checkpoint):
+        # what the run itself decodes with
+        files |= {f"{FOLDER}/{path.name}": path for path in (run_dir / FOLDER).glob("*")}
+    return made_by | {key: describe_file(path)["sha256"] for key, path in files.items() if path.is_file()}

@@ -1,0 +1,477 @@
+"""How a run starts: new, from trained weights, or resumed; what has changed since, and whether it may."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from asr.console import PlainConsole
+from asr.data.features import Features
+from asr.data.loading.augmentation import Acoustics
+from asr.data.preparation.fingerprint import describe_file
+from asr.data.preparation.prepared import PreparedData
+from asr.errors import ConfigError, PeerLost, first_line, is_out_of_memory
+from asr.models.icefall_weights import encoder_weights, icefall_state
+from asr.models.pretrained import check_finite
+from asr.plain_data import at, flatten, is_within, read_json
+from asr.processes import Terminated, is_first_process
+from asr.run.compose import ABSENT, Change, changes, refuse_changes, saved_config, unaccepted
+from asr.run.folder import INIT_RECORD, resume_command, update_files
+from asr.run.options import Encoder, Init, RunOptions, Target
+from asr.run.parts import DataParts, build_component, outline_recognizer
+from asr.run.trust import check_restored, error_context, targets
+from asr.safe_io import named_path, write_whole
+from asr.text.tokenizer import CharacterTokenizer, SentencePieceFile, Tokenizer, tokenizer_from_state
+from asr.training.checkpoints import (
+    LoadedCheckpoint,
+    checkpoint_file,
+    choose_weights,
+    how_to_resume,
+    load_checkpoint,
+    load_weights,
+)
+from asr.training.initial_weights import (
+    LEFT,
+    NEW,
+    OTHER_SHAPE,
+    TAKEN,
+    TensorMatch,
+    match_tensors,
+    summary,
+    take,
+    take_tokens,
+    write_matches,
+)
+from asr.training.optimizer_protocols import apply_to_checkpoint, calls_closure
+
+if TYPE_CHECKING:
+    from asr.training.module import TrainingModule
+
+PRETRAINED = "asr.models.encoders.pretrained.PretrainedEncoder"
+WAVEFORM = "asr.data.features.Waveform"
+FOLLOWING = ("features", "data.sampling_rate_hz")  # not from the corpus
+
+
+def base_folder(encoder: Encoder, place: object) -> str:
+    """Return the folder that ``encoder.model=PATH`` names: where the pretrained model of a run is now.
+
+    Raises:
+        ConfigError: there is no such folder, or the run has no pretrained encoder.
+    """
+    if encoder.target != PRETRAINED:
+        raise ConfigError(f"encoder.model={place}: the run has no pretrained encoder; leave it out")
+    if not (folder := named_path(place)).is_dir():
+        raise ConfigError(f"encoder.model: there is no folder {str(place)!r}; give the folder of the run's base model")
+    return str(folder.resolve())
+
+
+def without_gradient(encoder: Any) -> list[str]:
+    """Return which parameters of a pretrained encoder on the meta device would be trained, but get no gradient."""
+    with error_context("encoder", type(encoder)):
+        encodings, _ = encoder(torch.zeros(2, 100, encoder.frame, device="meta"), torch.zeros(2, device="meta"))
+        if encodings.requires_grad:
+            encodings.sum().backward()
+    without = [name for name, p in encoder.named_parameters() if p.requires_grad and p.grad is None]
+    encoder.zero_grad()
+    return without
+
+
+ICEFALL = ".pt"  # how files of icefall's models end; ours end with .ckpt
+CONFIG = "config.json"  # of a folder of transformers
+ICEFALL_FEATURES = (80, 16_000, 0.01)
+OF_FILE = f"{SentencePieceFile.__module__}.{SentencePieceFile.__name__}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A trained model to start from.
+
+    Attributes:
+        name: of the model, for messages.
+        file: that holds it, without links.
+        weights: by the names of a recognizer's.
+        tokenizer: of the model; None: not known.
+    """
+
+    name: str
+    file: Path
+    weights: dict[str, Tensor]
+    tokenizer: Tokenizer | None
+
+
+def kept_tokenizer(
+    options: RunOptions, existing_run_dir: Path | None = None, checkpoint: LoadedCheckpoint | None = None
+) -> Tokenizer | None:
+    """Return the tokenizer of the ``init`` source or of the run's checkpoint; None: train it, or read its file.
+
+    The checkpoints of a run hold its tokenizer; a file of the user's may have been moved since.
+
+    Args:
+        options: of the run.
+        existing_run_dir: folder of the run, if it has begun.
+        checkpoint: of the run, from which it is resumed.
+
+    Raises:
+        ConfigError: there is no source, or it has no tokenizer.
+    """
+    keep_tokenizer, is_file = options.init.keep_tokenizer, options.tokenizer.target == OF_FILE
+    if not keep_tokenizer and not is_file:
+        return None
+    if checkpoint is None and not keep_tokenizer:
+        return None
+    if checkpoint is None:
+        path = _place(options.init, existing_run_dir)
+        if path is None:
+            raise ConfigError("init.keep_tokenizer: there is no source whose tokenizer could be kept; give init=PATH")
+        if path.endswith(ICEFALL):
+            raise ConfigError(
+                f"init.keep_tokenizer: {path} contains no tokenizer; asr-convert makes a checkpoint of it and its "
+                "tokenizer"
+            )
+        checkpoint = load_source(path)
+    return tokenizer_from_state(checkpoint.tokenizer)
+
+
+def read_source(
+    options: RunOptions, features: Features, state: Mapping[str, Tensor], existing_run_dir: Path | None = None
+) -> Source | None:
+    """Return the model that ``init=PATH`` names; None if the run starts from nothing, or from a checkpoint of its own.
+
+    Args:
+        options: of the run.
+        features: of the run.
+        state: state dict of the run's recognizer; only shapes are read.
+        existing_run_dir: folder of the run, if it has begun.
+
+    Raises:
+        ConfigError: the model cannot be read, needs other features, or nothing of its encoder fits.
+    """
+    path = _place(options.init, existing_run_dir)
+    if path is None or (existing_run_dir is not None and update_files(existing_run_dir / "checkpoints")):
+        return None
+    if path.endswith(ICEFALL):
+        _check_features(path, features, *ICEFALL_FEATURES)
+        weights = _icefall_weights(named_path(path), state)
+        return Source(path, named_path(path).resolve(), weights, None)
+    checkpoint = load_source(path)
+    if checkpoint.path.name == CONFIG and options.encoder.target != PRETRAINED:
+        raise ConfigError(f"init: {path} is a model of transformers; give encoder=pretrained encoder.model={path} too")
+    check_restored({"features": checkpoint.config.get("features")}, checkpoint.path)  # only the features are built
+    try:
+        checkpoint = choose_weights(checkpoint, options.init.weights)
+        saved = build_component(Target.model_validate(checkpoint.config["features"]), "features")
+        tokenizer = tokenizer_from_state(checkpoint.tokenizer)
+    except ValueError as error:
+        raise ConfigError(f"init: {checkpoint.path}: {error}") from error
+    check_finite(checkpoint.weights, checkpoint.path)
+    _check_features(str(checkpoint.path), features, saved.num_features, saved.sampling_rate_hz, saved.frame_shift_s)
+    if checkpoint.path.name != CONFIG:  # a transformers model is the encoder itself, and its head the source
+        _refuse_other_base(checkpoint, options.encoder)
+        _refuse_other_encoder(checkpoint.path, match_tensors(state, checkpoint.weights, ()))
+    name = f"{checkpoint.path} ({checkpoint.described}, update {checkpoint.update})"
+    return Source(name, checkpoint.path.resolve(), checkpoint.weights, tokenizer)
+
+
+def load_source(path: str) -> LoadedCheckpoint:
+    """Return the checkpoint that ``init=PATH`` names, or as one the CTC head of a folder of transformers.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    folder = named_path(path)
+    folder = folder.parent if folder.name == CONFIG else folder
+    if not (folder / CONFIG).is_file():
+        return load_checkpoint(checkpoint_file(path, "init"))
+    # transformers is an extra
+    from asr.models.pretrained import ctc_head, find_snapshot
+
+    snapshot = find_snapshot(str(folder))
+    pieces, weights = ctc_head(snapshot)
+    tokenizer = CharacterTokenizer(pieces).state()
+    features = {"_target_": WAVEFORM, "sampling_rate_hz": snapshot.inputs().get("sampling_rate", 16_000)}
+    return LoadedCheckpoint(folder / CONFIG, weights, {"features": features}, tokenizer, {}, 0)
+
+
+def record_source(source: Source, folder: Path) -> None:
+    """Record which file a run starts from: links that led there may lead elsewhere when it is resumed, or compared."""
+    written = {"path": str(source.file), **describe_file(source.file)}
+    write_whole(folder / INIT_RECORD, json.dumps(written, ensure_ascii=False, indent=1) + "\n")
+
+
+def _place(init: Init, existing_run_dir: Path | None) -> str | None:
+    """Return where the source is."""
+    if existing_run_dir is not None and (existing_run_dir / INIT_RECORD).is_file():
+        recorded: str = read_json(existing_run_dir / INIT_RECORD)["path"]
+        return recorded
+    return init.path
+
+
+def start_from(source: Source, module: TrainingModule, options: RunOptions, run_dir: Path) -> str:
+    """Take over the weights of a model; return what was taken, which ``init.tsv`` in the run's folder lists."""
+    state_dict, tokenizer = module.recognizer.state_dict(), module.tokenizer
+    if source.file.name == CONFIG:  # the model of transformers is the encoder itself
+        state_dict = {name: weight for name, weight in state_dict.items() if name.startswith("head.")}
+    axes = {}
+    source_pieces = [] if source.tokenizer is None else source.tokenizer.pieces
+    if source_pieces != tokenizer.pieces:
+        num_features = len(module.recognizer.normalize.mean)
+        larger = outline_recognizer(options, tokenizer.vocab_size + 1, num_features).state_dict()
+        sizes = {name: zip(state_dict[name].shape, larger[name].shape, strict=True) for name in state_dict}
+        axes = {name: axis for name, pairs in sizes.items() for axis, (size, more) in enumerate(pairs) if size != more}
+    decided = match_tensors(state_dict, source.weights, axes)
+    take(module.recognizer, source.weights, decided)
+    num_shared = take_tokens(module.recognizer, source.weights, axes, tokenizer.pieces, source_pieces)
+    of_tokens = f", with {num_shared} of {tokenizer.vocab_size} tokens as in the source" if num_shared and axes else ""
+    table = run_dir / "init.tsv"
+    if is_first_process():
+        write_matches(table, decided)
+    return f"init: {source.name}: {summary(decided)}{of_tokens}; the table of all is {table}"
+
+
+def _icefall_weights(path: Path, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    try:
+        weights, _ = encoder_weights(icefall_state(path), state_dict)
+    except ValueError as error:
+        raise ConfigError(f"init: {path}: {error}") from error
+    # buffers that icefall does not save are as in the outline, without values
+    return {name: weight for name, weight in weights.items() if not weight.is_meta}
+
+
+def _check_features(
+    source: str, features: Features, num_features: int, sampling_rate_hz: int, frame_shift_s: float
+) -> None:
+    kinds = ["audio" if rate_hz else "stored features" for rate_hz in (sampling_rate_hz, features.sampling_rate_hz)]
+    if kinds[0] != kinds[1]:
+        raise ConfigError(
+            f"init: {source} was trained on {kinds[0]}, but this run reads {kinds[1]}; choose another model"
+        )
+    named = ("mel bins, or numbers per frame", "sampling_rate_hz", "frame_shift_s")
+    values = features.num_features, features.sampling_rate_hz, features.frame_shift_s
+    for name, value, needed in zip(named, values, (num_features, sampling_rate_hz, frame_shift_s), strict=True):
+        if value != needed:
+            how = f", as by data.sampling_rate_hz={needed}" if name == "sampling_rate_hz" else ""
+            raise ConfigError(
+                f"init: {source} was trained on features with {name} {needed}, but here it is {value}; choose features "
+                f"like those of the model{how}"
+            )
+
+
+def _refuse_other_base(checkpoint: LoadedCheckpoint, encoder: Encoder) -> None:
+    """Refuse weights that were trained on top of another pretrained encoder than this run's."""
+    saved = checkpoint.config["encoder"]
+    source_sha256, run_sha256 = (at(node, "source", "sha256") for node in (saved, encoder.plain()))
+    if source_sha256 != run_sha256 and saved.get("train") not in (None, "all"):
+        raise ConfigError(
+            f"init: {checkpoint.path} holds only what was trained on top of {saved['model']!r}, which this run does "
+            f"not have; give encoder=pretrained encoder.model={saved['model']}"
+        )
+
+
+def _refuse_other_encoder(path: Path, decided: Sequence[TensorMatch]) -> None:
+    """Refuse an encoder of another kind or width; one with more or fewer layers shares the others."""
+    matches = [match for match in decided if match.name.startswith("encoder.") and match.outcome != LEFT]
+    misfits = [match for match in matches if match.outcome == NEW]
+    shared = sum(match.outcome == TAKEN for match in matches)
+    if shared <= sum(match.reason.startswith(OTHER_SHAPE) for match in misfits):
+        raise ConfigError(
+            f"init: the encoder of {path} is different: {shared} of {len(matches)} tensors fit; {misfits[0].name} "
+            f"is {list(misfits[0].shape)} here, {misfits[0].reason}; choose the same encoder, with the same options"
+        )
+
+
+LAST_RECORDED = "overrides.yaml"  # of the start of a run, which can be resumed from then on
+UPDATES = ("optimizer", "parameter_rules", "schedule")  # groups of the config that make updates of gradients
+LENGTH = ("trainer.max_steps", "trainer.max_epochs")
+
+console = PlainConsole(quiet=not is_first_process())
+
+
+def _refuse_other_targets(former: Any, current: Any, key: str) -> None:
+    """Refuse another optimizer or transform: the names of its options and statistics may be the same by chance."""
+    names = ([str(part["_target_"]) for _, part in targets(node)] for node in (former, current))
+    for had, have in zip_longest(*names, fillvalue="none"):
+        if had != have:
+            raise ConfigError(
+                f"resume: {key}: {had} in the run, {have} now: an optimizer cannot continue from the statistics of "
+                "another one; leave out this change, or start a new run"
+            )
+
+
+@contextlib.contextmanager
+def changes_explain_errors(folder: Path | None, options: RunOptions, anyway: bool) -> Iterator[None]:
+    """Report changes of a resumed run instead of errors that they cause, such as data that were never prepared.
+
+    Args:
+        folder: folder of the resumed run; None for a new run.
+        options: the present ones.
+        anyway: the user accepts changes: errors are reported as they are.
+    """
+    try:
+        yield
+    except ValueError:
+        if folder is not None:
+            refuse_changes(unaccepted(changes(saved_config(folder), options.plain()), folder), anyway)
+        raise
+
+
+def changes_since(
+    checkpoint: LoadedCheckpoint, options: RunOptions, parts: DataParts, prepared: PreparedData
+) -> list[Change]:
+    """Return what has changed since a checkpoint was saved: keys of the config, the data, and files of noise."""
+    changed = changes(checkpoint.config, options.plain())
+    if checkpoint.data["fingerprint"] != prepared.fingerprint:
+        changed.append(Change("data", checkpoint.data["fingerprint"], prepared.fingerprint))
+    files = parts.perturb.digest() if isinstance(parts.perturb, Acoustics) else ""
+    if checkpoint.data["noise"] != files:
+        changed.append(Change("files of augment.audio", checkpoint.data["noise"] or ABSENT, files or ABSENT))
+    return changed
+
+
+def accept_changes(
+    options: RunOptions,
+    folder: Path,
+    checkpoint: LoadedCheckpoint | None,
+    changed: Sequence[Change],
+    adapt: Callable[[], object],
+) -> None:
+    """Refuse what has changed in a run unless the user accepts it; say the changes, and what they do to the rate.
+
+    Args:
+        options: the new ones.
+        folder: of the run.
+        checkpoint: from which it is resumed.
+        changed: changes since then.
+        adapt: applies them to the checkpoint.
+
+    Raises:
+        ConfigError: a change is not accepted, or the checkpoint does not fit the present config.
+    """
+    anyway = options.allow_changes
+    if checkpoint is None:
+        refuse_changes(changed, anyway)
+    else:
+        new = unaccepted(changed, folder)
+        only_rate = all(is_within(change.key, ("schedule", *LENGTH)) for change in changed)
+        if not only_rate:
+            refuse_changes(new, anyway)
+        if changed:
+            lr = _learning_rate(checkpoint)
+            adapt()
+            if only_rate and not _same_updates(checkpoint.config, options.plain()):
+                new_lr = _learning_rate(checkpoint)
+                line = f"learning rate after update {checkpoint.update}: {lr:.3g} in the run, {new_lr:.3g} now"
+                refuse_changes([*new, line] if new else [], anyway)
+                console.print_line(line)
+            refuse_changes(new, anyway)
+        threads, threads_now = checkpoint.config.get("torch_threads"), options.torch_threads
+        if threads != threads_now:
+            console.print_line(
+                f"note: torch_threads: {threads} in the run, {threads_now} now: sums are rounded in another order, so "
+                "that last digits will differ"
+            )
+    for change in changed:
+        console.print_line(f"changed since the run was started: {change}")
+
+
+def _learning_rate(checkpoint: LoadedCheckpoint) -> float:
+    state: Any = checkpoint.state
+    return float(state["optimizer_states"][0]["param_groups"][0]["lr"])
+
+
+def _same_updates(former: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
+    return all(flatten(former.get(key)) == flatten(current.get(key)) for key in UPDATES)
+
+
+def fit_checkpoint(
+    checkpoint: LoadedCheckpoint, options: RunOptions, changed: Sequence[Change], module: TrainingModule
+) -> None:
+    """Apply changes to the content of a checkpoint, load it into a module, and try an update if its options changed.
+
+    Training restores the weights, which the trial moves, once more.
+
+    Raises:
+        ConfigError: a part of the checkpoint does not fit, or the budget is below its updates; names ``changed``, the
+            changes since it was saved.
+    """
+    if (budget := options.trainer.max_steps) < checkpoint.update:
+        raise ConfigError(
+            f"resume: trainer.max_steps={budget}, but the run has made {checkpoint.update} updates; give at least as "
+            "many, or start a new run"
+        )
+    current = options.plain()
+    is_changed = not _same_updates(checkpoint.config, current)
+    if is_changed:
+        for key in ("optimizer", "parameter_rules"):
+            _refuse_other_targets(checkpoint.config.get(key), current[key], key)
+    state: Any = checkpoint.state
+    try:
+        load_weights(module.recognizer, checkpoint.weights)
+        if checkpoint.tokenizer != module.tokenizer.state():
+            raise ValueError("its tokenizer has other tokens")
+        # steps in the backward pass would hook the parameters that are trained
+        make = getattr(module.optimizer_factory, "keywords", {}).get("factory", module.optimizer_factory)
+        optimizer = make(module.recognizer.named_parameters())
+        if is_changed:
+            changed_keys = _changed_options(checkpoint.config, current)
+            schedule = apply_to_checkpoint(state, changed_keys, optimizer, module.schedule_factory)
+        else:
+            schedule = module.schedule_factory(optimizer)
+        optimizer.load_state_dict(copy.deepcopy(state["optimizer_states"][0]))
+        schedule.load_state_dict(state["lr_schedulers"][0])
+        if is_changed:  # torch's optimizers notice at a step that they lack statistics
+            _try_update(optimizer)
+    except Exception as error:  # optimizers refuse the states of others by errors of any kind
+        if is_out_of_memory(error):
+            raise
+        reason = first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
+        raise ConfigError(
+            f"resume: {checkpoint.path} does not fit: {reason}; changed since it was saved: "
+            f"{'; '.join(map(str, changed))}. Undo the change, or start a new run"
+        ) from error
+
+
+def _try_update(optimizer: Optimizer) -> None:
+    """Make an update with gradients of ones."""
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            group["capturable"] = False  # only a GPU can do it, and these parameters are on none
+    calls_closure(optimizer)
+    optimizer.zero_grad()
+
+
+def _changed_options(former: Mapping[str, Any], current: Mapping[str, Any]) -> set[str]:
+    """Return the names of the options of optimizer and parameter rules that have changed."""
+    changed = changes({key: former.get(key) for key in UPDATES}, {key: current.get(key) for key in UPDATES})
+    names = {change.key.split(".")[1] for change in changed if change.key.startswith("optimizer.")}
+    if any(is_within(change.key, ["parameter_rules"]) for change in changed):
+        for config in (former, current):
+            for rule in at(config, "parameter_rules", "rules") or ():
+                names |= {*rule} | {*(rule.get("optimizer") or ())}
+    return names
+
+
+@contextlib.contextmanager
+def saying_how_to_resume(run_dir: Path) -> Iterator[None]:
+    """Add the command that resumes the run to a Ctrl-C, a signal, and a lost peer."""
+    try:
+        yield
+    except PeerLost as error:
+        raise PeerLost(f"{error}; {how_to_resume(run_dir)}") from error
+    except (KeyboardInterrupt, Terminated) as ended:
+        if ended.args and isinstance(ended, KeyboardInterrupt):
+            raise  # it says so already
+        if not (run_dir / LAST_RECORDED).is_file():
+            raise  # nothing to resume yet
+        if isinstance(ended, Terminated):
+            raise Terminated(ended.signal, lambda: f"; to resume: {resume_command(run_dir)}") from None
+        raise KeyboardInterrupt(f"; {how_to_resume(run_dir)}") from None

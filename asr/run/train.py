@@ -1,0 +1,183 @@
+"""A built run → its folder, its training, and its report."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from asr.console import PlainConsole
+from asr.inference.transcripts_lm import AFTER_TRAINING, search_with_transcripts
+from asr.processes import INTERRUPTED, TRY_AGAIN, is_first_process
+from asr.run.build import Run
+from asr.run.compose import (
+    difference_from_recipe,
+    differs,
+    recipe_of,
+    record_accepted,
+    recorded_overrides,
+    saved_config,
+)
+from asr.run.folder import (
+    FAILED,
+    LATEST,
+    backup_existing,
+    backup_path,
+    claim_run_folder,
+    create_run_folder,
+    lock_run_dir,
+    point_latest,
+)
+from asr.run.parts import build_all, num_threads
+from asr.run.start import LAST_RECORDED, accept_changes, record_source, saying_how_to_resume, start_from
+from asr.run.trainer import build_trainer
+from asr.safe_io import write_whole
+from asr.training.callbacks.measurements import measured_cost
+from asr.training.checkpoints import explaining_failed_writes
+from asr.training.fit import early_stop_reason, fit
+from asr.training.processes import broadcast_object, launch
+from asr.training.report import Stopwatch, report_run, start_lines
+from asr.training.speech_data_module import SpeechDataModule
+
+console = PlainConsole(quiet=not is_first_process())
+
+
+def train(run: Run) -> Path:
+    """Train, decode the test sets and return the run's folder; with several devices, start a process for each."""
+    with _open_run_folder(run) as run_dir:
+        if run.needs_launcher:
+            overrides = [*run.composed.folders, *run.composed.words]
+            if code := launch("train", overrides, run.trainer.num_devices, run_dir):
+                if code not in (TRY_AGAIN, INTERRUPTED):
+                    _record_failure(run_dir, f"exit code {code}")
+                sys.exit(code)
+        else:
+            _fit_and_report(run, run_dir)
+        return run_dir
+
+
+@contextlib.contextmanager
+def _open_run_folder(run: Run) -> Iterator[Path]:
+    """Create or reopen the run's folder; the first process, or the launcher, locks it and records the start."""
+    if run.launched is not None or run.needs_launcher:
+        run_dir = run.launched or run.resumed or _new_run_folder(run)
+    else:
+        run_dir = broadcast_object(run.trainer, lambda: run.resumed or _new_run_folder(run))
+    owner = run.launched is None and is_first_process()
+    with (
+        lock_run_dir(run_dir) if owner else contextlib.nullcontext(),
+        saying_how_to_resume(run_dir),
+    ):
+        if owner:
+            _record_start(run, run_dir)
+            (run_dir / FAILED).unlink(missing_ok=True)
+        try:
+            yield run_dir
+        except Exception as error:
+            if owner:
+                _record_failure(run_dir, f"{type(error).__name__}: {error}")
+            raise
+
+
+def _new_run_folder(run: Run) -> Path:
+    if run.options.run_dir is not None:
+        return claim_run_folder(run.options.run_dir)
+    folder = create_run_folder(Path("runs") / run.composed.groups["recipe"])
+    point_latest(folder, Path("runs") / LATEST)
+    return folder
+
+
+def _record_start(run: Run, folder: Path) -> None:
+    """Write the overrides and the composed config to the run's folder, which is locked.
+
+    Raises:
+        ConfigError: the config or the data of a resumed run have changed, and user or checkpoint do not accept it.
+    """
+    overrides, config = list(run.composed.words), run.options.plain()
+    if run.resumed is not None:
+        accept_changes(run.options, run.resumed, run.checkpoint, run.changes, lambda: run.module)
+        if not run.changes and not differs(saved_config(run.resumed), config):
+            return
+        if run.changes:
+            record_accepted(folder, run.changes)
+        overrides = recorded_overrides(run.resumed, overrides)
+    run.prepared.record(folder)
+    if run.source is not None and run.resumed is None:
+        record_source(run.source, folder)
+    for name, content in (("config.yaml", config), (LAST_RECORDED, overrides)):
+        if (folder / name).exists():
+            # copied, not renamed: a full disk must not leave the folder without the file
+            write_whole(backup_path(folder / name), (folder / name).read_bytes())
+        write_whole(folder / name, OmegaConf.to_yaml(OmegaConf.create(content)))
+    run.prepared.list_too_short(folder)
+
+
+def _record_failure(run_dir: Path, why: str) -> None:
+    """Let ``asr-runs`` know that the run has ended by itself."""
+    with contextlib.suppress(OSError):  # a full disk, which may be the reason
+        write_whole(run_dir / FAILED, f"{why}\n")
+
+
+def _fit_and_report(run: Run, run_dir: Path) -> None:
+    """Train in this process, which may be one of several; the first one decodes and reports."""
+    watch, options = Stopwatch(), run.options
+    checkpoint, module = run.checkpoint, run.module
+    if checkpoint is None and run.source is not None:
+        console.print_line(start_from(run.source, module, options, run_dir))
+    for line in start_lines(module.recognizer, options, run_dir, checkpoint):
+        console.print_line(line)
+    loggers = build_all(run.loggers, run_dir, options) if is_first_process() else []
+    with _open_loggers(loggers, 0 if checkpoint is None else checkpoint.update):
+        callbacks = build_all(run.callbacks, run_dir, options)
+        trainer = build_trainer(options.trainer, loggers, callbacks, default_root_dir=str(run_dir))
+        num_workers = run.data_module.workers.count
+        torch.set_num_threads(num_threads(options.torch_threads, num_workers, trainer.num_devices))
+        with explaining_failed_writes(run_dir):
+            parts = module.recognizer, run.data_module, run.prepared, run.data.text
+            lm_order = options.data.transcripts_lm if is_first_process() else 0
+            search = search_with_transcripts(*parts, run_dir, lm_order)
+        data = SpeechDataModule(run.prepared, run.data_module, options.seed, run.data.perturb)
+        fit(trainer, module, data, checkpoint)
+        early = early_stop_reason(trainer)
+        if is_first_process():
+            for before, backup in backup_existing(run_dir, ("decode", "report", *AFTER_TRAINING)):
+                console.print_line(f"the earlier {before} is kept as {backup}")
+            report_run(
+                module,
+                data,
+                run_dir,
+                loggers,
+                training=watch.read()
+                | ({} if checkpoint is None else {"resumed_after": checkpoint.update})
+                | ({"num_unreadable": unreadable} if (unreadable := module.unreadable.num_utterances) else {}),
+                cost=measured_cost(trainer),
+                options=options,
+                recipe=recipe_of(run_dir),
+                notes=[early] if early else [],
+                difference=difference_from_recipe(options, run_dir),
+                search=search,
+            )
+    if early:
+        console.print_line(early)
+
+
+@contextlib.contextmanager
+def _open_loggers(loggers: Sequence[Any], update: int) -> Iterator[None]:
+    """Let loggers continue after an update, 0 for a new run; close them at the end, as failed after an exception."""
+    for logger in loggers:
+        if hasattr(logger, "resume"):
+            logger.resume(update)
+    exit_code = 1
+    try:
+        yield
+        exit_code = 0
+    finally:
+        for logger in loggers:
+            upload = logger.close(exit_code) if hasattr(logger, "close") else None
+            if upload:
+                console.print_line(f"upload this run: {upload}")

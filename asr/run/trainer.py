@@ -1,0 +1,140 @@
+"""Builds Lightning's trainer, and refuses options that would break what a run promises."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.accelerators import CUDAAccelerator
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from torch import nn
+
+from asr.errors import ConfigError
+from asr.run.options import Trainer as TrainerOptions
+from asr.run.parts import instantiate
+from asr.training.cuda_graphs import CapturedDDPStrategy, CompiledEncoder, CudaGraphs
+
+SLURM_VARIABLES = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NAME", "SLURM_PROCID")
+# options of Lightning's Trainer that a run cannot have, and what to use instead
+REFUSED = {
+    "barebones": "it leaves out logging and checkpoints",
+    "default_root_dir": "a run is written to run_dir",
+    "enable_checkpointing": "callbacks.checkpoints writes them",
+    "limit_train_batches": "epochs are always complete; the budget of a run is trainer.max_steps",
+    "fast_dev_run": "for a short run give trainer.max_steps=10 trainer.val_check_interval=10",
+    "max_time": "the budget of a run is trainer.max_steps",
+    "min_epochs": "the budget of a run is trainer.max_steps",
+    "min_steps": "the budget of a run is trainer.max_steps",
+    "model_registry": "logger chooses where a run is tracked",
+    "overfit_batches": "to use less data, give data.source=PATH of a small table",
+    "profiler": "it would write outside the run's folder; callbacks.cost times updates",
+    "reload_dataloaders_every_n_epochs": "each epoch already has its own order",
+}
+
+
+def build_trainer(options: TrainerOptions, loggers: list[Any], callbacks: list[Any], **overrides: Any) -> Trainer:
+    """Build Lightning's trainer, with validations counted in updates: none may interrupt an update.
+
+    Args:
+        options: of the run.
+        loggers: of the run.
+        callbacks: of the run.
+        overrides: options that replace configured ones.
+
+    Raises:
+        ConfigError: an option is refused.
+    """
+    for name in REFUSED.keys() & options.plain().keys():
+        raise ConfigError(f"trainer.{name} cannot be given: {REFUSED[name]}")
+    node = {**options.plain(), **overrides}
+    in_backward, peer_timeout_s = node.pop("step_in_backward", False), node.pop("peer_timeout_s", None)
+    if node.pop("compile", False):
+        callbacks = [*callbacks, CompiledEncoder()]
+    capture = node.pop("capture", False)
+    if capture is not False and node.get("strategy") == "ddp":
+        node["strategy"] = CapturedDDPStrategy(wraps=capture is None)
+    node["max_epochs"] = -1
+    node["val_check_interval"] *= node["accumulate_grad_batches"]
+    trainer = _instantiate(node, loggers, callbacks)
+    if isinstance(trainer.strategy, DDPStrategy):
+        _set_ddp_options(trainer.strategy, peer_timeout_s)
+    if in_backward:
+        check_in_backward(trainer)
+    is_known = type(trainer.strategy) in (SingleDeviceStrategy, CapturedDDPStrategy)
+    can_capture = isinstance(trainer.accelerator, CUDAAccelerator) and is_known and not in_backward
+    # nobody has run it on several GPUs; a look for the first NaN reads from the device; what is asked to be exact is
+    # computed in one way throughout
+    is_plain = trainer.world_size == 1 and not node.get("detect_anomaly") and not node.get("deterministic")
+    if can_capture and (capture or (capture is None and is_plain)):
+        graphs = CudaGraphs(any_encoder=bool(capture), updates=capture == "updates")
+        trainer.callbacks.append(graphs)  # type: ignore[attr-defined]
+        # graphs of many shapes leave gaps that no other shape fits into; read when the first tensor is on a GPU
+        if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
+            os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    elif capture:
+        raise ConfigError(
+            f"trainer.capture={str(capture).lower()} needs trainer=gpu, ddp or slurm (trainer.strategy=ddp) and "
+            "trainer.step_in_backward=false: a graph computes all gradients of the encoder at once"
+        )
+    return trainer
+
+
+def captures_encoder(trainer: Trainer, encoder: nn.Module) -> bool:
+    """Return whether passes of an encoder will be replayed from CUDA graphs."""
+    callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
+    return any(isinstance(callback, CudaGraphs) and callback.captures(encoder) for callback in callbacks)
+
+
+def _set_ddp_options(strategy: DDPStrategy, peer_timeout_s: int | None) -> None:
+    """Set what Lightning (2.6) leaves at torch's defaults where it constructs the strategy itself, for "auto" too.
+
+    Two defaults are needed. Buffers are broadcast: all ranks continue with the first one's state of whitening, which is
+    what a checkpoint holds. The graph is not static: what a Zipformer draws changes it, and a rank that reads nothing.
+    """
+    if peer_timeout_s is not None:
+        strategy._timeout = timedelta(seconds=peer_timeout_s)
+    # a copy of all gradients less
+    strategy._ddp_kwargs.setdefault("gradient_as_bucket_view", True)
+
+
+def _instantiate(node: Mapping[str, Any], loggers: list[Any], callbacks: list[Any]) -> Trainer:
+    try:
+        trainer: Trainer = instantiate(node, "trainer", logger=loggers, callbacks=callbacks)
+    except ConfigError as error:
+        slurm = [f"{name}={os.environ[name]}" for name in SLURM_VARIABLES if name in os.environ]
+        if not slurm:
+            raise
+        # Lightning (2.6) tells which options of a batch script it wants, also where nobody has written one
+        raise ConfigError(
+            f"{error}; {' '.join(slurm)}: these variables say that SLURM has started several processes; unset them, or "
+            "start one process per device with srun --ntasks-per-node=N (-n is not enough) and trainer=slurm "
+            "trainer.devices=N, as docs/clusters.md shows"
+        ) from error
+    return trainer
+
+
+def check_in_backward(trainer: Trainer) -> None:
+    """Refuse what has to see all gradients of an update: with ``step_in_backward`` each is freed after its step.
+
+    Raises:
+        ConfigError: names the option.
+    """
+    impossible = (
+        (trainer.gradient_clip_val, "clips the norm of all gradients", "gradient_clip_val=null"),
+        (trainer.accumulate_grad_batches > 1, "sums the gradients of micro-batches", "accumulate_grad_batches=1"),
+        (
+            getattr(trainer.precision_plugin, "scaler", None),
+            "leaves out updates whose scaled gradients overflow",
+            "precision=bf16-mixed or precision=32-true",
+        ),
+        (trainer.world_size > 1, "averages gradients over the processes", "devices=1 trainer.num_nodes=1"),
+    )
+    for value, effect, instead in impossible:
+        if value:
+            raise ConfigError(
+                f"trainer.step_in_backward=true cannot work in a run that {effect}: parameters step before all "
+                f"gradients are known; add trainer.{instead}"
+            )

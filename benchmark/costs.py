@@ -1,0 +1,72 @@
+"""What a step of each optimizer of the benchmark costs, next to torch's fused AdamW: writes benchmark/v1/costs.json.
+
+Run:  PYTHONPATH=scripts python benchmark/costs.py [ROUNDS]
+
+One process, one thread, the parameters of the benchmark's model, the settings of the entries as shipped, as
+``scripts/bench optimizers`` measures. The entries' own times depend on their machines.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from bench.configs import composed
+from bench.optimizers import Candidate, Stage, keep_freed_memory, measure
+from bench.output import processor
+from bench.peers import Spec
+
+from asr.benchmark.entries import read_entry
+from asr.benchmark.page import COSTS
+from asr.benchmark.rules import BASELINE, TASKS, VERSION
+from asr.run.build import VOCAB_SIZE
+from asr.run.parts import build_data_parts, outline_recognizer, part
+
+ROOT = Path(__file__).parent / VERSION
+PERIOD = 10  # steps: some do more on every tenth
+
+
+class Entrant(Candidate):
+    """An entry's optimizer, with its settings."""
+
+    def __init__(self, name: str, settings: Mapping[str, Any], stage: Stage) -> None:
+        config: dict[str, Any] = {}
+        for key, value in settings.items():
+            *parents, last = key.split(".")
+            node = config
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[last] = value
+        self.row, self.stage = Spec(name, "", "", period=PERIOD), stage
+        self.optimizer = part(config, "parameter_rules", optimizer=part(config, "optimizer"))(stage.named)
+        self.step = self.optimizer.step
+
+
+def main(num_rounds: int) -> None:
+    """Measure all entries as shipped, those of the first task that has them."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    config = composed([f"recipe={TASKS[0]}/benchmark_{VERSION}"])
+    model = outline_recognizer(config, VOCAB_SIZE, build_data_parts(config).features.num_features)
+    stage = Stage([(name, tuple(param.shape)) for name, param in model.named_parameters()], "cpu", seed=0)
+    settings: dict[str, Mapping[str, Any]] = {BASELINE: {}}
+    for path in sorted(ROOT.glob("*/as_shipped/*/entry.yaml")):
+        for line in read_entry(path.parent).lines:
+            settings[path.parent.name] = line.get("settings") or settings.get(path.parent.name, {})
+    entrants = [Entrant(name, own, stage) for name, own in settings.items()]
+    costs = {
+        entrant.row.name: {"ms": times.median_ms, "ratio": times.ratio, "quartiles": (times.low, times.high)}
+        for entrant, times in zip(entrants, measure(entrants, num_rounds), strict=True)
+    }
+    where = {"date": str(date.today()), "processor": processor(), "torch": torch.__version__, "rounds": num_rounds}
+    (ROOT / COSTS).write_text(json.dumps({"measured": where, **costs}, indent=1) + "\n")
+    print(json.dumps(costs, indent=1))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 15)

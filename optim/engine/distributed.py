@@ -1,0 +1,155 @@
+"""Distributed runs: parameters divided over processes, checks that all agree on, and work that they share."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+
+from optim.engine.param_batch import Group, ParamEntry, Shard
+from optim.engine.transform import Transform
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+Input = TypeVar("Input")
+
+
+def _is_dtensor(x: Any) -> TypeGuard[DTensor]:
+    # to import the class takes a second, and nobody has such a tensor without having imported it
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(x, module.DTensor)
+
+
+def local(x: Any) -> Any:
+    """Return the part of a tensor that this process holds; anything else as it is."""
+    return x.to_local() if _is_dtensor(x) else x
+
+
+def local_entry(entry: ParamEntry) -> ParamEntry:
+    """Return an entry with the parts that this process holds; an entry that is not sharded as it is.
+
+    The statistics that are saved stay DTensors, of which checkpoints know how to join the parts.
+    """
+    param = entry.param
+    if not _is_dtensor(param):
+        return entry
+    state = {key: local(value) for key, value in entry.state.items()}
+    if not isinstance(state["step"], Tensor):
+        entry.state["step"] += 1  # `batches` counts the copy; a tensor is the same in both
+    shard = Shard(param.shape, _groups(param))
+    return entry._replace(param=local(param), grad=local(entry.grad), state=state, shard=shard)
+
+
+def _groups(param: DTensor) -> tuple[Any, ...]:
+    return tuple(param.device_mesh.get_group(i) for i, place in enumerate(param.placements) if place.is_shard())
+
+
+def check_sharded(owner: str, transforms: Sequence[Transform], group: Group) -> None:
+    """Refuse sharded parameters if an active transform needs whole ones.
+
+    Raises:
+        ValueError: a parameter is sharded, and a transform is not `shardable`.
+    """
+    active = [transform for transform in transforms if not transform.is_noop(transform.unprefixed(group))]
+    needy = [type(transform).__name__ for transform in active if not transform.shardable]
+    names = group.get("param_names", [f"parameter {i}" for i in range(len(group["params"]))])
+    for name, param in zip(names, group["params"], strict=True) if needy else ():
+        if _is_dtensor(param) and _groups(param):
+            raise ValueError(
+                f"{owner}: {name} is sharded, as by fully_shard, and {needy[0]} needs whole parameters; use "
+                "an optimizer that treats elements alone, such as AdamW, or train with DDP"
+            )
+
+
+def all_finite(gradients: Sequence[Tensor]) -> bool:
+    """Return whether no element of gradients of any shape is NaN or infinite on any process.
+
+    Waits for the device once. If torch.distributed is initialized, every process must call this.
+    """
+    # amax of a tensor without elements raises
+    gradients = [gradient for gradient in map(local, gradients) if gradient.numel() > 0]
+    # the largest magnitude, unlike a sum of squares, cannot overflow; NaN passes through it
+    largest = get_total_norm(gradients, norm_type=float("inf")) if gradients else torch.zeros(())
+    bad = (~torch.isfinite(largest)).to(torch.float32)
+    if dist.is_available() and dist.is_initialized():
+        # NCCL reduces CUDA tensors only, also when a model's parameters are on the CPU
+        if dist.get_backend() == "nccl":
+            bad = bad.cuda()
+        dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+    return bad.item() == 0
+
+
+def divided(
+    function: Callable[[Input], Sequence[Tensor]],
+    inputs: Sequence[Input],
+    costs: Sequence[float],
+    like: Sequence[Sequence[Tensor]],
+) -> list[Sequence[Tensor]]:
+    """Return ``function`` of every input; each process computes a part of them and sends its results to the others.
+
+    Every process gets the bits of the one that computed. On equal devices these are the bits of the undivided work,
+    because an input is never cut. With one process, or without torch.distributed, nothing is sent.
+
+    Args:
+        function: must depend on the input alone, since only one process calls it.
+        inputs: the same in all processes, which must call this together.
+        costs: time of each input, in any unit; equal in all processes.
+        like: for each input, tensors with the shapes, dtypes and devices of its results. NCCL needs CUDA tensors.
+
+    Returns:
+        The results of each input.
+    """
+    world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if world == 1:
+        return [function(x) for x in inputs]
+    owners, rank = assign(costs, world), dist.get_rank()
+    results = [
+        function(x) if owner == rank else [torch.empty_like(y, memory_format=torch.contiguous_format) for y in empty]
+        for x, owner, empty in zip(inputs, owners, like, strict=True)
+    ]
+    flat = [y for outputs in results for y in outputs]
+    _exchange(flat, [owner for owner, outputs in zip(owners, results, strict=True) for _ in outputs])
+    exchanged = iter(flat)
+    return [[next(exchanged) for _ in outputs] for outputs in results]
+
+
+def assign(costs: Sequence[float], num_ranks: int) -> list[int]:
+    """Return the rank of each piece of work: the dearest first, each to the rank that has least to do.
+
+    The rule of the longest processing time first: the busiest rank has at most 4/3 of the work that the best division
+    would give it.
+    """
+    owners, loads = [0] * len(costs), [0.0] * num_ranks
+    # sorted is stable and min takes the first: all processes come to the same answer
+    for place in sorted(range(len(costs)), key=lambda i: -costs[i]):
+        owners[place] = min(range(num_ranks), key=loads.__getitem__)
+        loads[owners[place]] += costs[place]
+    return owners
+
+
+def _exchange(results: list[Tensor], owners: Sequence[int]) -> None:
+    """Replace the results that other ranks own by what they computed."""
+    # one message per rank and kind of tensor: many small ones would cost their latency each
+    kinds: dict[tuple[int, torch.dtype, torch.device], list[int]] = defaultdict(list)
+    for place, (result, owner) in enumerate(zip(results, owners, strict=True)):
+        kinds[owner, result.dtype, result.device].append(place)
+    # sorted by rank and by the first place, which are equal in all processes
+    messages = sorted(kinds.items(), key=lambda item: (item[0][0], item[1]))
+    flats = [torch.cat([results[place].reshape(-1) for place in places]) for _, places in messages]
+    # broadcasts and not all_gather: ranks may have different numbers of elements, and none pads
+    broadcasts = [
+        dist.broadcast(flat, src=owner, async_op=True) for flat, ((owner, *_), _) in zip(flats, messages, strict=True)
+    ]
+    for broadcast, flat, (_, places) in zip(broadcasts, flats, messages, strict=True):
+        broadcast.wait()
+        pieces = flat.split([results[place].numel() for place in places])
+        for place, piece in zip(places, pieces, strict=True):
+            results[place] = piece.view(results[place].shape)

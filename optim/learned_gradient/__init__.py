@@ -1,1 +1,0 @@
-"""LearnedGradient: a gradient preconditioned by matrices that are learned from the loss."""

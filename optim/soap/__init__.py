@@ -1,1 +1,0 @@
-"""SOAP: Adam in the eigenbasis of Shampoo's preconditioner."""

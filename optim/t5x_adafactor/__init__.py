@@ -1,1 +1,0 @@
-"""Adafactor as in T5X: rules on parameter names say what is factored."""

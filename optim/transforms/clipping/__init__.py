@@ -1,1 +1,0 @@
-"""Limits of gradients, of updates and of the parameters themselves."""

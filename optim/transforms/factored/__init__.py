@@ -1,1 +1,0 @@
-"""Statistics of matrices by their rows and columns, as Adafactor keeps them."""
