@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from asr.benchmark.entries import ABOUT, REPRODUCED, RUNS, UTTERANCES, Entry, read_entry, read_utterances
 from asr.benchmark.rules import BASELINE, MAX_BYTES, NEW_SEEDS, RULESETS, SEEDS, TASKS, check_override
 from asr.benchmark.verdicts import COMPARISON, benchmark_verdicts, comparison_text
 from asr.errors import ConfigError
 from asr.evaluation.formatting import shortlist
+from asr.former_names import PRESENT
 from asr.plain_data import read_json
 
 
@@ -99,6 +101,11 @@ def _fixed(entry: Entry, baseline: Entry) -> Iterator[str]:
     for key in ("references", "scorer"):
         if entry.about.get(key) != baseline.about.get(key):
             yield f"{key}: differs from {BASELINE}'s, so that its error rates mean something else"
-    fixed, expected = entry.about.get("fixed", {}), baseline.about.get("fixed", {})
+    fixed, expected = (_present(each.about.get("fixed", {})) for each in (entry, baseline))
     if differing := sorted(key for key in fixed.keys() & expected.keys() if fixed[key] != expected[key]):
         yield f"differs from {BASELINE} in what the rules fix: {shortlist(differing)}"
+
+
+def _present(fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the rules fix, with each class under the name that it has now."""
+    return {key: PRESENT.get(str(value), value) for key, value in fixed.items()}

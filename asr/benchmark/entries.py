@@ -6,7 +6,6 @@ share; ``benchmark/v1/TASK/RULESET/NAME/`` has ``entry.yaml`` and ``runs.jsonl``
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,13 +15,11 @@ from typing import Any
 import yaml
 
 from asr.benchmark.rules import SEEN_SPEAKERS, fixed_part, free_part
-from asr.compare.inputs.run_files import read_run
-from asr.compare.inputs.run_folders import read_runs
 from asr.compare.inputs.runs import Cost, Curve, Run, SetErrors
 from asr.compare.statistics.curves import DEV_WER
 from asr.errors import ConfigError
-from asr.evaluation import wer
-from asr.plain_data import flatten, read_yaml
+from asr.evaluation.wer import SCORER
+from asr.plain_data import read_yaml
 from asr.safe_io import write_whole
 
 DEV_LOSS = "val/dev/loss"
@@ -102,13 +99,24 @@ def entries_of(folder: Path) -> list[Entry]:
     return [read_entry(path.parent) for path in sorted(folder.glob(f"*/{ABOUT}"))]
 
 
-def write_runs(folder: Path, about: Mapping[str, Any], run_dirs: Iterable[Path], failed: Mapping[int, str]) -> Entry:
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run of an entry: what it measured, its ``summary.json``, and its config by dotted keys."""
+
+    run: Run
+    summary: Mapping[str, Any]
+    config: Mapping[str, Any]
+
+
+def write_runs(
+    folder: Path, about: Mapping[str, Any], finished: Iterable[FinishedRun], failed: Mapping[int, str]
+) -> Entry:
     """Write what the runs of an entry have measured.
 
     Args:
         folder: of the entry.
         about: what ``entry.yaml`` is to say beside what the runs tell.
-        run_dirs: folders of finished runs.
+        finished: runs.
         failed: how each run failed that did, by seed.
 
     Raises:
@@ -116,22 +124,21 @@ def write_runs(folder: Path, about: Mapping[str, Any], run_dirs: Iterable[Path],
     """
     lines: list[dict[str, Any]] = []
     told: dict[str, Any] = {}
-    for path in run_dirs:
-        (run,) = read_runs([path]).runs
-        summary = read_run(path).summary
+    for each in finished:
+        run, summary = each.run, each.summary
         _settle_utterances(task_dir(folder, about) / UTTERANCES, run.sets[TEST])
         curve = run.curves[DEV_LOSS]
         told = {
             "data": summary["data"],
             "references": run.sets[TEST].references,
-            "scorer": hashlib.sha256(Path(wer.__file__).read_bytes()).hexdigest()[:16],
+            "scorer": SCORER,
             "fixed": fixed_part(summary["system"]),
         }
         lines.append(
             {
                 "seed": run.seed,
                 "study": run.study,
-                "settings": free_part(flatten(read_run(path).config)),
+                "settings": free_part(each.config),
                 "updates": curve.updates,
                 "dev_loss": [float(f"{value:.{DIGITS}g}") for value in curve.values],
                 "dev_wer": [float(f"{value:.{DIGITS}g}") for value in run.curves[DEV_WER].values],

@@ -7,8 +7,6 @@ from typing import Any
 
 from asr.errors import ConfigError
 from asr.plain_data import is_within
-from asr.run.command_line import override_key
-from asr.run.options import decides
 
 VERSION = "v1"
 TASKS = ("fsdd", "an4", "phrases")  # each is the recipe TASK/benchmark_v1
@@ -34,7 +32,6 @@ RULESETS: Mapping[str, tuple[str, ...]] = {
 FREE = ("optimizer", "schedule", "parameter_rules", "trainer.gradient_clip_val", "callbacks.averaging", "weights")
 MACHINE = ("hydra", "recipes_dir", "trust", "data.source", "trainer.accelerator", "trainer.capture")
 RANGES = ("sweep.optimizers", "sweep.schedules")
-JOBS = ("sweep.gpus_per_job", "sweep.jobs_per_gpu")
 
 
 def check_override(word: str) -> None:
@@ -43,25 +40,12 @@ def check_override(word: str) -> None:
     Raises:
         ConfigError: it does.
     """
-    if not is_of_machine(word) and not is_within(_key(word), (*FREE, *RANGES)):
+    key = word.lstrip("+~").partition("=")[0].replace("/", ".")
+    if not is_within(key, (*FREE, *RANGES)):
         raise ConfigError(
-            f"{word}: {_key(word)} is the same for all entries; free are {', '.join(FREE)}, the ranges "
+            f"{word}: {key} is the same for all entries; free are {', '.join(FREE)}, the ranges "
             f"{' and '.join(RANGES)} of the ruleset tuned, and what names places and machines"
         )
-
-
-def is_of_machine(word: str) -> bool:
-    """Return whether an override, or an option of Hydra, names places or machines, which do not change a result."""
-    key = _key(word)
-    if is_within(key, ("sweep",)):
-        return key in JOBS
-    if word.startswith("--") or is_within(key, MACHINE):
-        return True
-    return decides(key) in ("speed", "place") and key != "decode_test"
-
-
-def _key(word: str) -> str:
-    return override_key(word).replace("/", ".")
 
 
 def free_part(system: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from asr.benchmark.check import problems
-from asr.benchmark.entries import ABOUT, REPRODUCED, Entry, write_runs
+from asr.benchmark.entries import ABOUT, REPRODUCED, Entry, FinishedRun, write_runs
 from asr.benchmark.page import write_pages
-from asr.benchmark.rules import NEW_SEEDS, RULESETS, SEEDS, TASKS, VERSION, check_override, is_of_machine
-from asr.compare.inputs.run_files import SUMMARY
+from asr.benchmark.rules import MACHINE, NEW_SEEDS, RULESETS, SEEDS, TASKS, VERSION, check_override
+from asr.compare.inputs.run_files import SUMMARY, read_run
+from asr.compare.inputs.run_folders import read_runs
 from asr.errors import ConfigError
-from asr.plain_data import at, read_yaml
+from asr.plain_data import at, flatten, is_within, read_yaml
 from asr.run.command_line import override_key, override_value
+from asr.run.options import decides
 from asr.sweeps.jobs import JobRecord, asked_for, asked_since, records
 
 HELP = f"""\
@@ -41,6 +43,7 @@ asr-benchmark: optimizers compared on the same speech tasks, by fixed rules (doc
 
 By default as many jobs run at a time as there are cores: hydra.launcher.n_jobs=1 for one.
 """
+JOBS = ("sweep.gpus_per_job", "sweep.jobs_per_gpu")
 OWN = ("task", "ruleset", "name", "author", "reproduces")
 ROOT, PAGES = Path("benchmark") / VERSION, Path("docs") / "benchmark"
 TRIAL = "decode_test=false"  # override of a trial of a study, which is no result
@@ -73,7 +76,8 @@ def run(arguments: Sequence[str]) -> int:
     free = [word for word in arguments if not _is_own(word)]
     task, ruleset = _choice(options, "task", TASKS, None), _choice(options, "ruleset", tuple(RULESETS), "as_shipped")
     for word in free:
-        check_override(word)
+        if not is_of_machine(word):
+            check_override(word)
     optimizer = override_value(free, "optimizer") or override_value(free, "optimizer._target_")
     if not optimizer:
         raise ConfigError("optimizer: give one, for example optimizer=muon or optimizer._target_=mypkg.MyOptimizer")
@@ -99,6 +103,16 @@ def run(arguments: Sequence[str]) -> int:
     if entry is not None:
         print(f"entry: {folder} ({len(entry.lines)} of {len(seeds)} runs)")
     return code
+
+
+def is_of_machine(word: str) -> bool:
+    """Return whether an override, or an option of Hydra, names places or machines, which do not change a result."""
+    key = override_key(word).replace("/", ".")
+    if is_within(key, ("sweep",)):
+        return key in JOBS
+    if word.startswith("--") or is_within(key, MACHINE):
+        return True
+    return decides(key) in ("speed", "place") and key != "decode_test"
 
 
 def _is_own(word: str) -> bool:
@@ -183,7 +197,11 @@ def _collect(folder: Path, sweep_dir: Path, about: dict[str, Any]) -> Entry | No
     if about["ruleset"] == "tuned":
         about["tuning"] = read_yaml(sweep_dir / "tuning.json")
         about["ranges"] = at(config, "sweep", "tuned", "keys")
-    entry = write_runs(folder, about, finished, failed)
+    runs = [
+        FinishedRun(*read_runs([path]).runs, read_run(path).summary, flatten(read_run(path).config))
+        for path in finished
+    ]
+    entry = write_runs(folder, about, runs, failed)
     if "package" not in about and not target.startswith(("optim.", "torch.")):
         shutil.copy(_source(target), folder)
     return entry

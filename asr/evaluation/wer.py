@@ -26,6 +26,7 @@ UNIT_NOTES: dict[Unit, list[str]] = {
     "character": ["CER: spaces count as characters (by the unit nonspace-character they do not)"],
     "nonspace-character": ["CER: spaces do not count as characters"],
 }
+SCORER = "6b3b12a9ad4ad639"  # changes whenever a rate of the same texts would; entries of the benchmark record it
 SPACE = "␣"  # between words, as a character that readers see
 
 
