@@ -197,10 +197,10 @@ def _collect(folder: Path, sweep_dir: Path, about: dict[str, Any]) -> Entry | No
     if about["ruleset"] == "tuned":
         about["tuning"] = read_yaml(sweep_dir / "tuning.json")
         about["ranges"] = at(config, "sweep", "tuned", "keys")
-    runs = [
-        FinishedRun(*read_runs([path]).runs, read_run(path).summary, flatten(read_run(path).config))
-        for path in finished
-    ]
+    runs = []
+    for path in finished:
+        files = read_run(path)
+        runs.append(FinishedRun(*read_runs([path]).runs, files.summary, flatten(files.config)))
     entry = write_runs(folder, about, runs, failed)
     if "package" not in about and not target.startswith(("optim.", "torch.")):
         shutil.copy(_source(target), folder)

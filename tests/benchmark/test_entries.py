@@ -16,6 +16,7 @@ from asr.benchmark.entries import read_entry
 from asr.benchmark.page import write_pages
 from asr.benchmark.rules import BASELINE, NEW_SEEDS, SEEDS, check_override
 from asr.benchmark.verdicts import benchmark_verdicts, comparison_text, status, target_loss
+from asr.commands.benchmark import is_of_machine
 from asr.errors import ConfigError
 
 NUM_UTTERANCES = 60
@@ -145,7 +146,7 @@ def test_an_entry_has_all_seeds_one_config_its_source_and_a_limit(root):
     ],
 )
 def test_an_entry_may_choose_what_the_rules_leave_free(word):
-    check_override(word)
+    assert is_of_machine(word) or check_override(word) is None
 
 
 @pytest.mark.parametrize(
@@ -157,6 +158,7 @@ def test_an_entry_may_choose_what_the_rules_leave_free(word):
     ],
 )
 def test_an_entry_may_not_choose_what_the_rules_fix(word):
+    assert not is_of_machine(word)
     with pytest.raises(ConfigError, match=word.split("=")[0].replace(".", r"\.")):
         check_override(word)
 
