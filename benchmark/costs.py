@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench.configs import composed
+from bench.configs import options_from
 from bench.optimizers import Candidate, Stage, keep_freed_memory, measure
 from bench.output import processor
 from bench.peers import Spec
+from omegaconf import OmegaConf
 
 from asr.benchmark.entries import read_entry
 from asr.benchmark.page import COSTS
 from asr.benchmark.rules import BASELINE, TASKS, VERSION
 from asr.run.build import VOCAB_SIZE
-from asr.run.parts import build_data_parts, outline_recognizer, part
+from asr.run.options import RunOptions
+from asr.run.parts import build_component, build_update_parts, outline_recognizer
 
 ROOT = Path(__file__).parent / VERSION
 PERIOD = 10  # steps: some do more on every tenth
@@ -34,16 +36,13 @@ PERIOD = 10  # steps: some do more on every tenth
 class Entrant(Candidate):
     """An entry's optimizer, with its settings."""
 
-    def __init__(self, name: str, settings: Mapping[str, Any], stage: Stage) -> None:
-        config: dict[str, Any] = {}
+    def __init__(self, name: str, settings: Mapping[str, Any], stage: Stage, options: RunOptions) -> None:
+        config = OmegaConf.create()
         for key, value in settings.items():
-            *parents, last = key.split(".")
-            node = config
-            for parent in parents:
-                node = node.setdefault(parent, {})
-            node[last] = value
+            OmegaConf.update(config, key, value)
+        parts = {key: OmegaConf.to_container(config[key]) for key in ("optimizer", "parameter_rules")}
         self.row, self.stage = Spec(name, "", "", period=PERIOD), stage
-        self.optimizer = part(config, "parameter_rules", optimizer=part(config, "optimizer"))(stage.named)
+        self.optimizer = build_update_parts(options.updated(**parts)).optimizer_factory(stage.named)
         self.step = self.optimizer.step
 
 
@@ -51,14 +50,14 @@ def main(num_rounds: int) -> None:
     """Measure all entries as shipped, those of the first task that has them."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    config = composed([f"recipe={TASKS[0]}/benchmark_{VERSION}"])
-    model = outline_recognizer(config, VOCAB_SIZE, build_data_parts(config).features.num_features)
+    options = options_from(f"recipe={TASKS[0]}/benchmark_{VERSION}")
+    model = outline_recognizer(options, VOCAB_SIZE, build_component(options.features, "features").num_features)
     stage = Stage([(name, tuple(param.shape)) for name, param in model.named_parameters()], "cpu", seed=0)
     settings: dict[str, Mapping[str, Any]] = {BASELINE: {}}
     for path in sorted(ROOT.glob("*/as_shipped/*/entry.yaml")):
         for line in read_entry(path.parent).lines:
             settings[path.parent.name] = line.get("settings") or settings.get(path.parent.name, {})
-    entrants = [Entrant(name, own, stage) for name, own in settings.items()]
+    entrants = [Entrant(name, own, stage, options) for name, own in settings.items()]
     costs = {
         entrant.row.name: {"ms": times.median_ms, "ratio": times.ratio, "quartiles": (times.low, times.high)}
         for entrant, times in zip(entrants, measure(entrants, num_rounds), strict=True)

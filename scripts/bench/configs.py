@@ -1,8 +1,7 @@
-"""Parts of runs, built from configs/ as asr-train builds them."""
+"""Options from words, and parts of runs, built as asr-train builds them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -19,9 +18,11 @@ from asr.decoding.greedy import CtcGreedy
 from asr.features.log_mel import GlobalNorm
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.recognizer import Recognizer
-from asr.run.command_line import CONFIGS
+from asr.run.command_line import config_folder
+from asr.run.compose import Composed
 from asr.run.data import data_for_run
-from asr.run.parts import build_data_parts, part, plain
+from asr.run.options import RunOptions
+from asr.run.parts import build_component, build_data_parts
 from asr.text.tokenizer import CharacterTokenizerTrainer
 from asr.training.module import TrainingModule
 
@@ -29,22 +30,17 @@ NUM_FEATURES, FRAMES_PER_S = 80, 100
 LATE = 20_000.0  # batches: nearly all that is scheduled has its last value
 
 
-def composed(overrides: Sequence[str], name: str = "train") -> dict[str, Any]:
-    """Return the config of asr-train, or a file of configs/, with overrides."""
+def options_from(*words: str, command: str = "train") -> Any:
+    """Return the options of a command, composed from words and checked."""
     quieten()
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return plain(compose(name, overrides=list(overrides)))
-
-
-def encoder_options(name: str) -> dict[str, Any]:
-    """Return the options of an encoder of configs/encoder."""
-    return {key: value for key, value in composed([], f"encoder/{name}")["encoder"].items() if key != "_target_"}
+    with initialize_config_dir(str(config_folder(command)), version_base="1.3"):
+        return Composed(command, compose(command, list(words)), words).options
 
 
 def build_encoder(name: str) -> Any:
     """Return an encoder of configs/encoder; a Zipformer is late in training."""
     torch.manual_seed(0)
-    encoder = part(composed([], f"encoder/{name}"), "encoder", num_features=NUM_FEATURES)
+    encoder = build_component(options_from(f"encoder={name}").encoder, "encoder", num_features=NUM_FEATURES)
     if isinstance(encoder, ZipformerEncoder):
         encoder.set_batch_count(LATE * encoder.ref_duration_s)
     return encoder
@@ -71,7 +67,7 @@ def training_module(model: Recognizer, lr: float, max_duration_s: float) -> Trai
     return TrainingModule(model, tokenizer, CtcGreedy(), *updates, **told)
 
 
-def loader(config: dict[str, Any]) -> tuple[DataModule, PreparedData, Any]:
+def loader(options: RunOptions) -> tuple[DataModule, PreparedData, Any]:
     """Return what loads the data of a run, its prepared data, and how audio is perturbed."""
-    prepared, parts = data_for_run(config, quiet=True), build_data_parts(config)
+    prepared, parts = data_for_run(options, quiet=True), build_data_parts(options)
     return DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers), prepared, parts.perturb

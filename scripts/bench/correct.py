@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from asr.training.cuda_graphs import CapturedForward, rounded
-from bench.configs import with_head
+from bench.configs import options_from, with_head
 from bench.measure import NUM_WARM_UPS, Row, Setting, at_most, captured, holds, lacking, left_out, until_error
 from bench.runs import largest_difference
 
@@ -180,17 +179,16 @@ def losses(setting: Setting) -> Iterator[Row]:
     """Yield for CTC, CR-CTC with its augmented views, and inter-CTC how far loss and gradients are from a CPU's."""
     from asr.features.specaugment import SpecAugment
     from asr.models.encoders.transformer import TransformerEncoder
-    from asr.run.parts import part
+    from asr.run.parts import build_component
 
     tokens, num_tokens = torch.randint(2, 20, (len(FRAMES), 8)), torch.tensor([8, 5, 2])
     features, num_frames = torch.randn(len(FRAMES), max(FRAMES), NUM_FEATURES), torch.tensor(FRAMES)
     for name in ("ctc", "cr_ctc", "inter_ctc"):
-        node = OmegaConf.to_container(_of_tests("configs").choice("head", name))
-        assert isinstance(node, dict)
-        node |= {"intermediate_layers": [1]} if "intermediate_layers" in node else {}
+        inner = () if name == "ctc" else ("head.intermediate_layers=[1]",)
         torch.manual_seed(0)
         encoder = TransformerEncoder(NUM_FEATURES, 24, 2, 2, 32, dropout=0.0)
-        head = part({"head": node}, "head", d_model=24, vocab_size=20)
+        target = options_from(f"head={name}", *inner).head
+        head = build_component(target, "head", d_model=24, vocab_size=20)
         model = with_head(encoder, head, SpecAugment(), NUM_FEATURES)
         found = []
         for device in (setting.device, "cpu"):

@@ -23,8 +23,9 @@ import torch
 
 from asr.data.loading.loader import DataModule, load_batches
 from asr.data.preparation.prepared import PreparedData
-from asr.run.parts import build_data_parts, build_recognizer, build_update_parts, num_threads
-from bench.configs import composed, loader
+from asr.run.options import RunOptions
+from asr.run.parts import build_recognizer, build_update_parts, num_threads
+from bench.configs import loader, options_from
 from bench.measure import Row, Setting, cpu_seconds, in_turns, ratio
 
 NUM_REPEATS = 5
@@ -41,7 +42,7 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
     """Yield how fast data are read, and how long updates wait for them, or how two ways to read them compare."""
     first, more = setting.options.overrides, setting.options.versus
     ways = [first, [*first, *more]] if more else [first]
-    readers = [loader(composed(overrides)) for overrides in ways]
+    readers = [loader(options_from(*overrides)) for overrides in ways]
     rates = in_turns([epochs(*reader) for reader in readers], setting.options.repeats)
     for overrides, found in zip(ways, rates, strict=True):
         told = f"{statistics.median(found):.0f} audio seconds per CPU second ({min(found):.0f}–{max(found):.0f})"
@@ -49,7 +50,7 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
     if more:
         yield Row(f"with {' '.join(more)}, times as fast", ratio(rates[1], rates[0]))
         return
-    waited, total = waiting(composed(first), setting.device, 3 if setting.small else NUM_UPDATES)
+    waited, total = waiting(options_from(*first), setting.device, 3 if setting.small else NUM_UPDATES)
     yield Row("training", f"waited {waited:.2f} s of {total:.1f} s for batches: {100 * waited / total:.1f} %")
 
 
@@ -71,12 +72,12 @@ def endless(dataset: Any, order: Any, data_module: DataModule) -> Iterator[Any]:
         yield from load_batches(dataset, order.epoch(epoch), data_module.workers)
 
 
-def waiting(config: dict[str, Any], device: str, num_updates: int) -> tuple[float, float]:
+def waiting(options: RunOptions, device: str, num_updates: int) -> tuple[float, float]:
     """Return the seconds that training steps wait for batches, and those that they take in all."""
-    data_module, prepared, perturb = loader(config)
-    torch.set_num_threads(num_threads(config["torch_threads"], build_data_parts(config).workers.count))
-    recognizer = build_recognizer(config, prepared.tokenizer.vocab_size, prepared.mean, prepared.std).to(device)
-    optimizer = build_update_parts(config).optimizer_factory(recognizer.named_parameters())
+    data_module, prepared, perturb = loader(options)
+    torch.set_num_threads(num_threads(options.torch_threads, data_module.workers.count))
+    recognizer = build_recognizer(options, prepared.tokenizer.vocab_size, prepared.mean, prepared.std).to(device)
+    optimizer = build_update_parts(options).optimizer_factory(recognizer.named_parameters())
     batches = endless(*data_module.training_data(prepared.cuts("train"), 1, perturb), data_module)
     next(batches)  # starting the workers is not waiting
     waited, start = 0.0, time.monotonic()

@@ -31,14 +31,12 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import soundfile
 from lhotse import Recording
 from lhotse.cut import Cut
 from lhotse.utils import fastcopy
-from omegaconf import OmegaConf
 from scipy.stats import mannwhitneyu
 
 from asr.data.loading.augmentation import Acoustics, AddNoise
@@ -46,8 +44,8 @@ from asr.evaluation.confidence import bootstrap_interval
 from asr.evaluation.wer import Score, score
 from asr.inference.align import AlignedText, align_all
 from asr.inference.decode import decode_all
-from asr.run.command_line import CONFIGS
 from asr.run.restore import prepared_data, restore
+from bench.configs import options_from
 from bench.measure import Row, Setting
 
 SNRS_DB = (20.0, 10.0, 5.0, 0.0)
@@ -79,22 +77,19 @@ class Restored:
 
     Args:
         run: its folder, or a checkpoint.
-        decoder: of configs/decoder, in the place of the run's own.
-        options: of the decoder.
+        words: of asr-evaluate, such as a decoder in the place of the run's own.
     """
 
-    def __init__(self, run: str, decoder: str | None = None, **options: Any) -> None:
-        fixed: dict[str, Any] = {"run": run, "weights": "raw", "average_since": None, "batch_duration_s": 120.0}
-        if decoder is not None:
-            fixed["decoder"] = {**OmegaConf.load(CONFIGS / "decoder" / f"{decoder}.yaml"), **options}
-        self.parts = restore(OmegaConf.create({**fixed, "num_workers": 0, "torch_threads": 1}))
+    def __init__(self, run: str, *words: str) -> None:
+        options = options_from(f"run='{run}'", *words, command="evaluate")
+        self.parts = restore(options, decoder=options.decoder, torch_threads=1)
         self.prepared = prepared_data(self.parts.checkpoint, "prepare them again")
 
     def score(self, cuts: Collection[Cut], title: str) -> Score:
         """Decode and score."""
         parts = self.parts
         found = decode_all(parts.recognizer, parts.decoder, parts.data_module, cuts, title)
-        return score(found.results, parts.unit)
+        return score(found.results, parts.data_module.unit)
 
     def score_first(self, kind: str) -> Score:
         """Decode and score the first set of a kind."""
@@ -126,7 +121,7 @@ def noisy(cuts: Iterable[Cut], folder: str, snr_db: float, written: Path) -> lis
 
 def under_noise(run: str, options: argparse.Namespace, work: Path) -> Iterator[Row]:
     """Yield WER % with its interval for clean speech and each level of noise."""
-    restored = Restored(run, "ctc_greedy")
+    restored = Restored(run, "decoder=ctc_greedy")
     name, *_ = restored.prepared.names("test")
     clean, cells = list(restored.prepared.cuts(name)), {}
     for snr_db in (None, *SNRS_DB):
@@ -149,7 +144,8 @@ def errors_of(scored: Score, words: Collection[str]) -> tuple[int, int, int, int
 
 def with_hotwords(run: str, options: argparse.Namespace, work: Path) -> Iterator[Row]:
     """Yield a row for each boost, over all lists."""
-    plain = Restored(run, options.decoder)
+    decoder = f"decoder={options.decoder}"
+    plain = Restored(run, decoder)
     dev = [pair for item in plain.score_first("dev").utterances for pair in item.alignment]
     counts = Counter(said for said, _ in dev)
     missed = {said for said, heard in dev if said is not None and said != heard}
@@ -161,8 +157,8 @@ def with_hotwords(run: str, options: argparse.Namespace, work: Path) -> Iterator
         found = []
         for words in lists:
             file.write_text("\n".join(words))
-            told = {"hotwords": str(file), "hotword_boost": boost}
-            scored = Restored(run, options.decoder, **told).score_first("test") if boost else without
+            told = f"decoder.hotwords='{file}'", f"decoder.hotword_boost={boost}"
+            scored = Restored(run, decoder, *told).score_first("test") if boost else without
             found.append(errors_of(scored, words))
         listed, missing, others, wrong = map(sum, zip(*found, strict=True))
         cells = {

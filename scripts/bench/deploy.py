@@ -41,8 +41,6 @@ import numpy as np
 import sherpa_onnx
 import soundfile
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
 
 from asr.commands.export import run as export_run
 from asr.data.features import Features, at_rate
@@ -53,10 +51,9 @@ from asr.inference.streaming import StreamingRecognizer
 from asr.models.encoders.zipformer.encoder import StreamingZipformer, ZipformerEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
-from asr.run.command_line import CONFIGS
-from asr.run.parts import build_decoder, part
-from asr.run.restore import TextSide, prepared_data, recognizer_of, restore_text
-from bench.configs import FRAMES_PER_S, NUM_FEATURES, build_encoder, with_head
+from asr.run.parts import build_component, build_decoder
+from asr.run.restore import TextSide, prepared_data, recognizer_of, restore_text, saved_options
+from bench.configs import FRAMES_PER_S, NUM_FEATURES, build_encoder, options_from, with_head
 from bench.measure import Row, Setting, cpu_seconds, in_turns, timed_ms
 
 NUM_UTTERANCES = 100
@@ -83,15 +80,15 @@ def exports(setting: Setting, words: Sequence[str]) -> Iterator[Row]:
     """Yield what an export of a run costs and gives."""
     name, *overrides = words
     output = setting.work / "out"
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        options = compose("export", [f"run={name}", f"output={output}", "quantize=int8", *overrides])
-        yield Row("exporting", f"{timed_ms(partial(export_run, options)) / 1e3:.1f} CPU s")
+    options = options_from(f"run={name}", f"output={output}", "quantize=int8", *overrides, command="export")
+    yield Row("exporting", f"{timed_ms(partial(export_run, options)) / 1e3:.1f} CPU s")
     text = restore_text(name)
-    recognizer, features = recognizer_of(text.checkpoint), part(text.checkpoint.config, "features")
+    recognizer, saved = recognizer_of(text.checkpoint), saved_options(text.checkpoint)
+    features = build_component(saved.features, "features")
     utterances = _utterances(text, features, options.streaming)
     audio_s = sum(map(len, utterances)) / features.sampling_rate_hz
     transducer = (output / "joiner.onnx").exists()
-    reference = [_by_torch(recognizer, features, audio, options, transducer, text) for audio in utterances]
+    reference = [_by_torch(recognizer, features, audio, options.streaming, transducer, text) for audio in utterances]
     for ending in (".onnx", ".int8.onnx"):
         sherpa, start = _sherpa(output, ending, options.streaming, transducer, features), cpu_seconds()
         found = [sherpa(audio) for audio in utterances]
@@ -109,18 +106,18 @@ def _utterances(text: TextSide, features: Features, streaming: bool) -> list[np.
 
 
 def _by_torch(
-    recognizer: Recognizer, features: Any, audio: np.ndarray, options: DictConfig, transducer: bool, text: TextSide
+    recognizer: Recognizer, features: Any, audio: np.ndarray, streaming: bool, transducer: bool, text: TextSide
 ) -> str:
     """Return the text of greedy search with at most one token in a frame, as sherpa-onnx searches."""
     frames = torch.from_numpy(features.extractor.extract(audio, features.sampling_rate_hz))[None]
     num_encodings = frames.shape[1]
-    if options.streaming:
+    if streaming:
         assert isinstance(recognizer.encoder, ZipformerEncoder)
-        streaming = StreamingZipformer(recognizer.encoder)
+        encoder = StreamingZipformer(recognizer.encoder)
         # sherpa-onnx waits for one frame more than a chunk
-        num_chunks = -(-(frames.shape[1] - streaming.num_features) // streaming.shift_features)
-        frames = frames[:, : (num_chunks - 1) * streaming.shift_features + streaming.num_features]
-        num_encodings = num_chunks * streaming.chunk_size // 2
+        num_chunks = -(-(frames.shape[1] - encoder.num_features) // encoder.shift_features)
+        frames = frames[:, : (num_chunks - 1) * encoder.shift_features + encoder.num_features]
+        num_encodings = num_chunks * encoder.chunk_size // 2
     search: Any = TransducerGreedy(max_symbols=1) if transducer else CtcGreedy()
     with torch.inference_mode():
         encodings, lengths = recognizer(frames, torch.tensor([frames.shape[1]]))
@@ -194,7 +191,7 @@ def long(setting: Setting, words: Sequence[str]) -> Iterator[Row]:
     """Yield what becomes of long recordings."""
     (name,), folder = words, setting.work
     text = restore_text(name)
-    rate_hz = part(text.checkpoint.config, "features").sampling_rate_hz
+    rate_hz = build_component(saved_options(text.checkpoint).features, "features").sampling_rate_hz
     prepared = prepared_data(text.checkpoint, "give another run")
     cuts = list(itertools.islice(prepared.cuts(prepared.names("test")[0]), NUM_JOINED))
     drawn, joined = np.random.default_rng(0), []
@@ -236,8 +233,8 @@ def stream(_: Setting, words: Sequence[str]) -> Iterator[Row]:
     """Yield what a stream costs and gives."""
     (name,) = words
     text = restore_text(name)
-    recognizer, features = recognizer_of(text.checkpoint), part(text.checkpoint.config, "features")
-    decoder = build_decoder(text.checkpoint.config)
+    recognizer, saved = recognizer_of(text.checkpoint), saved_options(text.checkpoint)
+    features, decoder = build_component(saved.features, "features"), build_decoder(saved.decoder)
     chunk_ms, last_ms, equal = [], [], 0
     utterances = _utterances(text, features, streaming=False)
     for audio in utterances:

@@ -28,7 +28,7 @@ from asr.errors import is_out_of_memory
 from asr.models import devices
 from asr.training.cuda_graphs import CapturedForward, compile_layers
 from bench.authors_zipformer import Reference, find_package, load
-from bench.configs import FRAMES_PER_S, LATE, NUM_FEATURES, build_encoder, encoder_options
+from bench.configs import FRAMES_PER_S, LATE, NUM_FEATURES, build_encoder, options_from
 from bench.measure import (
     Row,
     Setting,
@@ -182,7 +182,8 @@ def _peak_mb(options: argparse.Namespace, package: Path, is_ours: bool) -> float
 
 def _reference(name: str, package: Path, compiled: bool) -> nn.Module:
     """Return the authors' encoder with the sizes of one of configs/encoder, late in training."""
-    theirs = Reference(load(package, compiled=compiled), encoder_options(name), causal=False)
+    sizes = options_from(f"encoder={name}").encoder.model_dump(exclude={"target"}, exclude_unset=True)
+    theirs = Reference(load(package, compiled=compiled), sizes, causal=False)
     theirs.set_time(LATE)
     return theirs.train()
 

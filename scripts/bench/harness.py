@@ -17,12 +17,13 @@ from asr.data.loading.sampling import seed_for
 from asr.features.specaugment import SpecAugment
 from asr.models import devices
 from asr.models.heads.ctc import CtcHead
-from asr.run.parts import build_all
+from asr.run.options import RunOptions
+from asr.run.parts import build_all, factories
 from asr.run.trainer import build_trainer
 from asr.tracking.metrics_csv import MetricsCsv
 from asr.training.cuda_graphs import CapturedForward
 from asr.training.module import TrainingModule
-from bench.configs import FRAMES_PER_S, NUM_FEATURES, batch_of, build_encoder, composed, training_module, with_head
+from bench.configs import FRAMES_PER_S, NUM_FEATURES, batch_of, build_encoder, options_from, training_module, with_head
 from bench.measure import Row, Setting, until_error
 
 MOST_OVERHEAD = 0.05
@@ -41,7 +42,7 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
 
 
 def _compared(setting: Setting, check: str, name: str, size: int) -> Iterator[Row]:
-    config = composed([setting.trainer, f"encoder={name}"])
+    options = options_from(setting.trainer, f"encoder={name}")
     length_s, seconds = 2.0 if setting.small else 10.0, []
     features = torch.randn(size, round(length_s * FRAMES_PER_S), NUM_FEATURES)
     batch = batch_of(features, torch.randint(1, VOCAB_SIZE, (size, NUM_TOKENS)), length_s)
@@ -50,7 +51,7 @@ def _compared(setting: Setting, check: str, name: str, size: int) -> Iterator[Ro
         clock = Clock(*((2, 4) if setting.small else (WARM_UPS, UPDATES)), setting.on_gpu)
         # graphs for all that these seeds draw are captured before the clock begins
         batches = [replace(batch, seed=update % SEEDS) for update in range(clock.marks[1] + 1)]
-        train(setting, config, _module(name), batches, clock)
+        train(setting, options, _module(name), batches, clock)
         seconds.append(clock.seconds)
     bare, run = seconds
     goal = f"at most {1 + MOST_OVERHEAD:g} of the bare loop" if setting.on_gpu else ""
@@ -94,14 +95,14 @@ class Clock(pl.Callback):
         return (end - begin) / self.num
 
 
-def _run(setting: Setting, config: dict[str, Any], module: TrainingModule, batches: list[Batch], clock: Clock) -> None:
-    options = {"default_root_dir": str(setting.work), "max_steps": len(batches), "limit_val_batches": 0}
-    callbacks = [*build_all(config, "callbacks", setting.work), clock]
-    trainer = build_trainer(config, [MetricsCsv(setting.work)], callbacks, **options)
+def _run(setting: Setting, options: RunOptions, module: TrainingModule, batches: list[Batch], clock: Clock) -> None:
+    own = {"default_root_dir": str(setting.work), "max_steps": len(batches), "limit_val_batches": 0}
+    callbacks = [*build_all(factories(options.callbacks, "callbacks"), setting.work, options), clock]
+    trainer = build_trainer(options.trainer, [MetricsCsv(setting.work)], callbacks, **own)
     trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
 
 
-def _bare(setting: Setting, config: dict[str, Any], module: TrainingModule, batches: list[Batch], clock: Clock) -> None:
+def _bare(setting: Setting, options: RunOptions, module: TrainingModule, batches: list[Batch], clock: Clock) -> None:
     """Train as a script would that is written for this model alone."""
     model, device = module.recognizer.to(setting.device).train(), torch.device(setting.device)
     optimizer, schedule = module.build_updates()
@@ -119,6 +120,6 @@ def _bare(setting: Setting, config: dict[str, Any], module: TrainingModule, batc
         model.set_batch_count(update * batch.audio_s)
         optimizer.zero_grad()
         backward(batch.to(device))
-        clip_grad_norm_(model.parameters(), config["trainer"]["gradient_clip_val"])
+        clip_grad_norm_(model.parameters(), options.trainer.gradient_clip_val or torch.inf)
         optimizer.step()
         schedule.step()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.configs import composed
+from bench.configs import options_from
 from bench.data import NUM_UPDATES, waiting
 from bench.measure import Row, Setting, at_most, lacking, left_out, too_late, until_error
 from bench.runs import TINY, Ended, RunEnded, ended, train
@@ -89,8 +89,8 @@ def _loading(setting: Setting) -> Iterator[Row]:
     words = [*_words(setting, DIGITS), *data]
     for num_workers in (1,) if setting.small else WORKERS:
         for features in ("log_mel", "log_mel_on_device"):
-            config = composed([*words, f"features={features}", f"data.workers.num_workers={num_workers}"])
-            waited, total = waiting(config, setting.device, 3 if setting.small else NUM_UPDATES)
+            options = options_from(*words, f"features={features}", f"data.workers.num_workers={num_workers}")
+            waited, total = waiting(options, setting.device, 3 if setting.small else NUM_UPDATES)
             check = f"share of the time that updates wait for {num_workers} workers, features={features}"
             if setting.on_gpu and features == "log_mel_on_device":
                 yield at_most(check, waited / total, MOST_WAITING)
