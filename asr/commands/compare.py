@@ -18,7 +18,7 @@ from asr.compare.inputs.runs_of_rows import runs_of_rows
 from asr.compare.inputs.speakers import named_speakers, with_speakers
 from asr.compare.inputs.tuning import read_tuning
 from asr.compare.report.headline import MOST_SEEDS
-from asr.compare.report.html_and_json import write_json, write_report_files
+from asr.compare.report.html_and_json import write_errors, write_json, write_report_files
 from asr.compare.report.terminal import tables
 from asr.compare.result import Comparison
 from asr.console import PlainConsole
@@ -68,7 +68,7 @@ def run(options: Compare) -> None:
         console.print_line(command)
     output = _output_folder(options.out, sweep)
     report, *plots = write_report_files(comparison, output)
-    files = [write_json(comparison, output), report, *plots]
+    files = [write_json(comparison, output), write_errors(comparison, output), report, *plots]
     console.print_line(f"report: {report}")
     _track(options.logger, comparison, files, output, sweep)
     console.print_line(f"comparison: {output}")

@@ -15,7 +15,7 @@ import time
 
 from cells import print_table
 from others import dependence_rows, reliability_rows, single_rows, tuning_rows, unknown_rows
-from power import rival_rows, seed_rows, target_rows
+from power import look_rows, rival_rows, scale_rows, seed_rows, target_rows
 from seeds import time_rows
 from tables import claim_rows, excluded_rows
 from targets import race_power_rows, race_rows
@@ -27,6 +27,8 @@ def main(num: int) -> int:
     tables = {
         "To reach: one better system of ten, on 40 speakers, log WERs that vary by 0.2 over seeds": target_rows(num),
         "How many seeds": seed_rows(num),
+        "Seeds in two looks": look_rows(num),
+        "Ratios or points": scale_rows(few),
         "What is claimed": claim_rows(num),
         "What the claims exclude": excluded_rows(num),
         "Times to a target, and WERs at equal time": time_rows(num),

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import get_args
 
 import numpy as np
-from cells import ALPHA, Cell, Row, cell
+from cells import AGAIN, ALPHA, Cell, Row, cell, repeated
 from numpy.typing import NDArray
 from scipy import stats
-from tables import collected, judge, judge_world
+from seeds import at_rows
+from tables import Tables, collected, judge, judge_world
 from worlds import System, World
 
+from asr.compare.result import Scale
+from asr.compare.statistics.contrasts import Contrasts
+from asr.compare.statistics.estimate import Estimate
+from asr.compare.statistics.multiple_testing import decide
 from asr.compare.statistics.power import detectable
+from asr.evaluation.formatting import UNKNOWN
 
 Array = NDArray[np.float64]
 RESAMPLED = 4000  # of the bootstrap
 NOISE_TABLES = 1000  # that tell how much a difference varies
 TEN = World([System()] * 10, 5)  # 10 systems, whose log WER varies by 0.2, on 40 speakers
+LOOKS = (5, 10)  # seeds
 TARGETS = ((0.45, 5, "9"), (0.33, 9, "18"), (0.26, 18, "> 30"))  # fewer errors, seeds, and seeds of the former method
 # in standard deviations over seeds, at 95 %: the former method, which tested all pairs of 2 or 8 systems
 FORMER = {3: (4.6, 9.0), 4: (3.0, 5.0), 5: (2.4, 3.8), 10: (1.4, 2.1), 20: (0.9, 1.4)}
@@ -30,9 +39,9 @@ def better(world: World, fewer: float) -> World:
 
 
 def target_rows(num: int) -> Iterator[Row]:
-    """Yield how often one better system of ten is found better than the baseline."""
+    """Yield how often one better system of ten is found better than the baseline, with four times the repetitions."""
     for fewer, num_seeds, former in TARGETS:
-        tables = judge_world(better(replace(TEN, num_seeds=num_seeds), fewer), num, with_best=False)
+        tables = judge_world(better(replace(TEN, num_seeds=num_seeds), fewer), AGAIN * num, with_best=False)
         yield {
             "fewer errors": f"{100 * fewer:g} %",
             "seeds": num_seeds,
@@ -48,9 +57,7 @@ def seed_rows(num: int) -> Iterator[Row]:
             world = World([System(seed_sd=0.1)] * num_systems, num_seeds, words_each=1000)
             alpha = 0.05 / (num_systems - 1)
             some = world.contrasts(world.errors(np.random.default_rng(1), NOISE_TABLES)).estimate(1, 0)
-            variances = {name: getattr(some, name).mean() for name in ("seed_variance", "test_variance")}
-            freedom = np.median(some.seed_freedom)
-            needed = detectable(replace(some, mean=np.zeros(()), seed_freedom=freedom, **variances), alpha)
+            needed = detectable(_typical(some), alpha)
             found = judge_world(better(world, 1 - np.exp(-needed)), num, with_best=False)
             yield {
                 "seeds": num_seeds,
@@ -59,6 +66,71 @@ def seed_rows(num: int) -> Iterator[Row]:
                 "of the former method, all pairs": former_sds,
                 "found": cell(collected(found, lambda one: one.verdicts(0.05)[:, 0] == -1)),
             }
+
+
+def _typical(some: Estimate) -> Estimate:
+    variances = {name: getattr(some, name).mean() for name in ("seed_variance", "test_variance")}
+    own, freedom = some.own and _typical(some.own), np.median(some.seed_freedom)
+    return replace(some, mean=np.zeros(()), seed_freedom=freedom, own=own, **variances)
+
+
+def scale_rows(num: int) -> Iterator[Row]:
+    """Yield how many of nine differences are found on either scale, where seeds vary alike in points, or in ratios."""
+    rates = (0.2, 0.05, 0.08, 0.11, 0.14, 0.17, 0.23, 0.26, 0.29, 0.35)
+    worlds = {
+        "by 3 points": World([System(rate, 0.03) for rate in rates], 5, noise="points", speaker_sd=0.03),
+        "by 20 % of the rate": World([System(rate) for rate in rates], 5),
+    }
+    for name, world in worlds.items():
+        row: dict[str, object] = {"seeds vary": name}
+        for scale in get_args(Scale):
+            tables = judge_world(replace(world, scale=scale), num, with_best=False)
+            row[f"found of 9, {scale}"] = f"{(collected(tables, Tables.verdicts) != 0).sum(-1).mean():.1f}"
+        yield row
+
+
+def look_rows(num: int) -> Iterator[Row]:
+    """Yield what two looks find, at five seeds of all systems and ten of the open ones, beside ten seeds of all."""
+    worlds = {
+        "equal": TEN,
+        "one makes 33 % fewer": better(TEN, 0.33),
+        "one makes 33 % fewer, five twice as many": better(World([*TEN.systems[:5], *[System(0.6)] * 5], 5), 0.33),
+    }
+    for name, world in worlds.items():
+        yield repeated(partial(_two_looks, name, replace(world, num_seeds=LOOKS[1])), num)
+
+
+def _two_looks(name: str, world: World, num: int, seed: int) -> Row:
+    true, half = np.sign(world.truth[1:]), ALPHA / 2
+    false, by_two, by_ten, is_open = [], [], [], []
+    for whole in world.chunks(np.random.default_rng(seed), num):
+        early = replace(whole, values=whole.values[..., : LOOKS[0]], moves=whole.moves[..., : LOOKS[0], :])
+        first = judge(early, alpha=half)
+        goes_on = np.insert(first.best[0][:, 1:] | (first.verdicts(half) == 0), 0, True, axis=-1)
+        looks = np.stack([first.verdicts(half)] * 2)
+        for going in np.unique(goes_on, axis=0):
+            rows, places = (goes_on == going).all(-1), np.cumsum(going) - 1
+            arrays = (array[rows][:, going] for array in (whole.values, whole.resolution, whole.moves))
+            late = Contrasts(*arrays, whole.effective_units)
+            estimates = [
+                late.estimate(places[system], 0) if going[system] else at_rows(early.estimate(system, 0), rows)
+                for system in range(1, len(going))
+            ]
+            signs = np.sign(np.stack([estimate.mean for estimate in estimates], -1))
+            looks[1, rows] = np.where(decide(estimates, half).adjusted <= half, signs, 0)
+        false.append(((looks != 0) & (looks != true)).any((0, -1)))
+        by_two.append((looks == true).any(0)[:, true != 0])
+        by_ten.append((judge(whole, with_best=False).verdicts() == true)[:, true != 0])
+        is_open.append(goes_on)
+    runs = LOOKS[0] + (LOOKS[1] - LOOKS[0]) * np.concatenate(is_open).mean()
+    found = [cell(np.concatenate(one)) if true.any() else UNKNOWN for one in (by_two, by_ten)]
+    return {
+        "world": name,
+        "any false verdict of two looks": cell(np.concatenate(false), ALPHA),
+        "differences found by two looks": found[0],
+        "by ten seeds": found[1],
+        "runs, % of ten seeds": f"{100 * runs / LOOKS[1]:.0f}",
+    }
 
 
 def rival_rows(num: int, num_of_rivals: int) -> Iterator[Row]:

@@ -73,7 +73,7 @@ def any_wrong(numbers: Numbers, means: Sequence[float], num_seeds: int, num: int
     for used in np.unique(compared, axis=0):
         if used.any():
             rows = (compared == used).all(-1)
-            chosen = [_at(estimate, rows) for estimate in itertools.compress(estimates, used)]
+            chosen = [at_rows(estimate, rows) for estimate in itertools.compress(estimates, used)]
             found, mean = decide(chosen, ALPHA), np.stack([estimate.mean for estimate in chosen], -1)
             false = (found.adjusted <= ALPHA) & (np.sign(mean) != np.sign(true[used]))
             misses = (true[used] < found.low) | (true[used] > found.high)
@@ -81,9 +81,10 @@ def any_wrong(numbers: Numbers, means: Sequence[float], num_seeds: int, num: int
     return wrong
 
 
-def _at(estimate: Estimate, rows: NDArray[np.bool_]) -> Estimate:
+def at_rows(estimate: Estimate, rows: NDArray[np.bool_]) -> Estimate:
+    """Return the estimates of some tables."""
     fields = {name: getattr(estimate, name)[rows] for name in FIELDS}
-    return replace(estimate, **fields, own=estimate.own and _at(estimate.own, rows))
+    return replace(estimate, **fields, own=estimate.own and at_rows(estimate.own, rows))
 
 
 def _row(numbers: Numbers, means: Sequence[float], num_seeds: int, num: int, seed: int) -> Row:

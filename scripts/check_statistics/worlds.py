@@ -139,6 +139,7 @@ def covered_worlds(num_systems: int, num_seeds: int) -> Iterator[tuple[str, Worl
         yield "half far off, the others vary × 3", world(two_kinds(vary, far))
         yield "all but two far off, these vary × 2", world(two_kinds(System(0.1, 0.2), far, 2))
         yield "all but two far off, one of these varies × 3", world([near, vary, *[far] * (num_systems - 2)])
+        yield "all but two far off, the baseline varies × 3", world([vary, near, *[far] * (num_systems - 2)])
         num_learning = num_systems - max(1, num_systems // 4)
         yield "a quarter never learns", world(two_kinds(System(), System(failing=1.0), num_learning))
     yield "each seed fails with 0.1", world(System(failing=0.1))

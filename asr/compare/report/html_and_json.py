@@ -1,7 +1,8 @@
-"""Writes a comparison to files: a page with plots for people, JSON for programs."""
+"""Writes a comparison to files: a page with plots for people; JSON, and a table of errors, for programs."""
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from asr.compare.report.speed import cost_tables
 from asr.compare.report.terms import explanations
 from asr.compare.report.utterances import errors_of
 from asr.compare.result import Comparison
+from asr.compare.statistics.counts import count_errors
 from asr.evaluation.error_stats import check_set_name
 from asr.evaluation.formatting import count
 
@@ -62,6 +64,30 @@ def write_json(comparison: Comparison, folder: Path) -> Path:
     """Write ``comparison.json``; return its path."""
     path = folder / "comparison.json"
     path.write_text(json_text(comparison), encoding="utf-8")
+    return path
+
+
+def write_errors(comparison: Comparison, folder: Path) -> Path:
+    """Write ``errors.tsv``, the errors of each run by speaker, which can be judged again; return its path.
+
+    Those by utterance stand in for them where verdicts are not about speakers, see ``count_errors``.
+    """
+    path = folder / "errors.tsv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+        writer.writerow(("system", "seed", "set", "id", "speaker", "words", "errors"))
+        for test_set in comparison.sets:
+            name, seeds = test_set.name, {row.system: row.seeds for row in test_set.rows}
+            runs = [run for run in comparison.runs if name in run.sets and run.seed in seeds.get(run.system, ())]
+            counts = count_errors(runs, name)
+            speakers = counts.names if counts.unit == "speaker" else [""] * len(counts.names)
+            for row in test_set.rows:
+                for seed in row.seeds:
+                    # one that failed has all words wrong
+                    errors = counts.errors.get(row.system, {}).get(seed, counts.words)
+                    run = row.system, seed if comparison.has_seeds else "", name
+                    units = zip(counts.names, speakers, counts.words, errors, strict=True)
+                    writer.writerows((*run, *unit) for unit in units)
     return path
 
 

@@ -29,11 +29,13 @@ class SetCounts:
         errors: (U,) by system and seed.
         words: (U,) in the references.
         unit: what one unit is.
+        names: (U,) of the units.
     """
 
     errors: Mapping[str, Mapping[int, Counts]]
     words: Counts
     unit: Literal["speaker", "utterance"]
+    names: Sequence[str] = ()
 
     def matrix(self, system: str, seeds: Iterable[int]) -> Counts:
         """Return the errors (S, U) of a system."""
@@ -105,7 +107,7 @@ def count_errors(runs: Sequence[Run], name: str) -> SetCounts:
     speaking = {speaker for speaker, num_words in zip(first.speakers, first.words, strict=True) if num_words}
     by_speaker = all(first.speakers) and len(speaking) > 1 and not first.seen_speakers
     labels = first.speakers if by_speaker else first.ids
-    _, units = np.unique(np.array([str(label) for label in labels]), return_inverse=True)
+    names, units = np.unique(np.array([str(label) for label in labels]), return_inverse=True)
 
     def summed(counts: Sequence[int]) -> Counts:
         return np.bincount(units, weights=counts).astype(np.int64)
@@ -113,4 +115,4 @@ def count_errors(runs: Sequence[Run], name: str) -> SetCounts:
     errors: dict[str, dict[int, Counts]] = defaultdict(dict)
     for run in runs:
         errors[run.system][run.seed] = summed(run.sets[name].errors)
-    return SetCounts(errors, summed(first.words), "speaker" if by_speaker else "utterance")
+    return SetCounts(errors, summed(first.words), "speaker" if by_speaker else "utterance", names.tolist())

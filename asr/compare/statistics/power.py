@@ -27,7 +27,7 @@ def detectable(estimate: Estimate, alpha: float) -> float:
         estimate: of one difference.
         alpha: level at which it is significant.
     """
-    rng = np.random.default_rng(0)
+    rng, estimate = np.random.default_rng(0), _without_luck(estimate)
 
     def drawn(variance: float, freedom: float) -> NDArray[np.float64]:
         if not variance or not np.isfinite(freedom):
@@ -38,7 +38,6 @@ def detectable(estimate: Estimate, alpha: float) -> float:
     again = replace(
         estimate,
         mean=np.zeros(DRAWS),
-        own=None,
         seed_variance=drawn(seed, float(estimate.seed_freedom)),
         test_variance=drawn(test, estimate.effective_units - 1),
     )
@@ -48,7 +47,7 @@ def detectable(estimate: Estimate, alpha: float) -> float:
 
 def seeds_to_find(estimate: Estimate, alpha: float) -> int | None:
     """Return how many seeds, more than there are, find the measured difference; None if more than 100."""
-    have = estimate.num_seeds
+    have, estimate = estimate.num_seeds, _without_luck(estimate)
 
     def found_with(num_seeds: int) -> float:
         more = num_seeds / have
@@ -61,3 +60,16 @@ def seeds_to_find(estimate: Estimate, alpha: float) -> int | None:
     numbers = range(have + 1, MAX_SEEDS + 1)
     at = bisect.bisect_left(numbers, -abs(float(estimate.mean)), key=found_with)
     return numbers[at] if at < len(numbers) else None
+
+
+def _without_luck(estimate: Estimate) -> Estimate:
+    """Return an estimate whose noise is known as well as it usually is, however much was borrowed by chance.
+
+    How much is borrowed from other systems differs from one comparison to the next, and so do Welch's degrees of
+    freedom: taken is the middle of all that is lent, and of the systems' own noise, these halfway to the fewest
+    possible. With all of it, what is said to be found in 80 of 100 was found in 72 with 3 seeds of eight systems.
+    """
+    if estimate.own is None:
+        return estimate
+    alone = (estimate.own.seed_freedom + estimate.num_seeds - 1) / 2
+    return replace(estimate, seed_freedom=(estimate.seed_freedom + alone) / 2, own=None)

@@ -6,9 +6,11 @@ import json
 import math
 import re
 
+import pytest
 from rich.console import Console
 
-from asr.compare.report.html_and_json import write_json
+from asr.compare.from_python import compare_results
+from asr.compare.report.html_and_json import write_errors, write_json
 from asr.compare.report.terminal import tables
 from tests.compare.made_comparisons import made_comparison
 from tests.compare.made_runs import compare_runs, run_of, sweep
@@ -96,3 +98,17 @@ def test_what_is_no_number_in_json_is_null(tmp_path):
     runs = [dataclasses.replace(run, lr=math.inf) for run in sweep()]
     text = write_json(compare_runs(runs, title="made"), tmp_path).read_text()
     assert json.loads(text)["runs"][0]["lr"] is None
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_stored_errors_are_judged_again_alike(tmp_path, seen):
+    """By speaker, with a run that has failed; by utterance where training data have these speakers."""
+    errors = [dataclasses.replace(run.sets["test"], seen_speakers=seen) for run in sweep()]
+    runs = [dataclasses.replace(run, sets={"test": one}) for run, one in zip(sweep(), errors, strict=True)]
+    compared = compare_runs(runs, failed=[("cain", 4), ("adamw", 4)])
+    again = compare_results(str(write_errors(compared, tmp_path))).comparison
+    assert again.sets[0].num_speakers == (None if seen else 3)
+    for one, other in zip(compared.sets[0].rows, again.sets[0].rows, strict=True):
+        assert (one.system, one.seeds, one.wers, one.to_baseline) == (
+            *(other.system, other.seeds, other.wers, other.to_baseline),
+        )

@@ -42,7 +42,7 @@ def test_where_only_one_system_fails_its_mean_cannot_be_estimated(check):
 
 
 def test_one_better_system_of_ten_is_found(check):
-    rows = list(check.power.target_rows(500))
+    rows = list(check.power.target_rows(125))
     assert [row["seeds"] for row in rows] == [5, 9, 18]
     assert all(row["found"].holds for row in rows)
 
@@ -61,8 +61,21 @@ def test_other_methods_find_fewer_or_are_wrong_more_often(check):
 
 
 def test_the_difference_that_is_said_to_be_found_in_80_of_100_is(check):
-    rows = list(check.power.seed_rows(300))
-    assert [row["found"].share for row in rows] == pytest.approx([0.8] * len(rows), abs=0.1)
+    rows = list(check.power.seed_rows(600))
+    assert [row["found"].share for row in rows] == pytest.approx([0.8] * len(rows), abs=0.05)
+
+
+def test_two_looks_find_nearly_as_much_with_fewer_runs(check):
+    *_, row = check.power.look_rows(60)
+    two, ten = row["differences found by two looks"].share, row["by ten seeds"].share
+    assert ten - 0.1 < two <= 1
+    assert int(row["runs, % of ten seeds"]) < 85
+    assert row["any false verdict of two looks"].holds
+
+
+def test_where_seeds_vary_alike_in_points_ratios_find_less(check):
+    ratio, points = (float(next(check.power.scale_rows(40))[f"found of 9, {scale}"]) for scale in ("ratio", "points"))
+    assert ratio < points - 1
 
 
 def test_arrays_are_judged_as_a_report_judges_named_systems(check):
