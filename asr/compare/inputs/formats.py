@@ -176,13 +176,13 @@ def _names(where: str, header: Collection[str], columns: Mapping[str, str]) -> d
     """
     folded = {name.lower(): name for name in header}
     names = {}
-    for field in (*TEXTS, *NUMBERS):
-        wanted = [columns.get(field, field), field]
-        if field == "reference" and "text" not in columns.values():
+    for kind in (*TEXTS, *NUMBERS):
+        wanted = [columns.get(kind, kind), kind]
+        if kind == "reference" and "text" not in columns.values():
             wanted.append("text")
         there = (name if name in header else folded.get(name.lower()) for name in wanted)
         if name := next(filter(None, there), None):
-            names[field] = name
+            names[kind] = name
     if not names.keys() & {"hypothesis", "reference"} and not names.keys() >= {"errors", "words"}:
         expected = f"{columns.get('hypothesis', 'hypothesis')!r}, or 'errors' and 'words'"
         raise ValueError(f"{where}: expected the columns {expected}; found {', '.join(header)}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import matplotlib.style
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis as DrawnAxis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -114,7 +114,7 @@ def is_wide(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) > WIDE * min(values)
 
 
-def label_log_axis(axis: Axis, low: float, high: float) -> None:
+def label_log_axis(axis: DrawnAxis, low: float, high: float) -> None:
     """Label a logarithmic axis from ``low`` to ``high`` with plain numbers, denser on a short axis."""
     steps = (1.0,) if high / low > 300 else (1.0, 2.0, 5.0) if high / low > 4 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
     axis.set_major_locator(LogLocator(subs=steps, numticks=20))
