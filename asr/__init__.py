@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from asr.commands.api import load as load
     from asr.commands.api import train as train
     from asr.commands.api import training_parts as training_parts
-    from asr.compare.from_python import compare_results as compare  # noqa: F401
-    from asr.errors import ConfigError as ConfigError
-    from asr.errors import RunFailed as RunFailed
     from asr.inference.streaming import Partial as Partial
     from asr.inference.transcripts import Transcript as Transcript
     from asr.training.module import TrainingModule as TrainingModule
     from asr.training.speech_data_module import SpeechDataModule as SpeechDataModule
+    from werdict import compare as compare
+    from werdict.errors import ConfigError as ConfigError
+    from werdict.errors import RunFailed as RunFailed
 
 _HOMES = {
     **dict.fromkeys(("Run", "SpeechRecognizer", "load", "train", "training_parts"), "asr.commands.api"),
-    "compare": "asr.compare",  # a package that is called
-    "ConfigError": "asr.errors",
-    "RunFailed": "asr.errors",
+    "compare": "werdict",
+    "ConfigError": "werdict.errors",
+    "RunFailed": "werdict.errors",
     "Partial": "asr.inference.streaming",
     "Transcript": "asr.inference.transcripts",
     "TrainingModule": "asr.training.module",
@@ -40,5 +40,4 @@ __all__ = tuple(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'asr' has no attribute {name!r}")
-    home = importlib.import_module(_HOMES[name])
-    return home if home.__name__ == f"asr.{name}" else getattr(home, name)
+    return getattr(importlib.import_module(_HOMES[name]), name)

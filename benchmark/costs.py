@@ -22,12 +22,11 @@ from bench.output import processor
 from bench.peers import Spec
 from omegaconf import OmegaConf
 
-from asr.benchmark.entries import read_entry
-from asr.benchmark.page import COSTS
-from asr.benchmark.rules import BASELINE, TASKS, VERSION
 from asr.run.build import VOCAB_SIZE
 from asr.run.options import RunOptions
 from asr.run.parts import build_component, build_update_parts, outline_recognizer
+from werdict.benchmark.entries import BASELINE, TASKS, VERSION, read_entry
+from werdict.benchmark.page import COSTS
 
 ROOT = Path(__file__).parent / VERSION
 PERIOD = 10  # steps: some do more on every tenth

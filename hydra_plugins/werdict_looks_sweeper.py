@@ -7,11 +7,11 @@ from pathlib import Path
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-from asr.console import PlainConsole
-from asr.errors import ConfigError
-from asr.evaluation.formatting import shortlist
 from asr.run.command_line import override_key
 from asr.sweeps.jobs import can_be_resumed, records
+from werdict.console import PlainConsole
+from werdict.errors import ConfigError
+from werdict.formatting import shortlist
 
 console = PlainConsole()
 
@@ -57,8 +57,8 @@ class LooksSweeper(BasicSweeper):
     def _open(self) -> dict[str, tuple[str, ...]]:
         """Return the systems that go on, with their overrides without the seed."""
         # every command imports this plugin, and statistics take a second
-        from asr.compare.compare import compare
-        from asr.compare.inputs.run_folders import read_runs
+        from asr.runs.folders import read_runs
+        from werdict.comparison import compare
 
         assert self.config is not None
         sweep_dir = Path(self.config.hydra.sweep.dir)

@@ -20,8 +20,8 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
 from asr.commands.app import own_task
-from asr.errors import RunFailed
 from asr.processes import ENDING, Terminated, die_with_parent, not_ignored
+from werdict.errors import RunFailed
 
 HANDLED = (signal.SIGINT, *ENDING)
 

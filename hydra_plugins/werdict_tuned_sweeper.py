@@ -16,15 +16,9 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
-from asr.compare.inputs.tuning import FILE
-from asr.console import PlainConsole
-from asr.errors import DIVERGED, ConfigError, RunFailed
-from asr.evaluation.formatting import count, percent, shortlist
-from asr.plain_data import read_json
 from asr.run.command_line import override_key
 from asr.run.compose import Composed
 from asr.run.options import RunOptions
-from asr.safe_io import write_whole
 from asr.sweeps.jobs import records
 from asr.sweeps.tuning import (
     SEEDS_APART,
@@ -37,6 +31,11 @@ from asr.sweeps.tuning import (
     shares,
     systems,
 )
+from werdict.console import PlainConsole
+from werdict.errors import DIVERGED, ConfigError, RunFailed
+from werdict.files import read_json, write_whole
+from werdict.formatting import count, percent, shortlist
+from werdict.runs import FILE
 
 OF_JOBS = ("gpus_per_job", "jobs_per_gpu", "target_wer")  # keys of all sweeps that each job reads in its own config
 SHOWN = 3  # trials of a system in the printed table, the best ones

@@ -2,7 +2,7 @@
 
 import time
 
-from asr import console
+from werdict import console
 
 
 def test_without_a_terminal_a_long_step_says_from_time_to_time_how_far_it_is(monkeypatch, capsys):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OWN = ("asr", "optim", "recipes", "scripts", "tests")
+OWN = ("asr", "optim", "werdict", "recipes", "scripts", "tests")
 
 # room: module prefixes that nothing in it may import; the first matching room decides
 HYDRA_SIDE = ("asr.run", "asr.commands", "asr.sweeps")
@@ -24,12 +24,8 @@ FORBIDDEN = {
     "asr/text": MODEL_SIDE,
     "asr/language_models": ("torch", "asr.models", "asr.decoding", *MODEL_SIDE),
     "asr/export": MODEL_SIDE,
-    "asr/evaluation": ("torch", *MODEL_SIDE),
-    "asr/compare": ("torch", "lightning", "hydra", "omegaconf", *MODEL_SIDE),
-    "asr/benchmark": (
-        *("torch", "lightning", "hydra", "omegaconf", "asr.models", "asr.data", "asr.inference"),
-        *("asr.training", "asr.tracking", "asr.sweeps", "asr.commands"),
-    ),
+    "werdict": ("torch", "lightning", "hydra", "omegaconf", "asr", "optim", "recipes"),
+    "asr/runs": ("torch", "lightning", "hydra", "omegaconf", "asr.models", "asr.data", "asr.inference"),
     "asr/data": ("asr.models", "asr.inference", *RUN_SIDE),
     "asr/inference": RUN_SIDE,
     "asr/training": ("asr.tracking", *HYDRA_SIDE),
@@ -108,7 +104,10 @@ def test_evaluating_and_transcribing_need_nothing_of_training():
 
 
 def test_comparing_loads_neither_torch_nor_lightning_nor_hydra():
-    modules = [file.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for file in files_of("asr/compare")]
+    modules = [
+        file.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+        for file in [*files_of("werdict"), *files_of("asr/runs")]
+    ]
     code = f"import sys, importlib; [importlib.import_module(name) for name in {modules}]; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {"torch", "lightning", "hydra", "omegaconf"}.isdisjoint(loaded.split())
@@ -122,7 +121,7 @@ def test_optim_imports_torch_and_the_standard_library_only():
 
 def test_nobody_imports_tests_scripts_or_another_recipe():
     wrong = []
-    for room in ("asr", "optim", "recipes"):
+    for room in ("asr", "optim", "werdict", "recipes"):
         for file in files_of(room):
             here = file.relative_to(ROOT)
             for name in imports_of(file):
@@ -149,7 +148,7 @@ def test_no_files_import_each_other_in_a_circle():
     """Imports in functions and under TYPE_CHECKING count; those by a name that is computed do not."""
     files = {
         ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
-        for room in ("asr", "optim")
+        for room in ("asr", "optim", "werdict")
         for file in files_of(room)
         if file != ROOT / "asr" / "__init__.py"  # names from all rooms, imported when they are used
     }

@@ -10,7 +10,6 @@ from asr.decoding.attention_rescoring import AttentionRescoring
 from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.greedy import TransducerGreedy
 from asr.decoding.transducer_beam import TransducerBeam
-from asr.errors import ConfigError
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
@@ -28,6 +27,7 @@ from asr.tracking.wandb_logger import log_comparison
 from asr.training.callbacks.checkpoints import CheckpointCallback, WeightAveraging
 from asr.training.callbacks.measurements import OptimizerHealth
 from asr.training.callbacks.progress import StallWarning
+from werdict.errors import ConfigError
 
 LAYERED = {"d_model": -3, "num_layers": 0, "num_heads": 0, "d_feedforward": 0, "dropout": 1.0, "subsampling_factor": 3}
 BEAM = {"beam_size": 0, "beam_size_token": 0, "lm_weight": -1.0, "lodr_weight": -1.0, "hotword_boost": 0.0}

@@ -10,12 +10,12 @@ import torch
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 
-from asr.errors import ConfigError
 from asr.run.choices import without_replaced_defaults
 from asr.run.command_line import config_folder
 from asr.run.parts import check_loggers, factories
 from tests.commands.conftest import Workplace
 from tests.configs import choice, composed
+from werdict.errors import ConfigError
 
 PAGE = Path(__file__).parents[1] / "docs" / "your_own_code.md"
 SMALL = (

@@ -8,11 +8,11 @@ from omegaconf import OmegaConf
 
 from asr.commands.__main__ import COMMANDS as NAMES
 from asr.data.manifests.tables import ALIASES
-from asr.errors import ConfigError
 from asr.run.command_line import config_file, config_folder
 from asr.run.compose import changes
 from asr.run.options import COMMANDS, Columns, decides, fields, has_effect, options_of
 from tests.configs import composed
+from werdict.errors import ConfigError
 
 # of some choices of their groups
 OPTIONAL = {

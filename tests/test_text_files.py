@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from asr.text_files import json_objects, read_lines
+from werdict.text_files import json_objects, read_lines
 
 
 def write(path, content: bytes) -> None:

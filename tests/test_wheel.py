@@ -34,7 +34,7 @@ def test_the_wheel_holds_the_packages_and_their_data(wheel):
     assert wheel.name.startswith(f"werdict-{asr.__version__}-")
     assert "asr/configs/recipe/digits/transformer_ctc.yaml" in names
     for name in ("report.html.jinja", "base.html.jinja", "report.css"):
-        assert f"asr/compare/report/templates/{name}" in names
+        assert f"werdict/templates/{name}" in names
     assert "asr/training/run_page/templates/run_page.html.jinja" in names
     assert len(names) == len(set(names))
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from asr.commands.results import check_name, evaluation_sets, results_folder, texts
-from asr.console import PlainConsole
-from asr.errors import ConfigError, RunFailed
-from asr.evaluation.formatting import shortlist
 from asr.inference.align import align_all, units_with_times, write_alignments
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.run.options import Align
 from asr.run.restore import Restored, restore
+from werdict.console import PlainConsole
+from werdict.errors import ConfigError, RunFailed
+from werdict.formatting import shortlist
 
 NUM_NAMED = 20  # utterances that could not be aligned
 

@@ -18,10 +18,8 @@ from omegaconf import flag_override
 
 from asr.commands.app import quieten
 from asr.data.streams import Audio, as_file, as_list
-from asr.errors import ConfigError
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcripts import Transcript
-from asr.plain_data import trust
 from asr.run import build
 from asr.run.command_line import config_folder
 from asr.run.compose import Composed, composed_from
@@ -30,6 +28,8 @@ from asr.run.restore import Restored, restore, stream_of, transcriber_of
 from asr.run.train import train as train_run
 from asr.training.module import TrainingModule
 from asr.training.speech_data_module import SpeechDataModule
+from werdict.errors import ConfigError
+from werdict.files import trust
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,20 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 import asr
 from asr.commands.startup import advice_at_start, ended_code, importing
-from asr.console import one_line
-from asr.errors import (
+from asr.processes import (
+    INTERRUPTED,
+    RUN_DIR_VARIABLE,
+    Terminated,
+    end_with,
+    is_first_process,
+    restored_handlers,
+    signals_first,
+)
+from asr.run.command_line import MULTIRUN, choices, command_help, config_folder, refuse_dashes
+from asr.run.compose import Composed, composed_from
+from asr.run.trust import is_of_third_party_code, is_raised_by_us, name_origin
+from werdict.console import one_line
+from werdict.errors import (
     DIVERGED,
     LOST_PEER,
     MORE_MEMORY,
@@ -40,19 +52,7 @@ from asr.errors import (
     memory_error,
     remedy,
 )
-from asr.plain_data import flatten, trust
-from asr.processes import (
-    INTERRUPTED,
-    RUN_DIR_VARIABLE,
-    Terminated,
-    end_with,
-    is_first_process,
-    restored_handlers,
-    signals_first,
-)
-from asr.run.command_line import MULTIRUN, choices, command_help, config_folder, refuse_dashes
-from asr.run.compose import Composed, composed_from
-from asr.run.trust import is_of_third_party_code, is_raised_by_us, name_origin
+from werdict.files import flatten, trust
 
 # configs that Hydra's plugins bring along
 PLUGINS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}

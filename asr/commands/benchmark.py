@@ -15,17 +15,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asr.benchmark.check import problems
-from asr.benchmark.entries import ABOUT, REPRODUCED, Entry, FinishedRun, write_runs
-from asr.benchmark.page import write_pages
-from asr.benchmark.rules import MACHINE, NEW_SEEDS, RULESETS, SEEDS, TASKS, VERSION, check_override
-from asr.compare.inputs.run_files import SUMMARY, read_run
-from asr.compare.inputs.run_folders import read_runs
-from asr.errors import ConfigError
-from asr.plain_data import at, flatten, is_within, read_yaml
 from asr.run.command_line import override_key, override_value
 from asr.run.options import decides
+from asr.runs.files import SUMMARY, read_run
+from asr.runs.folders import read_runs
 from asr.sweeps.jobs import JobRecord, asked_for, asked_since, records
+from werdict.benchmark.entries import (
+    ABOUT,
+    MACHINE,
+    NEW_SEEDS,
+    REPRODUCED,
+    RULESETS,
+    SEEDS,
+    TASKS,
+    VERSION,
+    Entry,
+    FinishedRun,
+    check_override,
+    problems,
+    write_runs,
+)
+from werdict.benchmark.page import write_pages
+from werdict.errors import ConfigError
+from werdict.files import at, flatten, is_within, read_yaml
 
 HELP = f"""\
 asr-benchmark: optimizers compared on the same speech tasks, by fixed rules (docs/benchmark/rules.md)

@@ -10,27 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from asr.commands.results import texts
-from asr.compare.compare import compare
-from asr.compare.inputs.results import read_results
-from asr.compare.inputs.run_folders import find_run_folders, read_runs, with_configs
-from asr.compare.inputs.runs import Inputs
-from asr.compare.inputs.runs_of_rows import runs_of_rows
-from asr.compare.inputs.speakers import named_speakers, with_speakers
-from asr.compare.inputs.tuning import read_tuning
-from asr.compare.report.headline import MOST_SEEDS
-from asr.compare.report.html_and_json import write_errors, write_json, write_report_files
-from asr.compare.report.terminal import tables
-from asr.compare.result import Comparison
-from asr.console import PlainConsole
-from asr.errors import ConfigError, did_you_mean
-from asr.evaluation.formatting import count, shortlist
-from asr.plain_data import at, read_yaml
 from asr.run.command_line import override_key
 from asr.run.folder import claim_run_folder, create_run_folder, free_folder, usable_folder
 from asr.run.options import Compare, Target
 from asr.run.parts import check_values
-from asr.safe_io import named_path
+from asr.runs.folders import find_run_folders, read_runs, with_configs
 from asr.sweeps.jobs import RECORDS, check_sweep_name, records
+from werdict.comparison import compare
+from werdict.console import PlainConsole
+from werdict.errors import ConfigError, did_you_mean
+from werdict.files import at, named_path, read_yaml
+from werdict.formatting import count, shortlist
+from werdict.report.headline import MOST_SEEDS
+from werdict.report.pages import tables, write_errors, write_json, write_report_files
+from werdict.result import Comparison
+from werdict.results import named_speakers, read_results, runs_of_rows, with_speakers
+from werdict.runs import Inputs, read_tuning
 
 RUNS = Path("runs")
 

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from asr.commands.results import new_file
-from asr.console import PlainConsole
-from asr.errors import ConfigError
 from asr.models.icefall_weights import convert_weights
 from asr.run.options import Convert, Target
 from asr.run.parts import build_component, build_decoder, build_recognizer, check_decoder
 from asr.run.restore import recognizer_of, saved_options
 from asr.run.start import PRETRAINED
-from asr.safe_io import named_path, write_new
 from asr.text.tokenizer import SubwordTokenizer, icefall_tokenizer
 from asr.training.checkpoints import FORMAT, PREFIX, LoadedCheckpoint, checkpoint_file, load_checkpoint
+from werdict.console import PlainConsole
+from werdict.errors import ConfigError
+from werdict.files import named_path, write_new
 
 ENDING = ".ckpt"
 OWN_KEYS = ("model", "bpe_model", "run", "trust", "output")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import signal
 
-from asr.console import PlainConsole
-from asr.errors import ConfigError
 from asr.inference.demo_page import demo_page
 from asr.run.options import Demo
 from asr.run.restore import restore, stream_of, transcriber_of
+from werdict.console import PlainConsole
+from werdict.errors import ConfigError
 
 HOST = "127.0.0.1"
 

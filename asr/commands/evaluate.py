@@ -8,16 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from asr.commands.results import check_name, evaluation_sets, results_folder
-from asr.console import PlainConsole
 from asr.data.manifests.corpus import files_of
 from asr.decoding.scorers import ShallowFusion
-from asr.errors import ConfigError, RunFailed
-from asr.evaluation.normalization import Normalization
-from asr.evaluation.wer import UNIT_NOTES
 from asr.inference.evaluate import evaluate_sets, report_trials, tune
 from asr.run.options import Evaluate
 from asr.run.restore import Restored, prepared_data, restore
-from asr.safe_io import named_path
+from werdict.console import PlainConsole
+from werdict.errors import ConfigError, RunFailed
+from werdict.files import named_path
+from werdict.scoring import UNIT_NOTES, Normalization
 
 CHECKSUM = re.compile(r"(\.tar[:/]\d+\+\d+)#[0-9a-f]{8}$")  # of a member of a shard, which may be named without it
 

@@ -10,10 +10,8 @@ from typing import Any
 import torch
 
 from asr.commands.results import new_file
-from asr.console import PlainConsole
 from asr.data.features import Features, at_rate, cause, read_features
 from asr.decoding.greedy import CtcGreedy, TransducerGreedy
-from asr.errors import ConfigError, raise_if_out_of_resources
 from asr.export.graphs import Export, export_of
 from asr.export.huggingface import write_huggingface
 from asr.export.readme import Described, pipeline_page, readme, weights_page
@@ -24,8 +22,10 @@ from asr.run.options import Export as ExportOptions
 from asr.run.options import ModelOptions
 from asr.run.parts import build_component, build_decoder
 from asr.run.restore import TextSide, prepared_data, recognizer_of, restore_text, saved_options
-from asr.safe_io import new_folder, write_new
 from asr.training.checkpoints import choose_weights
+from werdict.console import PlainConsole
+from werdict.errors import ConfigError, raise_if_out_of_resources
+from werdict.files import new_folder, write_new
 
 console = PlainConsole()
 

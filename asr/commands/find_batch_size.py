@@ -7,13 +7,13 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from asr.console import PlainConsole
 from asr.models.recognizer import is_pretrained
 from asr.processes import is_first_process
 from asr.run.build import Run
 from asr.run.parts import num_threads
 from asr.run.trainer import build_trainer
 from asr.training.batch_size_search import search_batch_size
+from werdict.console import PlainConsole
 
 # one device stands for all, every micro-batch is an update, and nothing is written
 ALONE: dict[str, Any] = {

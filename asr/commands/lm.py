@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from asr.commands.results import new_file, texts
-from asr.console import PlainConsole
-from asr.errors import ConfigError
 from asr.language_models.arpa import SPECIAL, UNKNOWN, arpa_lines, gzipped
 from asr.language_models.kneser_ney import FALLBACK, TokenNumbers, WordNumbers, estimate, laid_out
 from asr.run.options import LM
 from asr.run.restore import TextSide, prepared_data, restore_text
-from asr.safe_io import write_new
 from asr.text.tokenizer import SPACE_PIECE
-from asr.text_files import matching_files, read_lines
+from werdict.console import PlainConsole
+from werdict.errors import ConfigError
+from werdict.files import write_new
+from werdict.text_files import matching_files, read_lines
 
 console = PlainConsole()
 

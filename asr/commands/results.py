@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from asr.console import PlainConsole
 from asr.data.preparation.cuts import evaluation_cuts
-from asr.errors import ConfigError
-from asr.evaluation.formatting import shortlist
 from asr.run.folder import claim_run_folder, create_run_folder, usable_folder
 from asr.run.options import MAX_NAME_BYTES, Sets
 from asr.run.restore import Restored
-from asr.safe_io import locked_folder, named_path
 from asr.training.checkpoints import LoadedCheckpoint
+from werdict.console import PlainConsole
+from werdict.errors import ConfigError
+from werdict.files import locked_folder, named_path
+from werdict.formatting import shortlist
 
 
 def new_file(output: object, kind: str = "file") -> Path:

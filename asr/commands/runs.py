@@ -6,13 +6,13 @@ import json
 from dataclasses import asdict
 
 from asr.commands.results import texts
-from asr.compare.inputs.run_list import BEST, FILES, lines_of, list_runs, sort_key
-from asr.console import PlainConsole
-from asr.errors import ConfigError
-from asr.evaluation.formatting import count, shortlist
 from asr.run.compose import default_recipe
 from asr.run.options import Runs
-from asr.safe_io import named_path
+from asr.runs.folders import BEST, FILES, lines_of, list_runs, sort_key
+from werdict.console import PlainConsole
+from werdict.errors import ConfigError
+from werdict.files import named_path
+from werdict.formatting import count, shortlist
 
 console = PlainConsole()
 

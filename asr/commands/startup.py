@@ -12,9 +12,9 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from asr.errors import MORE_MEMORY, first_line, is_out_of_memory
 from asr.processes import INTERRUPTED, RUN_DIR_VARIABLE, TRY_AGAIN, listen
 from asr.run.folder import resume_command
+from werdict.errors import MORE_MEMORY, first_line, is_out_of_memory
 
 
 @contextlib.contextmanager

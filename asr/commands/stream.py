@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from asr.console import PlainConsole
 from asr.data.streams import open_stream, packets_of_file, packets_of_standard_input
-from asr.errors import ConfigError
 from asr.inference.streaming import StreamListener
 from asr.run.options import Stream
 from asr.run.restore import restore, stream_of
-from asr.safe_io import named_path
+from werdict.console import PlainConsole
+from werdict.errors import ConfigError
+from werdict.files import named_path
 
 STANDARD_INPUT = "-"
 

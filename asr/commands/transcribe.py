@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from asr.commands.results import lock_output_dir, new_file, texts
-from asr.console import PlainConsole, printable
 from asr.data.manifests.audio_files import ENDINGS, MEDIA_ENDINGS, find_audio, groups_of
-from asr.errors import ConfigError, RunFailed, remedy
 from asr.inference.transcripts import FORMATS, OF_SEVERAL, Transcriber, Transcript, TranscriptFolder
 from asr.run.folder import usable_folder
 from asr.run.options import Transcribe
 from asr.run.restore import maker_of, restore, transcriber_of
-from asr.safe_io import write_new
+from werdict.console import PlainConsole, printable
+from werdict.errors import ConfigError, RunFailed, remedy
+from werdict.files import write_new
 
 # that are transcribed before their transcripts are written, and lost if the process is killed
 GROUP_FILES, GROUP_S = 100, 3600.0

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from asr.errors import RunFailed, text_of
 from asr.processes import ENDING, die_with_parent
+from werdict.errors import RunFailed, text_of
 
 NUM_AHEAD = 3  # tasks of each process that wait, or whose results do
 OBEYED = (signal.SIGINT, *ENDING)

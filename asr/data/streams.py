@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asr.data.features import LogMel
 from asr.data.manifests.audio import open_recording, quiet_decoder
-from asr.errors import ConfigError, RunFailed
+from werdict.errors import ConfigError, RunFailed
 
 Samples = NDArray[Any] | Tensor
 Audio = str | os.PathLike[str] | Samples | BinaryIO

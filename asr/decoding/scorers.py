@@ -15,10 +15,10 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from asr.language_models.arpa import BEGIN, END, SPECIAL, UNKNOWN, NGrams, read_arpa
-from asr.safe_io import named_path
-from asr.text.normalize import SURROGATE
 from asr.text.tokenizer import BLANK_ID, NUM_SPECIAL, SPACE_PIECE, UNKNOWN_ID, Tokenizer
-from asr.text_files import numbered_lines
+from werdict.files import named_path
+from werdict.normalization import SURROGATE
+from werdict.text_files import numbered_lines
 
 State = Any
 """What a scorer knows of hypotheses: a tensor (B, K, …), or a tuple of states."""

@@ -16,8 +16,8 @@ from asr.export.write import check_equal
 from asr.models.encoders.pretrained import FRAMES_HZ, PretrainedEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
-from asr.safe_io import write_new
 from asr.text.tokenizer import SPACE_PIECE, SPECIAL_PIECES
+from werdict.files import write_new
 
 BLANK, UNKNOWN, SPACE = "<pad>", "<unk>", "|"  # as transformers writes them
 NAMES = {SPECIAL_PIECES[0]: BLANK, SPECIAL_PIECES[1]: UNKNOWN, SPACE_PIECE: SPACE}

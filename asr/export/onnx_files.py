@@ -20,7 +20,7 @@ from onnx.numpy_helper import from_array, to_array
 from torch import Tensor
 
 from asr.export.graphs import Call, Graph
-from asr.safe_io import write_new
+from werdict.files import write_new
 
 OPSET = 17  # that of LayerNorm; runtimes on small devices lag behind
 LARGEST = 127  # of the rounded numbers, with either sign

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asr.errors import RunFailed
 from asr.export.graphs import Call, Export, Graph, torchscript_call, traced
 from asr.features.log_mel import GlobalNorm
-from asr.safe_io import write_new
+from werdict.errors import RunFailed
+from werdict.files import write_new
 
 SIZES = ((1, 3), (1, 7), (2, 9), (1, 16), (3, 64), (2, 157), (1, 333), (3, 1000))  # utterances, frames of the longest
 LARGEST_DIFFERENCE = 1e-5  # relative to the largest log-probability of a frame: both are rounded to 32 bits

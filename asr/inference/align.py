@@ -15,16 +15,16 @@ from torch import Tensor
 from asr.data.loading.batch import Batch
 from asr.data.loading.loader import DataModule
 from asr.decoding.forced_alignment import align
-from asr.evaluation.formatting import shortlist
-from asr.evaluation.wer import SPACE, Unit, Word
-from asr.evaluation.wer import words_of as spoken_units
-from asr.evaluation.word_files import ctm_lines, json_line, textgrid
 from asr.inference.decode import Processed, aligned, process, words_of
 from asr.models import devices
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.models.recognizer import Recognizer
-from asr.safe_io import write_new
 from asr.text.tokenizer import UNKNOWN_SURFACE
+from werdict.error_files import ctm_lines, json_line, textgrid
+from werdict.files import write_new
+from werdict.formatting import shortlist
+from werdict.scoring import SPACE, Unit, Word
+from werdict.scoring import words_of as spoken_units
 
 UNUSUAL = re.compile(r'^\.|[\x00-\x1f\x7f%/\\:*?"<>|]')  # in names of files
 MAX_NAME_BYTES = 200  # of a file; systems allow 255, with what is added

@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from asr.console import PlainProgress, bar_title
 from asr.data.features import Features, Waveform
 from asr.data.loading.batch import Batch
 from asr.data.loading.loader import DataModule, explaining_lost_workers
 from asr.decoding.forced_alignment import Alignment, align
 from asr.decoding.greedy import Decoder, Hypothesis
-from asr.errors import RunFailed, explaining_out_of_memory
-from asr.evaluation.wer import Unit, Utterance, Word
 from asr.features.log_mel import find_pauses, frame_energies
 from asr.models import devices
 from asr.models.heads.protocols import FrameScores, Head
 from asr.models.recognizer import Recognizer
-from asr.text.normalize import collapse_spaces
 from asr.text.tokenizer import Tokenizer, joined
+from werdict.console import PlainProgress, bar_title
+from werdict.errors import RunFailed, explaining_out_of_memory
+from werdict.normalization import collapse_spaces
+from werdict.scoring import Unit, Utterance, Word
 
 LIMIT = "batch_duration_s (data.batch.max_duration_s in a run of asr-train)"
 

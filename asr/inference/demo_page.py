@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from asr.evaluation.word_files import word_row
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcripts import FORMATS, Transcriber
+from werdict.error_files import word_row
 
 DOWNLOADS = ("txt", "srt", "json")
 COLUMNS = ["word", "start", "end", "confidence"]

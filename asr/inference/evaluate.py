@@ -14,22 +14,20 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from asr.console import PlainConsole, one_line
 from asr.data.loading.batch import Batch
 from asr.data.loading.loader import DataModule
 from asr.decoding.greedy import Decoder
 from asr.decoding.scorers import ShallowFusion
-from asr.errors import RunFailed
-from asr.evaluation.confidence import Interval, bootstrap_interval
-from asr.evaluation.error_stats import headline, write_report
-from asr.evaluation.formatting import percent, shortlist
-from asr.evaluation.normalization import Normalization, lacks_spaces
-from asr.evaluation.wer import RATE_NAMES, Score, Unit, Utterance, score
 from asr.inference.decode import Processed, decode_all, process
 from asr.models.recognizer import Recognizer
-from asr.safe_io import write_new
-from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import UNKNOWN_ID, Tokenizer
+from werdict.console import PlainConsole, one_line
+from werdict.error_files import Interval, bootstrap_interval, headline, write_report
+from werdict.errors import RunFailed
+from werdict.files import write_new
+from werdict.formatting import percent, shortlist
+from werdict.normalization import TextNormalizer
+from werdict.scoring import RATE_NAMES, Normalization, Score, Unit, Utterance, lacks_spaces, score
 
 TRIALS_FILE = "tuning.tsv"  # all trials
 

@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from asr.console import PlainConsole, printable
 from asr.data.features import Features, LogMel
 from asr.data.parallel import one_thread
 from asr.data.streams import FeatureStream, Samples, mono_samples
 from asr.decoding.greedy import CtcStream, Decoder, TransducerGreedy, TransducerStream
-from asr.errors import ConfigError
 from asr.models import devices
 from asr.models.encoders.zipformer.encoder import StreamingZipformer, ZipformerEncoder
 from asr.models.heads.protocols import FrameScores, Transduces
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
+from werdict.console import PlainConsole, printable
+from werdict.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,12 @@ from asr.data.loading.loader import DataModule
 from asr.data.manifests.audio import file_content
 from asr.data.manifests.audio_files import audio_files
 from asr.decoding.greedy import Decoder
-from asr.errors import ConfigError
-from asr.evaluation.wer import Utterance, Word
-from asr.evaluation.word_files import ctm_lines, word_row
 from asr.inference.decode import Processed, decode_all
 from asr.models.recognizer import Recognizer
-from asr.safe_io import write_new
+from werdict.error_files import ctm_lines, word_row
+from werdict.errors import ConfigError
+from werdict.files import write_new
+from werdict.scoring import Utterance, Word
 
 # usual limits of subtitles: two lines that can be read in their time
 LINE, NUM_LINES = 42, 2  # characters

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from asr.console import PlainConsole
 from asr.data.loading.loader import DataModule
 from asr.data.preparation.fingerprint import describe_file, refuse_changed
 from asr.data.preparation.prepared import PreparedData
@@ -24,9 +23,9 @@ from asr.language_models.arpa import arpa_lines
 from asr.language_models.kneser_ney import TokenNumbers, estimate, laid_out
 from asr.models.heads.protocols import FrameScores
 from asr.models.recognizer import Recognizer
-from asr.plain_data import read_json
-from asr.safe_io import write_new, write_whole
 from asr.text.tokenizer import Tokenizer
+from werdict.console import PlainConsole
+from werdict.files import read_json, write_new, write_whole
 
 FOLDER, WEIGHTS = "lm", "weights.json"  # in the folder of a run
 AFTER_TRAINING = (f"{FOLDER}/{WEIGHTS}", f"{FOLDER}/{TRIALS_FILE}")  # files that a resumed run writes again

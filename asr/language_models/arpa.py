@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.errors import first_line
-from asr.safe_io import naming
-from asr.text_files import composed
+from werdict.errors import first_line
+from werdict.files import naming
+from werdict.text_files import composed
 
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
 SPECIAL = (BEGIN, END, UNKNOWN)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asr.errors import ConfigError
 from asr.language_models.arpa import BEGIN, END, SPECIAL, Ints, NGrams
 from asr.text.tokenizer import NUM_SPECIAL, Tokenizer
+from werdict.errors import ConfigError
 
 FALLBACK = (0.5, 1.0, 1.5)  # those of KenLM's lmplz --discount_fallback
 NEVER = -99.0  # log10, of <s>, which follows nothing

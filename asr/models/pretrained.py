@@ -19,11 +19,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, PositiveInt
 from torch import Tensor, nn
 
-from asr.errors import did_you_mean, first_line, is_out_of_memory
-from asr.plain_data import LOADER, at, read_json
 from asr.ranges import Positive, Probability
-from asr.safe_io import named_path, refuse_pointer
 from asr.text.tokenizer import SPACE_PIECE, SPECIAL_PIECES
+from werdict.errors import did_you_mean, first_line, is_out_of_memory
+from werdict.files import LOADER, at, named_path, read_json, refuse_pointer
 
 CONFIG, INPUTS, VOCABULARY, CARD = "config.json", "preprocessor_config.json", "vocab.json", "README.md"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"

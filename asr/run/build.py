@@ -17,11 +17,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from asr.console import PlainConsole
 from asr.data.loading.augmentation import Acoustics
 from asr.data.loading.loader import DataModule
 from asr.data.preparation.prepared import PreparedData
-from asr.errors import ConfigError, did_you_mean
 from asr.models.recognizer import Recognizer, is_pretrained
 from asr.processes import (
     LAUNCHER_VARIABLE,
@@ -82,6 +80,8 @@ from asr.training.initial_weights import freeze
 from asr.training.module import OptimizerFactory, TrainingModule
 from asr.training.optimizer_protocols import HasEvaluationPoint, calls_closure, small_parameters
 from asr.training.processes import is_started_as_rank
+from werdict.console import PlainConsole
+from werdict.errors import ConfigError, did_you_mean
 
 WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
 VOCAB_SIZE = 8  # before a tokenizer is trained

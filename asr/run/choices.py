@@ -16,10 +16,7 @@ from hydra import compose
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 import asr.recipes
-from asr.console import PlainConsole
 from asr.data.preparation.saved_corpus import Budget, Choice, CorpusFacts
-from asr.errors import ConfigError
-from asr.plain_data import at, is_within, read_yaml
 from asr.processes import is_first_process
 from asr.run.command_line import CONFIGS, override_key, override_value
 from asr.run.compose import Composed
@@ -28,9 +25,11 @@ from asr.run.options import Data, RunOptions
 from asr.run.parts import SPECIAL_KEYS, build_component, build_encoder, locate, takes
 from asr.run.start import FOLLOWING, OF_FILE, PRETRAINED, WAVEFORM, without_gradient
 from asr.run.trust import error_context
-from asr.safe_io import named_path
 from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown_characters
 from asr.training.checkpoints import LoadedCheckpoint
+from werdict.console import PlainConsole
+from werdict.errors import ConfigError
+from werdict.files import at, is_within, named_path, read_yaml
 
 # one of them alone would make too few, or too many, passes over a corpus
 LENGTH = ("trainer.max_steps", "trainer.max_epochs", "data.batch.max_duration_s")

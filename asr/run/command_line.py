@@ -14,11 +14,11 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import asr.recipes
-from asr.compare.report.terms import explanations
-from asr.errors import ConfigError
 from asr.run.folder import quoted
 from asr.run.options import COMMANDS, options_of
-from asr.safe_io import named_path
+from werdict.errors import ConfigError
+from werdict.files import named_path
+from werdict.formatting import explanations
 
 MULTIRUN = ("-m", "--multirun")
 # of Hydra: those that take a value, and those that do not

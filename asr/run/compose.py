@@ -19,10 +19,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 import asr.recipes
-from asr.console import one_line
-from asr.errors import ConfigError
-from asr.former_names import with_present_names
-from asr.plain_data import at, flatten, read_yaml
 from asr.processes import is_first_process
 from asr.run.command_line import (
     CONFIGS,
@@ -37,7 +33,10 @@ from asr.run.command_line import (
 )
 from asr.run.folder import ACCEPTED, DATA_RECORD, backup_path
 from asr.run.options import RunOptions, checked_options, decides, fields, has_effect
-from asr.safe_io import named_path, write_whole
+from werdict.console import one_line
+from werdict.errors import ConfigError
+from werdict.files import at, flatten, named_path, read_yaml, write_whole
+from werdict.former_names import with_present_names
 
 FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is resumed
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes

@@ -18,7 +18,6 @@ import torch
 from hydra import compose
 from omegaconf import OmegaConf
 
-from asr.console import PlainConsole
 from asr.data.features import Features
 from asr.data.loading.sampling import Mixing
 from asr.data.manifests.corpus import Corpus
@@ -29,15 +28,16 @@ from asr.data.preparation.prepare import PrepareSpec, current_folder, load_or_ma
 from asr.data.preparation.prepared import Lengths, PreparedData
 from asr.data.preparation.saved_corpus import Mixture, SavedCorpus
 from asr.data.preparation.shards import AudioField, FeatureField, ShardStorage
-from asr.errors import ConfigError
-from asr.former_names import with_former_names
 from asr.processes import is_first_process
 from asr.run.folder import usable_folder
 from asr.run.options import Data, MixedCorpus, RunOptions, Storage, Target
 from asr.run.parts import DataParts, build_component, build_data_parts, build_encoder, locate, outline_device
 from asr.run.start import kept_tokenizer
 from asr.text.tokenizer import KeptTokenizer
-from asr.text_files import visible_files
+from werdict.console import PlainConsole
+from werdict.errors import ConfigError
+from werdict.former_names import with_former_names
+from werdict.text_files import visible_files
 
 
 def complete_sources(data: Data) -> list[dict[str, Any]]:

@@ -11,8 +11,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from asr.plain_data import trusted
-from asr.safe_io import WITHOUT_LINKS, lock, named_path
+from werdict.files import WITHOUT_LINKS, lock, named_path, trusted
 
 LATEST = "latest"  # the link to the newest run, in runs/
 DATA_RECORD = "data_fingerprint"  # of the prepared data that the run reads

@@ -18,9 +18,9 @@ from pydantic import (
     ValidationError,
 )
 
-from asr.errors import ConfigError, did_you_mean
-from asr.plain_data import at, is_within
 from asr.ranges import Fraction, PartialFraction, Positive, Seed, Text
+from werdict.errors import ConfigError, did_you_mean
+from werdict.files import at, is_within
 
 Decides = Literal["updates", "result", "sample", "speed", "place", "this_start"]
 """What an option decides.

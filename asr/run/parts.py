@@ -29,18 +29,18 @@ from asr.data.preparation.cuts import Limits
 from asr.data.preparation.prepared import PreparedData
 from asr.decoding.greedy import Decoder
 from asr.decoding.scorers import FILE_OPTIONS
-from asr.errors import ConfigError, did_you_mean
 from asr.features.log_mel import GlobalNorm
-from asr.former_names import PRESENT
 from asr.models.heads.protocols import Head
 from asr.models.recognizer import Recognizer, initialize, is_pretrained
-from asr.plain_data import is_within
 from asr.run.command_line import CONFIGS
 from asr.run.options import Augment, ModelOptions, RunOptions, Target
 from asr.run.trust import error_context, is_third_party
 from asr.text.tokenizer import KeptTokenizer, SubwordTokenizer, Tokenizer
 from asr.training.checkpoints import FORMAT
 from asr.training.initial_weights import freeze
+from werdict.errors import ConfigError, did_you_mean
+from werdict.files import is_within
+from werdict.former_names import PRESENT
 
 if TYPE_CHECKING:
     from asr.training.module import OptimizerFactory, ScheduleFactory, TrainingModule

@@ -17,21 +17,17 @@ from asr.data.preparation.fingerprint import describe_file
 from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.decoding.greedy import Decoder
 from asr.decoding.scorers import FILE_OPTIONS, ShallowFusion
-from asr.errors import ConfigError
-from asr.evaluation.formatting import shortlist
 from asr.inference.decode import default_device
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcripts import Transcriber
 from asr.inference.transcripts_lm import FOLDER, saved_search
 from asr.models.recognizer import Recognizer, is_pretrained
-from asr.plain_data import at
 from asr.run.compose import completed
 from asr.run.data import data_folder
 from asr.run.options import ModelOptions, OfRun, Target, Transcribe, fields, validated
 from asr.run.parts import build_component, build_decoder, build_recognizer, build_text, check_decoder, num_threads
 from asr.run.start import PRETRAINED, base_folder
 from asr.run.trust import check_restored
-from asr.safe_io import named_path
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.training.checkpoints import (
     LoadedCheckpoint,
@@ -41,6 +37,9 @@ from asr.training.checkpoints import (
     load_weights,
     run_folder_of,
 )
+from werdict.errors import ConfigError
+from werdict.files import at, named_path
+from werdict.formatting import shortlist
 
 OF_TRANSCRIPTS = ("weights", "average_since", "decoder", "max_segment_s", "channels")  # options of asr-transcribe
 DEFAULT_SEGMENT_S = 15.0  # for checkpoints that do not say how long utterances of training were

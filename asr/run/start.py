@@ -15,22 +15,18 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from asr.console import PlainConsole
 from asr.data.features import Features
 from asr.data.loading.augmentation import Acoustics
 from asr.data.preparation.fingerprint import describe_file
 from asr.data.preparation.prepared import PreparedData
-from asr.errors import ConfigError, PeerLost, first_line, is_out_of_memory
 from asr.models.icefall_weights import encoder_weights, icefall_state
 from asr.models.pretrained import check_finite
-from asr.plain_data import at, flatten, is_within, read_json
 from asr.processes import Terminated, is_first_process
 from asr.run.compose import ABSENT, Change, changes, refuse_changes, saved_config, unaccepted
 from asr.run.folder import INIT_RECORD, resume_command, update_files
 from asr.run.options import Encoder, Init, RunOptions, Target
 from asr.run.parts import DataParts, build_component, outline_recognizer
 from asr.run.trust import check_restored, error_context, targets
-from asr.safe_io import named_path, write_whole
 from asr.text.tokenizer import CharacterTokenizer, SentencePieceFile, Tokenizer, tokenizer_from_state
 from asr.training.checkpoints import (
     LoadedCheckpoint,
@@ -53,6 +49,9 @@ from asr.training.initial_weights import (
     write_matches,
 )
 from asr.training.optimizer_protocols import apply_to_checkpoint, calls_closure
+from werdict.console import PlainConsole
+from werdict.errors import ConfigError, PeerLost, first_line, is_out_of_memory
+from werdict.files import at, flatten, is_within, named_path, read_json, write_whole
 
 if TYPE_CHECKING:
     from asr.training.module import TrainingModule

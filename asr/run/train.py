@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from asr.console import PlainConsole
 from asr.inference.transcripts_lm import AFTER_TRAINING, search_with_transcripts
 from asr.processes import INTERRUPTED, TRY_AGAIN, is_first_process
 from asr.run.build import Run
@@ -36,13 +35,14 @@ from asr.run.folder import (
 from asr.run.parts import build_all, num_threads
 from asr.run.start import LAST_RECORDED, accept_changes, record_source, saying_how_to_resume, start_from
 from asr.run.trainer import build_trainer
-from asr.safe_io import write_whole
 from asr.training.callbacks.measurements import measured_cost
 from asr.training.checkpoints import explaining_failed_writes
 from asr.training.fit import early_stop_reason, fit
 from asr.training.processes import broadcast_object, launch
 from asr.training.report import Stopwatch, report_run, start_lines
 from asr.training.speech_data_module import SpeechDataModule
+from werdict.console import PlainConsole
+from werdict.files import write_whole
 
 console = PlainConsole(quiet=not is_first_process())
 

@@ -12,10 +12,10 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import nn
 
-from asr.errors import ConfigError
 from asr.run.options import Trainer as TrainerOptions
 from asr.run.parts import instantiate
 from asr.training.cuda_graphs import CapturedDDPStrategy, CompiledEncoder, CudaGraphs
+from werdict.errors import ConfigError
 
 SLURM_VARIABLES = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NAME", "SLURM_PROCID")
 # options of Lightning's Trainer that a run cannot have, and what to use instead

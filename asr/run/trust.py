@@ -11,10 +11,10 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from asr.errors import ConfigError, RunFailed, is_out_of_memory
-from asr.plain_data import is_within, trust, trusted
+from werdict.errors import ConfigError, RunFailed, is_out_of_memory
+from werdict.files import is_within, trust, trusted
 
-OURS = ("asr", "optim", "torch", "lightning")  # what they refuse is shown as a message
+OURS = ("asr", "optim", "werdict", "torch", "lightning")  # what they refuse is shown as a message
 # what a restored config may build: the places of its keys, and where classes for them are defined
 RESTORED = {
     "encoder": ("asr.models", "torch.nn"),
@@ -23,7 +23,7 @@ RESTORED = {
     "features": ("asr.data.features",),
     "tokenizer": ("asr.text",),
     "augment": ("asr.data.loading", "asr.features"),
-    "data": ("asr.data", "asr.text"),
+    "data": ("asr.data", "asr.text", "werdict.normalization"),
     "data.prepare": ("asr.recipes",),
     "data.sources": ("asr.recipes",),
     "optimizer": ("optim", "torch.optim"),

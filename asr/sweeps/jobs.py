@@ -28,17 +28,16 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, read_write
 from rich.table import Table
 
-from asr.console import PlainConsole, one_line
-from asr.errors import ConfigError
-from asr.evaluation.formatting import percent
-from asr.evaluation.metrics_csv import best_dev_wer
-from asr.plain_data import at, flatten, read_json
 from asr.processes import TRY_AGAIN, Terminated, die_with_parent, end_by_default, end_with
 from asr.run.command_line import override_key
 from asr.run.compose import Composed
 from asr.run.folder import LATEST
 from asr.run.options import Sweep, has_effect
-from asr.safe_io import lock, write_whole
+from asr.runs.files import best_dev_wer
+from werdict.console import PlainConsole, one_line
+from werdict.errors import ConfigError
+from werdict.files import at, flatten, lock, read_json, write_whole
+from werdict.formatting import percent
 
 POLL_S = 0.5
 VARIABLE = "CUDA_VISIBLE_DEVICES"

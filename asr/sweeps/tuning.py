@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
-from asr.compare.inputs.tuning import LR
-from asr.errors import ConfigError
-from asr.plain_data import flatten
 from asr.ranges import Positive, Seed
 from asr.run.command_line import override_key
+from werdict.errors import ConfigError
+from werdict.files import flatten
+from werdict.runs import LR
 
 if TYPE_CHECKING:
     from scipy.stats.qmc import Halton

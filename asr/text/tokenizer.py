@@ -14,10 +14,9 @@ import sentencepiece
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
-from asr.errors import first_line
-from asr.plain_data import is_within, trusted
-from asr.safe_io import named_path, refuse_pointer
-from asr.text.normalize import SURROGATE, collapse_spaces
+from werdict.errors import first_line
+from werdict.files import is_within, named_path, refuse_pointer, trusted
+from werdict.normalization import SURROGATE, collapse_spaces
 
 BLANK_ID = 0
 UNKNOWN_ID = 1

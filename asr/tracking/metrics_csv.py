@@ -9,9 +9,9 @@ from typing import Any
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from asr.evaluation.metrics_csv import HEADER, rows_before
-from asr.safe_io import naming, replace_by, sync
+from asr.runs.files import HEADER, rows_before
 from asr.training.checkpoints import explaining_failed_writes
+from werdict.files import naming, replace_by, sync
 
 
 class MetricsCsv(Logger):

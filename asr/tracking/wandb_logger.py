@@ -20,14 +20,13 @@ from lightning.pytorch.loggers import WandbLogger
 from wandb.env import CACHE_DIR, DATA_DIR, get_cache_dir, get_data_dir
 from wandb.sdk.wandb_setup import singleton
 
-from asr.compare.result import Comparison, Contrast, SetComparison
-from asr.console import PlainConsole
-from asr.errors import first_line
-from asr.evaluation.metrics_csv import best_dev_wer
-from asr.evaluation.wer import ScoredUtterance
-from asr.plain_data import at
 from asr.ranges import Tag, Text
-from asr.safe_io import write_whole
+from asr.runs.files import best_dev_wer
+from werdict.console import PlainConsole
+from werdict.errors import first_line
+from werdict.files import at, write_whole
+from werdict.result import Comparison, Contrast, SetComparison
+from werdict.scoring import ScoredUtterance
 
 FORMER_HOST = "api.wandb.ai"  # keys saved by earlier versions of wandb are filed under it
 

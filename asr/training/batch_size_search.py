@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 
 from asr.data.loading.batch import Batch, SpeechDataset
 from asr.data.loading.sampling import DurationBucketSampler
-from asr.errors import memory_error
 from asr.training.module import TrainingModule
+from werdict.errors import memory_error
 
 USABLE = 0.9  # of the largest size that fits: allocators leave gaps, and other batches may need more
 TOLERANCE = 0.05  # between the largest size that fits and the smallest that does not

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from asr.errors import RunFailed, explaining_out_of_memory, remedy
-from asr.former_names import with_present_names
 from asr.models import devices
 from asr.models.pretrained import read_tensors
 from asr.models.recognizer import Recognizer
 from asr.run.folder import newest_update, resume_command, update_files
-from asr.safe_io import TEMPORARY, WITHOUT_LINKS, named_path, replace_by, sync, write_more
+from werdict.errors import RunFailed, explaining_out_of_memory, remedy
+from werdict.files import TEMPORARY, WITHOUT_LINKS, named_path, replace_by, sync, write_more
+from werdict.former_names import with_present_names
 
 
 def update_file(folder: Path, update: int) -> Path:

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd import Function
 
-from asr.console import console
 from asr.models import devices
 from asr.training.counters import ends_update
 from asr.training.module import TrainingModule
 from asr.training.optimizer_protocols import SupportsFoundInf, members_of
+from werdict.console import console
 
 
 @contextmanager

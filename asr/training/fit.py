@@ -7,13 +7,13 @@ from lightning.pytorch.callbacks import EarlyStopping, Timer
 
 from asr.data.loading.batch import Batch
 from asr.data.loading.loader import explaining_lost_workers
-from asr.errors import explaining_out_of_memory
 from asr.models import devices
 from asr.training.callbacks.checkpoints import DurableCheckpointIO
 from asr.training.checkpoints import LoadedCheckpoint
 from asr.training.cuda_graphs import CudaGraphs
 from asr.training.module import TrainingModule
 from asr.training.processes import explaining_lost_peers
+from werdict.errors import explaining_out_of_memory
 
 
 def fit(

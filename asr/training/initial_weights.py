@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from asr.safe_io import write_whole
+from werdict.files import write_whole
 
 TAKEN, NEW, LEFT = "taken", "new", "left"
 OTHER_SHAPE = "in the source of shape"

@@ -19,8 +19,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from asr.data.loading.batch import Batch
 from asr.data.loading.sampling import seed_for
 from asr.decoding.greedy import Decoder
-from asr.errors import Diverged, RunFailed
-from asr.evaluation.wer import Score, Unit, Utterance, score
 from asr.inference.decode import UnscoredText, decode
 from asr.models import devices
 from asr.models.heads.protocols import Losses
@@ -41,6 +39,8 @@ from asr.training.optimizer_protocols import (
     small_parameters,
 )
 from asr.training.processes import gather
+from werdict.errors import Diverged, RunFailed
+from werdict.scoring import Score, Unit, Utterance, score
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]

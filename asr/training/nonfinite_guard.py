@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from asr.console import console
 from asr.data.loading.batch import Batch
-from asr.errors import Diverged, RunFailed
 from asr.models import devices
 from asr.models.heads.protocols import Losses
 from asr.training.processes import gather
+from werdict.console import console
+from werdict.errors import Diverged, RunFailed
 
 NUM_NAMED = 5
 

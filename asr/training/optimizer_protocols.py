@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from asr.console import PlainConsole
-from asr.errors import Diverged
 from asr.models import devices
 from asr.processes import is_first_process
+from werdict.console import PlainConsole
+from werdict.errors import Diverged
 
 
 @runtime_checkable

@@ -17,8 +17,6 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
-from asr.console import one_line
-from asr.errors import DIVERGED, LOST_PEER, PeerLost
 from asr.processes import (
     ENDING,
     INTERRUPTED,
@@ -30,6 +28,8 @@ from asr.processes import (
     restored_handlers,
 )
 from asr.training.checkpoints import how_to_resume
+from werdict.console import one_line
+from werdict.errors import DIVERGED, LOST_PEER, PeerLost
 
 # what gloo reports in a process whose peer has ended: torch (2.13) has no type for it
 GLOO = "gloo/transport"

@@ -18,19 +18,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from asr.compare.inputs.run_files import run_settings
-from asr.console import console
 from asr.data.preparation.prepared import PreparedData
 from asr.decoding.greedy import Decoder
 from asr.decoding.scorers import ShallowFusion
-from asr.errors import RunFailed
-from asr.evaluation.error_stats import headline, summary
-from asr.evaluation.formatting import percent
-from asr.evaluation.wer import RATE_NAMES, UNIT_NOTES
 from asr.inference.evaluate import Evaluated, evaluate_sets
-from asr.plain_data import at
 from asr.run.options import RunOptions
-from asr.safe_io import write_whole
+from asr.runs.files import run_settings
 from asr.training.callbacks.measurements import log_samples
 from asr.training.checkpoints import (
     LoadedCheckpoint,
@@ -44,6 +37,12 @@ from asr.training.checkpoints import (
 from asr.training.module import TrainingModule
 from asr.training.run_page import RunPage, augmented_features, run_facts, token_alignments, write_run_page
 from asr.training.speech_data_module import SpeechDataModule
+from werdict.console import console
+from werdict.error_files import headline, summary
+from werdict.errors import RunFailed
+from werdict.files import at, write_whole
+from werdict.formatting import percent
+from werdict.scoring import RATE_NAMES, UNIT_NOTES
 
 # names of the results in wandb, by those of summary.json
 TRACKED = {

@@ -15,23 +15,22 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor, nn
 
-from asr.compare.plots.drawing import Legend, Plot, draw, is_wide, label_log_axis
-from asr.compare.plots.line_styles import line_styles
-from asr.compare.report.pages import render
-from asr.compare.report.tables import Cell, Column, Table
 from asr.data.features import PLAYED_HZ, read_audio
 from asr.data.loading.batch import Batch, SpeechDataset
 from asr.data.loading.sampling import seed_for
-from asr.evaluation.error_stats import aligned_view, confusions, error_name
-from asr.evaluation.formatting import UNKNOWN, count, duration, shortened
-from asr.evaluation.metrics_csv import Points, read_metrics
-from asr.evaluation.wer import Score, ScoredUtterance, Unit
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.models.recognizer import Recognizer
 from asr.run.options import RunOptions, Target
-from asr.safe_io import write_whole
+from asr.runs.files import Points, read_metrics
 from asr.training.module import TrainingModule
 from asr.training.speech_data_module import SpeechDataModule
+from werdict.error_files import aligned_view, confusions, error_name
+from werdict.files import write_whole
+from werdict.formatting import UNKNOWN, count, duration, shortened
+from werdict.plots import Legend, Plot, draw, is_wide, label_log_axis, line_styles
+from werdict.report.pages import render
+from werdict.report.sections import Cell, Column, Table
+from werdict.scoring import Score, ScoredUtterance, Unit
 
 NUM_EXAMPLES = 2
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from asr.console import console
 from asr.data.loading.batch import Batch, Perturb, SpeechDataset
 from asr.data.loading.loader import DataModule, EvaluationLoader, Workers, load_batches
 from asr.data.loading.sampling import DurationBucketSampler
 from asr.data.preparation.prepared import PreparedData
 from asr.processes import is_first_process
+from werdict.console import console
 
 
 class SpeechDataModule(pl.LightningDataModule):

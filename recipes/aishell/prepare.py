@@ -15,8 +15,8 @@ from pydantic import PositiveInt
 
 from asr.data.manifests.archives import fetched, unpacked
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Row, manifests_of_split
-from asr.safe_io import named_path
-from asr.text_files import read_lines, reads, visible_files
+from werdict.files import named_path
+from werdict.text_files import read_lines, reads, visible_files
 
 URL = "https://www.openslr.org/resources/33/data_aishell.tgz"
 MD5 = "2f494334227864a8a8fec932999db9d8"  # as in PaddleSpeech's dataset/aishell/aishell.py

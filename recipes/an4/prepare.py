@@ -15,12 +15,12 @@ import numpy as np
 from lhotse import Features, SupervisionSegment
 from numpy.typing import NDArray
 
-from asr.console import track
 from asr.data.loading.sampling import seed_for
 from asr.data.manifests.archives import unpacked
 from asr.data.manifests.corpus import Corpus, Manifests, write_array
-from asr.safe_io import named_path
-from asr.text_files import read_lines, reads, visible_files
+from werdict.console import track
+from werdict.files import named_path
+from werdict.text_files import read_lines, reads, visible_files
 
 HOME = "http://www.speech.cs.cmu.edu/databases/an4/"
 NUM_CEPSTRA = 13

@@ -12,8 +12,8 @@ from pydantic import PositiveInt
 
 from asr.data.manifests.archives import unpacked
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Row, manifests_of_split
-from asr.safe_io import named_path
-from asr.text_files import read_lines, reads
+from werdict.files import named_path
+from werdict.text_files import read_lines, reads
 
 HOME = "https://commonvoice.mozilla.org/datasets"
 CLIPS = "clips"

@@ -13,7 +13,7 @@ from asr.data.manifests.import_manifests import UNSPLIT, ImportedManifests, impo
 from asr.data.manifests.tables import SourceOption
 from asr.data.parallel import num_processes
 from asr.data.preparation.saved_corpus import chooses
-from asr.text_files import reads
+from werdict.text_files import reads
 
 from .choose import choose_custom
 from .splits import split_off

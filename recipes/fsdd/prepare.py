@@ -17,13 +17,13 @@ from lhotse.supervision import AlignmentItem
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
-from asr.console import track
 from asr.data.loading.sampling import seed_for
 from asr.data.manifests.archives import download, unpacked
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
 from asr.data.preparation.fingerprint import fingerprint
-from asr.safe_io import named_path
-from asr.text_files import read_lines, reads, visible_files
+from werdict.console import track
+from werdict.files import named_path
+from werdict.text_files import read_lines, reads, visible_files
 
 # the tag with all six speakers; the branch may grow
 URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/tags/v1.0.10.tar.gz"

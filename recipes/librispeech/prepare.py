@@ -15,8 +15,8 @@ from pydantic import PositiveInt
 
 from asr.data.manifests.archives import fetched, unpacked
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Row, manifests_of_split
-from asr.safe_io import named_path
-from asr.text_files import numbered_lines, reads
+from werdict.files import named_path
+from werdict.text_files import numbered_lines, reads
 
 TOP = "LibriSpeech"  # the folder in each archive
 ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")

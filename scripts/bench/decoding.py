@@ -40,13 +40,13 @@ from lhotse.utils import fastcopy
 from scipy.stats import mannwhitneyu
 
 from asr.data.loading.augmentation import Acoustics, AddNoise
-from asr.evaluation.confidence import bootstrap_interval
-from asr.evaluation.wer import Score, score
 from asr.inference.align import AlignedText, align_all
 from asr.inference.decode import decode_all
 from asr.run.restore import prepared_data, restore
 from bench.configs import options_from
 from bench.measure import Row, Setting
+from werdict.error_files import bootstrap_interval
+from werdict.scoring import Score, score
 
 SNRS_DB = (20.0, 10.0, 5.0, 0.0)
 NUM_LISTS, NUM_WORDS, FREQUENT = 3, 30, 0.01  # FREQUENT: of all words

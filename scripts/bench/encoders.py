@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from asr.errors import is_out_of_memory
 from asr.models import devices
 from asr.training.cuda_graphs import CapturedForward, compile_layers
 from bench.authors_zipformer import Reference, find_package, load
@@ -45,6 +44,7 @@ from bench.measure import (
     until_error,
 )
 from bench.output import positive
+from werdict.errors import is_out_of_memory
 
 SMALL_NAMES = {
     "zipformer_s": "zipformer_xs",

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from tables import judge
 from worlds import System, World
 
-from asr.compare.statistics.contrasts import Contrasts
-from asr.compare.statistics.counts import on_scale
-from asr.compare.statistics.failures import reliabilities
-from asr.evaluation.dependence import LEVEL, dependence_p, depends_on_audio
-from asr.evaluation.wer import Utterance
+from werdict.error_files import LEVEL, dependence_p, depends_on_audio
+from werdict.scoring import Utterance
+from werdict.statistics.contrasts import Contrasts
+from werdict.statistics.judge import on_scale, reliabilities
 
 UTTERANCES_EACH = 10  # of a speaker
 TRIALS = 12  # of a study

@@ -15,12 +15,11 @@ from seeds import at_rows
 from tables import Tables, collected, judge, judge_world
 from worlds import System, World
 
-from asr.compare.result import Scale
-from asr.compare.statistics.contrasts import Contrasts
-from asr.compare.statistics.estimate import Estimate
-from asr.compare.statistics.multiple_testing import decide
-from asr.compare.statistics.power import detectable
-from asr.evaluation.formatting import UNKNOWN
+from werdict.formatting import UNKNOWN
+from werdict.result import Scale
+from werdict.statistics.contrasts import Contrasts, decide
+from werdict.statistics.estimate import Estimate
+from werdict.statistics.judge import detectable
 
 Array = NDArray[np.float64]
 RESAMPLED = 4000  # of the bootstrap

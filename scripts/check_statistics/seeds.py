@@ -12,9 +12,8 @@ from cells import ALPHA, Row, cell, repeated
 from numpy.typing import NDArray
 from tables import judge
 
-from asr.compare.statistics.contrasts import Contrasts
-from asr.compare.statistics.estimate import Estimate
-from asr.compare.statistics.multiple_testing import decide
+from werdict.statistics.contrasts import Contrasts, decide
+from werdict.statistics.estimate import Estimate
 
 FIELDS = ("mean", "seed_variance", "test_variance", "seed_freedom")  # of an estimate, (R,)
 BATCH_SD = 0.1  # what a seed adds to all systems

@@ -13,8 +13,7 @@ from cells import ALPHA, Row, cell, repeated
 from numpy.typing import NDArray
 from worlds import World, covered_worlds, excluded_worlds
 
-from asr.compare.statistics.contrasts import Contrasts
-from asr.compare.statistics.multiple_testing import Decisions, decide, may_be_best
+from werdict.statistics.contrasts import Contrasts, Decisions, decide, may_be_best
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]

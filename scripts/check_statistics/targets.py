@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from tables import judge
 from worlds import System, World
 
-from asr.benchmark.rules import LEVEL
-from asr.compare.statistics.contrasts import Contrasts
-from asr.compare.statistics.curves import DevCurve
+from werdict.benchmark.entries import LEVEL
+from werdict.statistics.contrasts import Contrasts
+from werdict.statistics.times import DevCurve
 
 Array = NDArray[np.float64]
 Signs = NDArray[np.int64]

@@ -14,10 +14,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.compare.result import Scale
-from asr.compare.statistics.contrasts import Contrasts
-from asr.compare.statistics.counts import on_scale
-from asr.compare.statistics.estimate import effective_number
+from werdict.result import Scale
+from werdict.statistics.contrasts import Contrasts
+from werdict.statistics.estimate import effective_number
+from werdict.statistics.judge import on_scale
 
 Array = NDArray[np.float64]
 MOST_COUNTS = 4_000_000  # of errors that are drawn at once

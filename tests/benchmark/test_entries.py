@@ -11,13 +11,21 @@ import numpy as np
 import pytest
 import yaml
 
-from asr.benchmark.check import problems
-from asr.benchmark.entries import read_entry
-from asr.benchmark.page import write_pages
-from asr.benchmark.rules import BASELINE, NEW_SEEDS, SEEDS, check_override
-from asr.benchmark.verdicts import benchmark_verdicts, comparison_text, status, target_loss
 from asr.commands.benchmark import is_of_machine
-from asr.errors import ConfigError
+from werdict.benchmark.entries import (
+    BASELINE,
+    NEW_SEEDS,
+    SEEDS,
+    benchmark_verdicts,
+    check_override,
+    comparison_text,
+    problems,
+    read_entry,
+    status,
+    target_loss,
+)
+from werdict.benchmark.page import write_pages
+from werdict.errors import ConfigError
 
 NUM_UTTERANCES = 60
 ADAMW = "torch.optim.adamw.AdamW"

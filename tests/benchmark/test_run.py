@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from asr.benchmark import check
-from asr.benchmark.rules import BASELINE, SEEDS
 from asr.commands import benchmark
-from asr.errors import ConfigError
 from asr.sweeps.jobs import JobRecord
 from tests.commands.conftest import TINY
 from tests.commands.test_resume import data
+from werdict.benchmark import entries
+from werdict.benchmark.entries import BASELINE, SEEDS
+from werdict.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 RECIPE = """\
@@ -49,7 +49,7 @@ def place(tmp_path, monkeypatch, trained):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
-    for module in (benchmark, check):
+    for module in (benchmark, entries):
         monkeypatch.setattr(module, "TASKS", ("tiny",))
     return [f"recipes_dir={tmp_path / 'recipes'}", f"data.dir={data(trained)}", "hydra.launcher.n_jobs=2"]
 
@@ -68,7 +68,7 @@ def test_an_optimizer_of_20_lines_is_entered(place):
     assert {line["settings"]["optimizer.lr"] for line in lines} == {0.001}
     assert "class Signs" in (folder / "signs.py").read_text()
     shutil.copytree(folder, folder.parent / BASELINE)
-    assert check.problems(benchmark.ROOT, [folder]) == []
+    assert entries.problems(benchmark.ROOT, [folder]) == []
     before = (folder / "runs.jsonl").read_text()
     assert benchmark.run([*words, *place]) == 0
     assert (folder / "runs.jsonl").read_text() == before, "finished runs are not trained again"

@@ -3,8 +3,8 @@
 import json
 import os
 
-from asr.evaluation.wer import Word
 from asr.inference.align import _as_written, _file_name
+from werdict.scoring import Word
 
 from .test_decoding_commands import audio_of
 

@@ -7,12 +7,12 @@ import re
 import pytest
 
 from asr.commands import compare as command
-from asr.errors import ConfigError
 from asr.sweeps.jobs import JobRecord
 from tests.commands.conftest import Workplace
 from tests.commands.wandb_file import read_wandb
-from tests.compare.run_folders import write_run, write_sweep
 from tests.configs import composed
+from tests.werdict.run_folders import write_run, write_sweep
+from werdict.errors import ConfigError
 
 UNFINISHED = (
     ("broken", "failed", 1),

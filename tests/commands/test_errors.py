@@ -11,9 +11,9 @@ import yaml
 
 from asr.commands.__main__ import COMMANDS
 from asr.commands.app import run_app
-from asr.errors import RunFailed
 from asr.run.build import validate_run
 from asr.run.command_line import config_folder
+from werdict.errors import RunFailed
 
 
 def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:

@@ -11,10 +11,10 @@ import pytest
 import soundfile
 import torch
 
-from tests.compare.report.parsed_page import parse, table_of
 from tests.models.pretrained import LETTERS, MODELS, save_ctc_model, save_model
 from tests.small_runs import SmallRun
 from tests.training.runs import same
+from tests.werdict.report.parsed_page import parse, table_of
 
 pytest.importorskip("transformers")
 pytest.importorskip("peft")

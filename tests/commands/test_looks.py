@@ -5,10 +5,10 @@ import itertools
 import pytest
 from omegaconf import OmegaConf
 
-from asr.errors import ConfigError
 from asr.sweeps.jobs import JobRecord
 from hydra_plugins.werdict_looks_sweeper import LooksSweeper
-from tests.compare.run_folders import write_sweep
+from tests.werdict.run_folders import write_sweep
+from werdict.errors import ConfigError
 
 RATES = {"adamw": 0.3, "eve": 0.31, "cain": 0.9}
 

@@ -12,9 +12,9 @@ import pytest
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
-from asr.errors import RunFailed
 from asr.processes import Terminated
 from hydra_plugins.werdict_parallel_launcher import ParallelLauncher
+from werdict.errors import RunFailed
 
 SLOW_S = 30.0
 

@@ -6,9 +6,9 @@ import shutil
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from asr.errors import ConfigError
 from asr.run.command_line import expand_home, fill_keys, quote_non_ascii
 from asr.run.folder import resume_command
+from werdict.errors import ConfigError
 
 
 @pytest.mark.parametrize(

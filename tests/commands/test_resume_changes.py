@@ -9,9 +9,9 @@ import pytest
 import torch
 import yaml
 
-from asr.plain_data import read_yaml
 from asr.training.checkpoints import update_file
 from tests.small_runs import TINY
+from werdict.files import read_yaml
 
 REFUSED = {
     "another width": ("encoder.d_model=32", "encoder.d_model: 16 in the run"),

@@ -7,10 +7,10 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins import MixedPrecision
 
-from asr.errors import ConfigError
 from asr.run.build import validate_run
 from asr.run.trainer import check_in_backward
 from tests.configs import composed
+from werdict.errors import ConfigError
 
 WITHIN = ("trainer.step_in_backward=true", "trainer.gradient_clip_val=null")
 

@@ -10,9 +10,9 @@ import soundfile
 
 from asr.commands.stream import run
 from asr.data.streams import packets_of_file
-from asr.errors import ConfigError, RunFailed
 from asr.inference.streaming import Partial, StreamListener
 from tests.configs import composed
+from werdict.errors import ConfigError, RunFailed
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from asr.errors import ConfigError
 from asr.run.command_line import name_sweep
 from asr.sweeps.jobs import (
     LONGEST_LABEL,
@@ -25,6 +24,7 @@ from asr.sweeps.jobs import (
     swept_keys,
 )
 from tests.configs import composed
+from werdict.errors import ConfigError
 
 CONFIG = {"seed": 1, "optimizer": {"lr": 0.1}, "data": {"dir": None}, "trainer": {"devices": 1}, "sweep": {"name": "a"}}
 

@@ -14,8 +14,8 @@ import yaml
 from asr.training.checkpoints import load_checkpoint
 from tests.commands.conftest import TINY
 from tests.commands.wandb_file import read_wandb
-from tests.compare.report.parsed_page import parse, table_of
 from tests.small_runs import TINY_MODEL
+from tests.werdict.report.parsed_page import parse, table_of
 
 
 def metrics_of(run_dir) -> list[tuple[int, str, str]]:

@@ -13,7 +13,6 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from asr.errors import DIVERGED, ConfigError
 from asr.run.command_line import CONFIGS
 from asr.sweeps.jobs import records
 from asr.sweeps.tuning import SEEDS_APART, Choice, Range, Search, Trial, TunedSystem, compared_systems, shares, systems
@@ -22,6 +21,7 @@ from tests.commands.conftest import Workplace
 from tests.commands.test_resume import data
 from tests.commands.test_sweeps import QUICK
 from tests.small_runs import TINY as TINY_RUN
+from werdict.errors import DIVERGED, ConfigError
 
 SWEEP: dict[str, Any] = {
     **OmegaConf.to_container(OmegaConf.load(CONFIGS / "sweep" / "optimizers.yaml").sweep),

@@ -10,14 +10,14 @@ import numpy as np
 import soundfile
 from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
-from asr.console import PlainConsole
 from asr.data.features import LogMel
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
 from asr.data.preparation.cuts import Limits
 from asr.data.preparation.prepare import PrepareSpec, prepare
 from asr.data.preparation.prepared import OutputFrames, PreparedData
-from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import CharacterTokenizerTrainer, Tokenizer
+from werdict.console import PlainConsole
+from werdict.normalization import TextNormalizer
 
 RATE_HZ = 8000
 NUM_MELS = 20

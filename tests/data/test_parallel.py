@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from asr.data.parallel import num_processes, run_jobs
-from asr.errors import OutOfMemory, RunFailed
+from werdict.errors import OutOfMemory, RunFailed
 
 
 def children() -> set[int | None]:

@@ -6,9 +6,9 @@ import torch
 
 from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.scorers import ShallowFusion
-from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import SPACE_PIECE, SPECIAL_PIECES, CharacterTokenizer, Tokenizer
 from tests.decoding.test_ctc_beam import Scores
+from werdict.normalization import TextNormalizer
 
 CHARACTERS = CharacterTokenizer([*SPECIAL_PIECES, SPACE_PIECE, "a", "b", "c"])
 ARPA = """\\data\\

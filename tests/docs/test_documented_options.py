@@ -17,19 +17,19 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from asr.errors import ConfigError
 from asr.run.command_line import CONFIGS, choices, config_folder, expand_short_forms
 from asr.run.options import COMMANDS, checked_options, options_of
+from werdict.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("recipes/*/*.md"), *ROOT.glob("optim/*.md")]
 PAGES.remove(ROOT / "docs" / "migrating.md")  # names options of other toolkits
-MODULES = [*ROOT.glob("asr/**/*.py"), *ROOT.glob("optim/**/*.py")]
+MODULES = [*ROOT.glob("asr/**/*.py"), *ROOT.glob("optim/**/*.py"), *ROOT.glob("werdict/**/*.py")]
 # what names options of these commands, of the first that has one; others may mean any
 ABOUT = {
     "docs/comparing.md": ("compare", "train"),
     "docs/any_toolkit.md": ("compare",),
-    "asr/compare/": ("compare", "train"),
+    "werdict/": ("compare", "train"),
     "asr/tracking/wandb_logger.py": ("compare",),
 }
 # keys of Hydra's plugins, of Lightning and of prepare functions; and files that users write

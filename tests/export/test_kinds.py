@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from asr.decoding.greedy import CtcGreedy, TransducerGreedy
-from asr.errors import RunFailed
 from asr.export.graphs import export_of
 from asr.export.write import check_close, check_equal, write_onnx_files, write_torchscript
 from asr.features.log_mel import GlobalNorm
@@ -17,6 +16,7 @@ from asr.models.heads.ctc import CtcHead
 from asr.models.heads.transducer import TransducerCtcHead, TransducerHead
 from asr.models.recognizer import Recognizer
 from tests.models.encoders import CASES
+from werdict.errors import RunFailed
 
 from .recognizers import NUM_FEATURES, RATE, VOCAB, features_of, noises, recognizer, sherpa, text_of, write_tokens
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from asr.errors import RunFailed
 from asr.inference.decode import decode_all
 from asr.training.checkpoints import newest_good_checkpoint
 from tests.training.tiny import TOKENIZER, batch_of
+from werdict.errors import RunFailed
 
 NO_MEMORY = {
     "torch on a CPU": RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 9"),

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from asr.errors import PeerLost
 from asr.processes import TRY_AGAIN
 from asr.run.start import saying_how_to_resume
 from asr.training.processes import explaining_lost_peers
 from tests.commands.test_resume import wait_for_update
 from tests.programs import Started
 from tests.small_runs import LONG
+from werdict.errors import PeerLost
 
 
 def pid_of_rank(rank: int, process: Started) -> int:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from asr.commands.startup import explain_import
-from asr.safe_io import named_path
 from tests.commands.test_resume import wait_for_update
 from tests.small_runs import TINY
+from werdict.files import named_path
 
 
 def test_a_folder_for_temporary_files_with_a_long_path_is_named(small_run, tmp_path):

@@ -14,9 +14,9 @@ from lhotse import CutSet, Recording
 
 from asr.data.loading.batch import SpeechDataset
 from asr.data.manifests.audio import audio_problem
-from asr.errors import RunFailed
 from tests.data.corpora import SPEC, Recipe, run
 from tests.faults.spoken_corpus import TRAIN, audio, write_audio, write_corpus
+from werdict.errors import RunFailed
 
 
 def without(split: str, number: int) -> Callable[[Path], None]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from asr.data.loading.loader import Workers, explaining_lost_workers, load_batches
-from asr.errors import RunFailed
+from werdict.errors import RunFailed
 
 
 def be_killed() -> None:

@@ -7,13 +7,13 @@ from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import nn
 
-from asr.compare.inputs.run_files import system_of
-from asr.errors import ConfigError
 from asr.run import trainer as config_trainer
 from asr.run.compose import changes
 from asr.run.trainer import build_trainer, captures_encoder
+from asr.runs.files import system_of
 from asr.training.cuda_graphs import CapturedDDPStrategy, CudaGraphs
 from tests.configs import composed
+from werdict.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from asr.decoding.greedy import CtcGreedy
-from asr.errors import RunFailed
 from asr.inference.decode import decode
 from tests.training.tiny import TOKENIZER, batch_of, tiny_module
+from werdict.errors import RunFailed
 
 
 @pytest.mark.parametrize("weight", [3e38, float("nan"), float("inf")])

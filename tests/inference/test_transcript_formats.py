@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from asr.evaluation.wer import Word
 from asr.inference.transcripts import FORMATS, LINE, LONGEST_S, NUM_LINES, Segment, Transcript, cues_of
+from werdict.scoring import Word
 
 pysubs2 = pytest.importorskip("pysubs2")
 

@@ -14,13 +14,13 @@ from asr.decoding.attention_rescoring import AttentionRescoring
 from asr.decoding.ctc_beam import CtcBeam
 from asr.decoding.greedy import CtcGreedy, Hypothesis, TransducerGreedy
 from asr.decoding.transducer_beam import TransducerBeam
-from asr.evaluation.wer import Word
-from asr.evaluation.wer import words_of as units_of
 from asr.inference.decode import Emissions, emissions_of, spelled, words_of
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.transducer import TransducerHead
 from tests.models import heads
 from tests.text.cases import TEXTS, trainers
+from werdict.scoring import Word
+from werdict.scoring import words_of as units_of
 
 SPOKEN = {"word": "word", "character": "nonspace-character"}  # a space has no time
 SURFACES = ("", "⁇", " one", " two", "s", " of the")

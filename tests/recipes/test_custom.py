@@ -9,8 +9,8 @@ from lhotse.qa import validate_recordings_and_supervisions
 
 from asr.data.preparation.cuts import evaluation_cuts
 from asr.recipes.custom.prepare import prepare_custom
-from asr.text.normalize import TextNormalizer
 from tests.data.corpora import SPEC
+from werdict.normalization import TextNormalizer
 
 
 def wavs(folder: Path, count: int) -> list[str]:

@@ -7,12 +7,12 @@ from lhotse import FeatureSet, SupervisionSet
 from omegaconf import OmegaConf
 
 from asr.data.preparation.saved_corpus import Budget, Choice, CorpusFacts
-from asr.plain_data import flatten
 from asr.recipes.custom.choose import choose_custom
 from asr.run.choices import corpus_choices, with_choices
 from tests.commands.conftest import Workplace
 from tests.configs import composed
 from tests.data.feature_corpora import WIDTH, stored_utterance
+from werdict.files import flatten
 
 OWN = Budget(updates=3000, batch_s=20.0)
 MODEL = (

@@ -10,10 +10,10 @@ from rich.panel import Panel
 
 from asr.commands import transcribe
 from asr.commands.app import run_app
-from asr.console import PlainConsole, one_line, printable
-from asr.errors import ConfigError
 from tests.configs import composed
 from tests.faults.spoken_corpus import write_audio
+from werdict.console import PlainConsole, one_line, printable
+from werdict.errors import ConfigError
 
 # what is given, what is shown
 SHOWN = {

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from asr.plain_data import read_yaml
 from asr.tracking.wandb_logger import _run_id
+from werdict.files import read_yaml
 
 LAST = "trainer.max_steps: Input should be greater than 0; given 0"  # after composing, before any work
 WANDB = {"_target_": "asr.tracking.wandb_logger.WandbTracking"}

@@ -3,7 +3,7 @@ import unicodedata
 
 import pytest
 
-from asr.text.normalize import TextNormalizer
+from werdict.normalization import TextNormalizer
 
 STRIP = TextNormalizer(punctuation="strip")
 LOWER = TextNormalizer(case="lower", punctuation="strip")

@@ -10,7 +10,6 @@ import sentencepiece
 from asr.inference.decode import spelled
 from asr.run.options import Target
 from asr.run.parts import build_text
-from asr.text.normalize import collapse_spaces
 from asr.text.tokenizer import (
     SentencePieceFile,
     SentencePieceTrainer,
@@ -18,6 +17,7 @@ from asr.text.tokenizer import (
     own_tokenizer,
     tokenizer_from_state,
 )
+from werdict.normalization import collapse_spaces
 
 from .cases import own_model, pieces_possible
 
@@ -25,7 +25,7 @@ TEXTS = [
     "the cat sat on the mat", "a cat and the other cat", "that mat is that of the cat", "she sees the sea",
     "the sea is the other side", "on the other mat", "cats see the seas and the mats",
 ]  # fmt: skip
-NORMALIZER = Target(_target_="asr.text.normalize.TextNormalizer")
+NORMALIZER = Target(_target_="werdict.normalization.TextNormalizer")
 MODEL_TYPES = ("bpe", "unigram")
 
 

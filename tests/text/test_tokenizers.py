@@ -3,8 +3,8 @@ import pickle
 
 import pytest
 
-from asr.text.normalize import TextNormalizer
 from asr.text.tokenizer import CharacterTokenizerTrainer, case_that_is_known, tokenizer_from_state, unknown_characters
+from werdict.normalization import TextNormalizer
 
 from .cases import TEXTS, trainers
 

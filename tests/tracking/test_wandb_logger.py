@@ -12,12 +12,12 @@ import wandb
 import yaml
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
-from asr.errors import ConfigError
-from asr.evaluation.wer import Utterance, score
 from asr.run.parts import instantiate
 from asr.tracking.wandb_logger import WandbTracking, chosen_mode, has_api_key, refuse_unwritable_folders
 from tests.commands.wandb_file import read_wandb
 from tests.configs import composed
+from werdict.errors import ConfigError
+from werdict.scoring import Utterance, score
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 
-from asr.errors import Diverged
-from asr.evaluation.metrics_csv import read_metrics
+from asr.runs.files import read_metrics
 from asr.tracking.metrics_csv import MetricsCsv
 from asr.training import checkpoints as checkpoint_files
 from asr.training.callbacks import checkpoints
 from asr.training.callbacks.checkpoints import CheckpointCallback
 from asr.training.checkpoints import duplicate, newest_good_checkpoint, update_file
 from tests.training.runs import Validated, names, run, same, state
+from werdict.errors import Diverged
 
 
 class Killed(RuntimeError):

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr import safe_io
 from asr.training import checkpoints as checkpoint_files
 from asr.training.checkpoints import (
     duplicate,
@@ -25,6 +24,7 @@ from asr.training.checkpoints import (
     update_files,
     write,
 )
+from werdict import files
 
 
 def write_forever(folder: Path, done: Connection) -> None:
@@ -60,7 +60,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_files(tmp_path):
 
 def test_the_new_file_and_its_name_are_on_the_disk_in_this_order(tmp_path, monkeypatch):
     steps = []
-    for module in (checkpoint_files, safe_io):
+    for module in (checkpoint_files, files):
         monkeypatch.setattr(module, "sync", lambda path: steps.append(path.name))
     replace = Path.replace
     monkeypatch.setattr(Path, "replace", lambda path, other: (steps.append("rename"), replace(path, other)))

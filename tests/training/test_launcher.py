@@ -13,10 +13,10 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from asr.commands.app import quieten
-from asr.errors import DIVERGED, LOST_PEER
 from asr.processes import Terminated, restored_handlers
 from asr.training import processes
 from asr.training.processes import _exit_code, forward_signals
+from werdict.errors import DIVERGED, LOST_PEER
 
 SAVES = "trap 'sleep 0.5; exit 75' TERM; echo > {}; while :; do sleep 0.1; done"
 GOES_ON = "trap : TERM; echo > {}; while :; do sleep 0.1; done"

@@ -9,10 +9,10 @@ import torch
 from lightning.pytorch.plugins import MixedPrecision
 
 from asr.data.loading.batch import Batch
-from asr.errors import Diverged
 from optim import Eve
 from tests.training.runs import same
 from tests.training.tiny import Metrics, adamw, batch_of, batches_loader, tiny_module, tiny_trainer, trained
+from werdict.errors import Diverged
 
 
 def bad_batch(value: float = float("nan"), seed: int = 9) -> Batch:

@@ -9,13 +9,13 @@ from lhotse import CutSet
 from asr.data.features import LogMel
 from asr.data.loading.batch import SpeechDataset
 from asr.data.loading.loader import Workers, explaining_lost_workers, load_batches
-from asr.errors import OutOfMemory, RunFailed
 from asr.training.cuda_graphs import CudaGraphs
 from asr.training.fit import fit
 from tests.data.corpora import Recipe, dropped
 from tests.data.corpora import run as prepare_small
 from tests.gpu.recorded_graphs import recorded_graphs
 from tests.training.tiny import GivenData, Metrics, adamw, batch_of, tiny_module, tiny_trainer
+from werdict.errors import OutOfMemory, RunFailed
 
 SMALL = batch_of(60, 40)
 # 1.2 s in 120 frames, 0.6 s in 60; padded to twice the longer one

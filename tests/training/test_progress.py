@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from asr.console import console
 from asr.training.callbacks.progress import StallWarning, TrainingProgress, describe_groups, describe_time
 from asr.training.nonfinite_guard import NonfiniteGuard, UnreadableCuts
 from optim import AdamW, Cain, WarmupCosine, grouped, step_in_backward
+from werdict.console import console
 
 RULES = [
     {"pattern": "0.weight", "optimizer": partial(Cain, lr=1.5e-3)},

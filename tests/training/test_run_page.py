@@ -8,11 +8,11 @@ from lhotse.testing.dummies import dummy_cut
 from lhotse.utils import fastcopy
 from matplotlib.figure import Figure
 
-from asr.evaluation.wer import Utterance, score
 from asr.training.run_page import Example, RunPage, plot_run_curves, token_probs, write_run_page
-from tests.compare.report.parsed_page import parse, table_of
 from tests.training.heads import HEADS, module_with
 from tests.training.tiny import batch_of
+from tests.werdict.report.parsed_page import parse, table_of
+from werdict.scoring import Utterance, score
 
 EVIL = "<script>alert(1)</script>"
 ROWS = {"train/loss": (45.0, 2.0, 0.3), "train/lr": (0.1, 0.2, 0.1), "val/dev/loss": (30.0, 2.5, 0.9)}

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import torch
 
-from asr.evaluation.wer import Utterance, score
 from asr.training.callbacks.progress import StallWarning
 from tests.training.tiny import tiny_module
+from werdict.scoring import Utterance, score
 
 REFERENCES = ("one two", "three")
 GOOD, EMPTY, SAME = REFERENCES, ("", ""), ("a", "a")

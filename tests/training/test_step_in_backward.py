@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import optim
-from asr.errors import Diverged
 from asr.training.callbacks.measurements import TrainingCost
 from tests.training import runs
 from tests.training.runs import run, same, state
 from tests.training.test_nonfinite_guard import bad_batch
 from tests.training.test_unreadable import unread
 from tests.training.tiny import batch_of, tiny_module, trained
+from werdict.errors import Diverged
 
 FACTORIES = {
     "torch's AdamW": partial(torch.optim.AdamW, lr=0.01, fused=True),

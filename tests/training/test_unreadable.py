@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from asr.data.loading.batch import Batch
-from asr.errors import RunFailed
 from tests.training.runs import same
 from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer, trained
+from werdict.errors import RunFailed
 
 
 def unread(*names: str) -> Batch:

@@ -9,11 +9,11 @@ import torch
 
 from asr.data.loading.batch import Batch
 from asr.decoding.greedy import Hypothesis
-from asr.errors import RunFailed
 from asr.training.module import TrainingModule
 from tests.training.heads import HEADS, module_with
 from tests.training.test_unreadable import unread
 from tests.training.tiny import TOKENIZER, Unsized, batch_of, tiny_module, tiny_trainer
+from werdict.errors import RunFailed
 
 
 def spoken(*texts: str, first: int = 0) -> Batch:

@@ -22,8 +22,8 @@ from pydantic import Field
 from asr.data.features import at_rate
 from asr.data.manifests.audio import file_content, open_recording, reading
 from asr.data.manifests.audio_files import find_audio
-from asr.errors import UnusableFile
 from asr.ranges import Fraction
+from werdict.errors import UnusableFile
 
 # resampling by 1.0001 takes a filter of a hundred million numbers
 Speed = Annotated[float, Field(ge=0.5, le=2.0, multiple_of=0.01)]

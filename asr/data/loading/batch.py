@@ -19,9 +19,9 @@ from asr.data.features import Features, LogMel, cause, read_features, refuse_inf
 from asr.data.loading.sampling import seed_for
 from asr.data.manifests.audio import audio_problem
 from asr.data.parallel import one_thread
-from asr.errors import MORE_MEMORY, raise_if_out_of_resources
 from asr.features.log_mel import LogMelFilterbank, LogMelOptions
 from asr.text.tokenizer import Tokenizer
+from werdict.errors import MORE_MEMORY, raise_if_out_of_resources
 
 
 @dataclass(frozen=True)

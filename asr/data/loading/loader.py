@@ -23,15 +23,15 @@ from lhotse.cut import Cut
 from pydantic import NonNegativeInt, PositiveInt
 from torch.utils.data import DataLoader
 
-from asr.console import printable
 from asr.data.features import Features
 from asr.data.loading.augmentation import Acoustics
 from asr.data.loading.batch import FEWER_WORKERS, Batch, Perturb, SpeechDataset
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler, Mixing
-from asr.errors import RunFailed, first_line, too_many_open_files
-from asr.evaluation.wer import Unit
 from asr.processes import ENDING, die_with_parent
 from asr.text.tokenizer import Tokenizer
+from werdict.console import printable
+from werdict.errors import RunFailed, first_line, too_many_open_files
+from werdict.scoring import Unit
 
 MOST_WORKERS = 8  # that are started without being asked for
 MAX_SOCKET_PATH = 107  # bytes, on Linux; workers send tensors through a socket

@@ -14,9 +14,9 @@ import zlib
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from asr.console import PlainProgress, bar_title
 from asr.data.preparation.fingerprint import describe_source, fingerprint
-from asr.safe_io import naming
+from werdict.console import PlainProgress, bar_title
+from werdict.files import naming
 
 CHUNK_BYTES = 2**20
 TIMEOUT_S = 30

@@ -23,9 +23,9 @@ from lhotse.audio import get_audio_duration_mismatch_tolerance, set_current_audi
 from lhotse.audio.backend import LibsndfileBackend
 from lhotse.utils import fastcopy
 
-from asr.console import track
 from asr.data.parallel import run_jobs
-from asr.errors import TOO_MANY_FILES, UnusableFile, raise_if_out_of_resources, text_of
+from werdict.console import track
+from werdict.errors import TOO_MANY_FILES, UnusableFile, raise_if_out_of_resources, text_of
 
 _lock = threading.Lock()
 _users, _standard_error = 0, -1

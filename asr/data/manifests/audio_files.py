@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from asr.data.manifests.audio import open_recording, quiet_decoder, reading
 from asr.features.log_mel import averaged, stretches, whole_frames
-from asr.safe_io import named_path
-from asr.text.normalize import SURROGATE, is_one_line
-from asr.text_files import matching_files, visible_files
+from werdict.files import named_path
+from werdict.normalization import SURROGATE, is_one_line
+from werdict.text_files import matching_files, visible_files
 
 # FFmpeg's format by the ending: what it finds out by itself may be a playlist, which names other files and addresses
 FFMPEG_FORMATS = {

@@ -20,8 +20,8 @@ from lhotse.utils import fastcopy
 
 from asr.data.manifests.audio import TOLERATED_S, ShardMember, open_recordings
 from asr.data.parallel import num_processes
-from asr.safe_io import naming, write_whole
-from asr.text_files import composed
+from werdict.files import naming, write_whole
+from werdict.text_files import composed
 
 Source: TypeAlias = Recording | Features
 SPLIT = re.compile(r"(train|dev|test)[^/]*")  # files are named by splits

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from lhotse import Features, Recording, SupervisionSegment
 
-from asr.console import PlainConsole
 from asr.data.manifests.corpus import Dropped, Manifests, Row, Source, manifests_of_rows
 from asr.data.manifests.lhotse_manifests import TARS, find_shards, read_cuts, read_items, read_shards
 from asr.data.manifests.tables import (
@@ -30,7 +29,8 @@ from asr.data.manifests.tables import (
     table_parts,
 )
 from asr.data.manifests.transcripts import KALDI_FILES, is_kaldi, read_kaldi, read_transcripts, transcript_files
-from asr.text.normalize import is_one_line
+from werdict.console import PlainConsole
+from werdict.normalization import is_one_line
 
 UNSPLIT = "all"
 SUFFIXES = (".jsonl", ".jsonl.gz")

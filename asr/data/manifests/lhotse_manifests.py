@@ -17,11 +17,11 @@ from lhotse.cut import Cut, MonoCut, MultiCut
 from lhotse.serialization import deserialize_item
 from lhotse.utils import compute_num_frames, to_list
 
-from asr.console import track
 from asr.data.manifests.audio import ShardMember, existing_form
 from asr.data.manifests.corpus import Dropped, Manifests, Source, storage_of
-from asr.errors import raise_if_out_of_resources
-from asr.text_files import as_integer, as_number, as_text, composed, json_objects
+from werdict.console import track
+from werdict.errors import raise_if_out_of_resources
+from werdict.text_files import as_integer, as_number, as_text, composed, json_objects
 
 ManifestItem: TypeAlias = Recording | Features | SupervisionSegment | Cut
 Item = TypeVar("Item", Recording, Features, SupervisionSegment)

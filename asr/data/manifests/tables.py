@@ -12,12 +12,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from asr.console import PlainConsole, track
 from asr.data.manifests.audio import ELSEWHERE
 from asr.data.manifests.corpus import Row
-from asr.plain_data import read_json
-from asr.safe_io import named_path
-from asr.text_files import as_number, as_text, check_header, composed, json_objects, read_lines, table_rows
+from werdict.console import PlainConsole, track
+from werdict.files import named_path, read_json
+from werdict.text_files import as_number, as_text, check_header, composed, json_objects, read_lines, table_rows
 
 SPLIT_ALIASES = {"val": "dev", "valid": "dev", "validation": "dev", "training": "train", "eval": "test"}
 WORDS = {**SPLIT_ALIASES, **{name: name for name in ("train", "dev", "test")}}

@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from asr.console import PlainConsole, track
 from asr.data.manifests.audio import ELSEWHERE
 from asr.data.manifests.audio_files import ENDINGS
 from asr.data.manifests.corpus import Row
 from asr.data.manifests.tables import split_in_name
-from asr.text_files import composed, numbered_lines, visible_files
+from werdict.console import PlainConsole, track
+from werdict.text_files import composed, numbered_lines, visible_files
 
 KALDI_FILES = ("wav.scp", "segments", "text", "utt2spk")
 IN_ARCHIVE = re.compile(r".*:\d+(\[.*\])?")  # file.ark:123

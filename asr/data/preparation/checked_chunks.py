@@ -15,7 +15,6 @@ from lhotse.cut import Cut
 from lhotse.utils import fastcopy
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-from asr.console import PlainProgress, bar_title, track
 from asr.data.features import Features, LogMel, read_features
 from asr.data.manifests.audio import reading
 from asr.data.manifests.corpus import Dropped, write_array
@@ -23,8 +22,9 @@ from asr.data.parallel import run_jobs
 from asr.data.preparation.cuts import Limits, check_cuts, supervised_cuts
 from asr.data.preparation.prepared import CtcLengths, FormerCuts, parse_cut
 from asr.data.preparation.saved_corpus import Chunk, SavedCorpus, digest, portable_line
-from asr.safe_io import write_whole
 from asr.text.tokenizer import Tokenizer
+from werdict.console import PlainProgress, bar_title, track
+from werdict.files import write_whole
 
 FEATURES = "features"  # folder of stored ones
 

@@ -14,11 +14,11 @@ from lhotse import Features as StoredFeatures
 from lhotse.cut import Cut, MonoCut
 from lhotse.utils import add_durations, fastcopy, to_list
 
-from asr.console import track
 from asr.data.features import Features, read_features
 from asr.data.manifests.audio import ShardMember, audible_channel, audio_problem
 from asr.data.manifests.corpus import IN_SHARD, Dropped, Manifests, place_of, with_checksum
 from asr.data.manifests.import_manifests import import_manifests
+from werdict.console import track
 
 SILENT = "silent"  # custom field of cuts of silence that are kept
 WHOLE_S = 1e-3  # lhotse reads a recording whole if a cut lacks no more

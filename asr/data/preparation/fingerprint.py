@@ -10,11 +10,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from asr.console import track
 from asr.data.manifests.lhotse_manifests import TARS
 from asr.data.manifests.tables import SourceOption, parts_of
-from asr.safe_io import named_path
-from asr.text_files import SourceFiles, visible_files
+from werdict.console import track
+from werdict.files import named_path
+from werdict.text_files import SourceFiles, visible_files
 
 Plain = dict[str, Any]
 

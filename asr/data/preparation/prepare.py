@@ -25,7 +25,6 @@ from lhotse.cut import Cut
 from lhotse.qa import validate
 from numpy.typing import NDArray
 
-from asr.console import PlainConsole, PlainProgress, track
 from asr.data.features import Features, LogMel, read_features
 from asr.data.manifests.audio import OPENED, ShardMember
 from asr.data.manifests.corpus import IN_SHARD, Corpus, Dropped, place_of, write_dropped
@@ -37,10 +36,11 @@ from asr.data.preparation.fingerprint import absolute_path, fingerprint, portabl
 from asr.data.preparation.prepared import DROPPED, INDEX, FormerCuts, IndexedCutSet, PreparedData, parse_cut
 from asr.data.preparation.saved_corpus import CORPUS_INDEX, GZIP_LEVEL, SavedCorpus, corpus_of
 from asr.data.preparation.shards import ShardStorage, write_shards
-from asr.errors import RunFailed
 from asr.processes import is_first_process
-from asr.safe_io import lock, naming, write_whole
 from asr.text.tokenizer import KeptTokenizer, unchanged
+from werdict.console import PlainConsole, PlainProgress, track
+from werdict.errors import RunFailed
+from werdict.files import lock, naming, write_whole
 
 NUM_STATISTICS_CUTS = 500
 CUTS_PER_JOB = 50  # a process more for fewer would take longer to start

@@ -20,12 +20,12 @@ from lhotse.serialization import deserialize_item
 from numpy.typing import NDArray
 from rich.table import Column, Table
 
-from asr.console import PlainConsole
 from asr.data.manifests.corpus import Dropped, place_of, write_dropped
 from asr.data.preparation.fingerprint import absolute_path, describe_file, refuse_changed, with_absolute_paths
 from asr.run.folder import DATA_RECORD
-from asr.safe_io import write_whole
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
+from werdict.console import PlainConsole
+from werdict.files import write_whole
 
 Lengths = NDArray[np.int64]
 OutputFrames = Callable[[Lengths], Lengths]

@@ -21,7 +21,7 @@ from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source, files_
 from asr.data.manifests.lhotse_manifests import ManifestItem, to_plain
 from asr.data.preparation.fingerprint import with_absolute_paths, with_portable_paths
 from asr.data.preparation.prepared import FormerCuts
-from asr.safe_io import sync, write_whole
+from werdict.files import sync, write_whole
 
 CORPUS_INDEX = "corpus.json"
 CHUNK_UTTERANCES = 500  # a second of checking, or some seconds of computing features

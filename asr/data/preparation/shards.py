@@ -32,7 +32,7 @@ from asr.data.preparation.checked_chunks import CheckedChunk, CheckedSplit, unre
 from asr.data.preparation.fingerprint import describe_file, refuse_changed
 from asr.data.preparation.prepared import parse_cut
 from asr.data.preparation.saved_corpus import digest, gzipped
-from asr.safe_io import TEMPORARY, locked_folder, naming, sync, write_whole
+from werdict.files import TEMPORARY, locked_folder, naming, sync, write_whole
 
 OPUS_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)  # RFC 6716, section 2; libsndfile writes no others
 BLOCK_SAMPLES = 48_000  # libsndfile 1.2.2 crashes where minutes of Ogg are written at once

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from lhotse import Recording, SupervisionSegment
 
-from asr.console import track
 from asr.data.loading.sampling import seed_for
 from asr.data.manifests.corpus import Corpus, Manifests
 from asr.data.parallel import num_processes
+from werdict.console import track
 
 ACCENTS = (
     "en",

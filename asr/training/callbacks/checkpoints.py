@@ -19,8 +19,6 @@ from pydantic import PositiveInt
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from asr.console import console
-from asr.errors import Diverged
 from asr.processes import ENDING, TRY_AGAIN, leave_closed_terminal, not_ignored
 from asr.ranges import Probability
 from asr.run.folder import resume_command
@@ -45,6 +43,8 @@ from asr.training.counters import (
 )
 from asr.training.module import TrainingModule
 from asr.training.optimizer_protocols import at_evaluation_point
+from werdict.console import console
+from werdict.errors import Diverged
 
 SCORE = "val/wer"
 

@@ -17,11 +17,11 @@ from torch.utils._pytree import tree_leaves
 
 from asr.data.features import PLAYED_HZ, read_audio
 from asr.data.loading.batch import Batch
-from asr.evaluation.wer import Score, ScoredUtterance
 from asr.training.counters import ends_update
 from asr.training.module import TrainingModule
 from asr.training.optimizer_protocols import StepsInBackward
 from asr.training.speech_data_module import ResumableLoader
+from werdict.scoring import Score, ScoredUtterance
 
 
 class Durations:

@@ -15,13 +15,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor
 from torch.optim import Optimizer
 
-from asr.console import LINE_EVERY_S, console
-from asr.evaluation.wer import Score
 from asr.models import devices
-from asr.plain_data import at
 from asr.training.module import TrainingModule
 from asr.training.optimizer_protocols import members_of
 from asr.training.processes import gather
+from werdict.console import LINE_EVERY_S, console
+from werdict.files import at
+from werdict.scoring import Score
 
 FIRST_REPORT_S = 5.0  # before the first estimate of the remaining time, while the user still watches
 NUMBERS_EVERY_S = 0.5  # in the bar: to read the loss is to wait for the GPU

@@ -23,8 +23,8 @@ from asr.data.loading.batch import SpeechDataset
 from asr.data.loading.loader import Workers, load_batches
 from asr.data.manifests.lhotse_manifests import to_line
 from asr.data.preparation.prepared import IndexedCutSet
-from asr.errors import UnusableFile
 from asr.text.tokenizer import CharacterTokenizer
+from werdict.errors import UnusableFile
 
 RATE_HZ = 8000
 SAMPLES = np.random.default_rng(0).normal(size=RATE_HZ).astype(np.float32) * 0.1

@@ -3,8 +3,8 @@ from lhotse import SupervisionSegment
 
 import asr.data.preparation.cuts
 from asr.data.preparation.cuts import Limits, SourceCheck, check_cuts, supervised_cuts
-from asr.text.normalize import TextNormalizer
 from tests.data.corpora import SPEC, manifests, utterance
+from werdict.normalization import TextNormalizer
 
 
 def test_audio_is_looked_at_once_however_many_cuts_lie_in_it(tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ import pytest
 
 from asr.data.features import PrecomputedFeatures
 from asr.data.loading.batch import SpeechDataset
-from asr.text.normalize import TextNormalizer
 from tests.data.corpora import SPEC, Recipe, contents, dropped, ids, run
 from tests.data.feature_corpora import (
     FEATURES_SPEC,
@@ -20,6 +19,7 @@ from tests.data.feature_corpora import (
     matrix,
     stored_utterance,
 )
+from werdict.normalization import TextNormalizer
 
 
 def test_features_without_audio_become_prepared_data_and_batches(tmp_path):

@@ -23,9 +23,9 @@ from asr.data.manifests.import_manifests import import_manifests
 from asr.data.preparation.prepare import prepare
 from asr.data.preparation.prepared import PreparedData
 from asr.data.preparation.shards import AudioField, ShardStorage
-from asr.errors import RunFailed
-from asr.text.normalize import TextNormalizer
 from tests.data.corpora import SPEC, Killed, Pair, Recipe, contents, dropped, ids, manifests, noise, run, utterance
+from werdict.errors import RunFailed
+from werdict.normalization import TextNormalizer
 
 
 def in_shards(folder: Path, audio: str = "flac"):

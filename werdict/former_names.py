@@ -1,0 +1,54 @@
+"""Names that classes had in earlier versions, which runs, checkpoints and recipes of that time hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# module then, module now, classes
+MOVED = (
+    (
+        "asr.data.loading.acoustics",
+        "asr.data.loading.augmentation",
+        "Acoustics AddBabble AddNoise Reverberate Telephone Volume",
+    ),
+    ("asr.data.loading.perturb", "asr.data.loading.augmentation", "SpeedPerturb"),
+    ("asr.data.waveform", "asr.data.features", "Waveform"),
+    ("asr.decoding.ctc_greedy", "asr.decoding.greedy", "CtcGreedy"),
+    ("asr.decoding.transducer_greedy", "asr.decoding.greedy", "TransducerGreedy"),
+    ("asr.models.heads.cr_ctc", "asr.models.heads.ctc", "CrCtcHead"),
+    ("asr.models.heads.ctc_attention", "asr.models.heads.ctc", "CtcAttentionHead"),
+    ("asr.models.heads.transducer.head", "asr.models.heads.transducer", "TransducerHead"),
+    ("asr.models.heads.transducer.with_ctc", "asr.models.heads.transducer", "TransducerCtcHead"),
+    ("asr.text.character", "asr.text.tokenizer", "CharacterTokenizerTrainer"),
+    ("asr.text.subword", "asr.text.tokenizer", "SentencePieceTrainer"),
+    ("asr.text.normalize", "werdict.normalization", "TextNormalizer"),
+    ("asr.training.callbacks.averaging", "asr.training.callbacks.checkpoints", "WeightAveraging"),
+    ("asr.training.callbacks.checkpoint_callback", "asr.training.callbacks.checkpoints", "CheckpointCallback"),
+    ("asr.training.callbacks.cost", "asr.training.callbacks.measurements", "TrainingCost"),
+    ("asr.training.callbacks.mixture_shares", "asr.training.callbacks.measurements", "MixtureShares"),
+    ("asr.training.callbacks.optimizer_health", "asr.training.callbacks.measurements", "OptimizerHealth"),
+    ("asr.training.callbacks.preemption", "asr.training.callbacks.checkpoints", "Preemption"),
+    ("asr.training.callbacks.sample_tables", "asr.training.callbacks.measurements", "SampleTables"),
+    ("asr.training.callbacks.stall_warning", "asr.training.callbacks.progress", "StallWarning"),
+)
+PRESENT = {f"{then}.{name}": f"{now}.{name}" for then, now, names in MOVED for name in names.split()}
+FORMER = {present: former for former, present in PRESENT.items()}
+
+
+def with_present_names(config: Any) -> Any:
+    """Return plain data with each ``_target_`` under the name that its class has now."""
+    return _renamed(config, PRESENT)
+
+
+def with_former_names(config: Any) -> Any:
+    """Return plain data with each ``_target_`` under the name from which data were fingerprinted first."""
+    return _renamed(config, FORMER)
+
+
+def _renamed(config: Any, names: dict[str, str]) -> Any:
+    if isinstance(config, dict):
+        return {
+            key: names.get(str(value), value) if key == "_target_" else _renamed(value, names)
+            for key, value in config.items()
+        }
+    return [_renamed(item, names) for item in config] if isinstance(config, list) else config
