@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from asr.inference.transcripts import Transcript as Transcript
     from asr.training.module import TrainingModule as TrainingModule
     from asr.training.speech_data_module import SpeechDataModule as SpeechDataModule
-    from werdict import compare as compare
     from werdict.errors import ConfigError as ConfigError
     from werdict.errors import RunFailed as RunFailed
+    from werdict.from_python import compare_results as compare  # noqa: F401
 
 _HOMES = {
     **dict.fromkeys(("Run", "SpeechRecognizer", "load", "train", "training_parts"), "asr.commands.api"),

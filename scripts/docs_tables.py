@@ -138,7 +138,8 @@ def values_of(schema: Mapping[str, Any]) -> str:
     if values := schema.get("enum") or ([schema["const"]] if "const" in schema else []):
         return ", ".join(f"`{value}`" for value in values)
     bounds = [f"{sign} {schema[key]:g}" for key, sign in SIGNS.items() if abs(schema.get(key, 2**63)) < 2**63]
-    kind = TYPES.get(schema.get("type", ""), schema.get("type", ""))
+    name = "object" if "$ref" in schema else schema.get("type", "")
+    kind = TYPES.get(name, name)
     items = f"of {values_of(schema['items'])}" if {"type", "anyOf"} & {*schema.get("items", ())} else ""
     return " ".join(filter(None, (kind, items, " and ".join(bounds))))
 

@@ -211,8 +211,8 @@ def _collect(folder: Path, sweep_dir: Path, about: dict[str, Any]) -> Entry | No
         about["ranges"] = at(config, "sweep", "tuned", "keys")
     runs = []
     for path in finished:
-        files = read_run(path)
-        runs.append(FinishedRun(*read_runs([path]).runs, files.summary, flatten(files.config)))
+        files, (measured,) = read_run(path), read_runs([path]).runs
+        runs.append(FinishedRun(measured, files.summary, flatten(files.config)))
     entry = write_runs(folder, about, runs, failed)
     if "package" not in about and not target.startswith(("optim.", "torch.")):
         shutil.copy(_source(target), folder)

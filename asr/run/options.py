@@ -524,6 +524,7 @@ class Convert(ModelOptions):
     ]
     trust: Trust
     output: Annotated[Place, Option("a checkpoint to write, *.ckpt")]
+    seed: Annotated[Seed, Option("of the weights that are replaced")]
 
 
 class Compare(Section):

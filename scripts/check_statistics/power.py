@@ -109,8 +109,8 @@ def _two_looks(name: str, world: World, num: int, seed: int) -> Row:
         looks = np.stack([first.verdicts(half)] * 2)
         for going in np.unique(goes_on, axis=0):
             rows, places = (goes_on == going).all(-1), np.cumsum(going) - 1
-            arrays = (array[rows][:, going] for array in (whole.values, whole.resolution, whole.moves))
-            late = Contrasts(*arrays, whole.effective_units)
+            values, resolution, moves = (part[rows][:, going] for part in (whole.values, whole.resolution, whole.moves))
+            late = Contrasts(values, resolution, moves, whole.effective_units)
             estimates = [
                 late.estimate(places[system], 0) if going[system] else at_rows(early.estimate(system, 0), rows)
                 for system in range(1, len(going))

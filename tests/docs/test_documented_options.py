@@ -30,7 +30,6 @@ ABOUT = {
     "docs/comparing.md": ("compare", "train"),
     "docs/any_toolkit.md": ("compare",),
     "werdict/": ("compare", "train"),
-    "asr/tracking/wandb_logger.py": ("compare",),
 }
 # keys of Hydra's plugins, of Lightning and of prepare functions; and files that users write
 ELSEWHERE = ("hydra.", "trainer.", "data.prepare.")

@@ -81,7 +81,7 @@ def write_pages(root: Path, pages: Path) -> list[Path]:
     summary = [f"{section['title']}: {section['sentences'][0]}" for section in sections]
     index, page = pages / "index.md", pages / "benchmark.html"
     write_whole(index, markdown(sections, summary, texts))
-    shown = {"sections": sections, "summary": summary, "columns": COLUMNS, "version": VERSION}
+    shown: dict[str, Any] = {"sections": sections, "summary": summary, "columns": COLUMNS, "version": VERSION}
     write_whole(page, render("benchmark.html.jinja", styles={}, **shown))
     return [*written, index, page, *(verdicts.folder / COMPARISON for verdicts in all_verdicts)]
 
