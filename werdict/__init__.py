@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from werdict.errors import ConfigError as ConfigError
     from werdict.from_python import ComparedResults as ComparedResults
-    from werdict.from_python import compare_results as compare
+    from werdict.from_python import compare_results as compare  # noqa: F401
     from werdict.scoring import cer as cer
     from werdict.scoring import wer as wer
 
