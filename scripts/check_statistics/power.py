@@ -103,7 +103,8 @@ def _two_looks(name: str, world: World, num: int, seed: int) -> Row:
     true, half = np.sign(world.truth[1:]), ALPHA / 2
     false, by_two, by_ten, is_open = [], [], [], []
     for whole in world.chunks(np.random.default_rng(seed), num):
-        assert whole.moves is not None and isinstance(whole.resolution, np.ndarray)
+        assert whole.moves is not None
+        assert isinstance(whole.resolution, np.ndarray)
         early = replace(whole, values=whole.values[..., : LOOKS[0]], moves=whole.moves[..., : LOOKS[0], :])
         first = judge(early, alpha=half)
         goes_on = np.insert(first.best[0][:, 1:] | (first.verdicts(half) == 0), 0, True, axis=-1)
