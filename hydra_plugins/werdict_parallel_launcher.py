@@ -7,12 +7,11 @@ import multiprocessing
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hydra.core.utils import JobReturn, run_job, setup_globals
 from hydra.plugins.launcher import Launcher
@@ -26,16 +25,8 @@ from werdict.errors import RunFailed
 HANDLED = (signal.SIGINT, *ENDING)
 
 
-class _Worker(NamedTuple):  # Hydra (1.3) imports plugins in a way in which there can be no dataclass
-    """A process that runs one job, and the connection that its result comes from."""
-
-    process: BaseProcess
-    connection: Connection
-    number: int  # of its job
-
-
 class ParallelLauncher(Launcher):
-    """Runs jobs in processes that are forked from this one.
+    """Runs each job in a process that is forked from this one.
 
     A signal that asks for an end is handed on to all of them, and they are waited for: each waits for the checkpoint of
     its job. However this process ends, the kernel ends them.
@@ -46,7 +37,8 @@ class ParallelLauncher(Launcher):
 
     def __init__(self, n_jobs: int) -> None:
         self.num_jobs = n_jobs if n_jobs > 0 else max(1, len(os.sched_getaffinity(0)) + 1 + n_jobs)
-        self.workers: list[_Worker] = []
+        # of the jobs at work, by the connection that the result comes from
+        self.processes: dict[Connection, BaseProcess] = {}
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Remember what a job is."""
@@ -65,37 +57,64 @@ class ParallelLauncher(Launcher):
         waiting = deque(enumerate(job_overrides, initial_job_idx))
         results: dict[int, JobReturn] = {}
         try:
-            while waiting or self.workers:
-                while waiting and len(self.workers) < self.num_jobs:
+            while waiting or self.processes:
+                while waiting and len(self.processes) < self.num_jobs:
                     self._start(*waiting.popleft())
-                ready = wait([worker.connection for worker in self.workers])
-                for worker in [candidate for candidate in self.workers if candidate.connection in ready]:
-                    results[worker.number] = _result(worker)
-                    self.workers.remove(worker)
+                for connection in wait([*self.processes]):
+                    assert isinstance(connection, Connection)
+                    number, result = _received(connection, self.processes.pop(connection))
+                    results[number] = result
         except BaseException as error:
-            self._hand_on(error)
+            ending = signal.SIGINT if isinstance(error, KeyboardInterrupt) else getattr(error, "signal", signal.SIGTERM)
+            for connection, process in self.processes.items():
+                connection.close()  # nobody waits for a result any more
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid or 0, ending)
+            for process in self.processes.values():
+                process.join()
             raise
         finally:
-            for worker in self.workers:
-                worker.process.kill()
-                worker.process.join()
-            self.workers.clear()
+            for process in self.processes.values():
+                process.kill()
+                process.join()
+            self.processes.clear()
         return [results[number] for number in sorted(results)]
 
     def _start(self, number: int, overrides: Sequence[str]) -> None:
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe(duplex=False)
-        job = partial(self._run, number, overrides)
-        process = context.Process(target=_serve, args=(os.getpid(), theirs, job))
+        process = context.Process(target=self._serve, args=(os.getpid(), theirs, number, overrides))
         # until the process has handlers of its own, and this one knows of it
         before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         try:
             process.start()
-            self.workers.append(_Worker(process, ours, number))
+            self.processes[ours] = process
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         # the last copy of this end then is that of the process, whose end can be noticed
         theirs.close()
+
+    def _serve(self, parent: int, connection: Connection, number: int, overrides: Sequence[str]) -> None:
+        """Run a job, and send its result, or the code that it exits with."""
+        die_with_parent(parent)
+
+        def end(ending: int, _: object) -> None:
+            for signal_number in not_ignored(HANDLED):
+                signal.signal(signal_number, signal.SIG_IGN)
+            raise KeyboardInterrupt if ending == signal.SIGINT else Terminated(ending, lambda: "")
+
+        for signal_number in not_ignored(HANDLED):
+            signal.signal(signal_number, end)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+        result: Any = None
+        try:
+            result = self._run(number, overrides)
+        except SystemExit as left:
+            result = left.code
+        except KeyboardInterrupt:
+            result = 128 + signal.SIGINT
+        with contextlib.suppress(BrokenPipeError):
+            connection.send((number, result))
 
     def _run(self, number: int, overrides: Sequence[str]) -> JobReturn:
         """Run a job as Hydra's own launcher does."""
@@ -110,56 +129,20 @@ class ParallelLauncher(Launcher):
             job_subdir_key="hydra.sweep.subdir",
         )
 
-    def _hand_on(self, error: BaseException) -> None:
-        """Have all processes end as this one does, and wait for them."""
-        number = signal.SIGTERM
-        if isinstance(error, KeyboardInterrupt):
-            number = signal.SIGINT
-        elif isinstance(error, Terminated):
-            number = error.signal
-        for worker in self.workers:
-            worker.connection.close()  # nobody waits for a result any more
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker.process.pid or 0, number)
-        for worker in self.workers:
-            worker.process.join()
 
-
-def _result(worker: _Worker) -> JobReturn:
+def _received(connection: Connection, process: BaseProcess) -> tuple[int, JobReturn]:
+    """Return the number and the result of a job whose process has sent it, or has ended."""
     try:
-        result = worker.connection.recv()
+        number, result = connection.recv()
     except EOFError:
-        worker.process.join()
-        code = worker.process.exitcode or 0
+        process.join()
+        code = process.exitcode or 0
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         raise RunFailed(
             f"a process of the sweep was lost: {how}. The kernel does this when memory runs out: lower "
             "hydra.launcher.n_jobs. The same command, with its sweep.name, resumes the jobs"
         ) from None
-    worker.process.join()
+    process.join()
     if isinstance(result, JobReturn):
-        return result
+        return number, result
     raise SystemExit(result)
-
-
-def _serve(parent: int, connection: Connection, job: Callable[[], JobReturn]) -> None:
-    """Run a job, and send its result, or the code that it exits with."""
-    die_with_parent(parent)
-
-    def end(number: int, _: object) -> None:
-        for signal_number in not_ignored(HANDLED):
-            signal.signal(signal_number, signal.SIG_IGN)
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number, lambda: "")
-
-    for number in not_ignored(HANDLED):
-        signal.signal(number, end)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
-    result: Any = None
-    try:
-        result = job()
-    except SystemExit as left:
-        result = left.code
-    except KeyboardInterrupt:
-        result = 128 + signal.SIGINT
-    with contextlib.suppress(BrokenPipeError):
-        connection.send(result)

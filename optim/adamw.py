@@ -44,6 +44,7 @@ class AdamW(Composable):
     """
 
     has_beta2: ClassVar = True
+    common_defaults: ClassVar = {**Composable.common_defaults, "weight_decay": 0.01}
 
     def __init__(
         self,
@@ -53,5 +54,4 @@ class AdamW(Composable):
         eps: float = 1e-8,
         **common: Unpack[CommonOptions],
     ) -> None:
-        common.setdefault("weight_decay", 0.01)
         super().__init__(params, [Adam(betas, eps)], lr=lr, **common)

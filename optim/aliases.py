@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import wraps
-from inspect import signature
+from inspect import Signature, signature
 from typing import Any
 
 from optim.adamw import AdamW
@@ -73,7 +73,10 @@ def with_options(name: str, optimizer: type[Composable], options: Mapping[str, A
 
     summary = f"`{optimizer.__name__}` with {', '.join(f'{key}={value!r}' for key, value in options.items())}."
     # the module: pickle looks a class up there, and configs build classes of this package alone
-    return type(name, (optimizer,), {"__init__": init, "__doc__": summary, "__module__": __name__})
+    alias: type[Composable] = type(name, (optimizer,), {"__init__": init, "__doc__": summary, "__module__": __name__})
+    shown = [p.replace(default=options.get(p.name, p.default)) for p in signature(alias).parameters.values()]
+    alias.__signature__ = Signature(shown)
+    return alias
 
 
 ALIASES = {name: with_options(name, *row) for name, row in TABLE.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import Parameter, Signature, signature
 from typing import Any, ClassVar, TypedDict, Unpack
 
 from torch import Tensor
@@ -14,28 +15,32 @@ from optim.transforms.clipping import Clipper, Clipping
 from optim.transforms.learning_rate import CautiousDecay, DecoupledDecay, WarmupLearningRate
 from optim.transforms.momentum import Caution, MarsCorrection
 
+BETA2 = ("palm", "beta2_scale")
+ENDING = ("weight_decay", "cautious_weight_decay", "warmup_steps")
+
 
 class CommonOptions(TypedDict, total=False):
-    """Options of every `Composable`; all are off by default.
+    """Options of every `Composable`, whose ``common_defaults`` are their defaults: all are off.
 
     Attributes:
-        weight_decay: fraction lr · weight_decay that each step takes off the parameter, at least 0; default 0.
+        weight_decay: fraction lr · weight_decay that each step takes off the parameter, at least 0.
         cautious_weight_decay: take it only off elements that the update does not move away from zero, see
             `CautiousDecay`.
-        warmup_steps: steps over which lr rises linearly to its full value, by each parameter's own count; default 0.
+        warmup_steps: steps over which lr rises linearly to its full value, by each parameter's own count.
         gradient_clipping: how gradients are limited: l2, rms_norm, trust_region, mu_law, a_law, global_norm, identity,
             a function of one parameter's tensor, or None; see `Clipping`.
         update_clipping: the same for what leaves the rule; without global_norm.
         caution: leave out what the gradient contradicts, see `Caution`.
         mars: correct gradients by their change since the last step, see `MarsCorrection`; one more tensor of state.
-        mars_gamma: strength of that, at least 0; default 0.025.
+        mars_gamma: strength of that, at least 0.
         palm: let beta2 be 1 − t^-beta2_scale, see `beta2_of`; refused by rules without second moment.
-        beta2_scale: above 0; default 0.8.
-        storage_dtype: of the statistics that have the parameter's shape, see `StateStorage`; default "float32".
-        seed: of the random numbers that the rule or the rounding to bfloat16 draws; default 0.
+        beta2_scale: above 0.
+        storage_dtype: of the statistics that have the parameter's shape: float32, or bfloat16, rounded stochastically,
+            see `StateStorage`.
+        seed: of the random numbers that the rule or the rounding to bfloat16 draws.
         maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
+        skip_nonfinite: when a gradient holds NaN or infinity, change nothing, see `Chain`.
+        capturable: make steps that a CUDA graph can replay, see `Chain`.
 
     Examples:
         >>> options: optim.CommonOptions = {"caution": True, "gradient_clipping": "l2", "weight_decay": 0.1}
@@ -94,6 +99,24 @@ class Composable(Chain):
     """Whether the rule takes its β₂ from `beta2_of`, so that ``palm`` does something."""
     refused: ClassVar[Mapping[str, str]] = {"foreach": "what is faster on the device of the parameters is always done"}
     """Options of HeavyBall's class that do nothing here -> why."""
+    common_defaults: ClassVar[Mapping[str, Any]] = {
+        **{"weight_decay": 0.0, "cautious_weight_decay": False, "warmup_steps": 0},
+        **{"gradient_clipping": None, "update_clipping": None, "caution": False},
+        **{"mars": False, "mars_gamma": 0.025, "palm": False, "beta2_scale": 0.8},
+        **{"storage_dtype": "float32", "seed": 0, "maximize": False, "skip_nonfinite": False, "capturable": False},
+    }
+    """Common options -> their defaults; a class may have others, and more."""
+    __signature__: ClassVar[Signature]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Put the common options into the signature, where ``help`` and configs find them with their defaults."""
+        super().__init_subclass__(**kwargs)
+        _, *own = signature(cls.__init__).parameters.values()
+        hidden = {*cls.refused, *(() if cls.has_beta2 else BETA2), *(parameter.name for parameter in own)}
+        if own and "Unpack[" in str(own[-1].annotation):
+            shown = {name: value for name, value in cls.common_defaults.items() if name not in hidden}
+            own[-1:] = [Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in shown.items()]
+        cls.__signature__ = Signature(own)
 
     def __init__(
         self,
@@ -104,25 +127,27 @@ class Composable(Chain):
         ending: Sequence[Transform] = (),
         **common: Unpack[CommonOptions],
     ) -> None:
-        given: dict[str, Any] = {**common}
-        for option in given.keys() & self.refused.keys():
+        for option in common.keys() & self.refused.keys():
             raise ValueError(f"{type(self).__name__} has no option {option}: {self.refused[option]}. Remove it.")
-        for option in () if self.has_beta2 else given.keys() & {"palm", "beta2_scale"}:
+        for option in () if self.has_beta2 else common.keys() & {*BETA2}:
             raise ValueError(
                 f"{type(self).__name__} has no option {option}, a schedule of beta2: it averages no squares. Remove it."
             )
+        left_out = {*(ENDING if ending else ()), *(() if self.has_beta2 else BETA2)}
+        defaults = {name: self.common_defaults[name] for name in Composable.common_defaults if name not in left_out}
+        given: dict[str, Any] = {**defaults, **common}
         take = given.pop
         transforms = [
-            MarsCorrection(take("mars", False), take("mars_gamma", 0.025)),
-            Clipping(take("gradient_clipping", None), "gradient_clipping"),
-            *([PalmBeta2(take("palm", False), take("beta2_scale", 0.8))] if self.has_beta2 else []),
+            MarsCorrection(take("mars"), take("mars_gamma")),
+            Clipping(take("gradient_clipping"), "gradient_clipping"),
+            *([PalmBeta2(take("palm"), take("beta2_scale"))] if self.has_beta2 else []),
             *rule,
-            Clipping(take("update_clipping", None), "update_clipping"),
-            Caution(take("caution", False)),
-            StateStorage(take("storage_dtype", "float32"), take("seed", 0)),
+            Clipping(take("update_clipping"), "update_clipping"),
+            Caution(take("caution")),
+            StateStorage(take("storage_dtype"), take("seed")),
         ]
         if not ending:
-            weight_decay = take("weight_decay", 0.0)
-            decays = [DecoupledDecay(weight_decay), CautiousDecay(weight_decay, take("cautious_weight_decay", False))]
-            ending = [*decays, WarmupLearningRate(take("warmup_steps", 0))]
+            weight_decay = take("weight_decay")
+            decays = [DecoupledDecay(weight_decay), CautiousDecay(weight_decay, take("cautious_weight_decay"))]
+            ending = [*decays, WarmupLearningRate(take("warmup_steps"))]
         super().__init__(params, [*transforms, *ending], lr=lr, **given)

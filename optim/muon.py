@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from inspect import signature
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -47,6 +49,12 @@ class MatrixOptions(CommonOptions, total=False):
     shard_matrix_work: bool
 
 
+MATRIX_DEFAULTS: Mapping[str, Any] = {
+    **Composable.common_defaults,
+    **{name: option.default for name, option in signature(Orthogonalize).parameters.items() if name != "more"},
+}
+
+
 def split_options(options: MatrixOptions) -> tuple[dict[str, Any], CommonOptions]:
     """Return the arguments of `Orthogonalize` among the options, and the others."""
     names = MatrixOptions.__annotations__.keys() - CommonOptions.__annotations__.keys()
@@ -90,6 +98,8 @@ class Muon(Composable):
         >>> torch.linalg.svdvals(weight.detach())  # all directions moved by lr
         tensor([0.1000, 0.1000])
     """
+
+    common_defaults: ClassVar = MATRIX_DEFAULTS
 
     def __init__(
         self,
@@ -146,6 +156,7 @@ class MuonLaProp(Composable):
     """
 
     has_beta2: ClassVar = True
+    common_defaults: ClassVar = MATRIX_DEFAULTS
 
     def __init__(
         self,
@@ -192,6 +203,8 @@ class NorMuon(Composable):
         >>> torch.linalg.vector_norm(weight.detach(), dim=1)  # all neurons move alike
         tensor([0.1000, 0.1000, 0.1000])
     """
+
+    common_defaults: ClassVar = MATRIX_DEFAULTS
 
     def __init__(
         self,
@@ -291,6 +304,8 @@ class Scion(Composable):
         tensor([0.2000, 0.2000, 0.2000])
     """
 
+    common_defaults: ClassVar = {**MATRIX_DEFAULTS, "adjust_lr_fn": "spectral", "weight_decay": 1.0}
+
     def __init__(
         self,
         params: Any,
@@ -300,7 +315,7 @@ class Scion(Composable):
         scale: float = 1.0,
         **options: Unpack[MatrixOptions],
     ) -> None:
-        own, common = split_options({"adjust_lr_fn": "spectral", "weight_decay": 1.0, **options})
+        own, common = split_options({"adjust_lr_fn": self.common_defaults["adjust_lr_fn"], **options})
         super().__init__(params, [Momentum(beta1), NormBall(norm, scale, **own)], lr=lr, **common)
 
 

@@ -85,6 +85,7 @@ class SOAP(Composable):
     """
 
     has_beta2: ClassVar = True
+    common_defaults: ClassVar = {**Composable.common_defaults, "weight_decay": 0.01}
     refused: ClassVar = {
         "foreach": "what is faster on the device of the parameters is always done",
         "data_format": "torch's kernels have their channels first in every memory format",
@@ -124,7 +125,6 @@ class SOAP(Composable):
             precond_scheduler=precond_scheduler,
             shard_matrix_work=shard_matrix_work,
         )
-        common.setdefault("weight_decay", 0.01)
         super().__init__(params, [rule], lr=lr, **common)
 
 

@@ -221,7 +221,7 @@ class T5XAdafactor(Chain):
         min_dim_size_to_factor: int = 128,
         epsilon1: float = 1e-30,
         epsilon2: float = 1e-3,
-        dtype_momentum: torch.dtype | str | None = torch.float32,
+        dtype_momentum: torch.dtype | str | None = "float32",
         factor_map: NamedRules | str | None = None,
         logical_factor_rules: Mapping[str, Any] | None = None,
         weight_decay_rate_lr_exponent: float | None = None,

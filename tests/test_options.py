@@ -22,7 +22,7 @@ from asr.recipes.digits.prepare import prepare_digits
 from asr.recipes.fsdd.prepare import prepare_fsdd
 from asr.recipes.librispeech.prepare import prepare_librispeech
 from asr.recipes.phrases.prepare import prepare_phrases
-from asr.run.parts import check_values, instantiate
+from asr.run.parts import check_values, instantiate, with_defaults
 from asr.tracking.wandb_logger import log_comparison
 from asr.training.callbacks.checkpoints import CheckpointCallback, WeightAveraging
 from asr.training.callbacks.measurements import OptimizerHealth
@@ -93,3 +93,12 @@ def test_an_option_out_of_its_range_is_refused_by_its_key(target, option, value)
     node = {"_target_": f"{target.__module__}.{target.__name__}", "_partial_": True, option: value}
     with pytest.raises(ConfigError, match=rf"^part\.{option}\b"):
         instantiate(node, "part")
+
+
+def test_an_optimizer_is_recorded_with_the_defaults_of_a_class_that_declares_them_all():
+    node = {"_target_": "optim.AdamW", "betas": [0.9, 0.98], "weight_decay": None}
+    found = with_defaults(node, "optimizer")
+    assert found.items() >= {**node, "eps": 1e-8, "mars_gamma": 0.025, "capturable": False}.items()
+    assert with_defaults({"_target_": "torch.optim.lr_scheduler.StepLR"}, "schedule").items() >= {"gamma": 0.1}.items()
+    for name in ("collections.OrderedDict", "torch.optim.lr_scheduler"):
+        assert with_defaults({"_target_": name}, "optimizer") == {"_target_": name}

@@ -63,6 +63,13 @@ def explaining_out_of_memory(explain: Callable[[], str]) -> Iterator[None]:
         raise OutOfMemory(f"out of memory {explain()} ({first_line(error)})") from error
 
 
+# what options of other programs are called here
+NAMES = {
+    **{"batch_size": "batch.max_duration_s", "learning_rate": "lr", "epochs": "max_epochs", "num_epochs": "max_epochs"},
+    **{"gpus": "devices", "num_gpus": "devices", "steps": "max_steps", "num_steps": "max_steps"},
+}
+
+
 def raise_if_out_of_resources(error: BaseException, place: str, more_memory: str = MORE_MEMORY) -> None:
     """Raise an error if the machine is why something was not read: nothing is dropped from data that are not broken.
 
@@ -154,5 +161,5 @@ def memory_error(error: BaseException | None) -> BaseException | None:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` Did you mean 'lr'?``, or an empty text if no known word is similar."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(NAMES.get(word, word), list(known), n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""

@@ -41,6 +41,7 @@ from werdict.errors import (
     DIVERGED,
     LOST_PEER,
     MORE_MEMORY,
+    NAMES,
     TOO_MANY_FILES,
     ConfigError,
     Diverged,
@@ -58,11 +59,6 @@ from werdict.files import flatten, trust
 PLUGINS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
 # refused because of the name that was given, and not of the state of the machine
 OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOENT)
-# what options of other programs are called here
-NAMES = {
-    **{"batch_size": "batch.max_duration_s", "learning_rate": "lr", "epochs": "max_epochs", "num_epochs": "max_epochs"},
-    **{"gpus": "devices", "num_gpus": "devices", "steps": "max_steps", "num_steps": "max_steps"},
-}
 FIXED = ("data", "augment")  # groups that take no further keys
 
 

@@ -38,11 +38,12 @@ from asr.run.choices import (
     with_choices,
     without_replaced_defaults,
 )
-from asr.run.compose import Change, Composed, changes, recorded_data, run_folder, saved_config
+from asr.run.compose import DECLARING, Change, Composed, changes, recorded_data, run_folder, saved_config
 from asr.run.data import complete_sources, data_folder, data_for_run, mixing_of, shard_storage
 from asr.run.folder import free_folder, usable_folder
 from asr.run.options import Encoder, RunOptions
 from asr.run.parts import (
+    SPECIAL_KEYS,
     Configured,
     DataParts,
     UpdateParts,
@@ -52,11 +53,13 @@ from asr.run.parts import (
     build_module,
     build_update_parts,
     check_decoder,
+    check_keys,
     check_loggers,
     check_values,
     factories,
     instantiate,
     is_own_model,
+    locate,
     outline_recognizer,
     parameters_of,
 )
@@ -429,7 +432,8 @@ def settled(composed: Composed, check: Callable[[RunOptions], Checked]) -> tuple
     options: RunOptions = composed.options
     if options.data.sources is not None:
         composed = composed.with_values({"data.sources": complete_sources(options.data)})
-    if options.resume is not None:  # all of it is in the run's own config
+    composed = with_own_classes(composed)
+    if options.resume is not None:  # all else is in the run's own config
         if "encoder.model" in composed.given:
             saved = saved_config(run_folder(options.resume))["encoder"]
             base = base_folder(Encoder.model_validate(saved), options.encoder.model)
@@ -438,7 +442,6 @@ def settled(composed: Composed, check: Callable[[RunOptions], Checked]) -> tuple
     for name in options.best_lr:
         if name not in composed.optimizers:
             raise ConfigError(f"best_lr.{name}: there is no such optimizer.{did_you_mean(name, composed.optimizers)}")
-    composed = with_own_classes(composed)
     if composed.options.encoder.target == PRETRAINED:
         composed = with_choices(composed, pretrained_choices(composed))
     path = composed.options.init.path
@@ -453,12 +456,20 @@ def settled(composed: Composed, check: Callable[[RunOptions], Checked]) -> tuple
 
 
 def with_own_classes(composed: Composed) -> Composed:
-    """Return a config without what the user's own classes do not take; packages that the user has named are trusted."""
-    if composed.options.resume is not None:
-        return composed
-    composed = without_replaced_defaults(composed)
-    trust_own(composed.unresolved())
-    return composed
+    """Return a config without what the user's own classes do not take, with the defaults of ours, which are recorded.
+
+    Packages that the user has named are trusted.
+
+    Raises:
+        ConfigError: optimizer or schedule have no such option; a sweep says so before its first job.
+    """
+    if composed.options.resume is None:
+        composed = without_replaced_defaults(composed)
+        trust_own(composed.unresolved())
+        for key in DECLARING:
+            node = composed.unresolved()[key]
+            check_keys(locate(node["_target_"], key), node.keys() - SPECIAL_KEYS, key, partial=True)
+    return composed.with_class_defaults()
 
 
 def _with_decided_capture(composed: Composed, outline: Outline) -> Composed:

@@ -232,6 +232,19 @@ def options(file: Path, parent: str = "", command: str = "train") -> Iterator[tu
                 yield f"{key}={value}", helps.get(key) or match["comment"] or ""
 
 
+def class_options(name: str) -> dict[str, str]:
+    """Return the options of a class of `optim`, or of a table of options, and what its docstring says; imports none."""
+    options: dict[str, str] = {}
+    section = re.compile(rf"(?sm)^class {name}\(.*?^    (?:Args|Attributes):\n(.*?)\n(?:\n|    \"\"\")")
+    for file in (Path(__file__).resolve().parents[2] / "optim").rglob("*.py"):
+        found = section.search(file.read_text(encoding="utf-8"))
+        pairs = re.findall(r"^ {8}(\w+): (.*(?:\n {9,}.*)*)", found[1], re.MULTILINE) if found else ()
+        options |= {option: " ".join(help_text.split()) for option, help_text in pairs if option != "params"}
+    for table in re.findall(r"`(\w+Options)`", options.pop("common", "") + options.pop("options", "")):
+        options |= class_options(table)
+    return {option: re.sub(r"[,;] see `.*|\.$", "", help_text) for option, help_text in options.items()}
+
+
 def shown_options(config_name: str, configs: Path) -> list[tuple[str, str]]:
     """Return the options of a command that users set, as `options` does."""
     is_prepare = config_name == "prepare"
@@ -261,7 +274,12 @@ def command_help(config_name: str, configs: Path) -> str:
     lines += ["", "options, with their defaults (???: required):", *_columns(shown)]
     if config_name == "train":
         for group in CHANGED_MOST:
-            shown = [pair for pair in options(configs / group / f"{groups[group]}.yaml", f"{group}.") if pair[1]]
+            file = configs / group / f"{groups[group]}.yaml"
+            shown = [pair for pair in options(file, f"{group}.") if pair[1]]
+            if group == "optimizer":
+                text = file.read_text(encoding="utf-8")
+                described = class_options(yaml.safe_load(text)["_target_"].rpartition(".")[2])
+                shown += [(f"{group}.{name}=…", said) for name, said in described.items() if f"\n{name}:" not in text]
             lines += ["", f"of {group}={groups[group]}, unless the recipe chooses another:", *_columns(shown)]
     for group in (group for group in (PREPARED if is_prepare else LISTED) if group in groups):
         lines += ["", f"{group}=", *_columns(choices(configs, group).items())]

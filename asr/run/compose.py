@@ -41,7 +41,10 @@ from werdict.former_names import with_present_names
 FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is resumed
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
 LABELS = ("_target_", "group", "name", "job_type", "tags", "notes")  # of a logger: all else may say where numbers go
+DECLARING = ("optimizer", "schedule")  # groups whose yaml files leave options to the defaults of the class
 ABSENT = "absent"  # what a config that lacks a key is said to have there
+UNLISTED = "unlisted"  # what is composed on it takes options that its yaml file does not list, without a +
+ConfigStore.instance().store(UNLISTED, OmegaConf.create({}, flags={"struct": False}))
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,11 @@ class Composed:
                 OmegaConf.update(config, key, value, merge=False)
         return replace(self, config=config)
 
+    def with_class_defaults(self) -> Composed:
+        """Return this with the options that optimizer and schedule leave to their classes."""
+        whole = with_class_defaults(self.unresolved())
+        return self.with_values({key: whole[key] for key in DECLARING})
+
 
 def run_folder(path: object) -> Path:
     """Return the folder that ``resume=`` names.
@@ -160,15 +168,24 @@ def store_resumed(folder: Path, primary: Path, overrides: Sequence[str]) -> None
     if override_value(overrides, "resume_logger") is not True:
         _refuse_destinations(saved, given_keys, primary.parent / "logger")
     scalars = {key: value for key, value in config.items() if key not in ("defaults", "hydra")}
-    node = completed(saved) | {key: config.get(key) for key in scalars if decides(key) == "this_start"}
+    node = with_class_defaults(saved) | {key: config.get(key) for key in scalars if decides(key) == "this_start"}
     _follow(node, saved, given_keys)
-    defaults = ["_self_", *({group: None} for group in groups if group != "recipe"), *overriding]
+    unlisted = (f"/{UNLISTED}@{key}" for key in DECLARING)
+    defaults = [*unlisted, "_self_", *({group: None} for group in groups if group != "recipe"), *overriding]
     ConfigStore.instance().store(CONFIG_NAME, {"defaults": defaults, "hydra": config["hydra"], **node})
 
 
 def completed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config of a run with the options that were added since, at their defaults."""
     return _completed(config, _defaults(), RunOptions)
+
+
+def with_class_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a run as `completed` does, optimizer and schedule with the defaults of their classes too."""
+    from asr.run.parts import with_defaults  # imports torch, which takes seconds
+
+    whole = completed(config)
+    return whole | {key: with_defaults(whole[key], key) for key in DECLARING if isinstance(whole.get(key), Mapping)}
 
 
 @functools.cache
@@ -277,7 +294,7 @@ def changes(before: Mapping[str, Any], current: Mapping[str, Any]) -> list[Chang
 
     An option that a run of an older version does not have had its default.
     """
-    old, new = flatten(completed(before)), flatten(completed(current))
+    old, new = flatten(with_class_defaults(before)), flatten(with_class_defaults(current))
     return [
         Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
         for key in sorted(old | new)
@@ -384,7 +401,8 @@ def difference_from_recipe(options: RunOptions, run_dir: Path) -> dict[str, tupl
     except MissingConfigException:
         return {}  # a resumed run whose recipes_dir is not given
     # a recipe may leave values to its user, which are shown as ???
-    recipe, run = flatten(OmegaConf.to_container(composed, resolve=True)), flatten(options.plain())
+    raw: Any = OmegaConf.to_container(composed, resolve=True)
+    recipe, run = flatten(with_class_defaults(raw)), flatten(options.plain())
     pairs = {key: (recipe.get(key, ABSENT), run.get(key, ABSENT)) for key in {**recipe, **run}}
     return {
         key: (_shown(recipe_value), _shown(run_value))

@@ -8,7 +8,7 @@ import inspect
 import json
 import os
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 SPECIAL_KEYS = {"_target_", "_partial_", "_convert_"}
 PASSED = ("self", "params", "named_parameters")  # arguments that no config gives
+DECLARED = ("optim", "torch.optim")  # packages whose signatures declare every option with its type and default
 
 
 def locate(name: object, key: str) -> Any:
@@ -132,9 +133,25 @@ def parameters_of(target: Any) -> dict[str, inspect.Parameter]:
     except ValueError:  # of a builtin, which takes what it takes
         return {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
     for name, options in _unpacked(target).items():
-        del parameters[name]
-        parameters |= {key: inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None) for key in options}
+        if parameters.pop(name, None) is not None:  # else the signature has them already
+            parameters |= {key: inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None) for key in options}
     return parameters
+
+
+def with_defaults(node: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return an optimizer or schedule with the options that the config leaves to its class, at the class's defaults.
+
+    Runs are recorded, compared and resumed with them, so that a later default of the class changes no earlier run.
+    A class of another package keeps what is given.
+    """
+    whole, name = dict(node), str(node.get("_target_"))
+    target = locate(name, key) if is_within(name, DECLARED) else None
+    for option in parameters_of(target).values() if callable(target) else ():
+        value = list(option.default) if isinstance(option.default, tuple) else option.default
+        # without a rate in the config, a run says that it has the class's own
+        if option.name != "lr" and isinstance(value, bool | int | float | str | list | None):
+            whole.setdefault(option.name, value)
+    return whole
 
 
 def takes(target: Any, name: str) -> bool:
@@ -157,7 +174,7 @@ def _hints(target: Any) -> dict[str, Any]:
         return {}
 
 
-def check_keys(target: Any, values: Mapping[str, Any], key: str, partial: bool) -> None:
+def check_keys(target: Any, values: Collection[str], key: str, partial: bool) -> None:
     """Refuse keys that the target does not have, and miss those that it needs."""
     parameters = parameters_of(target)
     for name in values:

@@ -51,7 +51,7 @@ from asr.training.initial_weights import (
 from asr.training.optimizer_protocols import apply_to_checkpoint, calls_closure
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, PeerLost, first_line, is_out_of_memory
-from werdict.files import at, flatten, is_within, named_path, read_json, write_whole
+from werdict.files import at, is_within, named_path, read_json, write_whole
 
 if TYPE_CHECKING:
     from asr.training.module import TrainingModule
@@ -366,7 +366,7 @@ def accept_changes(
         if changed:
             lr = _learning_rate(checkpoint)
             adapt()
-            if only_rate and not _same_updates(checkpoint.config, options.plain()):
+            if only_rate and _changed_updates(checkpoint.config, options.plain()):
                 new_lr = _learning_rate(checkpoint)
                 line = f"learning rate after update {checkpoint.update}: {lr:.3g} in the run, {new_lr:.3g} now"
                 refuse_changes([*new, line] if new else [], anyway)
@@ -387,8 +387,8 @@ def _learning_rate(checkpoint: LoadedCheckpoint) -> float:
     return float(state["optimizer_states"][0]["param_groups"][0]["lr"])
 
 
-def _same_updates(former: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
-    return all(flatten(former.get(key)) == flatten(current.get(key)) for key in UPDATES)
+def _changed_updates(former: Mapping[str, Any], current: Mapping[str, Any]) -> list[Change]:
+    return changes(*({key: config.get(key) for key in UPDATES} for config in (former, current)))
 
 
 def fit_checkpoint(
@@ -408,7 +408,7 @@ def fit_checkpoint(
             "many, or start a new run"
         )
     current = options.plain()
-    is_changed = not _same_updates(checkpoint.config, current)
+    is_changed = bool(_changed_updates(checkpoint.config, current))
     if is_changed:
         for key in ("optimizer", "parameter_rules"):
             _refuse_other_targets(checkpoint.config.get(key), current[key], key)
@@ -450,7 +450,7 @@ def _try_update(optimizer: Optimizer) -> None:
 
 def _changed_options(former: Mapping[str, Any], current: Mapping[str, Any]) -> set[str]:
     """Return the names of the options of optimizer and parameter rules that have changed."""
-    changed = changes({key: former.get(key) for key in UPDATES}, {key: current.get(key) for key in UPDATES})
+    changed = _changed_updates(former, current)
     names = {change.key.split(".")[1] for change in changed if change.key.startswith("optimizer.")}
     if any(is_within(change.key, ["parameter_rules"]) for change in changed):
         for config in (former, current):

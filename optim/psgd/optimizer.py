@@ -65,6 +65,8 @@ class PSGDKron(Composable):
         [3, 6]
     """
 
+    common_defaults: ClassVar = {**Composable.common_defaults, "update_clipping": "trust_region"}
+
     def __init__(
         self,
         params: Any,
@@ -108,7 +110,6 @@ class PSGDKron(Composable):
             shard_matrix_work=shard_matrix_work,
             seed=common.get("seed", 0),
         )
-        common.setdefault("update_clipping", "trust_region")
         super().__init__(params, [rule], lr=lr, **common)
 
 

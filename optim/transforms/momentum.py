@@ -24,7 +24,8 @@ class MarsCorrection(Transform):
 
     Args:
         mars: whether to correct.
-        mars_gamma: strength, at least 0.
+        mars_gamma: strength, at least 0. The default is that of the authors' code, github.com/AGI-Arena/MARS;
+            HeavyBall's 0.0025 corrects a tenth of that.
         name: see `Transform`.
 
     Reference:

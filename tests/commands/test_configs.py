@@ -5,15 +5,16 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from asr.run.build import validate_run
+from asr.run.build import validate_run, with_own_classes
 from asr.run.choices import pretrained_choices
 from asr.run.command_line import CONFIGS, choices
 from tests.configs import choice, composed
 from tests.models.pretrained import save_model
 from tests.text.cases import own_model
+from werdict.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
-NO_GROUPS = ("hydra", "compare", "optimizer_options")
+NO_GROUPS = ("hydra", "compare")
 GROUPS = sorted(folder.name for folder in CONFIGS.iterdir() if folder.is_dir() and folder.name not in NO_GROUPS)
 SINGLE = [(group, name) for group in GROUPS if group != "recipe" for name in choices(CONFIGS, group)]
 # those of large corpora are meant for GPUs, and take a second to be built
@@ -80,6 +81,13 @@ SEARCHED = OmegaConf.load(CONFIGS / "sweep" / "optimizers.yaml").sweep.optimizer
 def test_every_optimizer_takes_the_settings_that_a_sweep_searches(optimizer):
     words = [f"optimizer.{name}={value}" for name, value in SEARCHED[optimizer].around.items()]
     validate_run(composed(f"optimizer={optimizer}", *words).options)
+
+
+def test_an_option_that_a_yaml_does_not_list_is_set_without_a_plus_and_the_class_refuses_others():
+    options = composed("optimizer=lion", "optimizer.betas=[0.95,0.98]", "schedule.min_lr_ratio=0.1").options
+    assert (options.optimizer.betas, options.schedule.min_lr_ratio) == ([0.95, 0.98], 0.1)
+    with pytest.raises(ConfigError, match=r"schedule\.min_lr: .*'min_lr_ratio'"):
+        with_own_classes(composed("schedule.min_lr=0.1"))
 
 
 @pytest.mark.parametrize("recipe", LARGE)

@@ -37,6 +37,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("data.batch_size=8", "data.batch_size", ["data.batch.max_duration_s"]),
         ("lr=0.1", "lr", ["optimizer.lr"]),
         ("optimizer.lrr=1", "optimizer.lrr", ["'lr'", "weight_decay"]),
+        ("optimizer.learning_rate=1", "optimizer.learning_rate", ["'lr'"]),
         ("+optimizer.lrr=1", "optimizer.lrr", ["'lr'", "weight_decay"]),
         ("optimiser=adamw", "optimiser", ["'optimizer'"]),
         ("optimizer=adamm", "optimizer=adamm", ["'adamw'", "eve"]),

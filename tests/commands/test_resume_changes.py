@@ -52,6 +52,14 @@ def test_a_rate_that_followed_another_still_does(small_run, tmp_path):
     assert {group["initial_lr"] for group in groups} == {0.0007}
 
 
+def test_naming_the_same_optimizer_again_changes_nothing_and_the_run_keeps_its_defaults(small_run, tmp_path):
+    folder = small_run.interrupted(tmp_path / "run")
+    config = folder / "config.yaml"
+    assert read_yaml(config)["optimizer"].items() >= {"eps": 1e-8, "mars_gamma": 0.025, "maximize": False}.items()
+    config.write_text(config.read_text().replace("  maximize: false\n", ""))  # of a version that lacked it
+    assert groups_after(small_run, folder, "optimizer=adamw", "optimizer.eps=1e-8", "schedule=warmup_cosine")
+
+
 def test_a_budget_below_what_is_done_is_refused(small_run, tmp_path):
     folder = small_run.copy(tmp_path / "run")
     before = content(folder)

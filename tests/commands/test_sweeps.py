@@ -55,6 +55,12 @@ def test_a_sweep_that_was_killed_is_resumed_where_it_was(trained, tmp_path):
     assert OmegaConf.load(killed / "config.yaml").sweep.target_wer == 0.9
 
 
+def test_an_option_that_no_optimizer_has_is_refused_before_the_first_job(tmp_path):
+    printed = Workplace(tmp_path).run("train", "-m", "optimizer.epss=1,2", "sweep.name=typo", code=2)
+    assert "optimizer.epss" in printed.strip().splitlines()[-2]
+    assert not (tmp_path / "runs" / "typo" / "jobs").exists()
+
+
 def test_a_failing_job_does_not_stop_the_others_and_is_named_at_the_end(trained, tmp_path):
     words = ("-m", "encoder.num_layers=0,1", "sweep.name=mixed", f"data.dir={data(trained)}")
     printed = Workplace(tmp_path).run("train", *QUICK, *words, code=1)

@@ -18,7 +18,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from asr.run.command_line import CONFIGS, choices, config_folder, expand_short_forms
+from asr.run.compose import DECLARING
 from asr.run.options import COMMANDS, checked_options, options_of
+from asr.run.parts import with_defaults
 from werdict.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -73,14 +75,11 @@ def known(command: str) -> dict[str, Collection[str]]:
         literals = [name for part in (kind, *get_args(kind)) if get_origin(part) is Literal for name in get_args(part)]
         keys[key] = literals or keys.get(key, ())
     groups = [group for group in folder.iterdir() if group.is_dir() and group.name in keys]
-    files = [file for group in groups for place in folder.glob(f"{group.name}*") for file in place.glob("*.yaml")]
+    files = [file for group in groups for file in group.glob("*.yaml")]
     for file in [*files, *(ROOT.glob("recipes/*/*.yaml") if folder == CONFIGS else ())]:
-        prefix = (
-            ""
-            if "@package _global_" in file.read_text(encoding="utf-8")
-            else f"{file.parent.name.removesuffix('_options')}."
-        )
-        for key in parents(OmegaConf.to_container(OmegaConf.load(file)), prefix):
+        prefix = "" if "@package _global_" in file.read_text(encoding="utf-8") else f"{file.parent.name}."
+        node: Any = OmegaConf.to_container(OmegaConf.load(file))
+        for key in parents(with_defaults(node, "") if file.parent.name in DECLARING else node, prefix):
             keys.setdefault(key, ())
     return keys | {group.name: [*choices(folder, group.name), *keys[group.name]] for group in groups}
 

@@ -11,12 +11,9 @@ def rule(options: str) -> str:
     return f"parameter_rules.rules=[{{pattern:bias}},{{pattern:'.*',{options}}}]"
 
 
-ONLY_LR = (
-    *("~optimizer.weight_decay", "~optimizer.fused", "~optimizer.betas", "~optimizer.eps"),
-    *("optimizer=torch_adamw", "parameter_rules=none"),
-)
+ONLY_LR = ("~optimizer.fused", "~optimizer.betas", "optimizer=torch_adamw", "parameter_rules=none")
 TORCH = ("optimizer=torch_adamw", "optimizer.fused=false")
-SCHEDULE = ("schedule=constant", "~schedule.warmup_steps", "~schedule.max_steps")
+SCHEDULE = ("schedule=constant", "~schedule.max_steps")
 REFUSED = {
     "no dense gradients": (("optimizer._target_=torch.optim.SparseAdam", *ONLY_LR), "asr-train: optimizer: SparseAdam"),
     "a rule: betas": ((*TORCH, rule("betas:[5,-3]")), "asr-train: parameter_rules.rules.1: "),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 
 import pytest
 import torch
+import yaml
 from omegaconf import OmegaConf
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 import optim
-from asr.run.parts import instantiate
+from asr.run.parts import instantiate, locate, with_defaults
 from optim.aliases import ALIASES
 from optim.combined import Combined
 from optim.engine.chain import Chain
@@ -28,10 +30,10 @@ def by_name(group):
 
 
 def load(file):
-    """Return a config as commands see it: plain values, with the trainer's horizon filled in."""
+    """Return a config as commands see it: plain values, with the trainer's horizon and the class's defaults."""
     around = {"trainer": {"max_steps": 1000}, "encoder": {"d_model": 144}, "optimizer": {"lr": 0.001}}
     config = OmegaConf.merge(around, {"node": choice(file.parent.name, file.stem)})
-    return OmegaConf.to_container(config, resolve=True)["node"]
+    return with_defaults(OmegaConf.to_container(config, resolve=True)["node"], file.parent.name)
 
 
 def build(file, **arguments):
@@ -98,9 +100,21 @@ def test_an_optimizers_config_trains_and_leaves_plain_values_in_the_checkpoint(f
     for key, value in load(file).items():
         assert (
             key.startswith("_")
-            or key == "capturable"
+            or key in ("capturable", "skip_nonfinite")
             or saved[key] == (tuple(value) if isinstance(value, list) else value)
         )
+
+
+@pytest.mark.parametrize("file", [*FILES["optimizer"], *FILES["schedule"]], ids=lambda file: file.stem)
+def test_a_config_lists_only_what_differs_from_its_class_with_the_reason(file):
+    defaults = inspect.signature(locate(choice(file.parent.name, file.stem)._target_, "")).parameters
+    for line in file.read_text().splitlines():
+        key, colon, said = line.partition(": ")
+        if colon and key.isidentifier() and not key.startswith("_"):
+            value, _, reason = said.partition("  #")
+            given, default = yaml.safe_load(value), defaults[key].default
+            assert given != (list(default) if isinstance(default, tuple) else default), line
+            assert reason or value == "${trainer.max_steps}" or file.parent.name == "schedule", line
 
 
 @by_name("schedule")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import warnings
 
@@ -12,7 +13,8 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import optim
-from tests.optim.cases import BAD_OPTIONS
+from optim.aliases import ALIASES
+from tests.optim.cases import BAD_OPTIONS, CASES
 from tests.optim.training import all_moved, make_parameters, named, run, run_both, same, values
 
 
@@ -33,6 +35,18 @@ def test_bad_options_are_refused_by_the_constructor_and_in_a_group(case):
             case.factory(make_parameters(), **{option: value})
         with pytest.raises(ValueError, match=rf"\b{option}\b"):
             case.factory([{"params": make_parameters(), option: value}])
+
+
+@pytest.mark.parametrize(
+    "optimizer", [*{case.optimizer for case in CASES}, *ALIASES.values()], ids=lambda cls: cls.__name__
+)
+def test_the_signature_shows_every_option_with_its_default(optimizer):
+    options = dict(inspect.signature(optimizer).parameters)
+    required = {"lr": 0.1} if options["lr"].default is inspect.Parameter.empty else {}
+    defaults = optimizer([nn.Parameter(torch.ones(2, 3))], **required).defaults
+    shown = {name: option.default for name, option in options.items()} | required
+    assert {name: shown[name] for name in shown.keys() & defaults}.items() <= defaults.items()
+    assert not any(option.kind is option.VAR_KEYWORD for option in options.values())
 
 
 def test_unknown_options_are_refused_with_a_near_name(case):
