@@ -2,7 +2,7 @@
 
     python scripts/bench compare [--utterances 100000] [--systems 10]
 
-Writes a table of words that are wrong at random, then runs ``asr.compare`` on it in a process of its own. It should
+Writes a table of words that are wrong at random, then runs ``werdict.compare`` on it in a process of its own. It should
 take at most 60 CPU seconds and 1 GB.
 """
 
@@ -56,7 +56,7 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
     size = setting.options.utterances, setting.options.systems
     table, page = setting.work / "table.csv", setting.work / "page.html"
     write_table(table, *size)
-    code = f"import asr; asr.compare({str(table)!r}).to_html({str(page)!r})"
+    code = f"import werdict; werdict.compare({str(table)!r}).to_html({str(page)!r})"
     subprocess.run([sys.executable, "-c", code], check=True)
     title, usage = "{:,} utterances x {} systems".format(*size), resource.RUSAGE_CHILDREN
     yield at_most(f"{title}: CPU", cpu_seconds(usage), MAX_CPU_S, " s")
