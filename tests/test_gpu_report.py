@@ -159,7 +159,7 @@ def test_a_peer_that_raises_is_a_row_and_one_that_drops_gradients_is_timed_with_
     assert "; captured " in rows["Eve"].value
 
 
-def test_eager_steps_are_held_to_their_goals_on_a_gpu_whether_or_not_they_can_be_captured(
+def test_eager_steps_are_held_to_their_goals_on_a_gpu_whether_or_not_they_supports_cuda_graphs(
     script, setting, contests, monkeypatch
 ):
     optimizers = script("bench.optimizers")

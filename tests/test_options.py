@@ -6,10 +6,8 @@ from asr.data.features import LogMel
 from asr.data.loading.augmentation import AddBabble, AddNoise, Reverberate, SpeedPerturb, Telephone, Volume
 from asr.data.loading.loader import Workers
 from asr.data.loading.sampling import BucketingConfig
-from asr.decoding.attention_rescoring import AttentionRescoring
-from asr.decoding.ctc_beam import CtcBeam
+from asr.decoding.beam import AttentionRescoring, CtcBeam, TransducerBeam
 from asr.decoding.greedy import TransducerGreedy
-from asr.decoding.transducer_beam import TransducerBeam
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder

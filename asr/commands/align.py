@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.commands.results import check_name, evaluation_sets, results_folder, texts
-from asr.inference.align import align_all, units_with_times, write_alignments
+from asr.inference.decode import align_all, units_with_times, write_alignments
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.run.options import Align
 from asr.run.restore import Restored, restore

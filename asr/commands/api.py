@@ -184,7 +184,7 @@ def load(
         ConfigError: there is no such run, or it names classes of packages that are not trusted (``WERDICT_TRUST``).
 
     Examples:
-        >>> recognizer = asr.load("runs/latest", decoder={"_target_": "asr.decoding.ctc_beam.CtcBeam", "beam_size": 8})
+        >>> recognizer = asr.load("runs/latest", decoder={"_target_": "asr.decoding.beam.CtcBeam", "beam_size": 8})
         >>> transcripts = recognizer.transcribe("talk.flac")
     """
     options = validated(

@@ -13,9 +13,15 @@ from asr.commands.results import new_file
 from asr.data.features import Features, at_rate, cause, read_features
 from asr.decoding.greedy import CtcGreedy, TransducerGreedy
 from asr.export.graphs import Export, export_of
-from asr.export.huggingface import write_huggingface
 from asr.export.readme import Described, pipeline_page, readme, weights_page
-from asr.export.write import check_packages, write_onnx_files, write_safetensors, write_test_wav, write_torchscript
+from asr.export.write import (
+    check_packages,
+    write_huggingface,
+    write_onnx_files,
+    write_safetensors,
+    write_test_wav,
+    write_torchscript,
+)
 from asr.models.heads.protocols import Transduces
 from asr.models.recognizer import Recognizer
 from asr.run.options import Export as ExportOptions

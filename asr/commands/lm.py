@@ -9,8 +9,17 @@ from typing import Any
 import numpy as np
 
 from asr.commands.results import new_file, texts
-from asr.language_models.arpa import SPECIAL, UNKNOWN, arpa_lines, gzipped
-from asr.language_models.kneser_ney import FALLBACK, TokenNumbers, WordNumbers, estimate, laid_out
+from asr.language_models import (
+    FALLBACK,
+    SPECIAL,
+    UNKNOWN,
+    TokenNumbers,
+    WordNumbers,
+    arpa_lines,
+    estimate,
+    gzipped,
+    laid_out,
+)
 from asr.run.options import LM
 from asr.run.restore import TextSide, prepared_data, restore_text
 from asr.text.tokenizer import SPACE_PIECE

@@ -1,4 +1,7 @@
-"""What decoders return, and greedy search with CTC and transducer heads."""
+"""Hypotheses, and greedy searches for them with CTC and transducer heads, whole and in streams.
+
+B batch, T frames, D width, W frames that are joined at once.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ from torch import Tensor
 from asr.models import devices
 from asr.models.heads.protocols import FrameScores, Transduces
 from asr.text.tokenizer import BLANK_ID
+
+NUM_AHEAD = 5  # W: speech has a token every few frames, and what is joined after it is joined again
 
 
 @dataclass(frozen=True)
@@ -104,9 +109,6 @@ class CtcStream:
             if label not in (BLANK_ID, self.last):
                 self.tokens.append(label)
             self.last = label
-
-
-NUM_AHEAD = 5  # W: speech has a token every few frames, and what is joined after it is joined again
 
 
 class TransducerGreedy:

@@ -1,4 +1,7 @@
-"""Scorers of hypotheses: n-gram models of tokens and words, hotwords, and shallow fusion of them."""
+"""Scorers of hypotheses: n-gram models of tokens and words, hotwords, and shallow fusion of them.
+
+B batch, K hypotheses of an utterance, C tokens that each may grow by, V vocabulary, L contexts of an n-gram, N nodes.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,25 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from asr.language_models.arpa import BEGIN, END, SPECIAL, UNKNOWN, NGrams, read_arpa
+from asr.language_models import BEGIN, END, SPECIAL, UNKNOWN, NGrams, read_arpa
 from asr.text.tokenizer import BLANK_ID, NUM_SPECIAL, SPACE_PIECE, UNKNOWN_ID, Tokenizer
 from werdict.files import named_path
 from werdict.normalization import SURROGATE
 from werdict.text_files import numbered_lines
 
+LN_10 = math.log(10)
+ROOT = 0  # of a trie: between words, and where no hotword has begun
+TOKENS = ""  # key of the tokens that end in a node of a trie of them
+FILE_OPTIONS = ("lm", "lodr", "hotwords")  # of a search, which name files
+# values of weights that are worth trying
+TRIED: Mapping[str, Sequence[float]] = {
+    "lm_weight": (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0),
+    "lodr_weight": (0.0, 0.1, 0.2, 0.4),
+    "token_bonus": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0),
+}
+
+Trie = dict[str, Any]
+WordState = tuple[Tensor, Tensor, Tensor]  # (B, K): n-grams, letters of the last word, whether a space ended it
 State = Any
 """What a scorer knows of hypotheses: a tensor (B, K, …), or a tuple of states."""
 
@@ -70,6 +86,16 @@ def select(state: State, index: Tensor) -> State:
     if isinstance(state, Tensor):
         return state[torch.arange(len(index), device=index.device).unsqueeze(1), index]
     return tuple(select(item, index) for item in state)
+
+
+def inserted(children: list[dict[Any, int]], symbols: Iterable[Any]) -> list[int]:
+    """Add a word to a trie, the nodes after each node by symbol, and return the nodes on its way, the root first."""
+    way = [ROOT]
+    for symbol in symbols:
+        way.append(children[way[-1]].setdefault(symbol, len(children)))
+        if way[-1] == len(children):
+            children.append({})
+    return way
 
 
 class Moves:
@@ -143,9 +169,6 @@ class WeightedSum:
         return ends
 
 
-NO_HOTWORD = 0
-
-
 def read_phrases(path: Path, boost: float, encode: Callable[[str], Sequence[int]]) -> dict[tuple[int, ...], float]:
     """Return the phrases of a text file, one in a line, with their boosts.
 
@@ -203,27 +226,23 @@ class HotwordScorer:
         children: list[dict[int, int]] = [{}]
         completed, begun = [0.0], [0.0]
         for tokens, boost in phrases.items():
-            node = NO_HOTWORD
-            for depth, token in enumerate((*first, *tokens)):
+            *way, last = inserted(children, (*first, *tokens))
+            for values in (completed, begun):
+                values.extend([0.0] * (len(children) - len(values)))
+            for depth, node in enumerate(way):
                 begun[node] = max(begun[node], boost * (depth - len(first)))
-                if token not in children[node]:
-                    children[node][token] = len(children)
-                    children.append({})
-                    completed.append(0.0)
-                    begun.append(0.0)
-                node = children[node][token]
-            completed[node] = boost * len(tokens)
+            completed[last] = boost * len(tokens)
         moves = enumerate(_finish(children, completed, begun))
         self.moves = Moves(((node, *move) for node, targets in moves for move in targets.items()), vocab_size)
         # where no move fits, a phrase may begin
         self.first = torch.zeros(vocab_size, dtype=torch.int64)
-        for token, node in children[NO_HOTWORD].items():
+        for token, node in children[ROOT].items():
             self.first[token] = node
         self.ends_words = torch.full((vocab_size,), not beginnings)
         self.ends_words[list(beginnings)] = True
         self.completed = torch.tensor(completed, dtype=torch.float64)
         self.begun = torch.tensor(begun, dtype=torch.float64)
-        self.begin = NO_HOTWORD if boundary is None else children[NO_HOTWORD].get(boundary, NO_HOTWORD)
+        self.begin = ROOT if boundary is None else children[ROOT].get(boundary, ROOT)
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:
         """Return the nodes (B, 1) of the empty text; see ``Scorer``, also for the other methods."""
@@ -260,20 +279,17 @@ def _finish(
         begun: (N,) for the best phrase that is not complete in each node.
     """
     moves: list[dict[int, int]] = [{} for _ in children]
-    shorter = [NO_HOTWORD] * len(children)
-    todo = deque(children[NO_HOTWORD].values())
+    shorter = [ROOT] * len(children)
+    todo = deque(children[ROOT].values())
     while todo:
         node = todo.popleft()
         completed[node] += completed[shorter[node]]
         begun[node] = max(begun[node], begun[shorter[node]])
         for token, child in children[node].items():
-            shorter[child] = moves[shorter[node]].get(token, children[NO_HOTWORD].get(token, NO_HOTWORD))
+            shorter[child] = moves[shorter[node]].get(token, children[ROOT].get(token, ROOT))
             todo.append(child)
         moves[node] = {**moves[shorter[node]], **children[node]}
     return moves
-
-
-LN_10 = math.log(10)
 
 
 class NGramTables:
@@ -370,13 +386,6 @@ class NGramScorer:
     def end(self, state: Tensor) -> Tensor:
         """Return log-probabilities (B, K) of the end of the sentence; 0 if the model knows none."""
         return self.tables.end(state)
-
-
-ROOT = 0  # between words
-
-Trie = dict[str, Any]
-WordState = tuple[Tensor, Tensor, Tensor]  # (B, K): n-grams, letters of the last word, whether a space ended it
-TOKENS = ""  # key of the tokens that end in a node of a trie of them
 
 
 class WordNGramScorer:
@@ -482,14 +491,9 @@ def _trie(spelled: dict[str, int], unknown: int) -> tuple[list[Trie], list[int]]
     children: list[Trie] = [{}]
     word_of = [unknown]
     for word, number in spelled.items():
-        node = ROOT
-        for letter in word:
-            if letter not in children[node]:
-                children[node][letter] = len(children)
-                children.append({})
-                word_of.append(unknown)
-            node = children[node][letter]
-        word_of[node] = number
+        last = inserted(children, word)[-1]
+        word_of.extend([unknown] * (len(children) - len(word_of)))
+        word_of[last] = number
     return children, word_of
 
 
@@ -516,26 +520,12 @@ def _moves(children: list[Trie], surfaces: Sequence[str]) -> Iterator[tuple[int,
                 trie = trie.setdefault(letter, {})
             trie.setdefault(TOKENS, []).append(token)
     for node in range(len(children)):
-        for trie in (inner, beginning) if node == ROOT else (inner,):
-            yield from ((node, token, target) for token, target in _reached(children, node, trie))
-
-
-def _reached(children: list[Trie], node: int, tokens: Trie) -> Iterator[tuple[int, int]]:
-    """Yield the tokens whose letters may follow a node, and where they lead."""
-    todo = [(node, tokens)]
-    while todo:
-        at, trie = todo.pop()
-        yield from ((token, at) for token in trie.get(TOKENS, ()))
-        todo += [(children[at][letter], trie[letter]) for letter in children[at].keys() & trie.keys()]
-
-
-FILE_OPTIONS = ("lm", "lodr", "hotwords")  # of a search, which name files
-# values of weights that are worth trying
-TRIED: Mapping[str, Sequence[float]] = {
-    "lm_weight": (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0),
-    "lodr_weight": (0.0, 0.1, 0.2, 0.4),
-    "token_bonus": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0),
-}
+        # the tokens whose letters may follow the node, and where they lead
+        todo = [(node, trie) for trie in ((inner, beginning) if node == ROOT else (inner,))]
+        while todo:
+            target, trie = todo.pop()
+            yield from ((node, token, target) for token in trie.get(TOKENS, ()))
+            todo += [(children[target][letter], trie[letter]) for letter in children[target].keys() & trie.keys()]
 
 
 class FusionOptions(TypedDict, total=False):

@@ -1,4 +1,7 @@
-"""Graphs that are exported: encoders, decoders and joiners as modules with fixed inputs, by kind of model."""
+"""Graphs that are exported: encoders, decoders and joiners as modules with fixed inputs, by kind of model.
+
+B batch, T frames, F mel bins, D width, C frames of a chunk at 50 Hz, P frames that are kept, V vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,32 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.models.encoders.pretrained import PretrainedEncoder
-from asr.models.encoders.zipformer.encoder import StreamingState, StreamingZipformer, ZipformerEncoder
-from asr.models.encoders.zipformer.layer import ZipformerEncoderLayer
+from asr.models.encoders.zipformer.encoder import (
+    StreamingState,
+    StreamingZipformer,
+    ZipformerEncoder,
+    ZipformerEncoderLayer,
+)
 from asr.models.heads.protocols import FrameScores, Transduces
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import BLANK_ID
+
+CTC_EMBED_BINS = 19  # for transducers sherpa-onnx counts them, for CTC it assumes 80 mel bins
+NUM_CONTEXTS = 5  # that frames are joined with in a check, beside the one before the first token
+EXAMPLE_FRAMES = 157, 120  # of the utterances that graphs of whole ones are traced with
+# of whole utterances, by the name of the scores: the name of their lengths, and the model type of every encoder, which
+# says what goes in and comes out
+LENGTHS = {"log_probs": ("log_probs_len", "zipformer2_ctc"), "encoder_out": ("encoder_out_lens", "zipformer2")}
+EMBED_CHANNELS = 128  # that sherpa-onnx keeps of the front end, whatever the model has
+# sherpa-onnx's states of a layer: their place in our cache, to its layout, from its layout, and its batch axis
+LAYER_STATES: dict[str, tuple[int, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], int]] = {
+    "cached_key": (0, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1), 1),
+    "cached_nonlin_attn": (1, lambda x: x.unsqueeze(0), lambda x: x[0], 1),
+    "cached_val1": (2, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1), 1),
+    "cached_val2": (4, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1), 1),
+    "cached_conv1": (3, lambda x: x.transpose(1, 2), lambda x: x.transpose(1, 2), 0),
+    "cached_conv2": (5, lambda x: x.transpose(1, 2), lambda x: x.transpose(1, 2), 0),
+}
 
 Call = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]
 """Runs the graph of a name."""
@@ -67,22 +91,6 @@ def torchscript_call(folder: Path, graphs: Sequence[Graph]) -> Call:
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
     return call
-
-
-EXAMPLE_FRAMES = 157, 120  # of the utterances that graphs of whole ones are traced with
-# of whole utterances, by the name of the scores: the name of their lengths, and the model type of every encoder, which
-# says what goes in and comes out
-LENGTHS = {"log_probs": ("log_probs_len", "zipformer2_ctc"), "encoder_out": ("encoder_out_lens", "zipformer2")}
-EMBED_CHANNELS = 128  # that sherpa-onnx keeps of the front end, whatever the model has
-# sherpa-onnx's states of a layer: their place in our cache, to its layout, from its layout, and its batch axis
-LAYER_STATES: dict[str, tuple[int, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], int]] = {
-    "cached_key": (0, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1), 1),
-    "cached_nonlin_attn": (1, lambda x: x.unsqueeze(0), lambda x: x[0], 1),
-    "cached_val1": (2, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1), 1),
-    "cached_val2": (4, lambda x: x.transpose(0, 1), lambda x: x.transpose(0, 1), 1),
-    "cached_conv1": (3, lambda x: x.transpose(1, 2), lambda x: x.transpose(1, 2), 0),
-    "cached_conv2": (5, lambda x: x.transpose(1, 2), lambda x: x.transpose(1, 2), 0),
-}
 
 
 class WholeEncoder(nn.Module):
@@ -136,8 +144,7 @@ class WholeEncoder(nn.Module):
 
     def encodings(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return encodings (B, T', D) of the recognizer for features (B, T, F), and their lengths (B,)."""
-        encodings, lengths = self.recognizer(features, num_frames)
-        return encodings, lengths
+        return self.recognizer(features, num_frames)
 
 
 class ChunkEncoder(nn.Module):
@@ -243,8 +250,8 @@ class ChunkEncoder(nn.Module):
             "encoder_dims": [size.encoder_dim for size in sizes],
             "cnn_module_kernels": [size.cnn_module_kernel for size in sizes],
             "left_context_len": [self.chunks.left_frames // stack.factor for stack in stacks],
-            "query_head_dims": [size.head.query_head_dim for size in sizes],
-            "value_head_dims": [size.head.value_head_dim for size in sizes],
+            "query_head_dims": [size.query_head_dim for size in sizes],
+            "value_head_dims": [size.value_head_dim for size in sizes],
             "num_heads": [size.num_heads for size in sizes],
         }
         return {
@@ -279,10 +286,6 @@ class ChunkEncoder(nn.Module):
         return F.pad(features, (0, 0, 0, missing)), num_chunks * self.chunks.chunk_size // 2
 
 
-CTC_EMBED_BINS = 19  # for transducers sherpa-onnx counts them, for CTC it assumes 80 mel bins
-NUM_CONTEXTS = 5  # that frames are joined with in a check, beside the one before the first token
-
-
 def export_of(recognizer: Recognizer, model_type: str, streaming: bool) -> Export:
     """Return the export.
 
@@ -296,7 +299,7 @@ def export_of(recognizer: Recognizer, model_type: str, streaming: bool) -> Expor
     """
     head = recognizer.head
     if model_type == "ctc" and isinstance(head, FrameScores):
-        return CtcExport(_encoder(recognizer, head.frame_log_probs, streaming, CTC_EMBED_BINS), head)
+        return Export(_encoder(recognizer, head.frame_log_probs, streaming, CTC_EMBED_BINS))
     if model_type == "transducer" and isinstance(head, Transduces):
         return TransducerExport(_encoder(recognizer, head.project, streaming), head)
     other = "transducer" if model_type == "ctc" else "ctc"
@@ -309,17 +312,19 @@ def _encoder(
     return ChunkEncoder(recognizer, score, embed_bins) if streaming else WholeEncoder(recognizer, score)
 
 
-class CtcExport:
-    """Features → log-probabilities of tokens in each frame, as of ``zipformer_ctc`` and ``zipformer2_ctc``.
+class Export:
+    """Features → log-probabilities of tokens in each frame by CTC, as of ``zipformer_ctc`` and ``zipformer2_ctc``.
 
     Attributes:
-        graphs: one for each of its files.
+        graphs: one for each of its files, the encoder's first.
         streams: whether they take chunks.
     """
 
-    def __init__(self, encoder: WholeEncoder | ChunkEncoder, head: FrameScores) -> None:
-        self.encoder, self.head, self.streams = encoder, head, encoder.streams
-        self.graphs: Sequence[Graph] = [encoder.graph("model", "log_probs", "CTC")]
+    graphs: Sequence[Graph]
+
+    def __init__(self, encoder: WholeEncoder | ChunkEncoder) -> None:
+        self.encoder, self.streams = encoder, encoder.streams
+        self.graphs = [encoder.graph("model", "log_probs", "CTC")]
 
     def log_probs(self, call: Call, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the graphs make of features.
@@ -332,22 +337,28 @@ class CtcExport:
         Returns:
             Log-probabilities (B, T', V) and their valid lengths (B,).
         """
-        return self.encoder.scores(call, "model", features, num_frames)
+        scores, lengths = self.encoder.scores(call, self.graphs[0].name, features, num_frames)
+        return self.joined(call, scores), lengths
 
     def expected(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities (B, T', V) of the recognizer itself, and their lengths (B,)."""
+        modules = {graph.name: graph.module for graph in self.graphs}
         encodings, lengths = self.encoder.encodings(features, num_frames)
-        return self.head.frame_log_probs(encodings), lengths
+        return self.joined(lambda name, inputs: (modules[name](*inputs),), self.encoder.score(encodings)), lengths
+
+    def joined(self, call: Call, scores: Tensor) -> Tensor:
+        """Return log-probabilities (B, T', V) of the scores (B, T', …) of an encoder's graph."""
+        return scores
 
 
-class TransducerExport:
+class TransducerExport(Export):
     """Features → the joiner's part of each frame; a predictor and a joiner, as of ``transducer``.
 
-    sherpa-onnx calls the predictor decoder. Attributes and methods are those of `CtcExport`.
+    sherpa-onnx calls the predictor decoder.
     """
 
     def __init__(self, encoder: WholeEncoder | ChunkEncoder, head: Transduces) -> None:
-        self.encoder, self.head, self.streams = encoder, head, encoder.streams
+        super().__init__(encoder)
         context = torch.full((3, head.context_size), -1)
         context[:, -1] = BLANK_ID
         with torch.no_grad():
@@ -356,7 +367,7 @@ class TransducerExport:
         generator = torch.Generator().manual_seed(0)
         others = torch.randint(1, vocab_size, (NUM_CONTEXTS, head.context_size), generator=generator)
         self.contexts = torch.cat((context[:1], others))
-        self.graphs: Sequence[Graph] = (
+        self.graphs = (
             encoder.graph("encoder", "encoder_out", "transducer"),
             Graph(
                 "decoder",
@@ -380,25 +391,12 @@ class TransducerExport:
             ),
         )
 
-    def log_probs(self, call: Call, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities (B, T', V), each frame joined with a context in turn, and their lengths (B,)."""
-        frames, lengths = self.encoder.scores(call, "encoder", features, num_frames)
+    def joined(self, call: Call, scores: Tensor) -> Tensor:
+        """Return log-probabilities (B, T', V) of frames (B, T', …), each joined with a context in turn."""
+        turns = torch.arange(scores.shape[0] * scores.shape[1]) % len(self.contexts)
         (predictions,) = call("decoder", (self.contexts,))
-        (log_probs,) = call("joiner", (frames.flatten(0, 1), predictions[self._turns(frames)]))
-        return log_probs.unflatten(0, frames.shape[:2]), lengths
-
-    def expected(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities (B, T', V) of the recognizer itself, and their lengths (B,)."""
-        encodings, lengths = self.encoder.encodings(features, num_frames)
-        frames = self.head.project(encodings)
-        predictions = self.head.predict(self.contexts)[self._turns(frames)]
-        return self.head.join(frames, predictions.view(frames.shape)), lengths
-
-    def _turns(self, frames: Tensor) -> Tensor:
-        return torch.arange(frames.shape[0] * frames.shape[1]) % len(self.contexts)
-
-
-Export = CtcExport | TransducerExport
+        (log_probs,) = call("joiner", (scores.flatten(0, 1), predictions[turns]))
+        return log_probs.unflatten(0, scores.shape[:2])
 
 
 class _Part(nn.Module):

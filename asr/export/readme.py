@@ -80,7 +80,7 @@ Audio at another rate than {rate_hz} Hz needs the package torchaudio.
 
 @dataclass(frozen=True)
 class Described:
-    """What the page says of a recognizer.
+    """Facts about a recognizer that the page states.
 
     Attributes:
         run: the name of the run that it comes from.

@@ -1,4 +1,7 @@
-"""Log-mel features, their global normalization, and the pauses that their energy shows."""
+"""Log-mel features, their global normalization, and the pauses that their energy shows.
+
+B batch, T frames, F mel bins, N samples, W samples of a window, S bins of a spectrum, P pauses.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,9 @@ from torch import Tensor, nn
 WINDOW_S = 0.025
 PREEMPHASIS = 0.97
 LOWEST_HZ, BELOW_NYQUIST_HZ = 20.0, 400.0
+QUIET = 0.1  # of the way from background to speech
+BACKGROUND, SPEECH = 0.05, 0.95  # quantiles of the energy
+NUM_SMOOTHED = 3  # frames
 
 
 def whole_frames(frame_shift_s: float, rate_hz: int) -> tuple[int, float]:
@@ -82,12 +88,9 @@ class LogMelFilterbank(nn.Module):
     def __init__(self, options: LogMelOptions) -> None:
         super().__init__()
         self.shift = options.shift
-        window = torch.hann_window(options.window, periodic=False) ** 0.85
         self.fft_length = 2 ** math.ceil(math.log2(options.window))
-        self.register_buffer("window", window, persistent=False)
-        self.register_buffer("filters", _filters(options, self.fft_length), persistent=False)
-        self.window: Tensor
-        self.filters: Tensor
+        self.window = nn.Buffer(torch.hann_window(options.window, periodic=False) ** 0.85, persistent=False)
+        self.filters = nn.Buffer(_filters(options, self.fft_length), persistent=False)
 
     def forward(self, audio: Tensor, num_frames: Tensor) -> Tensor:
         """Return features (B, T, F) float32, zero where padded.
@@ -123,11 +126,6 @@ def _filters(options: LogMelOptions, fft_length: int) -> Tensor:
 
 def _mel(hz: Any) -> Any:
     return 1127.0 * np.log(1 + hz / 700)
-
-
-QUIET = 0.1  # of the way from background to speech
-BACKGROUND, SPEECH = 0.05, 0.95  # quantiles of the energy
-NUM_SMOOTHED = 3  # frames
 
 
 def frame_energies(samples: Tensor) -> Tensor:
@@ -178,10 +176,8 @@ class GlobalNorm(nn.Module):
         super().__init__()
         if len(mean) != len(std) or min(std, default=0.0) <= 0:
             raise ValueError(f"need as many means as positive deviations, given {len(mean)} and {list(std)[:3]} …")
-        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32))
-        self.register_buffer("inverse_std", 1.0 / torch.tensor(std, dtype=torch.float32))
-        self.mean: Tensor
-        self.inverse_std: Tensor
+        self.mean = nn.Buffer(torch.tensor(mean, dtype=torch.float32))
+        self.inverse_std = nn.Buffer(1.0 / torch.tensor(std, dtype=torch.float32))
 
     def forward(self, features: Tensor) -> Tensor:
         """Return features (B, T, F) with zero mean and unit variance over the training data."""

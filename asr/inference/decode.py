@@ -1,13 +1,19 @@
-"""Batches of cuts → hypotheses, and the times of their words."""
+"""Batches of cuts → hypotheses, and the times of their words; transcripts → the times of theirs.
+
+B batch, T frames, D width of encodings, U tokens, N words, P pauses.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, groupby, islice, pairwise
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,15 +29,22 @@ from asr.decoding.forced_alignment import Alignment, align
 from asr.decoding.greedy import Decoder, Hypothesis
 from asr.features.log_mel import find_pauses, frame_energies
 from asr.models import devices
-from asr.models.heads.protocols import FrameScores, Head
+from asr.models.heads.protocols import FrameScores, Head, ScoresPaths
 from asr.models.recognizer import Recognizer
-from asr.text.tokenizer import Tokenizer, joined
+from asr.text.tokenizer import UNKNOWN_SURFACE, Tokenizer, joined
 from werdict.console import PlainProgress, bar_title
+from werdict.error_files import ctm_lines, json_line, textgrid
 from werdict.errors import RunFailed, explaining_out_of_memory
+from werdict.files import write_new
+from werdict.formatting import shortlist
 from werdict.normalization import collapse_spaces
-from werdict.scoring import Unit, Utterance, Word
+from werdict.scoring import SPACE, Unit, Utterance, Word
+from werdict.scoring import words_of as spoken_units
 
 LIMIT = "batch_duration_s (data.batch.max_duration_s in a run of asr-train)"
+BYTES = "utf-8", "surrogateescape"  # see `joined`
+UNUSUAL = re.compile(r'^\.|[\x00-\x1f\x7f%/\\:*?"<>|]')  # in names of files
+MAX_NAME_BYTES = 200  # of a file; systems allow 255, with what is added
 
 Result = TypeVar("Result")
 
@@ -107,9 +120,6 @@ def _when_working(doing: str, batch: Batch) -> str:
         f"when {doing} a batch of {len(batch)} utterances, {batch.audio_s:.1f} s of audio, the longest of "
         f"{longest:.1f} s: lower {LIMIT} below that sum, down to the longest; a longer utterance must be cut."
     )
-
-
-BYTES = "utf-8", "surrogateescape"  # see `joined`
 
 
 class Emissions(NamedTuple):
@@ -189,8 +199,10 @@ def words_of(
             matrix = frame_energies(padded[:length]) if isinstance(features, Waveform) else padded[:length]
             _reach_pauses(spans, find_pauses(matrix), length)
         times_s = (np.array(spans).reshape(-1, 2) * features.frame_shift_s).round(3).tolist()
-        timed = zip(words, times_s, strict=True)
-        found.append(tuple(Word(text, a, b, _product(emitted.log_probs, tokens)) for (text, tokens), (a, b) in timed))
+        # rounding may raise a sum of log-probabilities above 0
+        scores = [min(0.0, sum(emitted.log_probs[token] for token in tokens)) for _, tokens in words]
+        rows = zip(words, times_s, scores, strict=True)
+        found.append(tuple(Word(text, begin_s, end_s, math.exp(score)) for (text, _), (begin_s, end_s), score in rows))
     return found
 
 
@@ -211,11 +223,6 @@ def spelled(surfaces: Iterable[str], unit: Unit = "word") -> list[tuple[str, lis
         (joined(letter for letter, _ in word), [*dict.fromkeys(chain.from_iterable(of for _, of in word))])
         for word in words
     ]
-
-
-def _product(log_probs: Sequence[float], tokens: Sequence[int]) -> float:
-    # rounding may raise a sum of log-probabilities above 0
-    return math.exp(min(0.0, sum(log_probs[token] for token in tokens)))
 
 
 def _apart(spans: NDArray[np.float64]) -> list[list[float]]:
@@ -312,3 +319,103 @@ def decode_all(
         return decode(recognizer, decoder, data_module.tokenizer, *encoded, *timed)
 
     return process(recognizer, data_module, cuts, f"decoding {name}", work)
+
+
+@dataclass(frozen=True)
+class AlignedText:
+    """A transcript with the times of its words.
+
+    Attributes:
+        text: normalized.
+        words: of the text, as it writes them.
+        log_prob: of the most probable path; -inf if the text has more tokens than the encoder leaves frames.
+        unknown: words with characters that the tokenizer does not know.
+    """
+
+    id: str
+    text: str
+    words: tuple[Word, ...]
+    duration_s: float
+    log_prob: float
+    unknown: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether there are enough frames for the text; without them the times mean nothing."""
+        return self.log_prob > -math.inf
+
+    @property
+    def why_not(self) -> str:
+        """Why it does not fit."""
+        if math.isnan(self.log_prob):
+            return "the scores of the model are not finite"
+        reason = (
+            f"{self.duration_s:.2f} s are too short for its text: the encoder leaves fewer frames than it has tokens"
+        )
+        if self.unknown:
+            return f"{reason}; characters that the run does not know are tokens too: {shortlist(self.unknown)}"
+        return reason
+
+
+def units_with_times(text: str, unit: Unit) -> list[str]:
+    """Return what counts as the words of a text, without the spaces that count as characters: they have no times."""
+    return [word for word in spoken_units(text, unit) if word != SPACE]
+
+
+def align_all(
+    recognizer: Recognizer, data_module: DataModule, cuts: Collection[Any], name: str
+) -> Processed[AlignedText]:
+    """Align the transcripts of a set by a recognizer whose head scores frames or paths, see ``process``.
+
+    Raises:
+        OutOfMemory: a batch does not fit into memory.
+        RunFailed: a worker that reads data was lost.
+    """
+
+    head, unit = recognizer.head, data_module.unit
+    assert isinstance(head, FrameScores | ScoresPaths)
+
+    def work(batch: Batch, encodings: Tensor, num_frames: Tensor) -> list[AlignedText]:
+        alignment = align(head, encodings, num_frames, batch.tokens, batch.num_tokens)
+        emissions = aligned(alignment, batch.tokens, batch.num_tokens)
+        arguments = data_module.tokenizer.surfaces, batch, data_module.features
+        words = words_of(emissions, *arguments, recognizer.subsampling_factor, recognizer.center_frames, unit)
+        durations = devices.to_host(batch.num_frames * data_module.features.frame_shift_s)
+        rows = zip(batch.ids, batch.texts, words, durations, devices.to_host(alignment.score), strict=True)
+        return [_as_written(*row, unit) for row in rows]
+
+    return process(recognizer, data_module, cuts, f"aligning {name}", work)
+
+
+def _as_written(
+    id: str, text: str, words: tuple[Word, ...], duration_s: float, log_prob: float, unit: Unit
+) -> AlignedText:
+    """Return the words of an utterance with the characters that tokens only mark as unknown."""
+    written = units_with_times(text, unit)
+    if len(written) != len(words):  # an unknown token may hold a space
+        written = [word.text for word in words]
+    unknown = tuple(surface for surface, word in zip(written, words, strict=True) if UNKNOWN_SURFACE in word.text)
+    spoken = tuple(replace(word, text=surface) for surface, word in zip(written, words, strict=True))
+    return AlignedText(id, text, spoken, duration_s, log_prob, unknown)
+
+
+def write_alignments(folder: Path, name: str, texts: Sequence[AlignedText], formats: Sequence[str]) -> None:
+    """Write the aligned texts of a set in each format: ``ctm``, ``json``, ``textgrid``."""
+    if "ctm" in formats:
+        write_new(folder / f"{name}.ctm", "".join(ctm_lines(utt.id, utt.words) for utt in texts))
+    if "json" in formats:
+        lines = (json_line(utt.id, utt.text, utt.words, log_prob=round(utt.log_prob, 3)) for utt in texts)
+        write_new(folder / f"{name}.jsonl", "".join(lines))
+    if "textgrid" in formats:
+        (folder / name).mkdir()
+        for utt in texts:
+            write_new(folder / name / f"{_file_name(utt.id)}.TextGrid", textgrid(utt.duration_s, {"words": utt.words}))
+
+
+def _file_name(id: str) -> str:
+    """Return an id as a name that every system allows; a long one is cut, and ends with a digest of the whole."""
+    plain = UNUSUAL.sub(lambda match: f"%{ord(match[0]):02X}", id)
+    if len(plain.encode()) <= MAX_NAME_BYTES:
+        return plain
+    digest = hashlib.sha256(id.encode()).hexdigest()[:16]
+    return f"{plain.encode()[: MAX_NAME_BYTES - 17].decode(errors='ignore')}-{digest}"

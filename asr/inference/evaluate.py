@@ -1,10 +1,15 @@
-"""Test sets → error rates, and the decoder's weights tuned on development sets."""
+"""Test sets → error rates; weights of the search tuned on dev, with a language model of the run's own transcripts.
+
+That model is estimated before training, and its weights are chosen after it; both lie in the run's folder.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
+import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,20 +21,29 @@ from torch import Tensor
 
 from asr.data.loading.batch import Batch
 from asr.data.loading.loader import DataModule
+from asr.data.preparation.fingerprint import describe_file, refuse_changed
+from asr.data.preparation.prepared import PreparedData
+from asr.decoding.beam import CtcBeam, TransducerBeam
 from asr.decoding.greedy import Decoder
 from asr.decoding.scorers import ShallowFusion
 from asr.inference.decode import Processed, decode_all, process
+from asr.language_models import TokenNumbers, arpa_lines, estimate, laid_out
+from asr.models.heads.protocols import FrameScores
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import UNKNOWN_ID, Tokenizer
 from werdict.console import PlainConsole, one_line
 from werdict.error_files import Interval, bootstrap_interval, headline, write_report
 from werdict.errors import RunFailed
-from werdict.files import write_new
+from werdict.files import read_json, write_new, write_whole
 from werdict.formatting import percent, shortlist
 from werdict.normalization import TextNormalizer
 from werdict.scoring import RATE_NAMES, Normalization, Score, Unit, Utterance, lacks_spaces, score
 
 TRIALS_FILE = "tuning.tsv"  # all trials
+LM_FOLDER, WEIGHTS = "lm", "weights.json"  # in the folder of a run
+AFTER_TRAINING = (f"{LM_FOLDER}/{WEIGHTS}", f"{LM_FOLDER}/{TRIALS_FILE}")  # files that a resumed run writes again
+TUNING_BEAM_SIZE = 16  # of seventy searches
+BEAM_SIZE = 32
 
 console = PlainConsole()
 
@@ -220,3 +234,103 @@ def _report(
     for note in (note for note in (*notes, *speed) if note not in shown):
         console.print_line(f"{name}  note: {note}")
     return Evaluated(result, interval, factor)
+
+
+@dataclass(frozen=True)
+class TranscriptsModel:
+    """The language model of a run's transcripts, a file in the run's folder with one that holds its checksum."""
+
+    run_dir: Path
+    order: int
+
+    @property
+    def path(self) -> Path:
+        """The ARPA file."""
+        return self.run_dir / LM_FOLDER / f"transcripts-{self.order}.arpa"
+
+    def write(self, transcripts: Iterable[str], tokenizer: Tokenizer) -> None:
+        """Estimate the model, and write it."""
+        tokens = TokenNumbers(tokenizer)
+        model, _ = estimate(laid_out(map(tokens.numbers, filter(None, transcripts))), tokens.words, self.order)
+        self.path.parent.mkdir(exist_ok=True)
+        write_new(self.path, (line.encode() for line in arpa_lines(model)))
+        write_whole(self.path.with_suffix(".json"), json.dumps(describe_file(self.path)) + "\n")
+        size = f"order {model.order}, {len(model.keys)} n-grams"
+        console.print_line(f"language model of the transcripts: {size}, {self.path}")
+
+    def check(self) -> None:
+        """Refuse a file that is not as it was estimated.
+
+        Raises:
+            ValueError: it is missing, or has changed.
+        """
+        index = self.path.with_suffix(".json")
+        refuse_changed(self.path, read_json(index), index.name)
+
+    def beam(self, head: object, beam_size: int = BEAM_SIZE, **weights: Any) -> CtcBeam | TransducerBeam:
+        """Return a search with the model, which is not loaded yet."""
+        search: type[CtcBeam | TransducerBeam] = CtcBeam if isinstance(head, FrameScores) else TransducerBeam
+        return search(beam_size=beam_size, lm=str(self.path), **weights)
+
+
+def search_with_transcripts(
+    recognizer: Recognizer,
+    data_module: DataModule,
+    prepared: PreparedData,
+    normalize: Callable[[str], str],
+    run_dir: Path,
+    order: int,
+) -> Callable[[], tuple[Decoder, str]] | None:
+    """Estimate the model of a new run, and return what finds the best search with it after training.
+
+    Args:
+        recognizer: to be trained; when the search is looked for, it has the weights to decode with.
+        normalize: text → text as in the transcripts of the run.
+        run_dir: the run's folder; a resumed run has the model there already.
+        order: of the longest n-grams; 0: no model, and no search.
+
+    Raises:
+        ValueError: the model of a resumed run has changed.
+    """
+    if not order:
+        return None
+    model = TranscriptsModel(run_dir, order)
+    if model.path.exists():
+        model.check()
+    else:
+        cuts = (cut for name in prepared.names("train") for cut in prepared.cuts(name))
+        model.write((cut.supervisions[0].text for cut in cuts), data_module.tokenizer)
+
+    def search() -> tuple[Decoder, str]:
+        tuned = model.beam(recognizer.head, TUNING_BEAM_SIZE)
+        tuned.load_scorers(data_module.tokenizer, normalize)
+        dev = {name: prepared.cuts(name) for name in prepared.names("dev")}
+        console.print_line(
+            f"trying {math.prod(map(len, tuned.tunable.values()))} weights of the language model on {', '.join(dev)}, "
+            "which may take longer than a short training; data.transcripts_lm=0 trains without the model"
+        )
+        trials = tune(recognizer, tuned, data_module, dev)
+        note = report_trials(trials, list(dev), run_dir / LM_FOLDER)
+        weights: dict[str, Any] = dict(best_of(trials).weights)
+        write_new(run_dir / LM_FOLDER / WEIGHTS, json.dumps({"order": order, **weights}, indent=1) + "\n")
+        decoder = model.beam(recognizer.head, **weights)
+        decoder.load_scorers(data_module.tokenizer, normalize)
+        return decoder, note
+
+    return search
+
+
+def saved_search(run_dir: Path, head: object) -> Decoder | None:
+    """Return the search that a run's test sets were decoded with, without its model; None if there is none.
+
+    Raises:
+        ValueError: the model is missing or has changed, or a weight is out of its range.
+    """
+    path = run_dir / LM_FOLDER / WEIGHTS
+    if not path.is_file():
+        return None
+    # the model itself is checked: with another one these weights mean nothing
+    weights = read_json(path)
+    model = TranscriptsModel(run_dir, weights["order"])
+    model.check()
+    return model.beam(head, lm_weight=weights["lm_weight"], token_bonus=weights["token_bonus"])

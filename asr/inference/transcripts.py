@@ -34,6 +34,7 @@ from werdict.scoring import Utterance, Word
 LINE, NUM_LINES = 42, 2  # characters
 LONGEST_S, PAUSE_S = 7.0, 0.8
 SHORTEST_S = 0.2
+RECORD = ".asr-transcribe.jsonl"  # in a folder of transcripts
 STOPS = ".,;:!?…。，、；：！？"
 # scripts that write no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
@@ -279,9 +280,6 @@ class Transcriber:
         recording = parts[0].recording
         total_s = recording.duration * (recording.num_channels if self.each_channel else 1)
         return float(1 - sum(part.duration for part in parts) / total_s)
-
-
-RECORD = ".asr-transcribe.jsonl"
 
 
 class TranscriptFolder:

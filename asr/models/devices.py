@@ -1,4 +1,4 @@
-"""Where tensors are, and where the host waits for an accelerator."""
+"""Devices: whether a tensor is on an accelerator, copies to the host, memory of CUDA graphs, seeds."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ FIRST_FRONT_END, FIRST_PROJECTION = "encoder_embed.conv.0.weight", "encoder_embe
 
 @dataclass(frozen=True)
 class Converted:
-    """What has become of a model's tensors.
+    """Tensors of a model, sorted by their use.
 
     Attributes:
         weights: by our names.

@@ -1,4 +1,7 @@
-"""Kernels that encoders share: cache blocking, depthwise convolution."""
+"""Kernels that encoders share: cache blocking, depthwise convolutions, padding and types.
+
+B batch, T frames, F frequencies, C or D channels, N rows, W kernel width.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,16 @@ def autocast_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if is_cast else x.dtype
 
 
+def at_least_float32(x: Tensor) -> Tensor:
+    """Return x (…) in 32 bits or more: a sum over all frames in 16 bits would lose most of them."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def is_padding(lengths: Tensor, num_frames: int) -> Tensor:
+    """Return (B, T), true after the valid ``lengths`` (B,)."""
+    return torch.arange(num_frames, device=lengths.device) >= lengths.unsqueeze(1)
+
+
 def is_tracing() -> bool:
     """Return whether a graph is recorded now.
 
@@ -69,8 +82,7 @@ def depthwise_conv1d(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) 
     """
     if devices.on_accelerator(x) or is_tracing():
         return F.conv1d(x.transpose(1, 2), weight, bias, padding=padding, groups=int(weight.shape[0])).transpose(1, 2)
-    convolved: Tensor = _DepthwiseConv1d.apply(x, weight, bias, padding)
-    return convolved
+    return _DepthwiseConv1d.apply(x, weight, bias, padding)
 
 
 class _DepthwiseConv1d(Function):
@@ -129,3 +141,52 @@ class DepthwiseConv1d(nn.Conv1d):
     def forward(self, x: Tensor) -> Tensor:
         """Convolve x (B, T, D)."""
         return depthwise_conv1d(x, self.weight, self.bias, self.kernel_size[0] // 2)  # type: ignore[arg-type]
+
+
+class DepthwiseConv2d(nn.Conv2d):
+    """Convolves each channel with its own square kernel, and keeps the size of the image."""
+
+    def __init__(self, channels: int, kernel_size: int) -> None:
+        super().__init__(channels, channels, kernel_size, groups=channels)
+
+    def forward(self, x: Tensor, pad_time: bool = True) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Convolve x (B, T, F, C), with zeros around it; without ``pad_time`` only at the ends of the frequencies.
+
+        Returns:
+            (B, T, F, C) convolved, of T − ``kernel_size`` + 1 frames without ``pad_time``, and x itself for the
+            residual branch: the gradients of both add up in place.
+        """
+        around = self.kernel_size[0] // 2
+        padding = (around if pad_time else 0, around)
+        image = x.permute(0, 3, 1, 2)
+        if is_tracing():
+            convolved = F.conv2d(image, self.weight, self.bias, padding=padding, groups=self.groups)
+            return convolved.permute(0, 2, 3, 1), x
+        # there and back: else its gradient has the strides of channels last, which DistributedDataParallel must copy
+        weight = self.weight.squeeze(1).unsqueeze(1)
+        convolved, residual = _DepthwiseConv2d.apply(image, weight, self.bias, padding)
+        return convolved.permute(0, 2, 3, 1), residual.permute(0, 2, 3, 1)
+
+
+class _DepthwiseConv2d(Function):
+    """A convolution of images (B, C, T, F) with weight (C, 1, W, W) and bias (C,), and the images themselves."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, padding: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, weight)
+        ctx.padding = padding
+        return F.conv2d(x, weight, bias, padding=padding, groups=weight.shape[0]), x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, d_residual: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        # autocast ends before the backward pass; under it the gradient has 16 bits, x and the weights 32
+        inputs, flipped = x.to(gradient.dtype), weight.flip(2, 3).to(gradient.dtype)
+        around = [width - 1 - padding for width, padding in zip(weight.shape[2:], ctx.padding, strict=True)]
+        d_weight = conv2d_weight(inputs, weight.shape, gradient, padding=ctx.padding, groups=weight.shape[0])
+        # a depthwise convolution too, with the kernel flipped
+        d_x = F.conv2d(gradient, flipped, padding=around, groups=weight.shape[0])
+        # this sum takes a fifth of the time that it takes with the gradient of the weight
+        d_bias = gradient.permute(0, 2, 3, 1).flatten(0, 2).sum(dim=0)
+        # autograd would add the two gradients of x into a third tensor of the largest size there is
+        return d_x.to(x.dtype).add_(d_residual), d_weight, d_bias, None

@@ -65,10 +65,10 @@ class HasInnerLayers(Protocol):
 
 
 @runtime_checkable
-class HasBatchCount(Protocol):
+class HasTrainedSeconds(Protocol):
     """An encoder or a head that changes during training."""
 
-    def set_batch_count(self, audio_s: float) -> None:
+    def set_trained_seconds(self, audio_s: float) -> None:
         """Set the seconds of audio in all updates so far."""
 
 
@@ -87,15 +87,19 @@ class Recognizer(nn.Module):
 
     def __init__(self, encoder: nn.Module, head: Head, normalize: GlobalNorm, augment: Augment | None = None) -> None:
         super().__init__()
-        _check_layers(encoder, head)
+        num_layers = encoder.num_layers if isinstance(encoder, HasInnerLayers) else 1
+        if max(numbers := list(head.intermediate_layers), default=0) >= num_layers:
+            allowed = f"from 1 to {num_layers - 1}" if num_layers > 1 else "none; choose a transformer or a conformer"
+            raise ValueError(
+                f"intermediate_layers={numbers}: inner layers of this {type(encoder).__name__} are {allowed}"
+            )
         self.normalize, self.encoder, self.head = normalize, encoder, head
         self.augment = augment
 
     @property
     def subsampling_factor(self) -> int:
         """Frames of features for each encoding."""
-        factor: int = self.encoder.subsampling_factor  # type: ignore[assignment]
-        return factor
+        return self.encoder.subsampling_factor  # type: ignore[return-value]
 
     @property
     def center_frames(self) -> float:
@@ -112,14 +116,13 @@ class Recognizer(nn.Module):
 
     def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return encodings (B, T', D) and valid lengths (B,) of features (B, T, F), lengths (B,)."""
-        encodings, lengths = self.encoder(self.normalize(features), num_frames)
-        return encodings, lengths
+        return self.encoder(self.normalize(features), num_frames)
 
-    def set_batch_count(self, audio_s: float) -> None:
+    def set_trained_seconds(self, audio_s: float) -> None:
         """Pass the seconds of audio in all updates so far to the parts that change during training."""
         for part in (self.encoder, self.head):
-            if isinstance(part, HasBatchCount):
-                part.set_batch_count(audio_s)
+            if isinstance(part, HasTrainedSeconds):
+                part.set_trained_seconds(audio_s)
 
     def losses(
         self,
@@ -146,10 +149,8 @@ class Recognizer(nn.Module):
         # after the copies: each view is augmented differently
         if self.augment is not None and generator is not None:
             features = self.augment(features, num_frames, generator)
-        (*inner, last), lengths = self._encode_layers(
-            features, num_frames, self.encoder if encoder is None else encoder
-        )
-        return self.head.loss(last, lengths, tokens, num_tokens, inner)
+        layers, lengths = self._encode_layers(features, num_frames, self.encoder if encoder is None else encoder)
+        return self._loss(layers, lengths, tokens, num_tokens)
 
     def encode_layers(self, features: Tensor, num_frames: Tensor) -> tuple[list[Tensor], Tensor]:
         """Return encodings (B, T', D) of the layers that the loss needs, `forward`'s last, and lengths (B,)."""
@@ -165,30 +166,23 @@ class Recognizer(nn.Module):
             num_tokens: (B,) int64 valid tokens.
         """
         views = self.head.num_views
-        *inner, last = (layer.repeat(views, 1, 1) for layer in layers)
-        return self.head.loss(last, num_frames.repeat(views), tokens, num_tokens, inner)
+        copies = [layer.repeat(views, 1, 1) for layer in layers]
+        return self._loss(copies, num_frames.repeat(views), tokens, num_tokens)
+
+    def _loss(self, layers: Sequence[Tensor], num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Losses:
+        *inner, last = layers
+        return self.head.loss(last, num_frames, tokens, num_tokens, *([inner] if inner else []))
 
     def _encode_layers(self, features: Tensor, num_frames: Tensor, encoder: Any) -> tuple[list[Tensor], Tensor]:
-        if not self.head.intermediate_layers:
-            encodings, lengths = encoder(features, num_frames)
-            return [encodings], lengths
-        layers: tuple[list[Tensor], Tensor]
-        layers = encoder.encode_layers(features, num_frames, self.head.intermediate_layers)
-        return layers
+        if self.head.intermediate_layers:
+            return encoder.encode_layers(features, num_frames, self.head.intermediate_layers)
+        encodings, lengths = encoder(features, num_frames)
+        return [encodings], lengths
 
 
 def is_pretrained(encoder: Any) -> bool:
     """Return whether an encoder was trained by others, on features as they are."""
     return bool(getattr(encoder, "is_pretrained", False))
-
-
-def _check_layers(encoder: nn.Module, head: Head) -> None:
-    if not (numbers := list(head.intermediate_layers)):
-        return
-    num_layers = encoder.num_layers if isinstance(encoder, HasInnerLayers) else 1
-    if max(numbers) >= num_layers:
-        allowed = f"from 1 to {num_layers - 1}" if num_layers > 1 else "none; choose a transformer or a conformer"
-        raise ValueError(f"intermediate_layers={numbers}: inner layers of this {type(encoder).__name__} are {allowed}")
 
 
 def initialize(model: nn.Module) -> None:

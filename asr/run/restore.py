@@ -18,9 +18,9 @@ from asr.data.preparation.prepared import INDEX, PreparedData
 from asr.decoding.greedy import Decoder
 from asr.decoding.scorers import FILE_OPTIONS, ShallowFusion
 from asr.inference.decode import default_device
+from asr.inference.evaluate import LM_FOLDER, saved_search
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcripts import Transcriber
-from asr.inference.transcripts_lm import FOLDER, saved_search
 from asr.models.recognizer import Recognizer, is_pretrained
 from asr.run.compose import completed
 from asr.run.data import data_folder
@@ -281,5 +281,5 @@ def maker_of(options: Transcribe) -> dict[str, Any]:
         files |= {key: named_path(decoder[key]) for key in FILE_OPTIONS if decoder.get(key) is not None}
     elif run_dir := run_folder_of(checkpoint):
         # what the run itself decodes with
-        files |= {f"{FOLDER}/{path.name}": path for path in (run_dir / FOLDER).glob("*")}
+        files |= {f"{LM_FOLDER}/{path.name}": path for path in (run_dir / LM_FOLDER).glob("*")}
     return made_by | {key: describe_file(path)["sha256"] for key, path in files.items() if path.is_file()}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from asr.inference.transcripts_lm import AFTER_TRAINING, search_with_transcripts
+from asr.inference.evaluate import AFTER_TRAINING, search_with_transcripts
 from asr.processes import INTERRUPTED, TRY_AGAIN, is_first_process
 from asr.run.build import Run
 from asr.run.compose import (

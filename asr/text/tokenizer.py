@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,10 @@ SPECIAL_PIECES = ("<blk>", "<unk>")
 NUM_SPECIAL = len(SPECIAL_PIECES)
 SPACE_PIECE = "\u2581"  # sentencepiece's way of writing a space
 UNKNOWN_SURFACE = "\u2047"  # what a reader sees of an unknown token: ⁇
+SPECIAL_NAME = re.compile("<(?=blk>|unk>)")  # where such a name begins
+MAX_UNKNOWN = 0.05  # share of characters
+KINDS = sentencepiece_model_pb2.ModelProto.SentencePiece  # type: ignore[attr-defined]
+ICEFALL_MARKS = ("<blk>", "<sos/eos>")  # pieces of theirs that no text has
 
 TokenizerState = dict[str, str | int | list[str]]
 
@@ -125,10 +130,6 @@ class CharacterTokenizerTrainer:
         return CharacterTokenizer([*SPECIAL_PIECES, *space, *sorted(characters - {" "})])
 
 
-KINDS = sentencepiece_model_pb2.ModelProto.SentencePiece  # type: ignore[attr-defined]
-ICEFALL_MARKS = ("<blk>", "<sos/eos>")  # pieces of theirs that no text has
-
-
 class SubwordTokenizer(Vocabulary):
     """Subwords of a sentencepiece model; a run of unseen characters is one ``<unk>``, or its bytes if it has them."""
 
@@ -202,7 +203,8 @@ class SentencePieceTrainer:
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=map(_spell_out, filter(None, map(collapse_spaces, texts))),
+                # without the space sentencepiece would not learn from the characters of a special piece's name
+                sentence_iterator=(SPECIAL_NAME.sub("< ", text) for text in map(collapse_spaces, texts) if text),
                 model_writer=model,
                 vocab_size=self.vocab_size,
                 model_type=self.model_type,
@@ -227,13 +229,6 @@ class SentencePieceTrainer:
                 "tokenizer.vocab_size, or train one token per character with tokenizer=char"
             ) from error
         return SubwordTokenizer(model.getvalue())
-
-
-def _spell_out(line: str) -> str:
-    """Split the names of special pieces with a space: sentencepiece would not learn from their characters."""
-    for name in SPECIAL_PIECES:
-        line = line.replace(name, f"{name[0]} {name[1:]}")
-    return line
 
 
 def icefall_tokenizer(model: bytes) -> tuple[SubwordTokenizer, list[int]]:
@@ -309,38 +304,29 @@ def _rebuilt(spec: Any, pieces: Sequence[Any]) -> SubwordTokenizer:
     return SubwordTokenizer(spec.SerializeToString())
 
 
-MAX_UNKNOWN = 0.05  # share of characters
-
-
 class Tokenizer(Protocol):
     """Turns normalized text into token ids and back: ``decode(encode(text)) == text`` for characters it has seen."""
 
     @property
     def vocab_size(self) -> int:
         """Number of ids; id 0 is the blank ``<blk>``, id 1 the unknown ``<unk>``."""
-        ...
 
     @property
     def pieces(self) -> list[str]:
         """The piece of every id; U+2581 stands for a space."""
-        ...
 
     @property
     def surfaces(self) -> Sequence[str]:
         """The text of every id by itself; ``joined``, with runs of spaces as one, they are what ``decode`` returns."""
-        ...
 
     def encode(self, text: str) -> list[int]:
         """Return token ids, never the blank; text without characters has none."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return text; blanks are dropped, ``<unk>`` reads ⁇ (U+2047), ids out of range raise ValueError."""
-        ...
 
     def state(self) -> TokenizerState:
         """Return JSON-able data for ``tokenizer_from_state``: of a class of yours ``kind`` is its dotted name."""
-        ...
 
 
 class TokenizerTrainer(Protocol):
@@ -348,7 +334,6 @@ class TokenizerTrainer(Protocol):
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """Return the tokenizer; impossible options raise ValueError."""
-        ...
 
 
 def unknown_characters(tokenizer: Tokenizer, texts: Iterable[str]) -> tuple[float, list[str]]:
@@ -436,24 +421,18 @@ class SentencePieceFile(KeptTokenizer):
             raise ValueError(f"tokenizer.path: {path}: {error}") from error
 
 
-_FROM_STATE: dict[str, Callable[[Mapping[str, Any]], Tokenizer]] = {
-    CharacterTokenizer.kind: CharacterTokenizer.from_state,
-    SubwordTokenizer.kind: SubwordTokenizer.from_state,
-}
-
-
 def tokenizer_from_state(state: Mapping[str, Any]) -> Tokenizer:
     """Rebuild a tokenizer from its ``state()``, which is plain data; a class of yours needs ``from_state`` for it.
 
     Raises:
         ValueError: the kind of tokenizer is unknown, or of a package that the user does not trust.
     """
-    kind = str(state.get("kind"))
-    if kind in _FROM_STATE:
-        return _FROM_STATE[kind](state)
+    kind, ours = str(state.get("kind")), (CharacterTokenizer, SubwordTokenizer)
+    for tokenizer in ours:
+        if kind == tokenizer.kind:
+            return tokenizer.from_state(state)
     module, _, name = kind.rpartition(".")
     if module and is_within(module, trusted()):
-        tokenizer: Tokenizer = getattr(importlib.import_module(module), name).from_state(state)
-        return tokenizer
-    known = ", ".join(sorted(_FROM_STATE))
+        return getattr(importlib.import_module(module), name).from_state(state)
+    known = ", ".join(tokenizer.kind for tokenizer in ours)
     raise ValueError(f"tokenizer state: kind {kind!r} is neither {known} nor of a package in trust=[mypkg]")

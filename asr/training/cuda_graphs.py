@@ -318,7 +318,7 @@ class CudaGraphs(pl.Callback):
     """Replays passes of the encoder in training from CUDA graphs, and updates of the optimizer if asked for.
 
     Args:
-        any_encoder: whether to capture any encoder; else one that says ``can_be_captured``.
+        any_encoder: whether to capture any encoder; else one that says ``supports_cuda_graphs``.
         updates: whether to capture updates of optimizers that can be captured.
     """
 
@@ -328,7 +328,7 @@ class CudaGraphs(pl.Callback):
 
     def captures(self, encoder: nn.Module) -> bool:
         """Return whether passes of an encoder are captured."""
-        return self.any_encoder or getattr(encoder, "can_be_captured", False)
+        return self.any_encoder or getattr(encoder, "supports_cuda_graphs", False)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take the place of the encoder, and of the updates."""
@@ -452,7 +452,7 @@ class CompiledEncoder(pl.Callback):
                 "torch compiles the encoder before the first update, which takes minutes; later runs reuse the code"
             )
         compile_layers(encoder)
-        pl_module.recognizer.set_batch_count(0.0)
+        pl_module.recognizer.set_trained_seconds(0.0)
         with torch.random.fork_rng([pl_module.device] if pl_module.device.type == "cuda" else []):
             for example in EXAMPLES:
                 _differentiate(trainer, encoder, torch.zeros(*example, num_features, device=pl_module.device))

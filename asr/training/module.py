@@ -146,7 +146,7 @@ class TrainingModule(pl.LightningModule):
         self.current_batch = batch
         self.unreadable.record(batch)
         self.sums = self.sums.plus(num_unreadable=len(batch.skipped))
-        self._set_batch_count()
+        self._set_trained_seconds()
         frozen = self._frozen_parameters()
         if len(batch) == 0:
             # DDP waits for the gradients of every parameter: without this term the other ranks would hang
@@ -171,8 +171,8 @@ class TrainingModule(pl.LightningModule):
             self.in_backward.begin(loss, self.sums.num_tokens)
         return loss
 
-    def _set_batch_count(self) -> None:
-        self.recognizer.set_batch_count(self.nominal_audio.read(self.global_step, self.max_audio_per_update_s()))
+    def _set_trained_seconds(self) -> None:
+        self.recognizer.set_trained_seconds(self.nominal_audio.read(self.global_step, self.max_audio_per_update_s()))
 
     def _frozen_parameters(self) -> list[nn.Parameter]:
         """Return parameters of a pretrained encoder that this update, one of the first, leaves as they are."""
@@ -287,7 +287,7 @@ class TrainingModule(pl.LightningModule):
             self.sync_guard()
         # a resumed run may begin with a validation
         number_logged_update(self.trainer)
-        self._set_batch_count()
+        self._set_trained_seconds()
         go_to_evaluation_point(self.trainer.optimizers)
 
     def on_validation_end(self) -> None:

@@ -67,8 +67,8 @@ def replayed(encoder: Any, batches: list[tuple[int, int]], max_duration_s: float
     sizes: list[int] = []
     torch.manual_seed(0)
     for number, (size, num_frames) in enumerate(batches):
-        if hasattr(encoder, "set_batch_count"):
-            encoder.set_batch_count(number * max_duration_s)
+        if hasattr(encoder, "set_trained_seconds"):
+            encoder.set_trained_seconds(number * max_duration_s)
         drawn = encoder.begin_pass(torch.device("cpu")) if hasattr(encoder, "begin_pass") else ()
         shape = rounded(size), rounded(num_frames)
         known = passes.pop((drawn, *shape), None)

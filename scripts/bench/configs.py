@@ -42,7 +42,7 @@ def build_encoder(name: str) -> Any:
     torch.manual_seed(0)
     encoder = build_component(options_from(f"encoder={name}").encoder, "encoder", num_features=NUM_FEATURES)
     if isinstance(encoder, ZipformerEncoder):
-        encoder.set_batch_count(LATE * encoder.ref_duration_s)
+        encoder.set_trained_seconds(LATE * encoder.ref_duration_s)
     return encoder
 
 

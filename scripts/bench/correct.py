@@ -160,8 +160,8 @@ def captured_passes(case: Any, seed: int, dtype: torch.dtype, setting: Setting) 
     forwards = [encoder.forward, CapturedForward(encoder)]
     found = []
     for forward in (*forwards[:1], *forwards[1:] * 4):
-        if hasattr(encoder, "set_batch_count"):
-            encoder.set_batch_count(1e9)
+        if hasattr(encoder, "set_trained_seconds"):
+            encoder.set_trained_seconds(1e9)
         encoder.zero_grad()
         torch.manual_seed(seed)
         with torch.autocast(setting.device, dtype, enabled=dtype != torch.float32):

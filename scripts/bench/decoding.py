@@ -40,8 +40,7 @@ from lhotse.utils import fastcopy
 from scipy.stats import mannwhitneyu
 
 from asr.data.loading.augmentation import Acoustics, AddNoise
-from asr.inference.align import AlignedText, align_all
-from asr.inference.decode import decode_all
+from asr.inference.decode import AlignedText, align_all, decode_all
 from asr.run.restore import prepared_data, restore
 from bench.configs import options_from
 from bench.measure import Row, Setting

@@ -117,7 +117,7 @@ def _bare(setting: Setting, options: RunOptions, module: TrainingModule, batches
 
     for update, batch in enumerate(batches):
         clock.see(update)
-        model.set_batch_count(update * batch.audio_s)
+        model.set_trained_seconds(update * batch.audio_s)
         optimizer.zero_grad()
         backward(batch.to(device))
         clip_grad_norm_(model.parameters(), options.trainer.gradient_clip_val or torch.inf)

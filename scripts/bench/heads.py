@@ -17,14 +17,12 @@ import torch
 import torch.nn.functional as F
 
 from asr.data.features import LogMel
-from asr.decoding.ctc_beam import CtcBeam
+from asr.decoding.beam import CtcBeam, TransducerBeam
 from asr.decoding.forced_alignment import align
 from asr.decoding.greedy import CtcGreedy, Decoder, TransducerGreedy
 from asr.decoding.scorers import NGramScorer, WeightedSum
-from asr.decoding.transducer_beam import TransducerBeam
 from asr.inference.decode import aligned, words_of
-from asr.language_models.arpa import SPECIAL
-from asr.language_models.kneser_ney import estimate, laid_out
+from asr.language_models import SPECIAL, estimate, laid_out
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.protocols import FrameScores
 from asr.models.heads.transducer import PathLosses, TransducerHead
@@ -148,7 +146,7 @@ def beam_of(order: int, size: int, num_frames: int) -> Callable[[], None]:
 def update_of(kind: str, size: int, num_frames: int, num_tokens: int) -> Callable[[], None]:
     """Return an update of ``zipformer_s`` on random features with a head."""
     encoder = build_encoder("zipformer_s")
-    encoder.set_batch_count(1e9)  # after the warm-up, in which more is regularized
+    encoder.set_trained_seconds(1e9)  # after the warm-up, in which more is regularized
     head: Any = CtcHead if kind == "CTC" else TransducerHead
     recognizer = with_head(encoder, head(encoder.d_model, VOCAB_SIZE)).train()
     optimizer = torch.optim.AdamW(recognizer.parameters(), lr=1e-4)

@@ -3,7 +3,7 @@
 import json
 import os
 
-from asr.inference.align import _as_written, _file_name
+from asr.inference.decode import _as_written, _file_name
 from werdict.scoring import Word
 
 from .test_decoding_commands import audio_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from asr.language_models.arpa import read_arpa
+from asr.language_models import read_arpa
 from asr.run.restore import restore_text
 from tests.language_models.arpa_texts import Reference
 

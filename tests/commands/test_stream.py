@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from asr.commands.stream import run
+from asr.commands.stream import StreamListener, run
 from asr.data.streams import packets_of_file
-from asr.inference.streaming import Partial, StreamListener
+from asr.inference.streaming import Partial
 from tests.configs import composed
 from werdict.errors import ConfigError, RunFailed
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from asr.decoding.attention_rescoring import AttentionRescoring
-from asr.decoding.ctc_beam import CtcBeam
+from asr.decoding.beam import AttentionRescoring, CtcBeam
 from asr.models.heads.ctc import CtcAttentionHead
 
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 import pytest
 import torch
 
-from asr.decoding.ctc_beam import CtcBeam
+from asr.decoding.beam import CtcBeam
 from asr.decoding.greedy import CtcGreedy, Hypothesis
 from asr.decoding.scorers import WeightedSum
 

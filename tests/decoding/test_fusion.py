@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.decoding.ctc_beam import CtcBeam
+from asr.decoding.beam import CtcBeam
 from asr.decoding.scorers import ShallowFusion
 from asr.text.tokenizer import SPACE_PIECE, SPECIAL_PIECES, CharacterTokenizer, Tokenizer
 from tests.decoding.test_ctc_beam import Scores

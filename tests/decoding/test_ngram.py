@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asr.decoding.scorers import NGramScorer, Scorer
-from asr.language_models.arpa import read_arpa
+from asr.language_models import read_arpa
 from tests.language_models.arpa_texts import Reference
 
 PIECES = ["<blk>", "<unk>", "a", "b", "c"]

@@ -7,8 +7,8 @@ from collections import defaultdict
 import pytest
 import torch
 
+from asr.decoding.beam import TransducerBeam
 from asr.decoding.scorers import WeightedSum
-from asr.decoding.transducer_beam import TransducerBeam
 from asr.models.heads.transducer import TransducerHead
 from tests.decoding.test_ctc_beam import Bigrams
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from asr.decoding.scorers import WordNGramScorer
-from asr.language_models.arpa import read_arpa
+from asr.language_models import read_arpa
 from asr.text.tokenizer import CharacterTokenizerTrainer, SentencePieceTrainer, own_tokenizer
 from tests.decoding.test_ngram import random_arpa, scored
 from tests.language_models.arpa_texts import Reference

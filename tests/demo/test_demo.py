@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from asr.inference.demo_page import finish, listen
+from asr.commands.demo import finish, listen
 from asr.inference.streaming import StreamingRecognizer
 from asr.run.parts import build_component
 from asr.run.restore import recognizer_of, saved_options

@@ -17,10 +17,8 @@ pytest.importorskip("peft", reason="peft is not installed (extra pretrained)")
 
 from transformers import AutoModel, pipeline
 
-from asr.export.huggingface import write_huggingface
-from asr.export.write import write_onnx_files
-from asr.models.encoders.pretrained import PretrainedEncoder
-from asr.models.pretrained import Lora
+from asr.export.write import write_huggingface, write_onnx_files
+from asr.models.encoders.pretrained import Lora, PretrainedEncoder
 from tests.models.pretrained import save_model
 
 FRAME, RATE = 160, 16_000

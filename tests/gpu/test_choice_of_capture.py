@@ -27,7 +27,7 @@ class Own(nn.Module):
 
 
 class Known(Own):
-    can_be_captured = True
+    supports_cuda_graphs = True
 
 
 class Sharded(DDPStrategy):

@@ -19,8 +19,8 @@ MOST = {"zipformer_xs": 2.05, "transformer_xs": 2.8, "conformer_xs": 2.8}  # meg
 def test_a_pass_keeps_no_more_than_its_budget(monkeypatch, name):
     monkeypatch.setattr(scaling, "draw", lambda: 0.9)  # neither balancing nor whitening
     encoder = build_encoder(composed(f"encoder={name}").options.encoder, NUM_FEATURES).train()
-    if hasattr(encoder, "set_batch_count"):
-        encoder.set_batch_count(20_000 * encoder.ref_duration_s)
+    if hasattr(encoder, "set_trained_seconds"):
+        encoder.set_trained_seconds(20_000 * encoder.ref_duration_s)
     known = {parameter.untyped_storage().data_ptr() for parameter in encoder.parameters()}
     kept: dict[int, torch.Tensor] = {}
 

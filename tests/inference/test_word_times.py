@@ -10,10 +10,8 @@ from lhotse import Fbank
 
 from asr.data.features import Waveform
 from asr.data.loading.batch import Batch
-from asr.decoding.attention_rescoring import AttentionRescoring
-from asr.decoding.ctc_beam import CtcBeam
+from asr.decoding.beam import AttentionRescoring, CtcBeam, TransducerBeam
 from asr.decoding.greedy import CtcGreedy, Hypothesis, TransducerGreedy
-from asr.decoding.transducer_beam import TransducerBeam
 from asr.inference.decode import Emissions, emissions_of, spelled, words_of
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.transducer import TransducerHead

@@ -4,8 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asr.language_models import arpa
-from asr.language_models.arpa import NGrams, arpa_lines, read_arpa
+from asr.language_models import NGrams, arpa_lines, read_arpa
 from tests.language_models.arpa_texts import TINY, Reference
 
 
@@ -67,7 +66,7 @@ def test_a_probability_that_rounding_has_raised_above_1_is_taken_for_1(tmp_path)
 
 def test_ngrams_are_looked_up_in_blocks(tmp_path, monkeypatch):
     whole = grams(read(tmp_path, TINY))
-    monkeypatch.setattr(arpa, "BLOCK", 1)
+    monkeypatch.setattr("asr.language_models.BLOCK", 1)
     assert grams(read(tmp_path, TINY)) == whole
     with pytest.raises(ValueError, match="line 22: "):
         read(tmp_path, TINY.replace("-0.05\ta b </s>", "-0.05\tb b </s>"))

@@ -5,8 +5,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from asr.language_models.arpa import arpa_lines, read_arpa
-from asr.language_models.kneser_ney import FALLBACK, estimate, laid_out
+from asr.language_models import FALLBACK, arpa_lines, estimate, laid_out, read_arpa
 from tests.language_models.arpa_texts import Reference
 
 WORDS = ["<s>", "</s>", "<unk>", "a", "b", "c", "d", "never"]

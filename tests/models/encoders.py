@@ -31,7 +31,7 @@ def make_zipformer(causal: bool, chunk_size: int = -1, **smaller: list[int]) -> 
         chunk_size=[chunk_size],
         left_context_frames=[8],  # type: ignore[arg-type]
     )
-    encoder.set_batch_count(audio_s=1e9)  # when modules are seldom skipped
+    encoder.set_trained_seconds(audio_s=1e9)  # when modules are seldom skipped
     return encoder
 
 

@@ -5,10 +5,8 @@ from itertools import product
 import pytest
 import torch
 
-from asr.decoding.attention_rescoring import AttentionRescoring
-from asr.decoding.ctc_beam import CtcBeam
+from asr.decoding.beam import AttentionRescoring, CtcBeam, TransducerBeam
 from asr.decoding.greedy import CtcGreedy, TransducerGreedy
-from asr.decoding.transducer_beam import TransducerBeam
 from asr.features.log_mel import GlobalNorm
 from asr.features.specaugment import SpecAugment
 from asr.models.recognizer import HasInnerLayers, Recognizer, initialize

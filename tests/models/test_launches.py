@@ -43,8 +43,8 @@ def launched(name: str, num_batches: float) -> list[tuple[Any, ...]]:
     with torch.device("meta"):
         encoder = build_encoder(composed(f"encoder={name}").options.encoder, NUM_FEATURES).train()
         features, lengths = torch.empty(8, 1000, NUM_FEATURES), torch.empty(8, dtype=torch.int64)
-    if hasattr(encoder, "set_batch_count"):
-        encoder.set_batch_count(num_batches * encoder.ref_duration_s)
+    if hasattr(encoder, "set_trained_seconds"):
+        encoder.set_trained_seconds(num_batches * encoder.ref_duration_s)
     with Recorder() as recorder:
         encoder(features, lengths)[0].square().mean().backward()
     return recorder.launched
@@ -63,10 +63,10 @@ def test_a_head_launches_no_more_than_its_budget_and_never_waits(case):
         size = 8 * head.num_views
         *inner, last = (torch.empty(size, 250, 256).requires_grad_() for _ in range(1 + case.needs_layers))
         num_frames, tokens, num_tokens = (torch.empty(n, dtype=torch.int64) for n in ((size,), (8, 40), (8,)))
-    if hasattr(head, "set_batch_count"):
-        head.set_batch_count(1e9)
+    if hasattr(head, "set_trained_seconds"):
+        head.set_trained_seconds(1e9)
     with reads_recorded() as readers, Recorder() as recorder:
-        head.loss(last, num_frames, tokens, num_tokens, inner).total.sum().backward()
+        head.loss(last, num_frames, tokens, num_tokens, *([inner] if inner else [])).total.sum().backward()
     assert 0 < len(recorder.launched) <= (MOST_OF_HEADS | MOST_OF_TRANSDUCERS)[case.name]
     assert not readers
 

@@ -24,9 +24,9 @@ pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 from asr.features.log_mel import GlobalNorm
-from asr.models.encoders.pretrained import Masks, PretrainedEncoder
+from asr.models.encoders.pretrained import Lora, Masks, PretrainedEncoder, normalized, span_masks
 from asr.models.heads.ctc import CtcHead
-from asr.models.pretrained import Lora, ctc_head, describe, find_snapshot, normalized, span_masks
+from asr.models.pretrained import ctc_head, describe, find_snapshot
 from asr.models.recognizer import Recognizer, initialize
 from asr.training.checkpoints import load_weights
 
@@ -103,7 +103,7 @@ def test_padded_utterances_are_encoded_as_transformers_encodes_each_alone(name, 
 
 @pytest.mark.parametrize("name", ["wav2vec2, layer norm", "w2v-bert", "whisper"])
 def test_an_encoding_is_in_the_middle_of_the_audio_that_it_is_made_of(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("asr.models.pretrained.normalized", lambda x, *_, **__: x)  # it sees all
+    monkeypatch.setattr("asr.models.encoders.pretrained.normalized", lambda x, *_, **__: x)  # it sees all
     save_model(tmp_path, name)
     encoder = encoder_for(tmp_path).eval()
     num_frames = 3000 if name == "whisper" else 60

@@ -112,7 +112,7 @@ def gradients(monkeypatch, encoder: ZipformerEncoder, size: int, frames: int, dr
     dtype = next(encoder.parameters()).dtype
     monkeypatch.setattr(scaling, "draw", lambda: drawn)
     torch.manual_seed(size)
-    encoder.set_batch_count(audio_s)
+    encoder.set_trained_seconds(audio_s)
     features, num_frames = torch.randn(size, frames, 80, dtype=dtype), torch.randint(frames // 2, frames + 1, (size,))
     encodings, _ = encoder(features, num_frames)
     return torch.cat([g.flatten() for g in torch.autograd.grad(encodings.square().sum(), list(encoder.parameters()))])

@@ -163,7 +163,7 @@ class Listener(torch.nn.Module):
         super().__init__()
         self.encoder, self.told = encoder, list[float]()
 
-    def set_batch_count(self, audio_s: float) -> None:
+    def set_trained_seconds(self, audio_s: float) -> None:
         self.told.append(audio_s)
 
     def forward(self, features: torch.Tensor, num_frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

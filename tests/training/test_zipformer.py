@@ -44,7 +44,7 @@ def test_every_parameter_has_a_gradient_whatever_is_left_out():
     batch, positions_left_out = batch_of(90, 61), 0
     for seed in range(8):
         torch.manual_seed(seed)
-        encoder.set_batch_count(0.0)
+        encoder.set_trained_seconds(0.0)
         encoder.zero_grad()
         encodings, _ = encoder(batch.features, batch.num_frames)
         encodings.sum().backward()

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from asr.models.encoders.transformer import FeedForward, LayeredEncoder, SelfAttention, SubsamplingFactor
+from asr.models.encoders.transformer import FeedForward, SelfAttention, SubsamplingFactor, TransformerEncoder
 from asr.models.kernels import DepthwiseConv1d
 from asr.ranges import Probability
 
@@ -64,11 +64,10 @@ class ConformerLayer(nn.Module):
         x = x + self.dropout(self.attention(self.attention_norm(x), mask, positions))
         x = x + self.dropout(self.convolution(self.convolution_norm(x), valid))
         x = x + 0.5 * self.dropout(self.second_feedforward(self.second_norm(x)))
-        normed: Tensor = self.norm(x)
-        return normed
+        return self.norm(x)
 
 
-class ConformerEncoder(LayeredEncoder):
+class ConformerEncoder(TransformerEncoder):
     """Convolutional subsampling, then conformer layers.
 
     Args:
@@ -102,9 +101,11 @@ class ConformerEncoder(LayeredEncoder):
         subsampling_channels: PositiveInt = 32,
         subsampling_factor: SubsamplingFactor = 4,
     ) -> None:
+        self.kernel_width = kernel_width  # before the layers are made
         size = num_features, d_model, num_layers, num_heads, d_feedforward
         super().__init__(*size, dropout, subsampling_channels, subsampling_factor)
-        self.layers = nn.ModuleList(
-            ConformerLayer(d_model, num_heads, d_feedforward, kernel_width, dropout) for _ in range(num_layers)
-        )
         self.norm = nn.Identity()  # a conformer layer ends with its own norm
+
+    def new_layer(self, d_model: int, num_heads: int, d_feedforward: int, dropout: float) -> nn.Module:
+        """Return a layer with random weights."""
+        return ConformerLayer(d_model, num_heads, d_feedforward, self.kernel_width, dropout)

@@ -1,6 +1,6 @@
 """Pretrained encoders of transformers: wav2vec 2.0, HuBERT, WavLM, data2vec, w2v-BERT 2.0, Whisper's, and their like.
 
-B batch, N samples, T frames, F samples of a frame, D width.
+B batch, N samples, T frames, F samples of a frame or mel bins, D width.
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.models import devices
-from asr.models.kernels import is_tracing
-from asr.models.pretrained import (
-    HOP,
-    Lora,
-    StackedFbank,
-    WhisperMel,
-    add_adapters,
-    build_model,
-    describe,
-    encoder_of,
-    is_padding,
-    merge_adapters,
-    normalized,
-    span_masks,
-)
-from asr.ranges import Fraction
+from asr.models.kernels import is_padding, is_tracing
+from asr.models.pretrained import describe, find_snapshot, without_code
+from asr.ranges import Fraction, Positive, Probability
+from werdict.errors import did_you_mean, first_line
 
 FRAMES_HZ = 100  # of features=waveform
+HOP = 160  # samples between frames, of the models below
 FBANK, WHISPER = "wav2vec2-bert", "whisper"
 # whose layers, given a mask, encode a padded utterance as they do without padding; others see equal lengths alone
 TAKE_PADDING = ("wav2vec2", "hubert", "wavlm", "unispeech", "unispeech-sat", FBANK)
 WITH_MASKS = (*TAKE_PADDING, "data2vec-audio")  # between a projection and the layers; of others masks are refused
+
+
+class Lora(BaseModel):
+    """``encoder.lora``: options of peft's LoraConfig, in its names."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    r: PositiveInt = 8
+    alpha: Positive = 16.0
+    dropout: Probability = 0.0
+    target_modules: str | list[str] = ["q_proj", "v_proj"]
 
 
 class Masks(BaseModel):
@@ -168,7 +167,11 @@ class PretrainedEncoder(nn.Module):
     def merge_adapters(self) -> None:
         """Add what adapters have learned to the weights that they belong to, for decoding."""
         if self.trained == "adapters":
-            merge_adapters(self.model)
+            from peft.tuners.tuners_utils import BaseTunerLayer
+
+            for module in self.model.modules():
+                if isinstance(module, BaseTunerLayer) and not module.merged:
+                    module.merge()
 
     def merged_weights(self) -> dict[str, Tensor]:
         """Return parameters and buffers by the model's own names, with adapters merged into them."""
@@ -317,7 +320,10 @@ class PretrainedEncoder(nn.Module):
             return [module(*args, **kwargs).last_hidden_state]
         states: list[Tensor] = []
         layers = encoder_of(self.model).layers
-        hooks = [layer.register_forward_hook(lambda _, __, out: states.append(_first(out))) for layer in layers]
+        hooks = [
+            layer.register_forward_hook(lambda _, __, out: states.append(out[0] if isinstance(out, tuple) else out))
+            for layer in layers
+        ]
         hooks.append(layers[0].register_forward_pre_hook(lambda _, inputs: states.append(inputs[0])))
         try:
             output = module(*args, **kwargs).last_hidden_state
@@ -329,9 +335,96 @@ class PretrainedEncoder(nn.Module):
         return [*states[:-1], output]
 
 
-def _first(output: Any) -> Tensor:
-    state: Tensor = output[0] if isinstance(output, tuple) else output
-    return state
+def build_model(
+    options: Mapping[str, Any], uses_masks: bool, model: str | None = None, source: Mapping[str, str] | None = None
+) -> Any:
+    """Return the encoder that a config describes.
+
+    Args:
+        options: of the model's config, with its ``model_type``.
+        uses_masks: whether there is a vector for masked frames.
+        model: whose weights it gets; None: it gets random ones, or none on the meta device.
+        source: what `describe` has said of that model.
+
+    Raises:
+        ValueError: transformers knows no such model, or the weights are others.
+        ImportError: transformers is not installed.
+    """
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+    transformers.logging.set_verbosity_error()  # it would report the heads that are not read
+    transformers.logging.disable_progress_bar()
+    # LayerDrop leaves parameters without gradients, which several processes wait for
+    fixed = {"layerdrop": 0.0, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+    fixed |= {"mask_time_prob": float(uses_masks), "mask_feature_prob": 0.0}
+    try:
+        config = transformers.AutoConfig.for_model(
+            **without_code(options) | {key: fixed[key] for key in fixed if key in options}
+        )
+        model_class: Any = MODEL_MAPPING[type(config)]
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"transformers {transformers.__version__} has no model of the type {options['model_type']!r}: {error}"
+        ) from error
+    if model_class.main_input_name not in ("input_values", "input_features"):
+        raise ValueError(f"a model of the type {options['model_type']!r} does not read audio")
+    if getattr(config, "add_adapter", False):
+        raise ValueError("add_adapter=true in the model's config: its convolutions would count padding")
+    attention = "sdpa" if model_class._supports_sdpa else "eager"
+    if model is None or source is None:
+        built: Any = model_class._from_config(config, attn_implementation=attention)
+        lacking = []
+    else:
+        snapshot = find_snapshot(model, source["revision"] or None)
+        if (digest := snapshot.digest()) != source["sha256"]:
+            raise ValueError(
+                f"{snapshot.folder} holds other weights than the run was trained with: their SHA-256 is {digest}, and "
+                f"was {source['sha256']}; give the model as it was"
+            )
+        built, loading = model_class.from_pretrained(
+            None, config=config, state_dict=snapshot.weights(), attn_implementation=attention, output_loading_info=True
+        )
+        lacking = [*loading["missing_keys"], *(mismatch[0] for mismatch in loading["mismatched_keys"])]
+    if config.is_encoder_decoder:
+        built, lacking = built.get_encoder(), [name for name in lacking if name.startswith("encoder.")]
+    if others := sorted({*lacking} - {"masked_spec_embed"}):
+        raise ValueError(f"the weights of {model} lack {len(others)} of its encoder's, such as {others[0]}")
+    # transformers (5.24) and peft (0.21) make some tensors on the CPU, wherever the others are
+    return built.float().to(torch.get_default_device())
+
+
+def encoder_of(model: Any) -> Any:
+    """Return the part of a model that has its layers."""
+    return getattr(model, "encoder", model)
+
+
+def add_adapters(model: nn.Module, lora: Lora) -> None:
+    """Put low-rank adapters into a model; nothing else of it is trained then.
+
+    Raises:
+        ValueError: no layer that can be adapted has one of the names.
+        ImportError: peft is not installed.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    linear = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    for target in [] if isinstance(lora.target_modules, str) else lora.target_modules:
+        found = [module for name, module in model.named_modules() if f".{name}".endswith(f".{target}")]
+        # peft (0.21) ignores a name if it finds another, and cannot merge into convolutions with groups
+        if not found or any(getattr(module, "groups", 1) > 1 for module in found):
+            raise ValueError(
+                f"lora.target_modules: {target!r} names no layer that can be adapted."
+                f"{did_you_mean(target, linear)} Allowed: {', '.join(sorted(linear))}"
+            )
+    options: Any = {"r": lora.r, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
+    try:
+        inject_adapter_in_model(LoraConfig(**options, target_modules=lora.target_modules), model)
+    except ValueError as error:
+        raise ValueError(
+            f"lora.target_modules={lora.target_modules}: {first_line(error)} It has {', '.join(sorted(linear))}"
+        ) from error
+    model.to(torch.get_default_device())
 
 
 def by_length(function: Callable[[Tensor], Tensor], x: Tensor, counts: Sequence[int]) -> Tensor:
@@ -349,3 +442,104 @@ def by_length(function: Callable[[Tensor], Tensor], x: Tensor, counts: Sequence[
         places = [place for place, other in enumerate(counts) if other == count]
         results |= zip(places, function(x[places, :count]), strict=True)
     return pad_sequence([results[place] for place in range(len(counts))], batch_first=True)
+
+
+def normalized(x: Tensor, lengths: Tensor, correction: int = 0) -> Tensor:
+    """Return x (B, N, …) with zero mean and unit variance over the valid part of each utterance, zero after it.
+
+    Reference:
+        ``zero_mean_unit_var_norm`` of transformers' Wav2Vec2FeatureExtractor, and SeamlessM4TFeatureExtractor, whose
+        variance is that of a sample (``correction`` = 1).
+    """
+    padding = is_padding(lengths, x.shape[1]).view(*x.shape[:2], *[1] * (x.dim() - 2))
+    count = lengths.clamp(min=1 + correction).view(-1, *[1] * (x.dim() - 1))
+    centered = (x - x.masked_fill(padding, 0.0).sum(dim=1, keepdim=True) / count).masked_fill(padding, 0.0)
+    variance = centered.square().sum(dim=1, keepdim=True) / (count - correction)
+    return centered / (variance + 1e-7).sqrt()
+
+
+class StackedFbank(nn.Module):
+    """Kaldi's log-mel features, normalized per utterance, two frames at a time: the input of w2v-BERT 2.0.
+
+    Args:
+        num_mels: mel bins F.
+
+    Reference:
+        ``SeamlessM4TFeatureExtractor`` of transformers.
+        Differs: a last frame without a second is left out; there it is encoded, and masked.
+    """
+
+    def __init__(self, num_mels: int) -> None:
+        from transformers import SeamlessM4TFeatureExtractor
+
+        super().__init__()
+        extractor = SeamlessM4TFeatureExtractor(feature_size=num_mels, num_mel_bins=num_mels)
+        self.window, self.filters = (
+            nn.Buffer(torch.tensor(values, dtype=torch.float64), persistent=False)
+            for values in (extractor.window, extractor.mel_filters)
+        )
+
+    @staticmethod
+    def output_frames(num_samples: Tensor) -> Tensor:
+        """Return the number of pairs of frames in ``num_samples`` samples; any integer shape."""
+        return ((num_samples - 400).div(HOP, rounding_mode="floor") + 1).clamp(min=0) // 2
+
+    def forward(self, samples: Tensor, num_samples: Tensor) -> Tensor:
+        """Return features (B, T, 2F) of samples (B, N), of which ``num_samples`` (B,) are valid."""
+        samples = nn.functional.pad(samples, (0, max(0, 400 + HOP - samples.shape[1])))
+        # in 64 bits as there, and as integers of 16 bits, which the floor below belongs to
+        frames = samples.double().unfold(1, 400, HOP) * 2.0**15
+        frames = frames - frames.mean(dim=2, keepdim=True)
+        first = frames[:, :, :1] * (1 - 0.97)
+        frames = torch.cat((first, frames[:, :, 1:] - 0.97 * frames[:, :, :-1]), dim=2)
+        energies = torch.fft.rfft(frames * self.window, n=512).abs().square() @ self.filters
+        mels = energies.clamp(min=1.192092955078125e-07).log().float()
+        lengths = (num_samples - 400).div(HOP, rounding_mode="floor") + 1
+        mels = normalized(mels, lengths.clamp(min=0), correction=1)
+        return mels[:, : mels.shape[1] // 2 * 2].unflatten(1, (-1, 2)).flatten(2)
+
+
+class WhisperMel(nn.Module):
+    """Whisper's log-mel features of windows of audio.
+
+    Args:
+        num_mels: mel bins F, 80 or 128.
+
+    Reference:
+        ``WhisperFeatureExtractor`` of transformers.
+    """
+
+    def __init__(self, num_mels: int) -> None:
+        from transformers import WhisperFeatureExtractor
+
+        super().__init__()
+        filters = torch.tensor(WhisperFeatureExtractor(feature_size=num_mels).mel_filters, dtype=torch.float64)
+        self.filters = nn.Buffer(filters, persistent=False)
+        self.window = nn.Buffer(torch.hann_window(400), persistent=False)
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """Return features (B, F, T) of windows of samples (B, N), zero where padded."""
+        spectrum = torch.stft(samples, 400, HOP, window=self.window, return_complex=True)
+        energies = self.filters.T @ spectrum[..., :-1].abs().square().double()  # which autocast leaves alone
+        mels = energies.clamp(min=1e-10).log10().float()
+        return (torch.maximum(mels, mels.amax(dim=(1, 2), keepdim=True) - 8.0) + 4.0) / 4.0
+
+
+def span_masks(lengths: Sequence[int], size: int, share: float, width: int) -> Tensor:
+    """Draw spans that are masked, from torch's generator of the CPU; return (B, size), true where masked.
+
+    Args:
+        lengths: of utterances.
+        size: of the mask.
+        share: of an utterance, if no spans met.
+        width: of a span.
+
+    Reference:
+        Baevski et al. 2020, arXiv:2006.11477, section 3.1: spans start anywhere, and may overlap.
+    """
+    masks = torch.zeros(len(lengths), size, dtype=torch.bool, device="cpu")
+    for mask, length in zip(masks, lengths, strict=True):
+        num_spans = int(share * length / width + float(torch.rand((), device="cpu")))
+        starts = torch.randperm(max(1, length - width + 1), device="cpu")[:num_spans]
+        mask[(starts.unsqueeze(1) + torch.arange(width, device="cpu")).clamp(max=size - 1).flatten()] = True
+    return masks

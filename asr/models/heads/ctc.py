@@ -1,4 +1,7 @@
-"""CTC heads: plain, with consistency regularization, and with an attention decoder."""
+"""CTC heads: plain, with consistency regularization, and with an attention decoder.
+
+B batch, T frames, D width, U tokens, V vocabulary, S tokens that a text has so far.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,12 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from asr.models.heads.protocols import Losses
+from asr.models.kernels import is_padding
 from asr.ranges import PartialFraction, Probability
 from asr.text.tokenizer import BLANK_ID
+
+START_ID = END_ID = BLANK_ID
+LONGEST_WAVE = 10_000.0
 
 
 def ctc_losses(log_probs: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Tensor:
@@ -133,8 +140,7 @@ def disagreement(log_probs: Tensor, num_frames: Tensor) -> Tensor:
     # held fixed: a view learns from the other, and does not make itself an easier target
     targets = log_probs.detach().roll(len(log_probs) // 2, dims=0)
     divergence = F.kl_div(log_probs, targets, reduction="none", log_target=True).sum(dim=2)
-    frames = torch.arange(log_probs.shape[1], device=log_probs.device)
-    divergence = divergence.masked_fill(frames >= num_frames.unsqueeze(1), 0.0)
+    divergence = divergence.masked_fill(is_padding(num_frames, log_probs.shape[1]), 0.0)
     return 0.5 * divergence.sum(dim=1).view(2, -1).sum(dim=0)
 
 
@@ -184,10 +190,6 @@ class CrCtcHead(CtcHead):
         return ctc + self.consistency_weight * apart, {"ctc": ctc, "consistency": apart}
 
 
-START_ID = END_ID = BLANK_ID
-LONGEST_WAVE = 10_000.0
-
-
 class AttentionDecoder(nn.Module):
     """Predicts each token of a text from all tokens before it and all frames.
 
@@ -232,7 +234,7 @@ class AttentionDecoder(nn.Module):
         waves = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
         hidden = self.dropout(self.embedding(tokens) * math.sqrt(width) + waves)
         later = places > places[:, None]
-        padding = torch.arange(encodings.shape[1], device=tokens.device) >= num_frames[:, None]
+        padding = is_padding(num_frames, encodings.shape[1])
         for layer in self.layers:
             hidden = layer(hidden, encodings, tgt_mask=later, memory_key_padding_mask=padding)
         return self.project(self.norm(hidden)).float()
@@ -279,14 +281,7 @@ class CtcAttentionHead(nn.Module):
         self.ctc = CtcHead(d_model, vocab_size, ctc_dropout)
         self.attention = AttentionDecoder(d_model, vocab_size, num_layers, num_heads, d_feedforward, dropout)
 
-    def loss(
-        self,
-        encodings: Tensor,
-        num_frames: Tensor,
-        tokens: Tensor,
-        num_tokens: Tensor,
-        intermediate: Sequence[Tensor] = (),
-    ) -> Losses:
+    def loss(self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Losses:
         """Return losses (B,) in nats of encodings (B, T, D) and tokens (B, U), see ``Head.loss``."""
         ctc = self.ctc.loss(encodings, num_frames, tokens, num_tokens)
         attention = self._cross_entropy(encodings, num_frames, tokens, num_tokens, self.label_smoothing)

@@ -1,4 +1,4 @@
-"""What a head offers: losses for training, and parts that a decoder searches with.
+"""Interfaces of heads: losses for training, and parts that a decoder searches with.
 
 B batch, T frames, D width of encodings, U tokens, V vocabulary (blank is 0), J width of a joiner.
 """
@@ -45,22 +45,14 @@ class Head(Protocol):
     intermediate_layers: Sequence[int]
     loss_names: tuple[str, ...]
 
-    def loss(
-        self,
-        encodings: Tensor,
-        num_frames: Tensor,
-        tokens: Tensor,
-        num_tokens: Tensor,
-        intermediate: Sequence[Tensor] = (),
-    ) -> Losses:
-        """Return the loss of each utterance.
+    def loss(self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Losses:
+        """Return the loss of each utterance; with ``intermediate_layers`` their encodings are a last argument.
 
         Args:
             encodings: (B, T, D); with several views (``num_views`` · B, T, D), view after view.
             num_frames: valid frames, int64, as many as encodings.
             tokens: (B, U) int64, no blanks; padding may hold any token.
             num_tokens: (B,) int64 valid tokens.
-            intermediate: encodings of ``intermediate_layers``.
         """
 
 

@@ -1,4 +1,8 @@
-"""Transducer heads: predictor, joiner, the lattice and its pruning, and with an auxiliary CTC loss."""
+"""Transducer heads: predictor, joiner, the lattice and its pruning, and with an auxiliary CTC loss.
+
+B batch, T frames, U tokens, S = U + 1 places between them, R places that are kept in a frame, V vocabulary, D width of
+encodings, P of predictions, J of the joiner, C tokens of context.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,20 @@ from torch.autograd.function import Function, once_differentiable
 from asr.models import devices
 from asr.models.heads.ctc import CrCtcHead, CtcHead
 from asr.models.heads.protocols import Losses
+from asr.models.kernels import at_least_float32
 from asr.ranges import Fraction, Probability
 from asr.text.tokenizer import BLANK_ID
 
 MOST_LOGITS = 1 << 18  # that are computed at a time: those of a few frames, which stay in the cache of a CPU
 MOST_KEPT = 5 << 20  # for the backward pass, 20 MB; if there are more, memory is short, and all are computed again
+NEVER = -1e30  # a log-probability; two of them can be added
+LEAST = 1e-12  # probability below which nothing is learned; denormal numbers would make half of the work
+FIRST_PRUNED_SCALE = 0.1
+GROUP_SIZE = 4  # channels of the predictor's convolution that see each other
+
+PredictorDim = Annotated[int, Field(ge=GROUP_SIZE, multiple_of=GROUP_SIZE)]
+PruneRange = Annotated[int, Field(ge=2)]
+Backend = Literal["torch", "torchaudio"]
 
 
 class JointScores(Function):
@@ -95,10 +108,6 @@ def _hidden(frames: Tensor, places: Tensor, kept: Tensor, part: slice) -> Tensor
         return sums.tanh_()
     # a quarter of the time that tanh takes on a CPU (torch 2.13, AVX-512), and within 2e-7 of it
     return sums.mul_(2).sigmoid_().mul_(2).sub_(1)
-
-
-NEVER = -1e30  # a log-probability; two of them can be added
-LEAST = 1e-12  # probability below which nothing is learned; denormal numbers would make half of the work
 
 
 class PathLosses(Function):
@@ -244,14 +253,6 @@ def band_losses(
     return PathLosses.apply(blanks, labels, num_frames, num_tokens)[0]
 
 
-FIRST_PRUNED_SCALE = 0.1
-GROUP_SIZE = 4  # channels of the predictor's convolution that see each other
-
-PredictorDim = Annotated[int, Field(ge=GROUP_SIZE, multiple_of=GROUP_SIZE)]
-PruneRange = Annotated[int, Field(ge=2)]
-Backend = Literal["torch", "torchaudio"]
-
-
 class StatelessPredictor(nn.Module):
     """Predicts from the last C tokens alone.
 
@@ -353,18 +354,11 @@ class TransducerHead(nn.Module):
             self.simple_am_proj = nn.Linear(d_model, vocab_size)
             self.simple_lm_proj = nn.Linear(predictor_dim, vocab_size)
 
-    def set_batch_count(self, audio_s: float) -> None:
+    def set_trained_seconds(self, audio_s: float) -> None:
         """Set the seconds of audio in all updates so far, which decide how much each part of the loss counts."""
         self.warmed_up = min(1.0, audio_s / self.warmup_s) if self.warmup_s else 1.0
 
-    def loss(
-        self,
-        encodings: Tensor,
-        num_frames: Tensor,
-        tokens: Tensor,
-        num_tokens: Tensor,
-        intermediate: Sequence[Tensor] = (),
-    ) -> Losses:
+    def loss(self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Losses:
         """Return losses (B,) in nats of encodings (B, T, D) and tokens (B, U), see ``Head.loss``."""
         feasible = num_frames > 0
         num_frames = num_frames.clamp(min=1)  # a lattice without frames has no end; its loss is not used
@@ -413,8 +407,8 @@ class TransducerHead(nn.Module):
         prune_range: int,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         num_kept = min(prune_range, labels.shape[1])
-        acoustic = _at_least_float32(self.simple_am_proj(encodings))
-        language = _at_least_float32(self.simple_lm_proj(predictions))
+        acoustic = at_least_float32(self.simple_am_proj(encodings))
+        language = at_least_float32(self.simple_lm_proj(predictions))
         scores = simple_scores(acoustic, language, labels, self.lm_scale)
         simple, takes_blank, takes_label = PathLosses.apply(*scores, num_frames, num_tokens)
         starts = band_starts(takes_blank + takes_label, num_frames, num_tokens, num_kept)
@@ -431,7 +425,7 @@ class TransducerHead(nn.Module):
         """Return log-probabilities of blanks and labels at the places (B, T, R) that are kept."""
         joiner = self.joiner
         inputs = joiner.encoder_proj(encodings), joiner.decoder_proj(predictions), *joiner.output_linear.parameters()
-        return JointScores.apply(*map(_at_least_float32, inputs), kept, labels.gather(1, kept.flatten(1)).view_as(kept))
+        return JointScores.apply(*map(at_least_float32, inputs), kept, labels.gather(1, kept.flatten(1)).view_as(kept))
 
     def project(self, encodings: Tensor) -> Tensor:
         """Return the joiner's part (B, T, J) of encodings (B, T, D)."""
@@ -444,10 +438,6 @@ class TransducerHead(nn.Module):
     def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
         """Return log-probabilities (…, V) in float32 of both parts (…, J), see ``Transduces``."""
         return F.log_softmax(self.joiner.output_linear((frames + predictions).tanh()).float(), dim=-1)
-
-
-def _at_least_float32(values: Tensor) -> Tensor:
-    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 class TransducerCtcHead(TransducerHead):
@@ -504,14 +494,7 @@ class TransducerCtcHead(TransducerHead):
         self.num_views = self.ctc.num_views
         self.loss_names = (*self.loss_names, *self.ctc.loss_names)
 
-    def loss(
-        self,
-        encodings: Tensor,
-        num_frames: Tensor,
-        tokens: Tensor,
-        num_tokens: Tensor,
-        intermediate: Sequence[Tensor] = (),
-    ) -> Losses:
+    def loss(self, encodings: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Losses:
         """Return losses (B,) in nats of encodings (``num_views`` · B, T, D) and tokens (B, U), see ``Head.loss``.
 
         The transducer's is the mean over views.

@@ -149,7 +149,7 @@ def test_more_tokens_than_a_band_can_hold_are_not_feasible_and_have_no_gradient(
 def test_the_pruned_loss_gains_and_the_simple_one_loses_weight_as_training_warms_up():
     head, frames = make(warmup_batches=10, ref_duration_s=60), encodings()
     for audio_s, scales in ((0, (1.0, 0.1)), (300, (0.75, 0.55)), (600, (0.5, 1.0)), (6000, (0.5, 1.0))):
-        head.set_batch_count(audio_s)
+        head.set_trained_seconds(audio_s)
         found = head.loss(frames, NUM_FRAMES, TOKENS, NUM_TOKENS)
         expected = scales[0] * found.parts["simple"] + scales[1] * found.parts["pruned"]
         torch.testing.assert_close(found.total, expected)

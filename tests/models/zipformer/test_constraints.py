@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asr.models.encoders.zipformer import scaling
-from asr.models.encoders.zipformer.attention import attend, attention_weights
+from asr.models.encoders.zipformer.modules import attend, attention_weights
 from asr.models.encoders.zipformer.scaling import OFTEN, SELDOM, Balancer, BatchCount, Whiten, limit_param_value
 
 pytestmark = pytest.mark.usefixtures("double")

@@ -112,7 +112,7 @@ def test_training_is_the_authors_with_all_that_is_random_and_scheduled(
     decide(number)
     theirs, ours = (encoder.train() for encoder in pair(authors, sizes, chunk))
     theirs.set_time(2000.0)
-    ours.set_batch_count(audio_s=1_200_000.0)
+    ours.set_trained_seconds(audio_s=1_200_000.0)
     features, num_frames = torch.randn(3, 131, 80), torch.tensor([131, 131, 131])
     expected, expected_gradient = backward(theirs, features, num_frames)
     encodings, gradient = backward(ours, features, num_frames)

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd import gradcheck
 
-from asr.models.encoders.zipformer.scaling import SWOOSH_L, SWOOSH_R, Balancer, BatchCount
-from asr.models.encoders.zipformer.subsampling import DepthwiseConv2d, mlp
+from asr.models.encoders.zipformer.scaling import SWOOSH_L, SWOOSH_R, Balancer, BatchCount, Mlp
+from asr.models.kernels import DepthwiseConv2d
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -32,7 +32,7 @@ def test_an_mlp_in_blocks_is_its_parts_one_after_the_other(masks, balances):
     x, d_y = torch.randn(11, 3, requires_grad=True), torch.randn(11, 2)
     inputs = x, *hidden.parameters(), *output.parameters()
     expected = output(SWOOSH_L(balancer(hidden(x)))) * (1.0 if mask is None else mask)
-    found = mlp(x, hidden, SWOOSH_L, output, mask, balancer.active_bounds(True))
+    found = Mlp.apply(*inputs, mask, SWOOSH_L, balancer.active_bounds(True))
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(torch.autograd.grad(found, inputs, d_y), torch.autograd.grad(expected, inputs, d_y))
 
@@ -40,12 +40,12 @@ def test_an_mlp_in_blocks_is_its_parts_one_after_the_other(masks, balances):
 def test_an_mlp_under_autocast_computes_again_what_it_computed():
     hidden, output = nn.Linear(3, 6).float(), nn.Linear(6, 2).float()
     x, d_y = torch.randn(11, 3).float().requires_grad_(), torch.randn(11, 2).bfloat16()
+    inputs = x, *hidden.parameters(), *output.parameters()
     with torch.autocast("cpu", torch.bfloat16):
-        found = mlp(x, hidden, SWOOSH_L, output, None, None)
+        found = Mlp.apply(*inputs, None, SWOOSH_L, None)
         expected = output(SWOOSH_L(hidden(x)))
     assert found.dtype == torch.bfloat16
     assert torch.equal(found, expected)
-    inputs = x, *hidden.parameters(), *output.parameters()
     pairs = zip(torch.autograd.grad(found, inputs, d_y), torch.autograd.grad(expected, inputs, d_y), strict=True)
     for gradient, wanted in pairs:
         assert gradient.dtype == torch.float32

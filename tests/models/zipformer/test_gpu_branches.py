@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from asr.models import devices, kernels
 from asr.models.encoders.zipformer import scaling
-from asr.models.encoders.zipformer.attention import attend, attention_weights
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
+from asr.models.encoders.zipformer.modules import attend, attention_weights
 from asr.models.encoders.zipformer.scaling import (
     OFTEN,
     SELDOM,
@@ -17,9 +17,9 @@ from asr.models.encoders.zipformer.scaling import (
     ActivationDropoutAndLinear,
     Balancer,
     BatchCount,
+    Mlp,
     Whiten,
 )
-from asr.models.encoders.zipformer.subsampling import mlp
 from tests.models.zipformer.sizes import WAVE
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -53,9 +53,9 @@ def balancing() -> tuple[Tensor, list[Tensor]]:
 
 def wide_mlp() -> tuple[Tensor, list[Tensor]]:
     hidden, output = nn.Linear(3, 6), nn.Linear(6, 2)
-    x = torch.randn(11, 3, requires_grad=True)
-    y = mlp(x, hidden, SWOOSH_L, output, (torch.rand(11, 1) > 0.3).double(), torch.tensor([0.5, 0.8, 2.0, 3.0]))
-    return y, [x, *hidden.parameters(), *output.parameters()]
+    inputs = [torch.randn(11, 3, requires_grad=True), *hidden.parameters(), *output.parameters()]
+    mask, bounds = (torch.rand(11, 1) > 0.3).double(), torch.tensor([0.5, 0.8, 2.0, 3.0])
+    return Mlp.apply(*inputs, mask, SWOOSH_L, bounds), inputs
 
 
 def attention() -> tuple[Tensor, list[Tensor]]:
@@ -103,7 +103,7 @@ def test_whitening_that_does_not_wait_for_the_device_is_whitening_that_does(
 def test_passes_with_any_size_of_chunks_are_the_same_code_on_a_gpu_and_read_it_from_one_place(gpu):
     gpu()
     encoder = ZipformerEncoder(80, **WAVE, causal=True, chunk_size=[32, 16], left_context_frames=[64, -1]).train()
-    encoder.set_batch_count(1e6)
+    encoder.set_trained_seconds(1e6)
     keys, sizes, places = set(), set(), set()
     for seed in range(40):
         torch.manual_seed(seed)
@@ -119,7 +119,7 @@ def test_training_an_encoder_on_all_branches_of_a_gpu_is_training_it_on_those_of
     monkeypatch.setattr(scaling, "draw", lambda: drawn)
     torch.manual_seed(0)
     encoder = ZipformerEncoder(80, **WAVE, causal=causal, chunk_size=[32, 16], left_context_frames=[64, -1]).train()
-    encoder.set_batch_count(1e6)
+    encoder.set_trained_seconds(1e6)
     probabilities = {name: value.clone() for name, value in encoder.named_buffers()}
     features, num_frames, found = torch.randn(3, 101, 80), torch.tensor([101, 80, 9]), []
     for switch in (lambda: None, gpu):

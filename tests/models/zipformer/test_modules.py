@@ -9,9 +9,8 @@ import torch
 from torch.autograd import gradcheck
 
 from asr.models.encoders.zipformer import scaling
-from asr.models.encoders.zipformer.attention import attend, attention_weights
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.modules import Chunks
+from asr.models.encoders.zipformer.modules import Chunks, attend, attention_weights
 from asr.models.encoders.zipformer.scaling import SWOOSH_L, SWOOSH_R, ActivationDropoutAndLinear, BiasNorm
 from tests.models.encoders import make_zipformer
 from tests.models.zipformer.sizes import SMALL
@@ -21,9 +20,9 @@ pytestmark = pytest.mark.usefixtures("double")
 
 def test_training_fails_where_nobody_has_said_how_far_it_is():
     encoder = ZipformerEncoder(80, **SMALL)
-    with pytest.raises(RuntimeError, match="set_batch_count"):
+    with pytest.raises(RuntimeError, match="set_trained_seconds"):
         encoder(torch.randn(1, 50, 80), torch.tensor([50]))
-    encoder.set_batch_count(audio_s=1200.0)
+    encoder.set_trained_seconds(audio_s=1200.0)
     assert encoder.batch_count.num_batches == 2.0
     encoder(torch.randn(1, 50, 80), torch.tensor([50]))
 
@@ -156,7 +155,7 @@ def test_balancing_and_whitening_can_be_left_out(monkeypatch):
     monkeypatch.setattr(scaling._Whitened, "apply", lambda x, *_: calls.append("whiten") or x)
     for balance, whitens in ((False, False), (True, False), (False, True)):
         encoder = ZipformerEncoder(80, **SMALL, balance=balance, whiten=whitens)
-        encoder.set_batch_count(0.0)
+        encoder.set_trained_seconds(0.0)
         encoder(torch.randn(1, 50, 80), torch.tensor([50]))
         assert set(calls) == {name for name, given in (("balance", balance), ("whiten", whitens)) if given}
         calls.clear()

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from asr.models.encoders.zipformer import scaling
-from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.layer import ZipformerEncoderLayer
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder, ZipformerEncoderLayer
 from asr.models.encoders.zipformer.modules import BypassModule
 from asr.models.encoders.zipformer.scaling import GRADIENT_SCALE, OFTEN, SELDOM, Balancer, SharedDropout, Whiten
 from asr.models.encoders.zipformer.subsampling import ConvNeXt

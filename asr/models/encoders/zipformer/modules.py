@@ -1,10 +1,12 @@
-"""Chunks of an utterance: how far frames may see, and what is kept of earlier chunks.
+"""Modules of a Zipformer's layers: chunks, attention, feed-forward and convolution modules, bypasses.
 
-B batch, T frames at 50 Hz, P frames that are kept, D width.
+B batch, T frames, S frames that are attended to, P frames that are kept or channels of a distance, D width, H heads,
+K, R and V channels of a head: of queries, of queries for positions, of values.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,11 +28,44 @@ from asr.models.encoders.zipformer.scaling import (
     Whiten,
     limit_param_value,
     masked,
+    scaled_linear,
     whitening_schedule,
 )
-from asr.models.kernels import DepthwiseConv1d, autocast_dtype, depthwise_conv1d, is_tracing
+from asr.models.kernels import DepthwiseConv1d, autocast_dtype, blocks, depthwise_conv1d, is_padding, is_tracing
 
 ALL = -1
+LARGEST_SCORE, PENALTY = 25.0, 1e-4  # relative to gradients of a loss that is summed over utterances
+PENALTY_PROBABILITY = 0.1
+MAX_USES = 3  # of the weights of a layer
+
+Use = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class LayerSize:
+    """Sizes that all layers of a stack share.
+
+    Attributes:
+        encoder_dim: width D.
+        feedforward_dim: hidden width of the second feed-forward module; the first has 3/4 of it, the third 5/4.
+        num_heads: attention heads H.
+        cnn_module_kernel: frames of the convolutions, odd.
+        query_head_dim: K, of queries and keys.
+        value_head_dim: V, of values.
+        pos_head_dim: R, of queries for positions.
+        pos_dim: P, of an encoded distance, even.
+        causal: whether the convolutions see no further than the end of a chunk.
+    """
+
+    encoder_dim: int
+    feedforward_dim: int
+    num_heads: int
+    cnn_module_kernel: int
+    query_head_dim: int
+    value_head_dim: int
+    pos_head_dim: int
+    pos_dim: int
+    causal: bool
 
 
 @dataclass(frozen=True)
@@ -79,7 +114,7 @@ def _one_of(choices: Sequence[int]) -> int:
 
 
 class StreamingCache:
-    """What a layer's modules keep of earlier chunks, in the order in which they ask for it.
+    """Keeps frames of earlier chunks for the modules of a layer, in the order in which they ask for them.
 
     Args:
         past: (B, P, D) of each module, with its own P and D; None: there are no chunks, but the whole utterance.
@@ -110,7 +145,361 @@ class StreamingCache:
 WHOLE = StreamingCache()
 
 
-OUTPUT_DOWNSAMPLING_FACTOR = 2  # from 50 Hz to 25
+def gated(x: Tensor, gate: Tensor, activation: Callable[[Tensor], Tensor], zero: Tensor | None = None) -> Tensor:
+    """Return x ⊙ activation(gate), 0 where ``zero`` is true.
+
+    Args:
+        x: (B, …, D).
+        gate: of the same shape.
+        activation: `torch.sigmoid` or `torch.tanh`.
+        zero: bool, broadcast to x; None: nowhere.
+    """
+    if is_tracing():
+        return x * activation(gate) if zero is None else (x * activation(gate)).masked_fill(zero, 0.0)
+    return _Gated.apply(x, gate, activation, zero)
+
+
+class _Gated(Function):
+    """`gated`: x and gate (B, …, D), and ``zero``, which broadcasts to them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, gate: Tensor, activation: Callable[[Tensor], Tensor], zero: Tensor | None
+    ) -> Tensor:
+        # the activation is computed again in the backward pass: autograd would keep it beside the gate
+        ctx.save_for_backward(x, gate, zero)
+        ctx.activation = activation
+        y = x * activation(gate)
+        return y if zero is None else y.masked_fill_(zero, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        x, gate, zero = ctx.saved_tensors
+        gradient, share = gradient if zero is None else gradient.masked_fill(zero, 0.0), ctx.activation(gate)
+        aten = torch.ops.aten
+        through = aten.tanh_backward if ctx.activation is torch.tanh else aten.sigmoid_backward
+        return gradient * share, through(gradient * x, share), None, None
+
+
+def by_distance(scores: Tensor, num_sources: int) -> Tensor:
+    """View scores (…, T, T + S − 1), by distance, as (…, T, S), by source.
+
+    The row of target t begins T − 1 − t places from the left: each row down, one place less.
+    """
+    num_targets = scores.shape[-2]
+    *outer, row, column = scores.stride()
+    offset = scores.storage_offset() + column * (num_targets - 1)
+    # a view: a gather would need an index and a copy of the size of all scores
+    return scores.as_strided((*scores.shape[:-1], num_sources), (*outer, row - column, column), offset)
+
+
+def _by_distance_traced(pos_query: Tensor, pos: Tensor) -> Tensor:
+    """Return pos_query · pos by source, as `by_distance` does, in operations that ONNX has."""
+    # one column more, so that rows which are read one place less wide begin each one place further left
+    by_place = pos_query @ F.pad(pos, (0, 1))
+    size, heads, num_targets, num_places = by_place.shape
+    length = num_targets * (num_places - 1)
+    shifted = by_place.flatten(2)[:, :, num_targets - 1 :][:, :, :length]
+    return shifted.reshape(size, heads, num_targets, num_places - 1)[..., : num_places - num_targets]
+
+
+class _ByDistance(Function):
+    """`by_distance` of scores (…, T, 2T − 1) → (…, T, T), both ways in operations that a compiler fuses."""
+
+    @staticmethod
+    def forward(ctx: Any, by_place: Tensor) -> Tensor:
+        num = (by_place.shape[-1] + 1) // 2
+        frames = torch.arange(num, device=by_place.device)
+        place = num - 1 - frames.unsqueeze(1) + frames
+        return by_place.gather(-1, place.expand(*by_place.shape[:-1], num))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        num = gradient.shape[-1]
+        places, targets = (torch.arange(n, device=gradient.device) for n in (2 * num - 1, num))
+        source = places - (num - 1 - targets.unsqueeze(1))
+        taken = gradient.gather(-1, source.clamp(0, num - 1).expand(*gradient.shape[:-1], 2 * num - 1))
+        return torch.where((source >= 0) & (source < num), taken, 0.0)
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """Attention weights, and the factors of their gradient.
+
+    The gradient of each use would be T × S per head, written to memory and added up there. Instead, each use stores the
+    two narrow factors of its gradient, and the weights' own backward pass multiplies them, block by block. A backward
+    pass may stop before the weights, or reach them through some of the uses only. The gradient of ``handle`` tells
+    which of the stored factors belong to it.
+
+    Attributes:
+        values: (B, H, T, S); each row sums to 1.
+        handle: (``MAX_USES``,) dummy tensor that links every use to the weights in autograd. Its gradient is 1 for each
+            use that the backward pass went through, else 0.
+        uses: (gradient of what was attended to, values minus their mean) of each use, both (B, H or 1, T or S, V).
+    """
+
+    values: Tensor
+    handle: Tensor
+    uses: list[Use | None]
+
+
+def attention_weights(
+    query: Tensor, key: Tensor, pos_query: Tensor, pos: Tensor, attn_mask: Tensor, penalize: bool
+) -> AttentionWeights:
+    """Return softmax(query · key + pos_query · pos + attn_mask) over the sources.
+
+    Args:
+        query: (B, H, T, K).
+        key: (B, H, S, K).
+        pos_query: (B, H, T, R).
+        pos: (H, R, T + S − 1), from the farthest past to the farthest future.
+        attn_mask: (B, 1, T or 1, S), 0 where a frame may attend to, far below 0 elsewhere.
+        penalize: whether scores beyond ±25 are pulled back, by a gradient of 1e-4.
+    """
+    uses: list[Use | None] = []
+    if is_tracing():
+        compiles = torch.compiler.is_compiling()
+        by_place = _ByDistance.apply(pos_query @ pos) if compiles else _by_distance_traced(pos_query, pos)
+        scores = query @ key.transpose(2, 3) + by_place
+        return AttentionWeights((scores + attn_mask).softmax(dim=-1), query.new_empty(0), uses)
+    values, handle = _Weights.apply(query, key, pos_query, pos, attn_mask, penalize, uses)
+    return AttentionWeights(values, handle, uses)
+
+
+def attend(weights: AttentionWeights, values: Tensor) -> Tensor:
+    """Return averages (B, H, T, V) of values (B, H, S, V); if H is 1 there, with the first head's weights.
+
+    At most ``MAX_USES`` times with the same weights.
+    """
+    if is_tracing():
+        return weights.values[:, : values.shape[1]] @ values
+    return _Attend.apply(values, weights.handle, weights.values, weights.uses)
+
+
+class _Attend(Function):
+    """`attend`: values (B, H or 1, S, V), handle (``MAX_USES``,), weights (B, H, T, S) → (B, H or 1, T, V)."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, handle: Tensor, weights: Tensor, uses: list[Use | None]) -> Tensor:
+        ctx.save_for_backward(values, weights)
+        # the backward passes come in another order, or not at all: each use needs its own place
+        ctx.uses, ctx.number = uses, len(uses)
+        uses.append(None)
+        return weights[:, : values.shape[1]] @ values
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        values, weights = ctx.saved_tensors
+        went_through = gradient.new_zeros(MAX_USES)
+        went_through[ctx.number].fill_(1.0)  # to set it would copy a number from the host
+        # the softmax subtracts again what all sources have in common, which in 16 bits would drown their differences
+        ctx.uses[ctx.number] = (gradient, values - values.mean(dim=-2, keepdim=True))
+        return weights[:, : values.shape[1]].mT @ gradient, went_through, None, None
+
+
+class _Weights(Function):
+    """`attention_weights`, with the shapes there → weights (B, H, T, S), handle (``MAX_USES``,)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        pos_query: Tensor,
+        pos: Tensor,
+        attn_mask: Tensor,
+        penalize: bool,
+        uses: list[Use | None],
+    ) -> tuple[Tensor, Tensor]:
+        weights = query.new_empty(*query.shape[:3], key.shape[2])
+        # all that the penalty needs of the scores is their sign where they are too large: one byte instead of four
+        excess = torch.empty_like(weights, dtype=torch.int8) if penalize else None
+        for block in blocks(weights):
+            scores = query[block] @ key[block].mT
+            scores += by_distance(pos_query[block] @ pos, key.shape[2])
+            if excess is not None:
+                # before the mask, which is not a score to pull back
+                excess[block] = scores.sign() * (scores.abs() > LARGEST_SCORE)
+            weights[block] = (scores + attn_mask[block]).softmax(dim=-1)
+        # the gradient of a softmax needs its output, not the scores
+        ctx.save_for_backward(query, key, pos_query, pos, weights, excess)
+        # else autograd would ask each use for the T × S gradient that `handle` stands for
+        ctx.mark_non_differentiable(weights)
+        # else the gradient of the weights would arrive as zeros, as large as the weights
+        ctx.set_materialize_grads(False)
+        ctx.uses = uses
+        return weights, query.new_zeros(MAX_USES)
+
+    @staticmethod
+    def backward(ctx: Any, _: None, went_through: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, pos_query, pos, weights, excess = ctx.saved_tensors
+        # in memory (B, T, H, K), as the projection of frames is: the gradient of that is then a view, not a copy
+        d_query, d_key, d_pos_query = (
+            x.new_empty([x.shape[axis] for axis in (0, 2, 1, 3)]).transpose(1, 2) for x in (query, key, pos_query)
+        )
+        d_pos = torch.zeros_like(pos)
+        # factors of an earlier backward pass that stopped before the weights are multiplied by 0
+        uses = [(use[0] * through, use[1]) for use, through in zip(ctx.uses, went_through, strict=False) if use]
+        for block in blocks(weights):
+            scores = _through_softmax(weights[block], [(d_y[block], values[block]) for d_y, values in uses])
+            if excess is not None:
+                scores.add_(excess[block], alpha=PENALTY)
+            d_query[block] = scores @ key[block]
+            d_key[block] = scores.mT @ query[block]
+            # written through the view: places that no source has stay 0
+            by_place = scores.new_zeros(*scores.shape[:3], pos.shape[2])
+            by_distance(by_place, key.shape[2]).copy_(scores)
+            d_pos_query[block] = by_place @ pos.mT
+            d_pos += (pos_query[block].mT @ by_place).sum(dim=0)
+        # emptied in place, for all uses hold this list: the next backward pass must find no factors of this one
+        ctx.uses[:] = [None] * len(ctx.uses)
+        return d_query, d_key, d_pos_query, d_pos, None, None, None
+
+
+def _through_softmax(weights: Tensor, uses: list[Use]) -> Tensor:
+    """Return the gradient by the scores of all uses of the weights."""
+    gradient = torch.zeros_like(weights)
+    for d_attended, values in uses:
+        # a use of the first head alone has one head here
+        gradient[:, : values.shape[1]] += d_attended @ values.mT
+    gradient *= weights
+    return gradient.addcmul_(weights, gradient.sum(dim=-1, keepdim=True), value=-1)
+
+
+def compact_rel_pos_encoding(
+    num_targets: int, num_sources: int, pos_dim: int, device: torch.device | None = None
+) -> Tensor:
+    """Return Fourier features of the distances from targets to sources; the targets are the last of the sources.
+
+    A distance is compressed by a logarithm and an arctangent to (−π/2, π/2), so that near frames have exact
+    distances, and far ones rough ones.
+
+    Args:
+        num_targets: frames that attend.
+        num_sources: frames attended to, at least as many.
+        pos_dim: P, even.
+
+    Returns:
+        (num_targets + num_sources − 1, P), from the farthest source in the past to the farthest in the future: cosines
+        in even places, sines in odd ones, and 1 in the last.
+
+    Reference:
+        ``CompactRelPositionalEncoding`` of icefall's Zipformer.
+    """
+    # in 32 bits under autocast too: 16 cannot count to 257
+    distance = torch.arange(1 - num_sources, num_targets, device=device, dtype=torch.float32).unsqueeze(1)
+    resolution = math.sqrt(pos_dim)
+    compressed = resolution * distance.sign() * ((distance.abs() + resolution).log() - math.log(resolution))
+    angle = (compressed / (pos_dim / (2 * math.pi))).atan() * torch.arange(1, pos_dim // 2 + 1, device=device)
+    features = torch.stack((angle.cos(), angle.sin()), dim=-1).flatten(1)
+    # `linear_pos` has no bias: this is its place
+    return torch.cat((features[:, :-1], torch.ones_like(features[:, :1])), dim=1)
+
+
+class RelPositionMultiheadAttentionWeights(nn.Module):
+    """Weights of heads whose scores are query · key, plus position query · relative position.
+
+    There is no division by √K: initial queries and keys are K^−¼ as large instead.
+
+    Reference:
+        Yao et al. 2024, "Zipformer", arXiv:2310.11230.
+    """
+
+    def __init__(self, batch_count: BatchCount, size: LayerSize) -> None:
+        super().__init__()
+        self.batch_count, self.num_heads = batch_count, size.num_heads
+        query_dim, pos_query_dim = size.num_heads * size.query_head_dim, size.num_heads * size.pos_head_dim
+        # queries, keys and position queries come from one matrix product
+        self.dims = query_dim, query_dim, pos_query_dim
+        self.in_proj = scaled_linear(size.encoder_dim, sum(self.dims), scale=size.query_head_dim**-0.25)
+        self.linear_pos = scaled_linear(size.pos_dim, pos_query_dim, scale=0.05, bias=False)
+        # scores do not depend on the mean of the keys, whose bias would wander with rounding errors
+        self.balance_keys = Balancer(batch_count, 0.4, 0.6, 0.0, 100.0, probability=0.025)
+        self.whiten_keys = Whiten(
+            batch_count, whitening_schedule(batch_count, 3.0), gradient_scale=0.025, num_groups=size.num_heads
+        )
+
+    def forward(self, x: Tensor, pos_emb: Tensor, attn_mask: Tensor, cache: StreamingCache) -> AttentionWeights:
+        """Return weights of H heads.
+
+        Args:
+            x: (B, T, D).
+            pos_emb: (T + S − 1, P), see `compact_rel_pos_encoding`.
+            attn_mask: (B, 1, T or 1, S), 0 where a frame may attend to, far below 0 elsewhere.
+            cache: of the S − T frames before.
+        """
+        query, key, pos_query = self.in_proj(x).split(self.dims, dim=-1)
+        key = cache.extend(self.whiten_keys(self.balance_keys(key)))
+        # a limit on the scores themselves: a softmax near 0 or 1 has no gradient left that could bring them back
+        penalize = self.training and self.batch_count.is_active(PENALTY_PROBABILITY)
+        pos = self.linear_pos(pos_emb).t().unflatten(0, (self.num_heads, -1))
+        # (B, T, H · K) → (B, H, T, K)
+        query, key, pos_query = (
+            each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in (query, key, pos_query)
+        )
+        return attention_weights(query, key, pos_query, pos, attn_mask, penalize)
+
+
+class SelfAttention(nn.Module):
+    """Projects frames to values, averages them by attention weights, and projects them back."""
+
+    def __init__(self, batch_count: BatchCount, size: LayerSize) -> None:
+        super().__init__()
+        self.num_heads = size.num_heads
+        self.in_proj = nn.Linear(size.encoder_dim, size.num_heads * size.value_head_dim)
+        self.out_proj = scaled_linear(size.num_heads * size.value_head_dim, size.encoder_dim, scale=0.05)
+        self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5, ratio=3.0))
+
+    def forward(self, x: Tensor, weights: AttentionWeights, cache: StreamingCache) -> Tensor:
+        """Attend from every frame of x (B, T, D)."""
+        values = cache.extend(self.in_proj(x)).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return self.whiten(self.out_proj(attend(weights, values).transpose(1, 2).flatten(2)))
+
+
+class NonlinAttention(nn.Module):
+    """out_proj(weights · (tanh(gate) ⊙ x) ⊙ y), where gate, x and y are projections of a frame.
+
+    Reference:
+        Yao et al. 2024, "Zipformer", arXiv:2310.11230.
+    """
+
+    def __init__(self, batch_count: BatchCount, channels: int) -> None:
+        super().__init__()
+        hidden_channels = 3 * channels // 4
+        self.in_proj = nn.Linear(channels, 3 * hidden_channels)
+        self.out_proj = scaled_linear(hidden_channels, channels, scale=0.05)
+        self.balancer = Balancer(
+            batch_count,
+            ScheduledFloat(batch_count, (0.0, 0.25), (20_000.0, 0.05)),
+            ScheduledFloat(batch_count, (0.0, 0.75), (20_000.0, 0.95)),
+            0.5,
+            5.0,
+        )
+        self.whiten1 = Whiten(batch_count, whitening_schedule(batch_count, 5.0))
+        self.whiten2 = Whiten(batch_count, whitening_schedule(batch_count, 5.0, ratio=3.0))
+
+    def forward(
+        self,
+        x: Tensor,
+        weights: AttentionWeights,
+        cache: StreamingCache,
+        equally: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Attend from every frame of x (B, T, D) with the first head.
+
+        Args:
+            x: (B, T, D).
+            weights: of all heads.
+            cache: of the S − T frames before.
+            equally: weights (B, T or 1, S) to attend with instead, and their share (), 0 or 1.
+        """
+        gate, hidden, factor = self.in_proj(x).chunk(3, dim=-1)
+        hidden = cache.extend(gated(self.whiten1(hidden), self.balancer(gate), torch.tanh))
+        attended = attend(weights, hidden.unsqueeze(1)).squeeze(1)
+        if equally is not None:
+            equal, share = equally
+            attended = torch.lerp(attended, (equal @ hidden).to(attended.dtype), share.to(attended.dtype))
+        return self.whiten2(self.out_proj(attended * factor))
 
 
 class FeedforwardModule(nn.Module):
@@ -193,15 +582,11 @@ class ChunkCausalDepthwiseConv1d(nn.Module):
 
 
 class ConvolutionModule(nn.Module):
-    """A gated linear unit, a depthwise convolution, SwooshR and a linear map.
+    """A gated linear unit, a depthwise convolution, SwooshR and a linear map."""
 
-    Args:
-        kernel_size: frames of the convolution, odd.
-        causal: whether the convolution sees no further than the end of a chunk.
-    """
-
-    def __init__(self, batch_count: BatchCount, channels: int, kernel_size: int, causal: bool) -> None:
+    def __init__(self, batch_count: BatchCount, size: LayerSize) -> None:
         super().__init__()
+        channels = size.encoder_dim
         self.in_proj = nn.Linear(channels, 2 * channels)
         self.balancer1 = Balancer(
             batch_count,
@@ -211,7 +596,9 @@ class ConvolutionModule(nn.Module):
             ScheduledFloat(batch_count, (0.0, 5.0), (8000.0, 10.0)),
         )
         self.depthwise_conv: ChunkCausalDepthwiseConv1d | DepthwiseConv1d
-        self.depthwise_conv = (ChunkCausalDepthwiseConv1d if causal else DepthwiseConv1d)(channels, kernel_size)
+        self.depthwise_conv = (ChunkCausalDepthwiseConv1d if size.causal else DepthwiseConv1d)(
+            channels, size.cnn_module_kernel
+        )
         self.balancer2 = Balancer(
             batch_count,
             ScheduledFloat(batch_count, (0.0, 0.1), (8000.0, 0.05)),
@@ -234,43 +621,6 @@ class ConvolutionModule(nn.Module):
         return self.out_proj(self.whiten(self.balancer2(x)))
 
 
-def gated(x: Tensor, gate: Tensor, activation: Callable[[Tensor], Tensor], zero: Tensor | None = None) -> Tensor:
-    """Return x ⊙ activation(gate), 0 where ``zero`` is true.
-
-    Args:
-        x: (B, …, D).
-        gate: of the same shape.
-        activation: `torch.sigmoid` or `torch.tanh`.
-        zero: bool, broadcast to x; None: nowhere.
-    """
-    if is_tracing():
-        return x * activation(gate) if zero is None else (x * activation(gate)).masked_fill(zero, 0.0)
-    result: Tensor = _Gated.apply(x, gate, activation, zero)
-    return result
-
-
-class _Gated(Function):
-    """`gated`: x and gate (B, …, D), and ``zero``, which broadcasts to them."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, gate: Tensor, activation: Callable[[Tensor], Tensor], zero: Tensor | None
-    ) -> Tensor:
-        # the activation is computed again in the backward pass: autograd would keep it beside the gate
-        ctx.save_for_backward(x, gate, zero)
-        ctx.activation = activation
-        y = x * activation(gate)
-        return y if zero is None else y.masked_fill_(zero, 0.0)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        x, gate, zero = ctx.saved_tensors
-        gradient, share = gradient if zero is None else gradient.masked_fill(zero, 0.0), ctx.activation(gate)
-        aten = torch.ops.aten
-        through = aten.tanh_backward if ctx.activation is torch.tanh else aten.sigmoid_backward
-        return gradient * share, through(gradient * x, share), None, None
-
-
 class _Mixture(Function):
     """before + (after − before) ⊙ scale of before and after (B, T, D), scale (D,) or (B, 1, D)."""
 
@@ -291,7 +641,6 @@ class BypassModule(nn.Module):
     """before + (after − before) ⊙ scale, with a learned scale per channel.
 
     Early in training the scale is kept near 1, so that every module learns something.
-
     """
 
     def __init__(self, batch_count: BatchCount, embed_dim: int) -> None:
@@ -313,8 +662,7 @@ class BypassModule(nn.Module):
         scale = masked(limit_param_value(self.bypass_scale, limits), mask).to(before.dtype)
         if is_tracing():
             return torch.lerp(before, after, scale)
-        mixture: Tensor = _Mixture.apply(before, after, scale)
-        return mixture
+        return _Mixture.apply(before, after, scale)
 
 
 class SimpleDownsample(nn.Module):
@@ -332,7 +680,6 @@ class SimpleDownsample(nn.Module):
         if is_tracing() or num_missing:
             x = F.pad(x, (0, 0, 0, num_missing))
         last = (lengths - 1).clamp(min=0)
-        valid = torch.arange(x.shape[1], device=x.device) <= last.unsqueeze(1)
         # padding would enter the last group of a shorter utterance
         # `gather`, which other programs have, would keep all of x in the graph
         newest = (
@@ -340,14 +687,13 @@ class SimpleDownsample(nn.Module):
             if is_tracing()
             else x[torch.arange(len(x), device=x.device), last].unsqueeze(1)
         )
-        filled = torch.where(valid.unsqueeze(2), x, newest)
+        filled = torch.where(is_padding(last + 1, x.shape[1]).unsqueeze(2), newest, x)
         weights = self.logits.softmax(dim=0).to(x.dtype)
         # not as a matrix product, which autocast would round to 16 bits: all layers add to this sum
         groups = filled.view(x.shape[0], -1, self.factor, x.shape[2])
         if is_tracing():
             return (groups * weights.unsqueeze(1)).sum(dim=2)
-        averages: Tensor = _WeightedSum.apply(groups, weights)
-        return averages
+        return _WeightedSum.apply(groups, weights)
 
 
 class _WeightedSum(Function):
@@ -364,8 +710,3 @@ class _WeightedSum(Function):
         groups, weights = ctx.saved_tensors
         gradient = gradient.unsqueeze(2)
         return gradient * weights.unsqueeze(1), (gradient * groups).sum(dim=(0, 1, 3))
-
-
-def upsample(x: Tensor, factor: int, num_frames: int) -> Tensor:
-    """Repeat every frame of x (B, T, D) ``factor`` times, and return the first ``num_frames``."""
-    return x.repeat_interleave(factor, dim=1)[:, :num_frames]

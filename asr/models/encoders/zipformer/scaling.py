@@ -1,4 +1,7 @@
-"""What keeps a Zipformer's activations in range: scheduled values, Swoosh, balancer, whitening."""
+"""Constraints on a Zipformer's activations: scheduled values, Swoosh, balancer, whitening, in kernels of their own.
+
+B batch, T frames, N rows of all utterances, D channels, H hidden channels, E channels of an output, G groups.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,21 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from asr.models import devices
-from asr.models.kernels import block_of, blocks, is_tracing
+from asr.models.kernels import at_least_float32, autocast_dtype, block_of, blocks, is_tracing
 
 BIAS_RANGE = 0.1
 INITIAL_NORM_BIAS_STD = 1e-4
 LOG_SCALE_LIMIT = 1.5
 LIMIT_PROBABILITY = 0.6  # of limiting a parameter in a forward pass
+SLOPE = 0.08  # of Swoosh
+LINEAR_FROM = 40.0  # log(1 + e^x) is x from here on in every floating-point type
+GRADIENT_SCALE = 0.04  # of balancing
+TINY = 1e-20
+RMS_OF_MEAN_ABS = 1.25331413732  # √(π/2): of normally distributed values
+SELDOM, OFTEN = 0.025, 0.25  # probabilities of whitening
+
+FloatLike = SupportsFloat
+"""A constant or a value that changes; ``float()`` gives its value now."""
 
 
 class BatchCount:
@@ -86,14 +98,14 @@ class BatchCount:
         """
         if self._num_batches is None:
             raise RuntimeError(
-                "a Zipformer in training mode must know how far training is: call set_batch_count(audio_s) before each "
-                "update, or eval() to encode without training"
+                "a Zipformer in training mode must know how far training is: call set_trained_seconds(audio_s) before "
+                "each update, or eval() to encode without training"
             )
         return self._num_batches
 
 
 def refilled(former: Tensor, numbers: Sequence[float], device: torch.device) -> Tensor:
-    """Return numbers (N,) on a device; in the memory of ``former`` (N,) if it fits, where captured passes read."""
+    """Return numbers (N,) on a device; in the memory of ``former`` (N,) if it fits, where CUDA graphs read."""
     values = torch.tensor(numbers)
     if former.device != device or len(former) != len(values):
         return values.to(device)
@@ -150,14 +162,14 @@ class Limit:
         return float(self.value) if self.batch_count.is_active(LIMIT_PROBABILITY) else self.infinite
 
 
+@dataclass(eq=False)  # equal ones are drawn apart
 class Event:
     """1 in the passes in which it happens, which are drawn for it alone, in others 0.
 
     For what changes encodings: layers would all be changed at once if one number decided for them.
     """
 
-    def __init__(self, probability: FloatLike) -> None:
-        self.probability = probability
+    probability: FloatLike
 
     def __float__(self) -> float:
         """Draw whether it happens."""
@@ -167,10 +179,6 @@ class Event:
 def limits(batch_count: BatchCount, least: FloatLike, most: FloatLike) -> tuple[Limit, Limit]:
     """Return limits of a parameter, see `limit_param_value`."""
     return Limit(batch_count, least, -math.inf), Limit(batch_count, most, math.inf)
-
-
-FloatLike = SupportsFloat
-"""A constant or a value that changes; ``float()`` gives its value now."""
 
 
 def draw() -> float:
@@ -201,27 +209,15 @@ def limit_param_value(parameter: Tensor, limits: Tensor | None) -> Tensor:
     """Return a parameter (…) unchanged; elements outside of the limits (2,) get gradients that lead back inside."""
     if limits is None:
         return parameter
-    limited: Tensor = _LimitParamValue.apply(parameter, limits)
-    return limited
-
-
-class _ScaleGrad(Function):
-    """`scale_grad` of x (…)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
-        ctx.scale = scale
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient * ctx.scale, None
+    return _LimitParamValue.apply(parameter, limits)
 
 
 def scale_grad(x: Tensor, scale: float) -> Tensor:
     """Return x (…) unchanged; its gradient is multiplied by ``scale``."""
-    scaled: Tensor = _ScaleGrad.apply(x, scale)
-    return scaled
+    view = x.view_as(x)
+    if view.requires_grad:
+        view.register_hook(lambda gradient: gradient * scale)
+    return view
 
 
 def _norm_factor(x: Tensor, bias: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -269,13 +265,7 @@ class BiasNorm(nn.Module):
         log_scale = limit_param_value(self.log_scale, limits)
         if is_tracing():
             return x * _norm_factor(x, self.bias, log_scale)[1]
-        normalized: Tensor = _BiasNorm.apply(x, self.bias, log_scale)
-        return normalized
-
-
-def utterance_mask(x: Tensor, probability: Tensor) -> Tensor:
-    """Return factors (B, 1, 1), 0 with ``probability`` (1,), else 1."""
-    return (torch.rand(x.shape[0], 1, 1, device=x.device) >= probability).to(x.dtype)
+        return _BiasNorm.apply(x, self.bias, log_scale)
 
 
 def masked(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -315,10 +305,6 @@ def scaled_linear(num_inputs: int, num_outputs: int, scale: float, bias: bool = 
     return layer
 
 
-SLOPE = 0.08
-LINEAR_FROM = 40.0  # log(1 + e^x) is x from here on in every floating-point type
-
-
 @dataclass(frozen=True)
 class Swoosh:
     """log(1 + e^(x − shift)) − 0.08 x − offset.
@@ -341,8 +327,7 @@ class Swoosh:
             # not softplus, which takes three times as long in onnxruntime
             activated = F.relu(shifted) + (1.0 + (-shifted.abs()).exp()).log() - SLOPE * x - self.offset
             return activated if zero is None else activated.masked_fill(zero, 0.0)
-        result: Tensor = _Activation.apply(x, self, zero)
-        return result
+        return _Activation.apply(x, self, zero)
 
     def value(self, x: Tensor) -> Tensor:
         """Return the activation of x (…), of its shape, without a graph."""
@@ -435,13 +420,7 @@ class ActivationDropoutAndLinear(nn.Linear):
         """Map x (B, T, D) to (B, T, E); the mask (B, 1, D) has the factors of dropout."""
         if is_tracing():
             return F.linear(masked(self.swoosh(x), mask), self.weight, self.bias)
-        result: Tensor = _ActivationDropoutLinear.apply(x, self.weight, self.bias, mask, self.swoosh)
-        return result
-
-
-GRADIENT_SCALE = 0.04
-TINY = 1e-20
-RMS_OF_MEAN_ABS = 1.25331413732  # √(π/2): of normally distributed values
+        return _ActivationDropoutLinear.apply(x, self.weight, self.bias, mask, self.swoosh)
 
 
 def normalized_mean(proportion_positive: float) -> float:
@@ -465,7 +444,7 @@ class Bound:
 
 def moments(x: Tensor) -> Tensor:
     """Return the mean and the mean square (2, D) of the channels of x (…, D), in at least 32 bits."""
-    rows = _exact(x).flatten(0, -2)
+    rows = at_least_float32(x).flatten(0, -2)
     # a norm needs no tensor of squares
     return torch.stack((rows.mean(dim=0), torch.linalg.vector_norm(rows, dim=0).square() / rows.shape[0]))
 
@@ -504,12 +483,7 @@ def penalty(moments: Tensor, bounds: Tensor) -> Tensor:
 def balanced(gradient: Tensor, x: Tensor, pull: Tensor) -> Tensor:
     """Return the gradient (…, D) by x (…, D), plus its absolute value times the `penalty` (2, D)."""
     constant, slope = pull
-    return torch.addcmul(constant, _exact(x), slope).mul_(gradient.abs()).add_(gradient).to(gradient.dtype)
-
-
-def _exact(x: Tensor) -> Tensor:
-    # a sum over all frames in 16 bits would lose most of them
-    return x if x.dtype == torch.float64 else x.float()
+    return torch.addcmul(constant, at_least_float32(x), slope).mul_(gradient.abs()).add_(gradient).to(gradient.dtype)
 
 
 class _Balanced(Function):
@@ -579,17 +553,63 @@ class Balancer(nn.Module):
         return self.batch_count.values[self.place] if is_active else None
 
 
-SELDOM, OFTEN = 0.025, 0.25
+class Mlp(Function):
+    """output(swoosh(hidden(x))) · mask of linear maps; the hidden layer is computed again in the backward pass.
+
+    x (N, D), weights and biases (H, D), (H,), (E, H), (E,), mask (N, 1) or None, swoosh, and the bounds (4,) in which a
+    balancer keeps the hidden layer, None where it does not work in this pass → (N, E).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *rest: Any) -> Tensor:
+        """Return (N, E)."""
+        *parameters, mask, swoosh, bounds = rest
+        # autocast does not see addmm with `out`: everything is converted to its type
+        dtype = autocast_dtype(x)
+        to_hidden, hidden_bias, to_output, output_bias = (p.to(dtype) for p in parameters)
+        mask = None if mask is None else mask.to(dtype)
+        y = x.new_empty(x.shape[0], to_output.shape[0], dtype=dtype)
+        sums = None
+        for block in blocks(x, to_hidden.shape[0]):
+            hidden = F.linear(x[block].to(dtype), to_hidden, hidden_bias)
+            if bounds is not None:
+                # the balancer needs moments of all frames, and only here all of them pass by once
+                share = moments(hidden) * (hidden.shape[0] / x.shape[0])
+                sums = share if sums is None else sums.add_(share)
+            # CUDA's autocast returns softplus in 32 bits
+            torch.addmm(output_bias, swoosh.value(hidden).to(dtype), to_output.t(), out=y[block])
+        if mask is not None:
+            y.mul_(mask)
+        ctx.save_for_backward(x, *parameters, mask, None if sums is None else penalty(sums, bounds))
+        ctx.swoosh = swoosh
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x, weights and biases from that (N, E) of the output."""
+        x, *parameters, mask, pull = ctx.saved_tensors
+        to_hidden, hidden_bias, to_output, _ = (p.to(gradient.dtype) for p in parameters)
+        d_x = torch.empty_like(x, dtype=gradient.dtype)
+        # of the parameters' own type: sums of many blocks in 16 bits would lose the later ones
+        d_to_hidden, d_hidden_bias, d_to_output, d_output_bias = (torch.zeros_like(p) for p in parameters)
+        for block in blocks(x, to_hidden.shape[0]):
+            rows, d_y = x[block].to(gradient.dtype), masked(gradient[block], block_of(mask, block))
+            hidden = F.linear(rows, to_hidden, hidden_bias)
+            value, slope = ctx.swoosh.value_and_slope(hidden)
+            d_hidden = (d_y @ to_output).mul_(slope)
+            if pull is not None:
+                d_hidden = balanced(d_hidden, hidden, pull)
+            d_to_output += d_y.t() @ value
+            d_output_bias += d_y.sum(dim=0)
+            d_to_hidden += d_hidden.t() @ rows
+            d_hidden_bias += d_hidden.sum(dim=0)
+            torch.mm(d_hidden, to_hidden, out=d_x[block])
+        return d_x.to(x.dtype), d_to_hidden, d_hidden_bias, d_to_output, d_output_bias, None, None, None
 
 
 def whitening_schedule(batch_count: BatchCount, limit: float, ratio: float = 2.0) -> ScheduledFloat:
     """Return a limit that grows to ``ratio`` times its first value in 20,000 batches."""
     return ScheduledFloat(batch_count, (0.0, limit), (20_000.0, ratio * limit))
-
-
-def centered_groups(x: Tensor, num_groups: int) -> Tensor:
-    """Return x (N, D) minus its mean, in groups (G, N, D/G)."""
-    return (x - x.mean(dim=0)).unflatten(1, (num_groups, -1)).transpose(0, 1)
 
 
 def whitening_metric(covariance: Tensor) -> Tensor:
@@ -627,8 +647,10 @@ class _Whitened(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         x, limit, applies = ctx.saved_tensors
         # eigenvalues of a covariance in 16 bits would be equal to within rounding, or infinite
-        exact = x if x.dtype == torch.float64 else x.float()
-        centered = centered_groups(exact.flatten(0, -2), ctx.module.num_groups)
+        exact = at_least_float32(x)
+        rows = exact.flatten(0, -2)
+        # (G, N, D/G)
+        centered = (rows - rows.mean(dim=0)).unflatten(1, (ctx.module.num_groups, -1)).transpose(0, 1)
         covariance = centered.transpose(1, 2) @ centered
         violated = whitening_metric(covariance) >= limit
         ctx.module.remember(violated, applies)
@@ -668,8 +690,7 @@ class Whiten(nn.Module):
         self.largest_probability = OFTEN
         self.place = batch_count.register(limit).start
         # a buffer: a resumed run must continue with it, and DistributedDataParallel sends the first rank's to all
-        self.register_buffer("probability", torch.tensor(OFTEN))
-        self.probability: Tensor
+        self.probability = nn.Buffer(torch.tensor(OFTEN))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x (B, …, D)."""
@@ -681,8 +702,7 @@ class Whiten(nn.Module):
         applies = self.probability > random_number
         if not devices.on_accelerator(x) and not applies:
             return x
-        whitened: Tensor = _Whitened.apply(x, self, limit, applies)
-        return whitened
+        return _Whitened.apply(x, self, limit, applies)
 
     def remember(self, violated: Tensor, applies: Tensor) -> None:
         """Raise the probability of later passes if the limit was ``violated``, else lower it; both () bool."""
