@@ -7,7 +7,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from asr.commands.__main__ import COMMANDS as NAMES
-from asr.data.manifests.tables import ALIASES
+from asr.data.manifests.layouts import ALIASES
 from asr.run.command_line import config_file, config_folder
 from asr.run.compose import changes
 from asr.run.options import COMMANDS, Columns, decides, fields, has_effect, options_of

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-# module then, module now, classes
+# module then, module now, classes; THEN:NOW if its name has changed too
 MOVED = (
     (
         "asr.data.loading.acoustics",
         "asr.data.loading.augmentation",
-        "Acoustics AddBabble AddNoise Reverberate Telephone Volume",
+        "Acoustics:AudioAugmentation AddBabble AddNoise Reverberate Telephone Volume",
     ),
     ("asr.data.loading.perturb", "asr.data.loading.augmentation", "SpeedPerturb"),
     ("asr.data.waveform", "asr.data.features", "Waveform"),
@@ -34,7 +34,11 @@ MOVED = (
     ("asr.training.callbacks.sample_tables", "asr.training.callbacks.measurements", "SampleTables"),
     ("asr.training.callbacks.stall_warning", "asr.training.callbacks.progress", "StallWarning"),
 )
-PRESENT = {f"{then}.{name}": f"{now}.{name}" for then, now, names in MOVED for name in names.split()}
+PRESENT = {
+    f"{then}.{name.partition(':')[0]}": f"{now}.{name.rpartition(':')[2]}"
+    for then, now, names in MOVED
+    for name in names.split()
+}
 FORMER = {present: former for former, present in PRESENT.items()}
 
 

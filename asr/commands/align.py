@@ -47,7 +47,7 @@ def run(options: Align) -> None:
 
 def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequence[str]) -> int:
     """Align a set, write and print what was found; return how many utterances could not be aligned."""
-    alignments = align_all(restored.recognizer, restored.data_module, cuts, name)
+    alignments = align_all(restored.recognizer, restored.loaders, cuts, name)
     aligned = sorted((result for result in alignments.results if result.fits), key=lambda result: result.id)
     failed = [*alignments.unread, *((result.id, result.why_not) for result in alignments.results if not result.fits)]
     for cut, reason in failed[:NUM_NAMED]:
@@ -58,7 +58,7 @@ def _align(restored: Restored, name: str, cuts: Any, output: Path, formats: Sequ
     if unknown := [word for result in aligned for word in result.unknown]:
         which = shortlist(sorted(set(unknown)))
         console.print_line(f"{name}: {len(unknown)} words have characters that the run does not know: {which}")
-    unit = restored.data_module.unit
+    unit = restored.loaders.unit
     if joined := sum(len(result.words) < len(units_with_times(result.text, unit)) for result in aligned):
         console.print_line(
             f"{name}: in {joined} of {len(aligned)} utterances several words are aligned as one, because the run has "

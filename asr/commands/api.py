@@ -17,7 +17,7 @@ from hydra.version import VersionBase
 from omegaconf import flag_override
 
 from asr.commands.app import quieten
-from asr.data.streams import Audio, as_file, as_list
+from asr.data.manifests.audio_files import Audio, as_file, as_list
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcripts import Transcript
 from asr.run import build
@@ -163,7 +163,7 @@ def training_parts(
     """
     with _composed(overrides, config_dir) as composed:
         run = build.Run.build(composed)
-        return run.module, SpeechDataModule(run.prepared, run.data_module, run.options.seed, run.data.perturb)
+        return run.module, SpeechDataModule(run.prepared, run.loaders, run.options.seed, run.data.augmentation)
 
 
 def load(

@@ -41,7 +41,7 @@ def run(options: Demo) -> None:
         restored.checkpoint.title,
         transcriber_of(restored, options.max_segment_s),
         lambda rate_hz: stream_of(restored, rate_hz, options.endpoint_s),
-        restored.data_module.features.sampling_rate_hz,
+        restored.loaders.features.sampling_rate_hz,
     )
     try:
         _, address, _ = page.launch(

@@ -46,13 +46,13 @@ def run(options: Evaluate) -> None:
             "chosen on them would make their error rate too low; give other data"
         )
     checkpoint = restored.checkpoint
-    parts = restored.recognizer, restored.decoder, restored.data_module
+    parts = restored.recognizer, restored.decoder, restored.loaders
     with results_folder(options.output_dir, checkpoint, "decode") as output:
         console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
         if tuned_on:
             trials = tune(*parts, tuned_on)
             notes.append(report_trials(trials, list(tuned_on), output))
-        notes += [checkpoint.decoding_note(), *restored.notes, *UNIT_NOTES[restored.data_module.unit]]
+        notes += [checkpoint.decoding_note(), *restored.notes, *UNIT_NOTES[restored.loaders.unit]]
         _, failures = evaluate_sets(*parts, sets, notes, output, normalization)
     console.print_line(f"hypotheses and error rates: {output}")
     if failures:

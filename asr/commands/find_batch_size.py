@@ -32,11 +32,12 @@ def find_batch_size(run: Run) -> None:
     """Measure, print a table, and propose ``data.batch.max_duration_s``."""
     if not is_first_process():
         return
-    options, data_module, module = run.options, run.data_module, run.module
-    torch.set_num_threads(num_threads(options.torch_threads, data_module.workers.count))
-    perturb: Any = run.data.perturb
-    slowest = perturb.slowest() if hasattr(perturb, "slowest") else perturb  # which makes the longest cuts
-    dataset, sampler = data_module.training_data(run.prepared.cuts("train"), options.seed, slowest)
+    options, loaders, module = run.options, run.loaders, run.module
+    torch.set_num_threads(num_threads(options.torch_threads, loaders.workers.count))
+    augmentation: Any = run.data.augmentation
+    # which makes the longest cuts
+    slowest = augmentation.slowest() if hasattr(augmentation, "slowest") else augmentation
+    dataset, sampler = loaders.training_data(run.prepared.cuts("train"), options.seed, slowest)
 
     encoder: Any = module.recognizer.encoder
     if is_pretrained(encoder):
@@ -53,5 +54,5 @@ def find_batch_size(run: Run) -> None:
     text_lengths = run.prepared.ctc_lengths("train").num_ctc_frames
     result = search_batch_size(module, dataset, sampler, text_lengths, make_trainer, copies)
     console.print(result.table())
-    for line in result.conclusions(data_module.batch.max_duration_s):
+    for line in result.conclusions(loaders.batch.max_duration_s):
         console.print_line(line)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from asr.data.streams import open_stream, packets_of_file, packets_of_standard_input
+from asr.data.manifests.audio_files import open_stream, packets_of_file, packets_of_standard_input
 from asr.inference.streaming import Partial, StreamingRecognizer
 from asr.run.options import Stream
 from asr.run.restore import restore, stream_of

@@ -1,7 +1,8 @@
-"""Features of a cut: computed while training from resampled audio, read from disk, or the audio itself."""
+"""Features of a cut, or of a stream of samples: computed from resampled audio, read from disk, or the audio itself."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Protocol
@@ -14,6 +15,7 @@ from lhotse.augmentation import torchaudio as cached
 from lhotse.augmentation.resample import Resample as SincFilter
 from lhotse.cut import Cut
 from lhotse.utils import fastcopy
+from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from asr.data.manifests.audio import cause as cause
@@ -22,6 +24,9 @@ from asr.data.manifests.corpus import InMemory
 from asr.features.log_mel import LogMelOptions, whole_frames
 
 MAX_FILTERS = 64  # of a few MB each
+FrameShiftMs = Annotated[float, Field(gt=0, le=25)]  # a window has 25
+PLAYED_HZ = 16_000  # rate at which people listen to utterances
+FloatSamples = NDArray[np.float32]
 
 
 @dataclass
@@ -59,19 +64,16 @@ def at_rate(cut: Cut, rate_hz: int) -> Cut:
     return fastcopy(cut, recording=fastcopy(cut.recording, transforms=replaced))
 
 
-FrameShiftMs = Annotated[float, Field(gt=0, le=25)]  # a window has 25
-
-
 class Features(Protocol):
-    """How a cut becomes a matrix of features."""
+    """Computes or reads the features of a cut."""
 
     num_features: int
     frame_shift_s: float
-    precomputed: bool  # read from disk in training
-    on_device: bool  # loaders bring audio; the device of the recognizer makes features of it
-    from_audio: bool
-    sampling_rate_hz: int  # of audio when features are made from it; 0 if they are not
-    content: str  # what the numbers of a frame are: "spectrum" or "samples"
+    precomputed: bool = False  # read from disk in training
+    on_device: bool = False  # loaders bring audio; the device of the recognizer makes features of it
+    from_audio: bool = True
+    sampling_rate_hz: int = 0  # of audio when features are made from it; 0 if they are not
+    content: str = "spectrum"  # what the numbers of a frame are: "spectrum", also its cepstrum, or "samples"
 
     def __call__(self, cut: Cut) -> np.ndarray:
         """Return (T, F) float32."""
@@ -100,7 +102,7 @@ def refuse_infinite(numbers: np.ndarray) -> None:
         raise ValueError("features are not finite; they, or their audio, contain NaN or infinity")
 
 
-class LogMel:
+class LogMel(Features):
     """Kaldi-compatible log-mel filter banks (lhotse's Fbank), computed per cut: padding never enters a window.
 
     Args:
@@ -111,9 +113,6 @@ class LogMel:
         on_device: load audio when training and decoding, and compute on the device of the recognizer, in batches;
             the same features within 1e-4. Preparing and streaming compute per cut.
     """
-
-    from_audio = True
-    content = "spectrum"
 
     def __init__(
         self,
@@ -157,7 +156,7 @@ class LogMel:
         return audio
 
 
-class PrecomputedFeatures:
+class PrecomputedFeatures(Features):
     """Features of a corpus that has no audio, of any floating or integer type.
 
     Args:
@@ -166,10 +165,7 @@ class PrecomputedFeatures:
     """
 
     precomputed = True
-    on_device = False
     from_audio = False
-    sampling_rate_hz = 0
-    content = "spectrum"  # or its cepstrum
 
     def __init__(self, num_features: int, frame_shift_ms: float = 10.0) -> None:
         self.num_features, self.frame_shift_s = num_features, frame_shift_ms / 1000
@@ -187,22 +183,7 @@ class PrecomputedFeatures:
         return features
 
 
-PLAYED_HZ = 16_000  # rate at which people listen to utterances
-
-
-def read_audio(cuts: Iterable[Cut], ids: Collection[str]) -> dict[str, np.ndarray]:
-    """Return the audio (N,) float32, at ``PLAYED_HZ``, of the cuts of these ids, as far as it can be read."""
-    audio = {}
-    for cut in cuts if ids else ():
-        if cut.id in ids and cut.has_recording:
-            try:
-                audio[cut.id] = at_rate(cut, PLAYED_HZ).load_audio()[0]
-            except Exception:  # a decoder may raise anything; data of features may have lost their audio
-                continue
-    return audio
-
-
-class Waveform:
+class Waveform(Features):
     """Frames of raw audio, which follow each other without overlap.
 
     Args:
@@ -210,9 +191,6 @@ class Waveform:
         frame_ms: length of a frame, a whole number of samples F.
     """
 
-    precomputed = False
-    on_device = False
-    from_audio = True
     content = "samples"
 
     def __init__(self, sampling_rate_hz: int = 16_000, frame_ms: float = 10.0) -> None:
@@ -228,3 +206,108 @@ class Waveform:
         frames = np.zeros(num_frames * self.num_features, np.float32)
         frames[: len(samples)] = samples[: len(frames)]
         return frames.reshape(num_frames, self.num_features)
+
+
+class FeatureStream:
+    """Turns samples into log-mel features as soon as all that a frame sees has arrived.
+
+    Pieces of any size give what ``LogMel`` gives for the whole: each is computed with enough of what came before, and
+    the frames that would see more than has arrived wait.
+
+    Args:
+        features: of the model.
+        rate_hz: of the samples; other rates than that of the features are resampled.
+    """
+
+    def __init__(self, features: LogMel, rate_hz: int) -> None:
+        self.extractor, self.options, self.rate_hz = features.extractor, features.options, features.sampling_rate_hz
+        self.shift = self.options.shift
+        before = (self.options.window - self.shift) // 2  # samples that a frame sees before its own
+        self.after = self.options.window - before
+        self.num_context = -(-max(before, 0) // self.shift)  # frames
+        self.resampler = None if rate_hz == self.rate_hz else _ResampledStream(rate_hz, self.rate_hz)
+        self.kept, self.num_done = np.zeros(0, dtype=np.float32), 0  # samples, of which the first belong to frames done
+        self.num_heard, self.heard_hz = 0, rate_hz  # samples as they came, and their rate
+
+    def accept(self, samples: FloatSamples) -> FloatSamples:
+        """Return the features (T, F) that are new with samples (N,); perhaps none.
+
+        Raises:
+            ValueError: a sample is not finite; none of them is used.
+        """
+        # one of them would be in every later chunk, through the encoder's state
+        if (wrong := np.flatnonzero(~np.isfinite(samples))).size:
+            place = self.num_heard + int(wrong[0])
+            raise ValueError(
+                f"sample {place} ({place / self.heard_hz:.3f} s) is {samples[wrong[0]]}; samples must be finite, "
+                "usually in [-1, 1]"
+            )
+        self.num_heard += len(samples)
+        resampled = samples if self.resampler is None else self.resampler.accept(samples)
+        self.kept = np.concatenate((self.kept, resampled))
+        return self._new((len(self.kept) - self.after) // self.shift + 1)
+
+    def finish(self) -> FloatSamples:
+        """Return the features (T, F) that waited for the end."""
+        if self.resampler is not None:
+            self.kept = np.concatenate((self.kept, self.resampler.finish()))
+        return self._new(self.options.num_frames(len(self.kept)))
+
+    def _new(self, num_frames: int) -> FloatSamples:
+        """Return features of the kept samples up to a frame, without those that were returned before."""
+        num_new = num_frames - self.num_done
+        if num_new <= 0 or len(self.kept) < self.shift:
+            return np.zeros((0, self.options.num_mels), dtype=np.float32)
+        matrix: FloatSamples = self.extractor.extract(self.kept, self.rate_hz)[self.num_done : num_frames]
+        dropped = max(0, num_frames - self.num_context)
+        self.kept, self.num_done = self.kept[dropped * self.shift :], num_frames - dropped
+        return matrix
+
+
+class _ResampledStream:
+    """Resamples pieces as ``SincResample`` does the whole."""
+
+    def __init__(self, source_hz: int, target_hz: int) -> None:
+        self.filter = SincFilter(source_hz, target_hz)
+        common = math.gcd(source_hz, target_hz)
+        self.source, self.target = source_hz // common, target_hz // common  # samples of a period of both
+        self.num_context = -(-self.filter.width // self.source)  # periods
+        self.kept, self.num_done = np.zeros(0, dtype=np.float32), 0  # samples, and periods of them that are done
+        self.num_dropped = 0  # periods before these
+
+    def accept(self, samples: FloatSamples) -> FloatSamples:
+        """Return the resampled audio that sees no more than has arrived."""
+        self.kept = np.concatenate((self.kept, samples))
+        periods = (len(self.kept) - self.filter.width) // self.source - 1
+        if periods <= self.num_done:
+            return np.zeros(0, dtype=np.float32)
+        resampled = self._resampled()[self.num_done * self.target : periods * self.target]
+        dropped = max(0, periods - self.num_context)
+        self.kept, self.num_done = self.kept[dropped * self.source :], periods - dropped
+        self.num_dropped += dropped
+        return resampled
+
+    def finish(self) -> FloatSamples:
+        """Return the rest."""
+        if not len(self.kept):
+            return self.kept
+        # lhotse rounds the number of samples, the filter takes the next larger one
+        num_samples = self.num_dropped * self.source + len(self.kept)
+        num_resampled = (2 * num_samples * self.target + self.source) // (2 * self.source)
+        return self._resampled()[self.num_done * self.target : num_resampled - self.num_dropped * self.target]
+
+    def _resampled(self) -> FloatSamples:
+        resampled: FloatSamples = self.filter(torch.from_numpy(self.kept)).numpy()
+        return resampled
+
+
+def read_audio(cuts: Iterable[Cut], ids: Collection[str]) -> dict[str, np.ndarray]:
+    """Return the audio (N,) float32, at ``PLAYED_HZ``, of the cuts of these ids, as far as it can be read."""
+    audio = {}
+    for cut in cuts if ids else ():
+        if cut.id in ids and cut.has_recording:
+            try:
+                audio[cut.id] = at_rate(cut, PLAYED_HZ).load_audio()[0]
+            except Exception:  # a decoder may raise anything; data of features may have lost their audio
+                continue
+    return audio

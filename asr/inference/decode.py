@@ -23,8 +23,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.data.features import Features, Waveform
-from asr.data.loading.batch import Batch
-from asr.data.loading.loader import DataModule, explaining_lost_workers
+from asr.data.loading.loader import Batch, LoaderFactory, explaining_lost_workers
 from asr.decoding.forced_alignment import Alignment, align
 from asr.decoding.greedy import Decoder, Hypothesis
 from asr.features.log_mel import find_pauses, frame_energies
@@ -78,7 +77,7 @@ def default_device() -> torch.device:
 
 def process(
     recognizer: Recognizer,
-    data_module: DataModule,
+    loaders: LoaderFactory,
     cuts: Collection[Any],
     doing: str,
     work: Callable[[Batch, Tensor, Tensor], Sequence[Result]],
@@ -101,7 +100,7 @@ def process(
     advice = f"when {doing}: lower {LIMIT}, or cut long audio into parts."
     with explaining_out_of_memory(lambda: advice), explaining_lost_workers(), bar as progress:
         task = progress.add_task(bar_title(doing), total=len(cuts))
-        for batch in data_module.evaluation_loader(cuts):
+        for batch in loaders.evaluation_loader(cuts):
             processed.unread.extend(batch.skipped)
             if len(batch):
                 with explaining_out_of_memory(partial(_when_working, doing.split()[0], batch)), torch.inference_mode():
@@ -305,7 +304,7 @@ def _refuse_unscored(
 
 
 def decode_all(
-    recognizer: Recognizer, decoder: Decoder, data_module: DataModule, cuts: Collection[Any], name: str
+    recognizer: Recognizer, decoder: Decoder, loaders: LoaderFactory, cuts: Collection[Any], name: str
 ) -> Processed[Utterance]:
     """Decode every cut of a set, see ``process``, with the times of words.
 
@@ -315,10 +314,10 @@ def decode_all(
     """
 
     def work(batch: Batch, encodings: Tensor, num_frames: Tensor) -> list[Utterance]:
-        encoded, timed = (batch, encodings, num_frames), (data_module.features, data_module.unit)
-        return decode(recognizer, decoder, data_module.tokenizer, *encoded, *timed)
+        encoded, timed = (batch, encodings, num_frames), (loaders.features, loaders.unit)
+        return decode(recognizer, decoder, loaders.tokenizer, *encoded, *timed)
 
-    return process(recognizer, data_module, cuts, f"decoding {name}", work)
+    return process(recognizer, loaders, cuts, f"decoding {name}", work)
 
 
 @dataclass(frozen=True)
@@ -363,7 +362,7 @@ def units_with_times(text: str, unit: Unit) -> list[str]:
 
 
 def align_all(
-    recognizer: Recognizer, data_module: DataModule, cuts: Collection[Any], name: str
+    recognizer: Recognizer, loaders: LoaderFactory, cuts: Collection[Any], name: str
 ) -> Processed[AlignedText]:
     """Align the transcripts of a set by a recognizer whose head scores frames or paths, see ``process``.
 
@@ -372,19 +371,19 @@ def align_all(
         RunFailed: a worker that reads data was lost.
     """
 
-    head, unit = recognizer.head, data_module.unit
+    head, unit = recognizer.head, loaders.unit
     assert isinstance(head, FrameScores | ScoresPaths)
 
     def work(batch: Batch, encodings: Tensor, num_frames: Tensor) -> list[AlignedText]:
         alignment = align(head, encodings, num_frames, batch.tokens, batch.num_tokens)
         emissions = aligned(alignment, batch.tokens, batch.num_tokens)
-        arguments = data_module.tokenizer.surfaces, batch, data_module.features
+        arguments = loaders.tokenizer.surfaces, batch, loaders.features
         words = words_of(emissions, *arguments, recognizer.subsampling_factor, recognizer.center_frames, unit)
-        durations = devices.to_host(batch.num_frames * data_module.features.frame_shift_s)
+        durations = devices.to_host(batch.num_frames * loaders.features.frame_shift_s)
         rows = zip(batch.ids, batch.texts, words, durations, devices.to_host(alignment.score), strict=True)
         return [_as_written(*row, unit) for row in rows]
 
-    return process(recognizer, data_module, cuts, f"aligning {name}", work)
+    return process(recognizer, loaders, cuts, f"aligning {name}", work)
 
 
 def _as_written(

@@ -19,10 +19,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from asr.data.loading.batch import Batch
-from asr.data.loading.loader import DataModule
-from asr.data.preparation.fingerprint import describe_file, refuse_changed
-from asr.data.preparation.prepared import PreparedData
+from asr.data.loading.loader import Batch, LoaderFactory
+from asr.data.preparation.prepared import PreparedData, describe_file, refuse_changed
 from asr.decoding.beam import CtcBeam, TransducerBeam
 from asr.decoding.greedy import Decoder
 from asr.decoding.scorers import ShallowFusion
@@ -56,7 +54,7 @@ class Trial:
     score: Score
 
 
-def tune(recognizer: Recognizer, decoder: Decoder, data_module: DataModule, sets: Mapping[str, Any]) -> list[Trial]:
+def tune(recognizer: Recognizer, decoder: Decoder, loaders: LoaderFactory, sets: Mapping[str, Any]) -> list[Trial]:
     """Decode sets with all combinations of weights, and leave the decoder with the best, those of the lowest WER.
 
     Audio is encoded once for all of them. Between equal ones the lower CER decides, then the smaller weights.
@@ -83,19 +81,19 @@ def tune(recognizer: Recognizer, decoder: Decoder, data_module: DataModule, sets
         for weights, utterances in zip(grid, decoded, strict=True):
             decoder.weigh(**weights)
             hypotheses = decoder(recognizer.head, encodings, num_frames)
-            texts = [data_module.tokenizer.decode(best.tokens) for best, *_ in hypotheses]
+            texts = [loaders.tokenizer.decode(best.tokens) for best, *_ in hypotheses]
             utterances.extend(map(Utterance, ids, batch.texts, texts))
         return []
 
     unread: list[tuple[str, str]] = []
     for name, cuts in sets.items():
-        found_unread = process(recognizer, data_module, cuts, f"tuning on {name}", partial(work, name)).unread
+        found_unread = process(recognizer, loaders, cuts, f"tuning on {name}", partial(work, name)).unread
         unread += [(f"{name}: {cut}", reason) for cut, reason in found_unread]
     for cut, reason in unread:
         console.print_line(f"could not read {cut}: {reason}")
     if not decoded[0]:
         raise RunFailed(f"none of the {len(unread)} utterances of {', '.join(sets)} could be read to choose weights on")
-    scores = (score(utterances, data_module.unit) for utterances in decoded)
+    scores = (score(utterances, loaders.unit) for utterances in decoded)
     trials = [Trial(*pair) for pair in zip(grid, scores, strict=True)]
     decoder.weigh(**best_of(trials).weights)
     return trials
@@ -139,7 +137,7 @@ class Evaluated(NamedTuple):
 def evaluate_sets(
     recognizer: Recognizer,
     decoder: Decoder,
-    data_module: DataModule,
+    loaders: LoaderFactory,
     sets: Mapping[str, Any],
     notes: Sequence[str],
     folder: Path,
@@ -158,10 +156,10 @@ def evaluate_sets(
         The results by set, and a message for each set of which nothing could be read; such a set has no files.
     """
     results: dict[str, Evaluated] = {}
-    unit = data_module.unit
+    unit = loaders.unit
     failures: list[str] = []
     for name, cuts in sets.items():
-        decoded = decode_all(recognizer, decoder, data_module, cuts, name)
+        decoded = decode_all(recognizer, decoder, loaders, cuts, name)
         for cut, reason in decoded.unread:
             console.print_line(f"{name}: could not read {cut}: {reason}")
         if decoded.unread and not decoded.results:
@@ -170,7 +168,7 @@ def evaluate_sets(
                 "put their audio back, or prepare the data again, and decode it with asr-evaluate"
             )
         else:
-            all_notes = [*notes, *_on_unknown_words(decoded.results, data_module.tokenizer, normalization)]
+            all_notes = [*notes, *_on_unknown_words(decoded.results, loaders.tokenizer, normalization)]
             if unit == "word" and lacks_spaces([utterance.reference for utterance in decoded.results]):
                 all_notes.append(
                     "words have no spaces between them: data.scoring_unit=character trains a run with a CER"
@@ -275,7 +273,7 @@ class TranscriptsModel:
 
 def search_with_transcripts(
     recognizer: Recognizer,
-    data_module: DataModule,
+    loaders: LoaderFactory,
     prepared: PreparedData,
     normalize: Callable[[str], str],
     run_dir: Path,
@@ -299,22 +297,22 @@ def search_with_transcripts(
         model.check()
     else:
         cuts = (cut for name in prepared.names("train") for cut in prepared.cuts(name))
-        model.write((cut.supervisions[0].text for cut in cuts), data_module.tokenizer)
+        model.write((cut.supervisions[0].text for cut in cuts), loaders.tokenizer)
 
     def search() -> tuple[Decoder, str]:
         tuned = model.beam(recognizer.head, TUNING_BEAM_SIZE)
-        tuned.load_scorers(data_module.tokenizer, normalize)
+        tuned.load_scorers(loaders.tokenizer, normalize)
         dev = {name: prepared.cuts(name) for name in prepared.names("dev")}
         console.print_line(
             f"trying {math.prod(map(len, tuned.tunable.values()))} weights of the language model on {', '.join(dev)}, "
             "which may take longer than a short training; data.transcripts_lm=0 trains without the model"
         )
-        trials = tune(recognizer, tuned, data_module, dev)
+        trials = tune(recognizer, tuned, loaders, dev)
         note = report_trials(trials, list(dev), run_dir / LM_FOLDER)
         weights: dict[str, Any] = dict(best_of(trials).weights)
         write_new(run_dir / LM_FOLDER / WEIGHTS, json.dumps({"order": order, **weights}, indent=1) + "\n")
         decoder = model.beam(recognizer.head, **weights)
-        decoder.load_scorers(data_module.tokenizer, normalize)
+        decoder.load_scorers(loaders.tokenizer, normalize)
         return decoder, note
 
     return search

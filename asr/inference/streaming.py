@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from asr.data.features import Features, LogMel
+from asr.data.features import Features, FeatureStream, LogMel
+from asr.data.manifests.audio_files import Samples, mono_samples
 from asr.data.parallel import one_thread
-from asr.data.streams import FeatureStream, Samples, mono_samples
 from asr.decoding.greedy import CtcStream, Decoder, TransducerGreedy, TransducerStream
 from asr.models import devices
 from asr.models.encoders.zipformer.encoder import StreamingZipformer, ZipformerEncoder

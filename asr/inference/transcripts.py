@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from asr.data.loading.loader import DataModule
+from asr.data.loading.loader import LoaderFactory
 from asr.data.manifests.audio import file_content
 from asr.data.manifests.audio_files import audio_files
 from asr.decoding.greedy import Decoder
@@ -247,7 +247,7 @@ class Transcriber:
 
     recognizer: Recognizer
     decoder: Decoder
-    data_module: DataModule
+    loaders: LoaderFactory
     max_segment_s: float
     each_channel: bool = False
 
@@ -257,7 +257,7 @@ class Transcriber:
             read, unreadable = audio_files(files, self.max_segment_s, self.each_channel, Path(folder))
             places = {cut.id: (path, cut) for path, of_file in read for cut in of_file}
             cuts = [cut for _, cut in places.values()]
-            parts = self.recognizer, self.decoder, self.data_module
+            parts = self.recognizer, self.decoder, self.loaders
             decoded = decode_all(*parts, cuts, name) if cuts else Processed[Utterance]()
         segments: dict[Path, list[Segment]] = defaultdict(list)
         for result in decoded.results:

@@ -17,8 +17,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from asr.data.loading.augmentation import Acoustics
-from asr.data.loading.loader import DataModule
+from asr.data.loading.augmentation import AudioAugmentation
+from asr.data.loading.loader import LoaderFactory
 from asr.data.preparation.prepared import PreparedData
 from asr.models.recognizer import Recognizer, is_pretrained
 from asr.processes import (
@@ -153,8 +153,8 @@ def validate_run(
     data = build_data_parts(options, kept_tokenizer(options, existing_run_dir, checkpoint))
     if existing_run_dir is None:  # of a stranger's run they may be anybody's folders
         shard_storage(options.data.storage, data.features)
-        if isinstance(data.perturb, Acoustics):
-            data.perturb.check_files()
+        if isinstance(data.augmentation, AudioAugmentation):
+            data.augmentation.check_files()
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     recognizer = outline_recognizer(options, VOCAB_SIZE, data.features.num_features)
     source = read_source(options, data.features, recognizer.state_dict(), existing_run_dir)
@@ -322,7 +322,7 @@ class Run:
         composed: its config and the words of its start.
         data: parts of the data side.
         prepared: the data.
-        data_module: reads the cuts.
+        loaders: reads the cuts.
         trainer: knows the processes; without loggers and callbacks.
         loggers: factories of the loggers.
         callbacks: factories of the callbacks.
@@ -336,7 +336,7 @@ class Run:
     composed: Composed
     data: DataParts
     prepared: PreparedData
-    data_module: DataModule
+    loaders: LoaderFactory
     trainer: Trainer
     loggers: list[Configured]
     callbacks: list[Configured]
@@ -369,12 +369,12 @@ class Run:
         prepared = _prepared(composed, outline, resumed, is_quiet=run_dir is not None)
         reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
         corpora = composed.options.data
-        data_module = DataModule(*reading, mixing_of(corpora.sources, prepared), corpora.scoring_unit)
+        loaders = LoaderFactory(*reading, mixing_of(corpora.sources, prepared), corpora.scoring_unit)
         return cls(
-            _with_counted_updates(composed, prepared, data_module, outline.trainer.world_size),
+            _with_counted_updates(composed, prepared, loaders, outline.trainer.world_size),
             outline.data,
             prepared,
-            data_module,
+            loaders,
             outline.trainer,
             outline.loggers,
             outline.callbacks,
@@ -504,7 +504,7 @@ def _prepared(composed: Composed, outline: Outline, resumed: Path | None, is_qui
 
 
 def _with_counted_updates(
-    composed: Composed, prepared: PreparedData, data_module: DataModule, world_size: int
+    composed: Composed, prepared: PreparedData, loaders: LoaderFactory, world_size: int
 ) -> Composed:
     """Return a config whose ``trainer.max_epochs`` are ``trainer.max_steps``, with updates counted from metadata.
 
@@ -514,7 +514,7 @@ def _with_counted_updates(
         ConfigError: an epoch has too little audio for an update.
     """
     options: RunOptions = composed.options
-    _, sampler = data_module.training_data(prepared.cuts("train"), options.seed, None)
+    _, sampler = loaders.training_data(prepared.cuts("train"), options.seed, None)
     accumulated, epochs = options.trainer.accumulate_grad_batches, options.trainer.max_epochs
     per_update = accumulated * world_size
     num_batches = sampler.count_updates(0, 1)

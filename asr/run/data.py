@@ -21,11 +21,10 @@ from omegaconf import OmegaConf
 from asr.data.features import Features
 from asr.data.loading.sampling import Mixing
 from asr.data.manifests.corpus import Corpus
-from asr.data.manifests.tables import JSON, TABLES, ending, parts_of
+from asr.data.manifests.layouts import JSON, TABLES, ending, parts_of
 from asr.data.parallel import num_processes
-from asr.data.preparation.fingerprint import describe_source, fingerprint, portable_folder
 from asr.data.preparation.prepare import PrepareSpec, current_folder, load_or_make_corpus, prepare
-from asr.data.preparation.prepared import Lengths, PreparedData
+from asr.data.preparation.prepared import Lengths, PreparedData, describe_source, fingerprint, portable_folder
 from asr.data.preparation.saved_corpus import Mixture, SavedCorpus
 from asr.data.preparation.shards import AudioField, FeatureField, ShardStorage
 from asr.processes import is_first_process

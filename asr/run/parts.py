@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from asr.data.features import Features
-from asr.data.loading.augmentation import Acoustics
+from asr.data.loading.augmentation import AudioAugmentation
 from asr.data.loading.loader import Workers
 from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.cuts import Limits
@@ -267,7 +267,7 @@ class DataParts:
     limits: Limits
     batch: BucketingConfig
     workers: Workers
-    perturb: Any
+    augmentation: Any
     tokenizer_trainer: Any
 
 
@@ -280,8 +280,8 @@ def build_data_parts(options: RunOptions, tokenizer: Tokenizer | None = None) ->
     """
     augment, data = options.augment, options.data
     features = build_component(options.features, "features")
-    perturb = None if augment.audio is None else build_component(augment.audio, "augment.audio")
-    if perturb is not None and features.precomputed:
+    augmentation = None if augment.audio is None else build_component(augment.audio, "augment.audio")
+    if augmentation is not None and features.precomputed:
         raise ConfigError("augment.audio changes the audio, but features are stored; choose augment.audio=null")
     masks, content = build_masks(augment), getattr(features, "content", "spectrum")
     if getattr(masks, "needs", None) not in (None, content):
@@ -293,7 +293,7 @@ def build_data_parts(options: RunOptions, tokenizer: Tokenizer | None = None) ->
     batch, workers = build_component(data.batch, "data.batch"), build_component(data.workers, "data.workers")
     trainer = build_component(options.tokenizer, "tokenizer") if tokenizer is None else KeptTokenizer(tokenizer)
     text = build_text(data.text, trainer.tokenizer if isinstance(trainer, KeptTokenizer) else None)
-    return DataParts(features, text, limits, batch, workers, perturb, trainer)
+    return DataParts(features, text, limits, batch, workers, augmentation, trainer)
 
 
 def build_masks(augment: Augment) -> Any:
@@ -446,7 +446,7 @@ def build_module(
         "folder": str(prepared.folder),
         "notes": list(prepared.notes),
         "utterance_s": round(float(np.quantile(prepared.cuts("train").durations, LONG_UTTERANCE)), 2),
-        "noise": parts.perturb.digest() if isinstance(parts.perturb, Acoustics) else "",
+        "noise": parts.augmentation.digest() if isinstance(parts.augmentation, AudioAugmentation) else "",
     }
     num_cuts = int(prepared.splits["train"]["num_utterances"])
     return TrainingModule(

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from asr.data.loading.loader import DataModule, Workers
+from asr.data.loading.loader import LoaderFactory, Workers
 from asr.data.loading.sampling import BucketingConfig
-from asr.data.preparation.fingerprint import describe_file
-from asr.data.preparation.prepared import INDEX, PreparedData
+from asr.data.preparation.prepared import INDEX, PreparedData, describe_file
 from asr.decoding.greedy import Decoder
 from asr.decoding.scorers import FILE_OPTIONS, ShallowFusion
 from asr.inference.decode import default_device
@@ -56,7 +55,7 @@ class Restored:
     recognizer: Recognizer
     decoder: Decoder
     text: Callable[[str], str]
-    data_module: DataModule
+    loaders: LoaderFactory
     lacking: str = ""
 
     @property
@@ -214,7 +213,7 @@ def restore(
         num_features = len(recognizer.normalize.mean)
         if features.num_features != num_features:
             raise ConfigError(f"features have {features.num_features} numbers per frame, its weights {num_features}")
-        data_module = DataModule(features, tokenizer, batch, workers, unit=saved.data.scoring_unit)
+        loaders = LoaderFactory(features, tokenizer, batch, workers, unit=saved.data.scoring_unit)
         chosen = given or build_decoder(saved.decoder)
         check_decoder(chosen, recognizer.head)
         lacking = ""
@@ -231,7 +230,7 @@ def restore(
             chosen.load_scorers(tokenizer, text)
         except ValueError as error:
             raise ConfigError(f"decoder: {error}") from error
-    return Restored(checkpoint, recognizer, chosen, text, data_module, lacking)
+    return Restored(checkpoint, recognizer, chosen, text, loaders, lacking)
 
 
 def transcriber_of(restored: Restored, max_segment_s: float | None, each_channel: bool = False) -> Transcriber:
@@ -245,14 +244,14 @@ def transcriber_of(restored: Restored, max_segment_s: float | None, each_channel
     Raises:
         ConfigError: the recognizer was trained on features without audio.
     """
-    features = restored.data_module.features
+    features = restored.loaders.features
     if not features.from_audio:
         raise ConfigError(
             f"run: it was trained on features without audio, {features.num_features} per frame, and cannot read audio; "
             "give features of the same kind to asr-evaluate manifest=PATH"
         )
     longest_s = max_segment_s or restored.checkpoint.data.get("utterance_s", DEFAULT_SEGMENT_S)
-    parts = restored.recognizer, restored.decoder, restored.data_module
+    parts = restored.recognizer, restored.decoder, restored.loaders
     return Transcriber(*parts, max(SHORTEST_SEGMENT_S, longest_s), each_channel)
 
 
@@ -262,8 +261,8 @@ def stream_of(restored: Restored, rate_hz: int, endpoint_s: float) -> StreamingR
     Raises:
         ValueError: the encoder is not a causal Zipformer.
     """
-    readers = restored.data_module
-    parts = restored.recognizer, readers.tokenizer, readers.features, restored.decoder
+    loaders = restored.loaders
+    parts = restored.recognizer, loaders.tokenizer, loaders.features, restored.decoder
     return StreamingRecognizer(*parts, rate_hz, endpoint_s)
 
 

@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from asr.data.features import Features
-from asr.data.loading.augmentation import Acoustics
-from asr.data.preparation.fingerprint import describe_file
-from asr.data.preparation.prepared import PreparedData
+from asr.data.loading.augmentation import AudioAugmentation
+from asr.data.preparation.prepared import PreparedData, describe_file
 from asr.models.icefall_weights import encoder_weights, icefall_state
 from asr.models.pretrained import check_finite
 from asr.processes import Terminated, is_first_process
@@ -330,7 +329,7 @@ def changes_since(
     changed = changes(checkpoint.config, options.plain())
     if checkpoint.data["fingerprint"] != prepared.fingerprint:
         changed.append(Change("data", checkpoint.data["fingerprint"], prepared.fingerprint))
-    files = parts.perturb.digest() if isinstance(parts.perturb, Acoustics) else ""
+    files = parts.augmentation.digest() if isinstance(parts.augmentation, AudioAugmentation) else ""
     if checkpoint.data["noise"] != files:
         changed.append(Change("files of augment.audio", checkpoint.data["noise"] or ABSENT, files or ABSENT))
     return changed

@@ -135,13 +135,13 @@ def _fit_and_report(run: Run, run_dir: Path) -> None:
     with _open_loggers(loggers, 0 if checkpoint is None else checkpoint.update):
         callbacks = build_all(run.callbacks, run_dir, options)
         trainer = build_trainer(options.trainer, loggers, callbacks, default_root_dir=str(run_dir))
-        num_workers = run.data_module.workers.count
+        num_workers = run.loaders.workers.count
         torch.set_num_threads(num_threads(options.torch_threads, num_workers, trainer.num_devices))
         with explaining_failed_writes(run_dir):
-            parts = module.recognizer, run.data_module, run.prepared, run.data.text
+            parts = module.recognizer, run.loaders, run.prepared, run.data.text
             lm_order = options.data.transcripts_lm if is_first_process() else 0
             search = search_with_transcripts(*parts, run_dir, lm_order)
-        data = SpeechDataModule(run.prepared, run.data_module, options.seed, run.data.perturb)
+        data = SpeechDataModule(run.prepared, run.loaders, options.seed, run.data.augmentation)
         fit(trainer, module, data, checkpoint)
         early = early_stop_reason(trainer)
         if is_first_process():

@@ -16,7 +16,7 @@ import torch
 from rich.table import Table
 from torch.utils.data import DataLoader
 
-from asr.data.loading.batch import Batch, SpeechDataset
+from asr.data.loading.loader import Batch, SpeechDataset
 from asr.data.loading.sampling import DurationBucketSampler
 from asr.training.module import TrainingModule
 from werdict.errors import memory_error

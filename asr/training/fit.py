@@ -5,8 +5,7 @@ from __future__ import annotations
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 
-from asr.data.loading.batch import Batch
-from asr.data.loading.loader import explaining_lost_workers
+from asr.data.loading.loader import Batch, explaining_lost_workers
 from asr.models import devices
 from asr.training.callbacks.checkpoints import DurableCheckpointIO
 from asr.training.checkpoints import LoadedCheckpoint

@@ -16,7 +16,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from asr.data.loading.sampling import seed_for
 from asr.decoding.greedy import Decoder
 from asr.inference.decode import UnscoredText, decode

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from asr.models import devices
 from asr.models.heads.protocols import Losses
 from asr.training.processes import gather

@@ -151,7 +151,7 @@ class _Decoding:
         load_weights(recognizer, checkpoint.weights)  # instead of the weights of the last update
         read = self.decoder.notes if isinstance(self.decoder, ShallowFusion) else []
         notes = [*self.notes, *read, checkpoint.decoding_note()]
-        parts = recognizer, self.decoder, self.data.readers, self.sets, notes, self.run_dir / "decode" / name
+        parts = recognizer, self.decoder, self.data.loaders, self.sets, notes, self.run_dir / "decode" / name
         results, failures = evaluate_sets(*parts, shown=self.data.prepared.notes)
         self.failures += failures
         return results

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from torch import Tensor, nn
 
 from asr.data.features import PLAYED_HZ, read_audio
-from asr.data.loading.batch import Batch, SpeechDataset
+from asr.data.loading.loader import Batch, SpeechDataset
 from asr.data.loading.sampling import seed_for
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.models.recognizer import Recognizer
@@ -59,7 +59,7 @@ class Example:
 def augmented_features(recognizer: Recognizer, data: SpeechDataModule) -> list[Example]:
     """Return normalized features of training utterances, with the augmentation of audio and features; NaN: masked."""
     cuts = data.prepared.cuts("train")
-    dataset, _ = data.readers.training_data(cuts, data.seed, data.perturb)
+    dataset, _ = data.loaders.training_data(cuts, data.seed, data.augmentation)
     batch = _batch(dataset, cuts, recognizer, seed_for("report", data.seed))
     if not len(batch):
         return []
@@ -71,17 +71,17 @@ def augmented_features(recognizer: Recognizer, data: SpeechDataModule) -> list[E
         masked = draw(batch.num_frames)
         features = features.masked_fill(masked.to(features.device).unsqueeze(2), torch.nan)
     matrices = [row[:length].mT for row, length in zip(features, batch.num_frames, strict=True)]
-    return _examples(batch, matrices, data.readers.features.frame_shift_s)
+    return _examples(batch, matrices, data.loaders.features.frame_shift_s)
 
 
 def token_alignments(recognizer: Recognizer, data: SpeechDataModule) -> list[Example]:
     """Return ``token_probs`` of utterances of the first development set."""
-    dataset = SpeechDataset(data.readers.features, data.readers.tokenizer)
+    dataset = SpeechDataset(data.loaders.features, data.loaders.tokenizer)
     batch = _batch(dataset, data.prepared.cuts(data.prepared.names("dev")[0]), recognizer, 0)
     matrices = token_probs(recognizer, batch) if len(batch) else []
-    pieces = data.readers.tokenizer.pieces
+    pieces = data.loaders.tokenizer.pieces
     rows = [tuple(pieces[token] for token in tokens.tolist()) for tokens in batch.tokens]
-    factor, frame_s = recognizer.subsampling_factor, data.readers.features.frame_shift_s
+    factor, frame_s = recognizer.subsampling_factor, data.loaders.features.frame_shift_s
     start_s = (recognizer.center_frames - factor / 2) * frame_s
     examples = _examples(batch, matrices, factor * frame_s, rows) if matrices else []
     return [replace(example, start_s=start_s) for example in examples]

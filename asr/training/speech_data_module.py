@@ -7,8 +7,15 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from asr.data.loading.batch import Batch, Perturb, SpeechDataset
-from asr.data.loading.loader import DataModule, EvaluationLoader, Workers, load_batches
+from asr.data.loading.loader import (
+    Augmentation,
+    Batch,
+    EvaluationLoader,
+    LoaderFactory,
+    SpeechDataset,
+    Workers,
+    load_batches,
+)
 from asr.data.loading.sampling import DurationBucketSampler
 from asr.data.preparation.prepared import PreparedData
 from asr.processes import is_first_process
@@ -18,7 +25,7 @@ from werdict.console import console
 class SpeechDataModule(pl.LightningDataModule):
     """Training and development sets of prepared data, for `TrainingModule` and any Lightning trainer.
 
-    ``pl.Trainer(max_steps=1000).fit(module, SpeechDataModule(prepared, readers, seed=1))`` trains as ``asr-train``
+    ``pl.Trainer(max_steps=1000).fit(module, SpeechDataModule(prepared, loaders, seed=1))`` trains as ``asr-train``
     does: batches, masks, losses and updates are the same. What `asr.training.fit` and the callbacks of ``asr-train``
     add is missing then: atomic checkpoints, an exact continuation of an interrupted run (Lightning's own checkpoints
     are written while it counts the current micro-batch), a checkpoint at SIGTERM, and messages about memory, lost
@@ -26,26 +33,26 @@ class SpeechDataModule(pl.LightningDataModule):
 
     Args:
         prepared: the data.
-        readers: cuts → batches.
+        loaders: cuts → batches.
         seed: decides the order of the training cuts.
-        perturb: changes the audio of training cuts; None: nothing does.
+        augmentation: changes the audio of training cuts; None: nothing does.
     """
 
     def __init__(
-        self, prepared: PreparedData, readers: DataModule, seed: int = 1, perturb: Perturb | None = None
+        self, prepared: PreparedData, loaders: LoaderFactory, seed: int = 1, augmentation: Augmentation | None = None
     ) -> None:
         super().__init__()
-        self.prepared, self.readers, self.seed, self.perturb = prepared, readers, seed, perturb
+        self.prepared, self.loaders, self.seed, self.augmentation = prepared, loaders, seed, augmentation
 
     def train_dataloader(self) -> ResumableLoader:
         """Return the micro-batches of the trainer's current epoch."""
-        dataset, sampler = self.readers.training_data(self.prepared.cuts("train"), self.seed, self.perturb)
+        dataset, sampler = self.loaders.training_data(self.prepared.cuts("train"), self.seed, self.augmentation)
         assert self.trainer is not None
-        return ResumableLoader(dataset, sampler, self.readers.workers, self.trainer)
+        return ResumableLoader(dataset, sampler, self.loaders.workers, self.trainer)
 
     def val_dataloader(self) -> Sequence[EvaluationLoader]:
         """Return a loader of each development set, which reads the part of this process."""
-        loaders = [self.readers.evaluation_loader(self.prepared.cuts(name)) for name in self.prepared.names("dev")]
+        loaders = [self.loaders.evaluation_loader(self.prepared.cuts(name)) for name in self.prepared.names("dev")]
         assert self.trainer is not None
         for loader in loaders:  # Lightning adds a distributed sampler only to loaders of torch
             loader.rank, loader.world_size = self.trainer.global_rank, self.trainer.world_size

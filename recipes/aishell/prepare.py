@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import PositiveInt
 
 from asr.data.manifests.archives import fetched, unpacked
-from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Row, manifests_of_split
+from asr.data.manifests.corpus import Corpus, Dropped, ManifestRow, Manifests, manifests_of_split
 from werdict.files import named_path
 from werdict.text_files import read_lines, reads, visible_files
 
@@ -90,12 +90,12 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
-def read_corpus(corpus: Places) -> tuple[dict[str, list[Row]], list[Dropped], int]:
+def read_corpus(corpus: Places) -> tuple[dict[str, list[ManifestRow]], list[Dropped], int]:
     """Return the transcribed utterances of each split, audio without transcripts, and the number of the reverse."""
     lines = (line.split() for line in read_lines(corpus.transcript) if not line.isspace())
     # without the spaces between words, letters in capitals of normal width
     texts = {name: "".join(words).translate(FULL_WIDTH).upper() for name, *words in lines}
-    splits: dict[str, list[Row]] = defaultdict(list)
+    splits: dict[str, list[ManifestRow]] = defaultdict(list)
     dropped: list[Dropped] = []
     recorded = set()
     for split in SPLITS:
@@ -104,7 +104,7 @@ def read_corpus(corpus: Places) -> tuple[dict[str, list[Row]], list[Dropped], in
             recorded.add(path.stem)
             if path.stem in texts:
                 said = path.stem, path, texts[path.stem], str(path), path.parent.name
-                splits[split].append(Row(*said, id=path.stem, language="zh"))
+                splits[split].append(ManifestRow(*said, id=path.stem, language="zh"))
             else:
                 dropped.append(Dropped(split, path.stem, f"no transcript: {corpus.transcript.name} has no line for it"))
     return splits, dropped, len(texts.keys() - recorded)

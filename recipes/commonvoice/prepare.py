@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import PositiveInt
 
 from asr.data.manifests.archives import unpacked
-from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Row, manifests_of_split
+from asr.data.manifests.corpus import Corpus, Dropped, ManifestRow, Manifests, manifests_of_split
 from werdict.files import named_path
 from werdict.text_files import read_lines, reads
 
@@ -24,7 +24,7 @@ VOTES = ("up_votes", "down_votes")
 
 
 @dataclass(frozen=True, slots=True)
-class VotedRow(Row):
+class VotedRow(ManifestRow):
     """One line of a table; its id is the name of its file, without the ending.
 
     Attributes:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pydantic import PositiveInt
 
-from asr.data.manifests.corpus import Corpus, Manifests, Source
+from asr.data.manifests.corpus import Corpus, Manifests, RecordingOrFeatures
 from asr.data.manifests.import_manifests import UNSPLIT, ImportedManifests, import_manifests, manifest_files
-from asr.data.manifests.tables import SourceOption
+from asr.data.manifests.layouts import SourceOption
 from asr.data.parallel import num_processes
 from asr.data.preparation.saved_corpus import chooses
 from werdict.text_files import reads
@@ -85,10 +85,10 @@ def _refuse_useless(source: SourceOption, imported: ImportedManifests) -> None:
             raise ValueError(f"{source}: {nothing} can be used; the first reasons: {reasons or 'it is empty'}")
 
 
-def _sources(imported: ImportedManifests, split: str) -> dict[str, Source]:
+def _sources(imported: ImportedManifests, split: str) -> dict[str, RecordingOrFeatures]:
     """Return the recordings or features that a split's segments may refer to; other splits may have the same ids."""
     origins = (split,) if split in imported.splits and split != "train" else ("train", UNSPLIT)
-    by_name: dict[str, Source] = {}
+    by_name: dict[str, RecordingOrFeatures] = {}
     for manifests in (imported.splits[origin] for origin in origins if origin in imported.splits):
         for name, source in manifests.sources().items():
             if by_name.setdefault(name, source) != source:

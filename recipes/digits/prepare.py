@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 
 from asr.data.loading.sampling import seed_for
 from asr.data.manifests.corpus import Corpus
-from asr.data.synthesis.speak_corpus import Item, check_request, draw_speaker, place, quiet, speak_corpus
+from asr.data.synthesis.speak_corpus import Utterance, check_request, draw_speaker, place, quiet, speak_corpus
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "oh")
 MIN_WORDS, MAX_WORDS = 3, 7
@@ -44,7 +44,7 @@ def prepare_digits(
     return speak_corpus(draw, sizes, output_dir / "audio", seed=seed, num_jobs=num_jobs)
 
 
-def draw(seed: int, split: str, index: int) -> Item:
+def draw(seed: int, split: str, index: int) -> Utterance:
     """Return text and voice of an utterance."""
     rng = np.random.default_rng(seed_for("digits", seed, split, index))
     words = rng.choice(WORDS, rng.integers(MIN_WORDS, MAX_WORDS + 1))

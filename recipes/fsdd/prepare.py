@@ -20,7 +20,7 @@ from pydantic import Field, PositiveInt
 from asr.data.loading.sampling import seed_for
 from asr.data.manifests.archives import download, unpacked
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
-from asr.data.preparation.fingerprint import fingerprint
+from asr.data.preparation.prepared import fingerprint
 from werdict.console import track
 from werdict.files import named_path
 from werdict.text_files import read_lines, reads, visible_files

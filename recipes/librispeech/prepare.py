@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import PositiveInt
 
 from asr.data.manifests.archives import fetched, unpacked
-from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Row, manifests_of_split
+from asr.data.manifests.corpus import Corpus, Dropped, ManifestRow, Manifests, manifests_of_split
 from werdict.files import named_path
 from werdict.text_files import numbered_lines, reads
 
@@ -125,7 +125,7 @@ def _subfolders(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names, key=int)]
 
 
-def read_part(split: str, part: Path) -> tuple[list[Row], list[Dropped]]:
+def read_part(split: str, part: Path) -> tuple[list[ManifestRow], list[Dropped]]:
     """Return the transcribed utterances of a part, in order, and its audio without a transcript.
 
     Raises:
@@ -145,7 +145,7 @@ def read_part(split: str, part: Path) -> tuple[list[Row], list[Dropped]]:
     return rows, dropped
 
 
-def _transcripts(path: Path) -> Iterator[Row]:
+def _transcripts(path: Path) -> Iterator[ManifestRow]:
     known = set()
     chapter = path.name.removesuffix(".trans.txt")
     for where, line in numbered_lines(path):
@@ -156,7 +156,7 @@ def _transcripts(path: Path) -> Iterator[Row]:
             )
         known.add(match[1])
         said = match[1], path.with_name(f"{match[1]}.flac"), match[4] or "", where, match[2]
-        yield Row(*said, id=match[1], language="en")
+        yield ManifestRow(*said, id=match[1], language="en")
 
 
 @reads(source_files)
@@ -184,7 +184,7 @@ def prepare_librispeech(
         folders = find_parts(source, [*train, *dev, *TEST_SETS], output_dir)
     _refuse_incomplete(source, name, folders)
     read = {part: read_part("train" if part in train else part, folder) for part, folder in folders.items()}
-    rows: dict[str, list[Row]] = {"train": [row for part in train for row in read[part][0]]}
+    rows: dict[str, list[ManifestRow]] = {"train": [row for part in train for row in read[part][0]]}
     rows |= {part: of_part for part, (of_part, _) in read.items() if part not in train}
     splits: dict[str, Manifests] = {}
     dropped: list[Dropped] = [item for _, items in read.values() for item in items]

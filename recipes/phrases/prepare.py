@@ -11,7 +11,16 @@ from pydantic import PositiveInt
 
 from asr.data.loading.sampling import seed_for
 from asr.data.manifests.corpus import Corpus
-from asr.data.synthesis.speak_corpus import Item, Plan, check_request, draw_speaker, place, quiet, speak, speak_corpus
+from asr.data.synthesis.speak_corpus import (
+    SpeechPlan,
+    Utterance,
+    check_request,
+    draw_speaker,
+    place,
+    quiet,
+    speak,
+    speak_corpus,
+)
 
 from .noise import Audio, draw_noise, mix
 from .sentences import sentence
@@ -54,7 +63,7 @@ def prepare_phrases(
     return speak_corpus(draw, sizes, audio, seed=seed, num_jobs=num_jobs, finish=finish)
 
 
-def draw(seed: int, split: str, index: int) -> Item:
+def draw(seed: int, split: str, index: int) -> Utterance:
     """Return text, voice and noise of an utterance; the split ``talkers`` is used for babble."""
     rng = np.random.default_rng(seed_for("phrases", seed, split, index))
     voices = "train" if split == "talkers" else split
@@ -68,7 +77,7 @@ def draw(seed: int, split: str, index: int) -> Item:
     }
 
 
-def _brisk(rng: np.random.Generator) -> Item:
+def _brisk(rng: np.random.Generator) -> Utterance:
     """Return a higher speed than that of digits: more words per second of training."""
     return {
         "words_per_minute": int(rng.integers(170, 241)),
@@ -77,7 +86,7 @@ def _brisk(rng: np.random.Generator) -> Item:
     }
 
 
-def _add_noise(folder: Path, plan: Plan, talkers: list[Audio]) -> None:
+def _add_noise(folder: Path, plan: SpeechPlan, talkers: list[Audio]) -> None:
     for item in plan:
         file = folder / f"{item['id']}.flac"
         speech, rate_hz = soundfile.read(file)

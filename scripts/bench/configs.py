@@ -11,8 +11,7 @@ from torch import Tensor
 
 import optim
 from asr.commands.app import quieten
-from asr.data.loading.batch import Batch
-from asr.data.loading.loader import DataModule
+from asr.data.loading.loader import Batch, LoaderFactory
 from asr.data.preparation.prepared import PreparedData
 from asr.decoding.greedy import CtcGreedy
 from asr.features.log_mel import GlobalNorm
@@ -67,7 +66,7 @@ def training_module(model: Recognizer, lr: float, max_duration_s: float) -> Trai
     return TrainingModule(model, tokenizer, CtcGreedy(), *updates, **told)
 
 
-def loader(options: RunOptions) -> tuple[DataModule, PreparedData, Any]:
+def loader(options: RunOptions) -> tuple[LoaderFactory, PreparedData, Any]:
     """Return what loads the data of a run, its prepared data, and how audio is perturbed."""
     prepared, parts = data_for_run(options, quiet=True), build_data_parts(options)
-    return DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers), prepared, parts.perturb
+    return LoaderFactory(parts.features, prepared.tokenizer, parts.batch, parts.workers), prepared, parts.augmentation

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from asr.data.loading.loader import DataModule, load_batches
+from asr.data.loading.loader import LoaderFactory, load_batches
 from asr.data.preparation.prepared import PreparedData
 from asr.run.options import RunOptions
 from asr.run.parts import build_recognizer, build_update_parts, num_threads
@@ -54,31 +54,31 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
     yield Row("training", f"waited {waited:.2f} s of {total:.1f} s for batches: {100 * waited / total:.1f} %")
 
 
-def epochs(data_module: DataModule, prepared: PreparedData, perturb: Any) -> Callable[[], float]:
+def epochs(loaders: LoaderFactory, prepared: PreparedData, perturb: Any) -> Callable[[], float]:
     """Return what reads one whole epoch after another, and returns audio seconds per CPU second."""
-    (dataset, order), count = data_module.training_data(prepared.cuts("train"), 1, perturb), itertools.count()
+    (dataset, order), count = loaders.training_data(prepared.cuts("train"), 1, perturb), itertools.count()
 
     def read() -> float:
         start = cpu_seconds()
-        audio_s = sum(batch.audio_s for batch in load_batches(dataset, order.epoch(next(count)), data_module.workers))
+        audio_s = sum(batch.audio_s for batch in load_batches(dataset, order.epoch(next(count)), loaders.workers))
         return audio_s / (cpu_seconds() - start)
 
     return read
 
 
-def endless(dataset: Any, order: Any, data_module: DataModule) -> Iterator[Any]:
+def endless(dataset: Any, order: Any, loaders: LoaderFactory) -> Iterator[Any]:
     """Yield batches of one epoch after another."""
     for epoch in range(1_000):
-        yield from load_batches(dataset, order.epoch(epoch), data_module.workers)
+        yield from load_batches(dataset, order.epoch(epoch), loaders.workers)
 
 
 def waiting(options: RunOptions, device: str, num_updates: int) -> tuple[float, float]:
     """Return the seconds that training steps wait for batches, and those that they take in all."""
-    data_module, prepared, perturb = loader(options)
-    torch.set_num_threads(num_threads(options.torch_threads, data_module.workers.count))
+    loaders, prepared, perturb = loader(options)
+    torch.set_num_threads(num_threads(options.torch_threads, loaders.workers.count))
     recognizer = build_recognizer(options, prepared.tokenizer.vocab_size, prepared.mean, prepared.std).to(device)
     optimizer = build_update_parts(options).optimizer_factory(recognizer.named_parameters())
-    batches = endless(*data_module.training_data(prepared.cuts("train"), 1, perturb), data_module)
+    batches = endless(*loaders.training_data(prepared.cuts("train"), 1, perturb), loaders)
     next(batches)  # starting the workers is not waiting
     waited, start = 0.0, time.monotonic()
     for _ in range(num_updates):

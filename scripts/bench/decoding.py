@@ -39,7 +39,7 @@ from lhotse.cut import Cut
 from lhotse.utils import fastcopy
 from scipy.stats import mannwhitneyu
 
-from asr.data.loading.augmentation import Acoustics, AddNoise
+from asr.data.loading.augmentation import AddNoise, AudioAugmentation
 from asr.inference.decode import AlignedText, align_all, decode_all
 from asr.run.restore import prepared_data, restore
 from bench.configs import options_from
@@ -87,8 +87,8 @@ class Restored:
     def score(self, cuts: Collection[Cut], title: str) -> Score:
         """Decode and score."""
         parts = self.parts
-        found = decode_all(parts.recognizer, parts.decoder, parts.data_module, cuts, title)
-        return score(found.results, parts.data_module.unit)
+        found = decode_all(parts.recognizer, parts.decoder, parts.loaders, cuts, title)
+        return score(found.results, parts.loaders.unit)
 
     def score_first(self, kind: str) -> Score:
         """Decode and score the first set of a kind."""
@@ -105,7 +105,7 @@ def noisy(cuts: Iterable[Cut], folder: str, snr_db: float, written: Path) -> lis
         snr_db: signal-to-noise ratio.
         written: folder for the files.
     """
-    acoustics = Acoustics(noise=AddNoise(probability=1.0, folder=folder, snr_db=(snr_db, snr_db)))
+    acoustics = AudioAugmentation(noise=AddNoise(probability=1.0, folder=folder, snr_db=(snr_db, snr_db)))
     acoustics.check_files()
     found = []
     for number, cut in enumerate(cuts):
@@ -202,7 +202,7 @@ def words_of(run: str, options: argparse.Namespace, work: Path) -> Iterator[Row]
         cells = {"words": str(len(right) + len(wrong)), "wrong": str(len(wrong)), "AUC": f"{area:.3f}"}
         times = dict.fromkeys(("starts within 80 ms", "ends within 80 ms", "median start"), "")
         if known := known_times(restored.prepared.folder.parent, name):
-            aligned = align_all(restored.parts.recognizer, restored.parts.data_module, cuts, name).results
+            aligned = align_all(restored.parts.recognizer, restored.parts.loaders, cuts, name).results
             late = lateness(aligned, known)
             near = (np.abs(late) <= TOLERANCE_S).mean(axis=0)
             shown = (*(f"{100 * share:.1f} %" for share in near), f"{1000 * np.median(late[:, 0]):+.0f} ms")

@@ -12,7 +12,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader
 
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from asr.data.loading.sampling import seed_for
 from asr.features.specaugment import SpecAugment
 from asr.models import devices

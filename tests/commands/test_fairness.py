@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from asr.data.loading.loader import DataModule
+from asr.data.loading.loader import LoaderFactory
 from asr.run.command_line import CONFIGS, choices
 from asr.run.data import data_for_run
 from asr.run.parts import build_data_parts, build_recognizer
@@ -22,8 +22,8 @@ def beginning(trained, *words: str):
     """Return initial weights, and the first micro-batches as a training reads them."""
     options = composed(*TINY, f"data.dir={data(trained)}", "augment=speed_specaugment", *words).options
     prepared, parts = data_for_run(options, quiet=True), build_data_parts(options)
-    reading = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
-    dataset, order = reading.training_data(prepared.cuts("train"), options.seed, parts.perturb)
+    loaders = LoaderFactory(parts.features, prepared.tokenizer, parts.batch, parts.workers)
+    dataset, order = loaders.training_data(prepared.cuts("train"), options.seed, parts.augmentation)
     recognizer = build_recognizer(options, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
     planned = order.updates(epoch=0, start=0, rank=0, world_size=1, accumulate=1)
     return recognizer.state_dict(), [dataset[item] for item in itertools.islice(planned, 2)]

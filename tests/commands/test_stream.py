@@ -9,7 +9,7 @@ import pytest
 import soundfile
 
 from asr.commands.stream import StreamListener, run
-from asr.data.streams import packets_of_file
+from asr.data.manifests.audio_files import packets_of_file
 from asr.inference.streaming import Partial
 from tests.configs import composed
 from werdict.errors import ConfigError, RunFailed

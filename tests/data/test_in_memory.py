@@ -8,7 +8,7 @@ import soundfile
 import torch
 
 from asr.commands import api
-from asr.data.streams import as_file, mono_samples
+from asr.data.manifests.audio_files import as_file, mono_samples
 from asr.inference.transcripts import Transcript
 
 HALF = np.full(40, 0.5)

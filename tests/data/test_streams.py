@@ -5,8 +5,7 @@ import pytest
 import soundfile
 from lhotse import Recording
 
-from asr.data.features import LogMel
-from asr.data.streams import FeatureStream
+from asr.data.features import FeatureStream, LogMel
 
 
 def whole(features: LogMel, samples: np.ndarray, rate_hz: int, folder) -> np.ndarray:

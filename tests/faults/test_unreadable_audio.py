@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from lhotse import CutSet, Recording
 
-from asr.data.loading.batch import SpeechDataset
+from asr.data.loading.loader import SpeechDataset
 from asr.data.manifests.audio import audio_problem
 from tests.data.corpora import SPEC, Recipe, run
 from tests.faults.spoken_corpus import TRAIN, audio, write_audio, write_corpus

@@ -18,7 +18,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
 
 import optim
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from asr.models import devices
 from asr.models.heads.transducer import TransducerCtcHead
 from asr.training.module import TrainingModule

@@ -13,7 +13,7 @@ import pytest
 from torch.optim import Optimizer
 
 import optim
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from asr.models.encoders.zipformer import scaling
 from asr.training import cuda_graphs
 from asr.training.callbacks.checkpoints import WeightAveraging

@@ -14,7 +14,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 
 import optim
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from asr.training.cuda_graphs import CudaGraphs
 from asr.training.module import TrainingModule
 from optim.transforms.clipping import ClipByGlobalNorm

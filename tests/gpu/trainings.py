@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from asr.text.tokenizer import CharacterTokenizerTrainer
 from asr.training.module import OptimizerFactory, TrainingModule
 from tests.models import encoders, heads

@@ -9,7 +9,7 @@ import torch
 from lhotse import Fbank
 
 from asr.data.features import Waveform
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from asr.decoding.beam import AttentionRescoring, CtcBeam, TransducerBeam
 from asr.decoding.greedy import CtcGreedy, Hypothesis, TransducerGreedy
 from asr.inference.decode import Emissions, emissions_of, spelled, words_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from asr.decoding.greedy import TransducerGreedy
 from asr.features.log_mel import GlobalNorm
 from asr.features.specaugment import SpecAugment

@@ -14,7 +14,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.strategies import DDPStrategy
 
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from asr.training.callbacks.checkpoints import WeightAveraging
 from asr.training.cuda_graphs import CapturedDDPStrategy, CudaGraphs
 from asr.training.module import TrainingModule

@@ -9,8 +9,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from asr.data.loading.batch import Batch
-from asr.data.loading.loader import Workers
+from asr.data.loading.loader import Batch, Workers
 from asr.training.callbacks.checkpoints import CheckpointCallback
 from asr.training.checkpoints import FORMAT, newest_good_checkpoint
 from asr.training.module import TrainingModule

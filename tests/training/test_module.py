@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from asr.tracking.metrics_csv import MetricsCsv
 from asr.training.callbacks.checkpoints import CheckpointCallback, Preempted, Preemption
 from asr.training.module import TrainingModule

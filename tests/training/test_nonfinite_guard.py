@@ -8,7 +8,7 @@ import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from optim import Eve
 from tests.training.runs import same
 from tests.training.tiny import Metrics, adamw, batch_of, batches_loader, tiny_module, tiny_trainer, trained

@@ -7,8 +7,7 @@ import torch
 from lhotse import CutSet
 
 from asr.data.features import LogMel
-from asr.data.loading.batch import SpeechDataset
-from asr.data.loading.loader import Workers, explaining_lost_workers, load_batches
+from asr.data.loading.loader import SpeechDataset, Workers, explaining_lost_workers, load_batches
 from asr.training.cuda_graphs import CudaGraphs
 from asr.training.fit import fit
 from tests.data.corpora import Recipe, dropped

@@ -8,7 +8,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from asr.data.loading.loader import DataModule
+from asr.data.loading.loader import LoaderFactory
 from asr.data.preparation.prepared import PreparedData
 from asr.run.options import RunOptions
 from asr.run.parts import build_data_parts, build_module
@@ -23,7 +23,7 @@ def test_it_makes_the_updates_of_asr_train(small_run, tmp_path):
     options = RunOptions.model_validate(checkpoint.config)
     prepared = PreparedData.load(small_run.folder / Path(checkpoint.data["folder"]))
     parts = build_data_parts(options)
-    readers = DataModule(parts.features, prepared.tokenizer, parts.batch, parts.workers)
+    loaders = LoaderFactory(parts.features, prepared.tokenizer, parts.batch, parts.workers)
     module, metrics = build_module(options, parts, prepared), Metrics()
     trainer = pl.Trainer(
         max_steps=5,
@@ -33,7 +33,7 @@ def test_it_makes_the_updates_of_asr_train(small_run, tmp_path):
         default_root_dir=tmp_path,
         enable_progress_bar=False,
     )
-    trainer.fit(module, SpeechDataModule(prepared, readers, options.seed, parts.perturb))
+    trainer.fit(module, SpeechDataModule(prepared, loaders, options.seed, parts.augmentation))
     lines = (line.split(",") for line in (small_run.run_dir / "metrics.csv").read_text().splitlines())
     losses = [float(value) for _, name, value, *_ in lines if name == "train/loss"]
     assert [seen["train/loss"] for seen in metrics.seen] == pytest.approx(losses[:5], rel=1e-6)

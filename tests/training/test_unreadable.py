@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from tests.training.runs import same
 from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer, trained
 from werdict.errors import RunFailed

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from asr.decoding.greedy import Hypothesis
 from asr.training.module import TrainingModule
 from tests.training.heads import HEADS, module_with

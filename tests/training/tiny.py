@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader
 
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from asr.decoding.greedy import CtcGreedy
 from asr.features.log_mel import GlobalNorm
 from asr.models.encoders.transformer import TransformerEncoder

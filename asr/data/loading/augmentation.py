@@ -28,6 +28,10 @@ from werdict.errors import UnusableFile
 # resampling by 1.0001 takes a filter of a hundred million numbers
 Speed = Annotated[float, Field(ge=0.5, le=2.0, multiple_of=0.01)]
 Speeds = Annotated[Sequence[Speed], Field(min_length=1)]
+SPARE_S = 0.1  # read beyond what is needed, because resampling rounds
+TELEPHONE_HZ = (300.0, 3400.0)  # ITU-T G.712 passes it nearly unchanged
+# samples (N,) float32, rate in Hz, generator → samples (N,)
+Effect = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
 
 
 class SpeedPerturb:
@@ -54,15 +58,8 @@ class SpeedPerturb:
         return SpeedPerturb((min(self.factors),))
 
 
-SPARE_S = 0.1  # read beyond what is needed, because resampling rounds
-TELEPHONE_HZ = (300.0, 3400.0)  # ITU-T G.712 passes it nearly unchanged
-
-Effect = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
-"""Samples (N,) float32, rate in Hz, generator → samples (N,)."""
-
-
-class Acoustics:
-    """Speed, room, noise, other talkers, telephone and volume, in this order, each in a share of the utterances.
+class AudioAugmentation:
+    """Changes speed, room, noise, talkers, telephone and volume, in this order, each in a share of the utterances.
 
     Args:
         speed: changes the speed; None: does not.
@@ -138,7 +135,7 @@ class Acoustics:
 
 @dataclass
 class _Applied(AudioTransform):
-    """Effects in the list of a recording's transforms; never written to, nor read from a manifest."""
+    """Applies effects as one of a recording's transforms; never written to, nor read from a manifest."""
 
     effects: tuple[Effect, ...]
     seed: int

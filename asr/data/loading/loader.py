@@ -1,4 +1,4 @@
-"""Loads the batches of an epoch in order, by worker processes, which only their parent ends."""
+"""Loads batches in order: worker processes, which only their parent ends, read, augment and pad the cuts."""
 
 from __future__ import annotations
 
@@ -7,36 +7,47 @@ import functools
 import multiprocessing.context
 import multiprocessing.queues
 import os
+import random
 import signal
 import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, partial
 from itertools import islice
 from types import TracebackType
+from typing import Any
 
+import numpy as np
 import torch
 from lhotse.cut import Cut
 from pydantic import NonNegativeInt, PositiveInt
-from torch.utils.data import DataLoader
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from asr.data.features import Features
-from asr.data.loading.augmentation import Acoustics
-from asr.data.loading.batch import FEWER_WORKERS, Batch, Perturb, SpeechDataset
-from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler, Mixing
+from asr.data.features import Features, LogMel, read_features, refuse_infinite
+from asr.data.loading.augmentation import AudioAugmentation
+from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler, Mixing, seed_for
+from asr.data.manifests.audio import audio_problem, cause
+from asr.data.parallel import one_thread
+from asr.features.log_mel import LogMelFilterbank, LogMelOptions
 from asr.processes import ENDING, die_with_parent
 from asr.text.tokenizer import Tokenizer
 from werdict.console import printable
-from werdict.errors import RunFailed, first_line, too_many_open_files
+from werdict.errors import MORE_MEMORY, RunFailed, first_line, raise_if_out_of_resources, too_many_open_files
 from werdict.scoring import Unit
 
 MOST_WORKERS = 8  # that are started without being asked for
 MAX_SOCKET_PATH = 107  # bytes, on Linux; workers send tensors through a socket
 SOCKET_NAME = "/pymp-12345678/listener-12345678"  # its name in TMPDIR, chosen by multiprocessing
 CANNOT_SEND = 3  # exit code of a worker
+Augmentation = Callable[[Cut, random.Random], Cut]
+FEWER_WORKERS = (
+    "lower data.workers.num_workers or .prefetch (num_workers when decoding; 0 needs no worker), then resume the run"
+)
 MORE_ROOM = (
     "raise the limits of the shell (ulimit -n, the number of open files; ulimit -f, the size of a file), make room in "
     f"/dev/shm, or {FEWER_WORKERS}"
@@ -45,7 +56,7 @@ MORE_ROOM = (
 
 @dataclass(frozen=True)
 class Workers:
-    """How batches are loaded.
+    """Worker processes that load batches, and how far ahead.
 
     Attributes:
         num_workers: worker processes; 0 loads in the training process. None: 1; with GPUs as many as each has cores,
@@ -71,6 +82,162 @@ class Workers:
             return self.num_workers
         num_gpus = torch.cuda.device_count()
         return max(1, min(len(os.sched_getaffinity(0)) // num_gpus - 1, MOST_WORKERS)) if num_gpus else 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch of utterances.
+
+    Attributes:
+        features: (B, T, F) float32, zero where padded.
+        num_frames: (B,) int64 valid frames.
+        tokens: (B, U) int64, zero where padded.
+        num_tokens: (B,) int64 valid tokens.
+        ids: B cut ids.
+        texts: B normalized transcripts.
+        speakers: B names, None where unknown.
+        audio_s: seconds of audio before augmentation.
+        seed: of augmentation and dropout of this batch.
+        skipped: (cut id, reason) of utterances that could not be read.
+    """
+
+    features: Tensor
+    num_frames: Tensor
+    tokens: Tensor
+    num_tokens: Tensor
+    ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    speakers: tuple[str | None, ...]
+    audio_s: float
+    seed: int
+    skipped: tuple[tuple[str, str], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a worker sends each tensor through a file and a connection of its own: lengths and tokens go as arrays instead
+        tensors = {key: x for key, x in vars(self).items() if isinstance(x, Tensor)}
+        small = {k: x.numpy() for k, x in tensors.items() if x.dtype == torch.int64 and x.device.type == "cpu"}
+        return {**vars(self), **small}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({key: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for key, x in state.items()})
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the batch with its tensors on ``device``."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Batch:
+        """Return the batch with its tensors in page-locked memory; DataLoader calls this by name."""
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        changed: dict[str, Any] = {name: change(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AudioBatch(Batch):
+    """One micro-batch of utterances, as audio; moving it, also to the CPU, computes its features.
+
+    Attributes:
+        features: (B, T, 0) before it is moved.
+        audio: (B, N) float32, each utterance mirrored at its ends, then zeros.
+        options: of the features.
+    """
+
+    audio: Tensor
+    options: LogMelOptions
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Return the batch with its tensors, and with features, on ``device``."""
+        moved = super().to(device)
+        assert isinstance(moved, AudioBatch)
+        features = _filterbank(self.options, torch.device(device))(moved.audio, moved.num_frames)
+        return Batch(**{field.name: getattr(moved, field.name) for field in fields(Batch)} | {"features": features})
+
+
+@lru_cache(maxsize=8)
+def _filterbank(options: LogMelOptions, device: torch.device) -> LogMelFilterbank:
+    return LogMelFilterbank(options).to(device)
+
+
+class SpeechDataset(Dataset):
+    """Reads the cuts of a micro-batch; the result depends on the cuts and the seed alone.
+
+    A cut that cannot be read is skipped and named in ``Batch.skipped``; if none can be read, the batch is empty. With
+    features that are computed on the device, a batch holds audio until it is moved there, by ``to``.
+
+    Args:
+        features: cut → features.
+        tokenizer: transcript → tokens.
+        augmentation: of the audio in training, or None.
+    """
+
+    def __init__(self, features: Features, tokenizer: Tokenizer, augmentation: Augmentation | None = None) -> None:
+        self.features, self.tokenizer, self.augmentation = features, tokenizer, augmentation
+
+    def __getitem__(self, item: tuple[int, Iterable[Cut]]) -> Batch:
+        """Return the batch of an item: the seed of a micro-batch and its cuts, as the sampler yields them."""
+        seed, cuts = item
+        read: list[tuple[Cut, Tensor]] = []
+        skipped: list[tuple[str, str]] = []
+        for cut in cuts:
+            try:
+                with one_thread():
+                    read.append((cut, self._read(cut, seed)))
+            except Exception as error:  # a decoder may raise anything on a broken file
+                raise_if_out_of_resources(error, cut.id, FEWER_WORKERS if get_worker_info() else MORE_MEMORY)
+                reason = cause(error)
+                # lhotse asks its users to report a file that has changed since it was checked
+                is_own = type(error) is ValueError and error.__cause__ is None
+                if cut.has_recording and not is_own and (problem := audio_problem(cut.recording, whole=True)):
+                    reason = f"its audio has changed since it was prepared: {problem}"
+                skipped.append((cut.id, reason))
+        if not (self.features.on_device and read):
+            return self._collated(read, seed, skipped)
+        assert isinstance(self.features, LogMel)
+        options = self.features.options
+        # without features yet, but with their lengths
+        lengths = [(cut, torch.empty(options.num_frames(len(samples)), 0)) for cut, samples in read]
+        audio = [torch.from_numpy(options.mirrored(samples.numpy())) for _, samples in read]
+        return AudioBatch(**vars(self._collated(lengths, seed, skipped)), audio=_padded(audio), options=options)
+
+    def _read(self, cut: Cut, seed: int) -> Tensor:
+        if self.augmentation is not None:
+            rate_hz = self.features.sampling_rate_hz
+            # perturbing the speed at a rate that is no multiple of 100 Hz takes filters of gigabytes
+            cut = cut.resample(rate_hz) if rate_hz and not self.features.precomputed else cut
+            cut = self.augmentation(cut, random.Random(seed_for("perturb", seed, cut.id)))
+        if self.features.on_device:
+            assert isinstance(self.features, LogMel)
+            samples = self.features.audio(cut)
+            refuse_infinite(samples)
+            return torch.from_numpy(samples)
+        return torch.from_numpy(read_features(self.features, cut))
+
+    def _collated(self, read: Sequence[tuple[Cut, Tensor]], seed: int, skipped: Sequence[tuple[str, str]]) -> Batch:
+        cuts, features = [cut for cut, _ in read], [matrix for _, matrix in read]
+        texts = tuple(" ".join(supervision.text or "" for supervision in cut.supervisions) for cut in cuts)
+        tokens = [torch.tensor(self.tokenizer.encode(text), dtype=torch.int64) for text in texts]
+        return Batch(
+            features=_padded(features),
+            num_frames=torch.tensor([len(matrix) for matrix in features], dtype=torch.int64),
+            tokens=_padded(tokens),
+            num_tokens=torch.tensor([len(ids) for ids in tokens], dtype=torch.int64),
+            ids=tuple(cut.id for cut in cuts),
+            texts=texts,
+            speakers=tuple(cut.supervisions[0].speaker if cut.supervisions else None for cut in cuts),
+            audio_s=float(sum(cut.duration for cut in cuts)),
+            seed=seed,
+            skipped=tuple(skipped),
+        )
+
+
+def _padded(sequences: list[Tensor]) -> Tensor:
+    # pad_sequence refuses an empty list
+    return pad_sequence(sequences, batch_first=True) if sequences else torch.empty(0, 0)
 
 
 def load_batches(dataset: SpeechDataset, plan: Iterable, workers: Workers) -> Iterator[Batch]:
@@ -185,8 +352,37 @@ class EvaluationLoader:
         self.rank, self.world_size = 0, 1
 
     def __iter__(self) -> Iterator[Batch]:
-        plan = islice(self.cut_sampler.epoch(0), self.rank, None, self.world_size)
-        return load_batches(self.dataset, plan, self.workers)
+        own = islice(self.cut_sampler.epoch(0), self.rank, None, self.world_size)
+        return load_batches(self.dataset, own, self.workers)
+
+
+@dataclass(frozen=True)
+class LoaderFactory:
+    """Makes the datasets, samplers and loaders of any cuts, all with the same features, tokenizer and workers."""
+
+    features: Features
+    tokenizer: Tokenizer
+    batch: BucketingConfig
+    workers: Workers
+    mixing: Mixing | None = None
+    unit: Unit = "word"  # that is scored, and has times
+
+    def training_data(
+        self, cuts: Sequence[Cut], seed: int, augmentation: Augmentation | None
+    ) -> tuple[SpeechDataset, DurationBucketSampler]:
+        """Return dataset and sampler of training cuts.
+
+        Raises:
+            ValueError: a file that the augmentation needs cannot be used.
+        """
+        augmentation = augmentation.of_corpus(cuts) if isinstance(augmentation, AudioAugmentation) else augmentation
+        sampler = DurationBucketSampler(cuts, self.batch, seed, mixing=self.mixing)
+        return SpeechDataset(self.features, self.tokenizer, augmentation), sampler
+
+    def evaluation_loader(self, cuts: Iterable[Cut]) -> EvaluationLoader:
+        """Return a loader that reads every cut once."""
+        dataset = SpeechDataset(self.features, self.tokenizer)
+        return EvaluationLoader(dataset, DurationBucketSampler(cuts, self.batch, shuffle=False), self.workers)
 
 
 def ignore_signals_except_parents(parent: int, worker: int) -> None:
@@ -262,32 +458,3 @@ def _wait_for_parent(parent: int) -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
         pass
     os._exit(0)
-
-
-@dataclass(frozen=True)
-class DataModule:
-    """Makes datasets, samplers and loaders of cuts; like Lightning's, but without its hooks."""
-
-    features: Features
-    tokenizer: Tokenizer
-    batch: BucketingConfig
-    workers: Workers
-    mixing: Mixing | None = None
-    unit: Unit = "word"  # that is scored, and has times
-
-    def training_data(
-        self, cuts: Sequence[Cut], seed: int, perturb: Perturb | None
-    ) -> tuple[SpeechDataset, DurationBucketSampler]:
-        """Return dataset and sampler of training cuts.
-
-        Raises:
-            ValueError: a file that the augmentation needs cannot be used.
-        """
-        perturb = perturb.of_corpus(cuts) if isinstance(perturb, Acoustics) else perturb
-        sampler = DurationBucketSampler(cuts, self.batch, seed, mixing=self.mixing)
-        return SpeechDataset(self.features, self.tokenizer, perturb), sampler
-
-    def evaluation_loader(self, cuts: Iterable[Cut]) -> EvaluationLoader:
-        """Return a loader that reads every cut once."""
-        dataset = SpeechDataset(self.features, self.tokenizer)
-        return EvaluationLoader(dataset, DurationBucketSampler(cuts, self.batch, shuffle=False), self.workers)

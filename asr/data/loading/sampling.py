@@ -1,4 +1,4 @@
-"""Seeds derived from their use, so that no random state has to be saved."""
+"""Samples micro-batches of cuts, with seeds derived from their use, so that no random state has to be saved."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from lhotse.cut import Cut
 from pydantic import PositiveFloat, PositiveInt
+
+NUM_BUCKETS, NUM_BUCKETS_LARGE, LARGE = 10, 30, 20_000  # of a corpus of fewer cuts, and of more
 
 
 def seed_for(*key: str | int) -> int:
@@ -24,12 +26,31 @@ def random_order(num: int, *key: str | int) -> np.ndarray:
     return np.argsort(np.random.Philox(key=seed_for(*key)).random_raw(num), kind="stable")
 
 
-NUM_BUCKETS, NUM_BUCKETS_LARGE, LARGE = 10, 30, 20_000  # of a corpus of fewer cuts, and of more
+@dataclass(frozen=True)
+class BucketingConfig:
+    """Size of a micro-batch, and duration buckets.
+
+    Attributes:
+        max_duration_s: seconds of audio per micro-batch with its padding: the longest cut times the number of cuts. A
+            longer cut forms a micro-batch of its own.
+        num_buckets: number of duration buckets; the cuts of a micro-batch come from one. None: 10, and 30 from 20,000
+            cuts on, where a third of the padding is left and micro-batches are still drawn from many cuts.
+        quadratic_duration_s: if given, a cut of d seconds counts d + d²/this, because attention grows with the square;
+            15–40 is usual.
+    """
+
+    max_duration_s: PositiveFloat
+    num_buckets: PositiveInt | None = None
+    quadratic_duration_s: PositiveFloat | None = None
+
+    def costs(self, durations: np.ndarray) -> np.ndarray:
+        """Return the seconds that cuts of these durations in seconds count; any shape."""
+        return durations + (durations**2 / self.quadratic_duration_s if self.quadratic_duration_s else 0)
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """How often an epoch passes over each corpus, whose cuts stand together in the training set.
+    """Decides how often an epoch passes over each corpus, whose cuts stand together in the training set.
 
     An epoch lasts about as long as all cuts together. Over the epochs, every cut of a corpus is used equally often, up
     to one time: each epoch takes the next cuts of an endless row of random orders of the corpus.
@@ -81,7 +102,7 @@ class Mixing:
         return dict(zip(self.sizes, (seconds / max(seconds.sum(), 1e-9)).tolist(), strict=True))
 
 
-class Plan(Sequence[np.ndarray]):
+class BatchPlan(Sequence[np.ndarray]):
     """Numbers of the cuts of every micro-batch, in the order of an epoch: a few bytes for each cut.
 
     Args:
@@ -100,32 +121,6 @@ class Plan(Sequence[np.ndarray]):
         """Return the numbers of the cuts of a micro-batch."""
         at = int(self.order[index])
         return self.numbers[self.ends[at - 1] if at else 0 : self.ends[at]]
-
-
-@dataclass(frozen=True)
-class BucketingConfig:
-    """Size of a micro-batch, and duration buckets.
-
-    Attributes:
-        max_duration_s: seconds of audio per micro-batch with its padding: the longest cut times the number of cuts. A
-            longer cut forms a micro-batch of its own.
-        num_buckets: number of duration buckets; the cuts of a micro-batch come from one. None: 10, and 30 from 20,000
-            cuts on, where a third of the padding is left and micro-batches are still drawn from many cuts.
-        quadratic_duration_s: if given, a cut of d seconds counts d + d²/this, because attention grows with the square;
-            15–40 is usual.
-    """
-
-    max_duration_s: PositiveFloat
-    num_buckets: PositiveInt | None = None
-    quadratic_duration_s: PositiveFloat | None = None
-
-    def buckets_for(self, num_cuts: int) -> int:
-        """Return the number of duration buckets of a corpus."""
-        return self.num_buckets or (NUM_BUCKETS if num_cuts < LARGE else NUM_BUCKETS_LARGE)
-
-    def costs(self, durations: np.ndarray) -> np.ndarray:
-        """Return the seconds that cuts of these durations in seconds count; any shape."""
-        return durations + (durations**2 / self.quadratic_duration_s if self.quadratic_duration_s else 0)
 
 
 class DurationBucketSampler:
@@ -157,9 +152,10 @@ class DurationBucketSampler:
         self.size, self.seed, self.shuffle = size, seed, shuffle
         durations = getattr(cuts, "durations", None)
         self.durations = np.array([cut.duration for cut in self.cuts]) if durations is None else durations
-        self.duration_bins = duration_bins(self.durations, size.buckets_for(len(self.durations)))
+        num_buckets = size.num_buckets or (NUM_BUCKETS if len(self.durations) < LARGE else NUM_BUCKETS_LARGE)
+        self.duration_bins = duration_bins(self.durations, num_buckets)
 
-    def plan(self, epoch: int) -> Plan:
+    def plan(self, epoch: int) -> BatchPlan:
         """Return the numbers of the cuts of every micro-batch of an epoch, counted from 0."""
         if self.shuffle:
             used = np.arange(len(self.durations)) if self.mixing is None else self.mixing.numbers(self.seed, epoch)
@@ -177,7 +173,7 @@ class DurationBucketSampler:
             batch_ends.extend(start + batch_end for batch_end in _packed(order[start:end], costs, self.size))
         num = len(batch_ends)
         shuffled = random_order(num, "order", "micro-batches", self.seed, epoch) if self.shuffle else np.arange(num)
-        return Plan(order, np.array(batch_ends, dtype=order.dtype), shuffled.astype(order.dtype))
+        return BatchPlan(order, np.array(batch_ends, dtype=order.dtype), shuffled.astype(order.dtype))
 
     def shares(self, epoch: int, num_micro_batches: int) -> dict[str, float]:
         """Return the share of each corpus of a mixture in the seconds used since an epoch began, over all ranks."""
@@ -243,7 +239,7 @@ class DurationBucketSampler:
         select = getattr(self.cuts, "select", None)
         return select(numbers) if select is not None else [self.cuts[int(i)] for i in numbers]
 
-    def _item(self, epoch: int, index: int, plan: Plan) -> tuple[int, Sequence[Cut]]:
+    def _item(self, epoch: int, index: int, plan: BatchPlan) -> tuple[int, Sequence[Cut]]:
         return seed_for("micro-batch", self.seed, epoch, index), self.select(plan[index])
 
 

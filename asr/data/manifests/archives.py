@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from asr.data.preparation.fingerprint import describe_source, fingerprint
+from asr.data.preparation.prepared import describe_source, fingerprint
 from werdict.console import PlainProgress, bar_title
 from werdict.files import naming
 

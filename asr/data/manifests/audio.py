@@ -11,10 +11,10 @@ import sys
 import threading
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import soundfile
@@ -29,6 +29,32 @@ from werdict.errors import TOO_MANY_FILES, UnusableFile, raise_if_out_of_resourc
 
 _lock = threading.Lock()
 _users, _standard_error = 0, -1
+# as in Kaldi's tables, a place follows the path: byte, number of bytes, checksum
+NAME = re.compile(r"(/.*\.tar):([0-9]{1,15})\+([0-9]{1,10})(?:#([0-9a-f]{8}))?", re.DOTALL)
+MAX_OPEN = 16  # shards that a process keeps open
+REMEDY = "restore the file as it was, then run the same command again; a run can be resumed"
+MIDDLE_BYTES = 4096
+# of samples as floats, where 1 is full scale: loud recordings may be a little above, 16-bit numbers are far above
+MAX_PEAK, BLOCK_FRAMES = 32.0, 1 << 20
+SILENT_PEAK, SILENCE_FRAMES = 2**-15, 4096  # one step of 16 bits; most audio is louder in its first frames
+# programs that write manifests round differently, and lhotse pads the difference; more than a frame is a loss
+TOLERATED_S = 0.01
+# formats of which it shows, if not in the log, that a part is missing: HTK and CAF are not opened then, the last sample
+# of FLAC and MP3 cannot be read
+CHECKED_FORMATS = ("AIFF", "AU", "CAF", "FLAC", "HTK", "MP3", "NIST", "OGG", "RF64", "W64", "WAV", "WAVEX")
+# libsndfile's log of a chunk whose header claims more bytes than follow (in RF64 and W64, of the one that holds all)
+CLAIM = re.compile(r"^ *(?:data|SSND|Data Size|Riff size|riff) *: *(\d+) \(should be (\d+)\)", re.MULTILINE)
+UNKNOWN_BYTES = (0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)  # claimed by programs that write to a pipe
+UNKNOWN_FRAMES = 2**63 - 1  # libsndfile's number for FLAC whose header states none
+# of NIST SPHERE, whose header libsndfile does not log
+SAMPLE_COUNT = re.compile(rb"^sample_count -i (\d{1,15})\s*$", re.MULTILINE)
+SPHERE_HEADER_BYTES = 1024
+# of Ogg: RFC 3533, section 6; the last byte of a page's header is the number of its segments, whose sizes follow
+OGG_MARK, OGG_HEADER_BYTES, MAX_OGG_PAGE_BYTES = b"OggS\0", 27, 65_307
+OGG_FLAGS, OGG_IS_LAST = 5, 4  # place in the header, and the flag of the last page of a stream
+ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\\/]")  # https://, s3://, C:\
+OPENED: dict[str, Recording] = {}  # by path, those of unchanged files that were opened before
+CHUNK_FILES = 500  # a quarter of a second of reading headers
 
 
 @contextlib.contextmanager
@@ -38,40 +64,25 @@ def quiet_decoder(audio: object) -> Iterator[None]:
     Args:
         audio: what is read: the path of a file, or anything else that may hold MP3.
     """
+    global _users, _standard_error
     is_other = isinstance(audio, str | os.PathLike) and not os.fspath(audio).lower().endswith(".mp3")
     if is_other or sys.__stderr__ is None:  # where it was closed, its number may be another file's
         yield
         return
-    _enter()
-    try:
-        yield
-    finally:
-        _leave()
-
-
-def _enter() -> None:
-    global _users, _standard_error
     with _lock:
         if not _users:
             _standard_error = os.dup(2)
             with open(os.devnull, "wb") as nowhere:
                 os.dup2(nowhere.fileno(), 2)
         _users += 1
-
-
-def _leave() -> None:
-    global _users
-    with _lock:
-        _users -= 1
-        if not _users:
-            os.dup2(_standard_error, 2)
-            os.close(_standard_error)
-
-
-# as in Kaldi's tables, a place follows the path: byte, number of bytes, checksum
-NAME = re.compile(r"(/.*\.tar):([0-9]{1,15})\+([0-9]{1,10})(?:#([0-9a-f]{8}))?", re.DOTALL)
-MAX_OPEN = 16  # shards that a process keeps open
-REMEDY = "restore the file as it was, then run the same command again; a run can be resumed"
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if not _users:
+                os.dup2(_standard_error, 2)
+                os.close(_standard_error)
 
 
 @dataclass(frozen=True)
@@ -157,13 +168,18 @@ def forget() -> None:
     _read.cache_clear()
 
 
+def decodable(source: Any) -> Any:
+    """Return what a decoder takes for the source of a recording: a file in memory for a member of a shard."""
+    member = ShardMember.find(source)
+    return source if member is None else io.BytesIO(member.read())
+
+
 class FilesAndShards(LibsndfileBackend):
     """lhotse's reader of audio by libsndfile, also of members of shards."""
 
     def read_audio(self, path_or_fd: object, *args: Any, **kwargs: Any) -> tuple[np.ndarray, int]:
         """Return samples (channels, N) float32, and their rate in Hz."""
-        member = ShardMember.find(path_or_fd)
-        source = path_or_fd if member is None else io.BytesIO(member.read())
+        source = decodable(path_or_fd)
         with quiet_decoder(source):
             samples: tuple[np.ndarray, int] = super().read_audio(source, *args, **kwargs)
         return samples
@@ -174,29 +190,6 @@ class FilesAndShards(LibsndfileBackend):
 READER = "LibsndfileBackend"
 os.environ["LHOTSE_AUDIO_BACKEND"] = READER
 set_current_audio_backend(FilesAndShards())
-
-MIDDLE_BYTES = 4096
-# of samples as floats, where 1 is full scale: loud recordings may be a little above, 16-bit numbers are far above
-MAX_PEAK, BLOCK_FRAMES = 32.0, 1 << 20
-SILENT_PEAK, SILENCE_FRAMES = 2**-15, 4096  # one step of 16 bits; most audio is louder in its first frames
-# programs that write manifests round differently, and lhotse pads the difference; more than a frame is a loss
-TOLERATED_S = 0.01
-# formats of which it shows, if not in the log, that a part is missing: HTK and CAF are not opened then, the last sample
-# of FLAC and MP3 cannot be read
-CHECKED_FORMATS = ("AIFF", "AU", "CAF", "FLAC", "HTK", "MP3", "NIST", "OGG", "RF64", "W64", "WAV", "WAVEX")
-# libsndfile's log of a chunk whose header claims more bytes than follow (in RF64 and W64, of the one that holds all)
-CLAIM = re.compile(r"^ *(?:data|SSND|Data Size|Riff size|riff) *: *(\d+) \(should be (\d+)\)", re.MULTILINE)
-UNKNOWN_BYTES = (0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)  # claimed by programs that write to a pipe
-UNKNOWN_FRAMES = 2**63 - 1  # libsndfile's number for FLAC whose header states none
-# of NIST SPHERE, whose header libsndfile does not log
-SAMPLE_COUNT = re.compile(rb"^sample_count -i (\d{1,15})\s*$", re.MULTILINE)
-SPHERE_HEADER_BYTES = 1024
-# of Ogg: RFC 3533, section 6; the last byte of a page's header is the number of its segments, whose sizes follow
-OGG_MARK, OGG_HEADER_BYTES, MAX_OGG_PAGE_BYTES = b"OggS\0", 27, 65_307
-OGG_FLAGS, OGG_IS_LAST = 5, 4  # place in the header, and the flag of the last page of a stream
-ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\\/]")  # https://, s3://, C:\
-OPENED: dict[str, Recording] = {}  # by path, those of unchanged files that were opened before
-CHUNK_FILES = 500  # a quarter of a second of reading headers
 
 
 @contextlib.contextmanager
@@ -240,20 +233,92 @@ def audio_problem(recording: Recording, whole: bool = False) -> str | None:
             return f"missing audio: {place}"
         if member is None and os.path.getsize(place) == 0:
             return f"empty audio: {place}"
-        data = None if member is None else member.read()
-
-        def encoded(place: str = place, data: bytes | None = data) -> BinaryIO:
-            return open(place, "rb") if data is None else io.BytesIO(data)
-
+        opened = decodable(place)
         try:
-            opened = place if data is None else io.BytesIO(data)
             with reading(place), quiet_decoder(opened), soundfile.SoundFile(opened) as file:
-                problem = next(_problems(file, encoded, len(source.channels), recording, whole), None)
+                problem = next(_problems(file, place, len(source.channels), recording, whole), None)
         except ValueError as error:
             return f"unreadable audio: {error}"
         if problem:
             return f"{problem}, in {place}"
     return None
+
+
+def _problems(
+    file: soundfile.SoundFile, place: str, num_channels: int, recording: Recording, whole: bool
+) -> Iterator[str]:
+    """Yield what the header of a file says against its manifest, or of a part that is missing, and what its end says.
+
+    Args:
+        file: to check.
+        place: of it.
+        num_channels: that the manifest has.
+        recording: which is described.
+        whole: as of `audio_problem`.
+    """
+    rate_hz, tolerated = file.samplerate, TOLERATED_S * file.samplerate
+    if file.frames == 0:
+        yield "empty audio: no samples"
+    if file.channels != num_channels:
+        yield f"unexpected channels: {file.channels}, the manifest has {num_channels}"
+    if file.frames == UNKNOWN_FRAMES:
+        yield "unknown length: its header does not state it; rewrite it, with flac or ffmpeg"
+    if file.format not in CHECKED_FORMATS:
+        yield f"unknown length: that of {file.format} cannot be checked; convert it to WAV or FLAC"
+    if claim := CLAIM.search(file.extra_info):
+        claimed, actual = int(claim[1]), int(claim[2])
+        if claimed not in UNKNOWN_BYTES and claimed - actual > tolerated:
+            yield f"truncated audio: its header states {claimed} bytes, the file has {actual}"
+    if file.format == "NIST":
+        count = SAMPLE_COUNT.search(_encoded(place, 0, SPHERE_HEADER_BYTES))
+        if count is None:
+            yield "unknown length: its header has no sample_count; convert it to WAV or FLAC"
+        elif int(count[1]) - file.frames > tolerated:
+            yield f"truncated audio: its header states {int(count[1])} samples, the file has {file.frames}"
+    if not recording.transforms:  # after them the manifest has another rate and length
+        if rate_hz != recording.sampling_rate:
+            yield f"unexpected rate: {rate_hz} Hz, the manifest has {recording.sampling_rate}"
+        if file.frames < recording.num_samples - tolerated:
+            yield f"truncated audio: {file.frames} of {recording.num_samples} samples"
+        most = recording.num_samples + rate_hz * get_audio_duration_mismatch_tolerance()
+        if whole and file.frames > most:
+            yield f"longer audio: {file.frames} samples, the manifest has {recording.num_samples}"
+    if file.subtype in ("FLOAT", "DOUBLE"):  # which have no limit
+        file.seek(0)
+        peak = max((float(np.abs(block).max()) for block in file.blocks(BLOCK_FRAMES) if block.size), default=0.0)
+        if peak > MAX_PEAK:
+            scale = f"samples up to {peak:.3g} times full scale"
+            yield f"unscaled audio: {scale}; divide them, as by 32768, to be within ±1"
+    if not file.seekable():
+        yield f"unreadable audio: {file.subtype} cannot be read in parts; convert it to WAV or FLAC"
+    if file.format == "OGG":
+        yield from _ogg_end_problem(_encoded(place, -MAX_OGG_PAGE_BYTES, MAX_OGG_PAGE_BYTES))
+    file.seek(file.frames - 1)
+    if len(file.read(1)) == 0:
+        yield f"truncated audio: the last of {file.frames} samples cannot be read"
+
+
+def _encoded(place: str, start: int, num_bytes: int) -> bytes:
+    """Return bytes of a file, or of a member of a shard, undecoded; a start below 0 counts from its end."""
+    opened = decodable(place)
+    with open(place, "rb") if opened is place else opened as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(start if start >= 0 else max(0, size + start))
+        data: bytes = file.read(num_bytes)
+        return data
+
+
+def _ogg_end_problem(end: bytes) -> Iterator[str]:
+    """Yield what the last page of an Ogg file says of a part that is missing: its length is in no header."""
+    page = end[end.rfind(OGG_MARK) :]
+    num_segments = page[OGG_HEADER_BYTES - 1] if len(page) >= OGG_HEADER_BYTES else 256
+    sizes = page[OGG_HEADER_BYTES : OGG_HEADER_BYTES + num_segments]
+    if len(sizes) < num_segments or len(page) < OGG_HEADER_BYTES + num_segments + sum(sizes):
+        yield "truncated audio: it ends within a page of Ogg"
+    elif not page[OGG_FLAGS] & OGG_IS_LAST:
+        yield (
+            "truncated audio: no page of Ogg is marked as the last; if it is whole, rewrite it (ffmpeg -i … -c copy …)"
+        )
 
 
 def audible_channel(recording: Recording, channels: Sequence[int], start_s: float, duration_s: float) -> int | None:
@@ -264,8 +329,7 @@ def audible_channel(recording: Recording, channels: Sequence[int], start_s: floa
     """
     audible: set[int] = set()
     for source in recording.sources:
-        member = ShardMember.find(str(source.source))
-        opened = str(source.source) if member is None else io.BytesIO(member.read())
+        opened = decodable(str(source.source))
         with reading(str(source.source)), quiet_decoder(opened), soundfile.SoundFile(opened) as file:
             num_frames = -1  # of a transformed recording, whose times are others
             if not recording.transforms:
@@ -289,79 +353,6 @@ def file_content(path: Path) -> tuple[int, int]:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - MIDDLE_BYTES) // 2)
         return size, zlib.crc32(file.read(MIDDLE_BYTES))
-
-
-def _problems(
-    file: soundfile.SoundFile, encoded: Callable[[], BinaryIO], num_channels: int, recording: Recording, whole: bool
-) -> Iterator[str]:
-    """Yield what the header of a file says against its manifest, or of a part that is missing, and what its end says.
-
-    Args:
-        file: to check.
-        encoded: opens it as it is, undecoded.
-        num_channels: that the manifest has.
-        recording: which is described.
-        whole: as of `audio_problem`.
-    """
-    rate_hz, tolerated = file.samplerate, TOLERATED_S * file.samplerate
-    if file.frames == 0:
-        yield "empty audio: no samples"
-    if file.channels != num_channels:
-        yield f"unexpected channels: {file.channels}, the manifest has {num_channels}"
-    if file.frames == UNKNOWN_FRAMES:
-        yield "unknown length: its header does not state it; rewrite it, with flac or ffmpeg"
-    if file.format not in CHECKED_FORMATS:
-        yield f"unknown length: that of {file.format} cannot be checked; convert it to WAV or FLAC"
-    if claim := CLAIM.search(file.extra_info):
-        claimed, actual = int(claim[1]), int(claim[2])
-        if claimed not in UNKNOWN_BYTES and claimed - actual > tolerated:
-            yield f"truncated audio: its header states {claimed} bytes, the file has {actual}"
-    if file.format == "NIST":
-        with encoded() as opened:
-            count = SAMPLE_COUNT.search(opened.read(SPHERE_HEADER_BYTES))
-        if count is None:
-            yield "unknown length: its header has no sample_count; convert it to WAV or FLAC"
-        elif int(count[1]) - file.frames > tolerated:
-            yield f"truncated audio: its header states {int(count[1])} samples, the file has {file.frames}"
-    if not recording.transforms:  # after them the manifest has another rate and length
-        if rate_hz != recording.sampling_rate:
-            yield f"unexpected rate: {rate_hz} Hz, the manifest has {recording.sampling_rate}"
-        if file.frames < recording.num_samples - tolerated:
-            yield f"truncated audio: {file.frames} of {recording.num_samples} samples"
-        most = recording.num_samples + rate_hz * get_audio_duration_mismatch_tolerance()
-        if whole and file.frames > most:
-            yield f"longer audio: {file.frames} samples, the manifest has {recording.num_samples}"
-    if file.subtype in ("FLOAT", "DOUBLE") and (peak := _peak(file)) > MAX_PEAK:
-        yield f"unscaled audio: samples up to {peak:.3g} times full scale; divide them, as by 32768, to be within ±1"
-    if not file.seekable():
-        yield f"unreadable audio: {file.subtype} cannot be read in parts; convert it to WAV or FLAC"
-    if file.format == "OGG":
-        with encoded() as opened:
-            yield from _ogg_end_problem(opened)
-    file.seek(file.frames - 1)
-    if len(file.read(1)) == 0:
-        yield f"truncated audio: the last of {file.frames} samples cannot be read"
-
-
-def _peak(file: soundfile.SoundFile) -> float:
-    """Return the largest size of a sample; floats have no limit."""
-    file.seek(0)
-    return max((float(np.abs(block).max()) for block in file.blocks(BLOCK_FRAMES) if block.size), default=0.0)
-
-
-def _ogg_end_problem(opened: BinaryIO) -> Iterator[str]:
-    """Yield what the last page of an Ogg file says of a part that is missing: its length is in no header."""
-    opened.seek(max(0, opened.seek(0, 2) - MAX_OGG_PAGE_BYTES))
-    end = opened.read()
-    page = end[end.rfind(OGG_MARK) :]
-    num_segments = page[OGG_HEADER_BYTES - 1] if len(page) >= OGG_HEADER_BYTES else 256
-    sizes = page[OGG_HEADER_BYTES : OGG_HEADER_BYTES + num_segments]
-    if len(sizes) < num_segments or len(page) < OGG_HEADER_BYTES + num_segments + sum(sizes):
-        yield "truncated audio: it ends within a page of Ogg"
-    elif not page[OGG_FLAGS] & OGG_IS_LAST:
-        yield (
-            "truncated audio: no page of Ogg is marked as the last; if it is whole, rewrite it (ffmpeg -i … -c copy …)"
-        )
 
 
 def existing_form(path: Path) -> Path:

@@ -10,25 +10,10 @@ from pathlib import Path
 
 from lhotse import Features, Recording, SupervisionSegment
 
-from asr.data.manifests.corpus import Dropped, Manifests, Row, Source, manifests_of_rows
+from asr.data.manifests import layouts
+from asr.data.manifests.corpus import Dropped, ManifestRow, Manifests, RecordingOrFeatures, manifests_of_rows
+from asr.data.manifests.layouts import SourceOption, SourcePart, split_of
 from asr.data.manifests.lhotse_manifests import TARS, find_shards, read_cuts, read_items, read_shards
-from asr.data.manifests.tables import (
-    JSON,
-    SPLIT_ALIASES,
-    Part,
-    SourceOption,
-    arrow_files,
-    ending,
-    is_lhotse,
-    parts_of,
-    read_saved,
-    read_table,
-    saved_datasets,
-    split_in_name,
-    split_of,
-    table_parts,
-)
-from asr.data.manifests.transcripts import KALDI_FILES, is_kaldi, read_kaldi, read_transcripts, transcript_files
 from werdict.console import PlainConsole
 from werdict.normalization import is_one_line
 
@@ -113,12 +98,12 @@ class ImportedManifests:
                 f"{path}: there is no split {name!r}; rename it: train, or a name that begins with dev or test"
             )
         note = f"split {name!r} was read as {split!r}"
-        if name in SPLIT_ALIASES and note not in self.notes:
+        if name in layouts.SPLIT_ALIASES and note not in self.notes:
             self.notes.append(note)
         return split
 
 
-def trimmed(segment: SupervisionSegment, source: Source | None) -> SupervisionSegment:
+def trimmed(segment: SupervisionSegment, source: RecordingOrFeatures | None) -> SupervisionSegment:
     """Return a supervision that ends with its recording, if it ends by at most ``OVERSHOOT_S`` later."""
     if source is None:
         return segment
@@ -129,7 +114,7 @@ def trimmed(segment: SupervisionSegment, source: Source | None) -> SupervisionSe
     return replace(segment, duration=end_s - segment.start)
 
 
-def segment_problem(segment: SupervisionSegment, source: Source | None) -> str | None:
+def segment_problem(segment: SupervisionSegment, source: RecordingOrFeatures | None) -> str | None:
     """Return why a supervised part of a recording, or of its features, cannot be used, or None."""
     if source is None:
         return f"missing recording: {segment.recording_id}"
@@ -172,7 +157,7 @@ def import_manifests(
         ValueError: there are no manifests, or they are malformed, or would do more than read files.
     """
     imported = ImportedManifests()
-    parts = [Part(source)] if isinstance(source, Path) else parts_of(source, option)
+    parts = [SourcePart(source)] if isinstance(source, Path) else layouts.parts_of(source, option)
     for part in parts:
         if not part.path.exists():
             raise ValueError(f"{option}: there is no file or folder {str(part.path)!r}; give an existing path")
@@ -198,16 +183,16 @@ class _Reader:
     columns: Mapping[str, str] | None
     may_lack_columns: bool
     audio_dir: Path | None
-    rows: list[tuple[str, Row]]
+    rows: list[tuple[str, ManifestRow]]
 
-    def read(self, parts: Sequence[Part]) -> None:
+    def read(self, parts: Sequence[SourcePart]) -> None:
         start = Path(os.path.commonpath([part.folder.absolute() for part in parts]))  # from which ids start
         for part in parts:
             self._part(part, start)
         for split, manifests in manifests_of_rows(self.rows, self.num_jobs).items():
             self.imported.add(split, *manifests, join=True)
 
-    def _part(self, part: Part, start: Path) -> None:
+    def _part(self, part: SourcePart, start: Path) -> None:
         path = part.path
         if path.is_dir():
             self._folder(part, start)
@@ -217,23 +202,20 @@ class _Reader:
             raise ValueError(
                 f"{path} is no table; write one with columns audio, start, end, text and speaker. {LAYOUTS}"
             )
-        elif ending(path) not in JSON:
-            self._rows(read_table(path, self.columns, self.may_lack_columns), part, start)
-        elif is_lhotse(path):
-            split = part.split or self._split_in_name(path)
+        elif layouts.ending(path) in layouts.JSON and layouts.is_lhotse(path):
+            split = part.split or self._split_in_name(path) or UNSPLIT
             self._add(path, "cuts of lhotse", split, *read_cuts(path, split))
         else:
-            split = part.split or self._split_in_name(path)
-            rows = read_table(path, self.columns, self.may_lack_columns)
-            self._rows(rows, replace(part, split=None if split == UNSPLIT else split), start)
+            if layouts.ending(path) in layouts.JSON:
+                part = replace(part, split=part.split or self._split_in_name(path))
+            self._rows(layouts.read_table(path, self.columns, self.may_lack_columns), part, start)
 
-    def _rows(self, rows: Iterable[Row], part: Part, start: Path) -> None:
+    def _rows(self, rows: Iterable[ManifestRow], part: SourcePart, start: Path) -> None:
         """Keep the rows of a table or tree; their names start from the folder that all parts lie in."""
         below = os.path.relpath(part.folder.absolute(), start)
         of_folders = part.path.name.startswith("metadata.")  # of Hugging Face: train/a.wav is of train
         for row in rows:
-            folders = Path(row.stem).parts[:-1] if of_folders else ()
-            named = row.split or next((split for name in folders if (split := split_in_name(Path(name)))), None)
+            named = row.split or (layouts.split_of_folders(Path(row.stem)) if of_folders else None)
             split = self.imported.split_named(part.path, named) if named else part.split or UNSPLIT
             if named and part.split and split != part.split:
                 raise ValueError(
@@ -242,7 +224,7 @@ class _Reader:
             stem = row.stem if below == "." or os.path.isabs(row.stem) else os.path.join(below, row.stem)
             self.rows.append((split, replace(row, stem=stem)))
 
-    def _folder(self, part: Part, start: Path) -> None:
+    def _folder(self, part: SourcePart, start: Path) -> None:
         folder, join = part.path, part.split is not None
         if places := _shar_or_kaldi(folder):
             _refuse_several(part, places)
@@ -251,29 +233,29 @@ class _Reader:
                 if shards := find_shards(place):
                     self._add(place, "shards of lhotse", split, *read_shards(shards, split), join=join)
                     continue
-                rows, dropped = read_kaldi(place)
+                rows, dropped = layouts.read_kaldi(place)
                 self.rows += [(split, row) for row in rows]
                 self.imported.dropped += [Dropped(split, id, reason) for id, reason in dropped]
                 console.print_line(f"{place}: a folder of Kaldi, {len(rows) + len(dropped)} utterances")
         elif _manifests_in(folder):
             self._manifests(part, join)
-        elif saved := saved_datasets(folder):
+        elif saved := layouts.saved_datasets(folder):
             _refuse_several(part, saved)
             for place, name in saved:
-                table_rows = read_saved(place, name, self.columns, self.may_lack_columns, self.audio_dir)
-                self._rows(table_rows, Part(folder, part.split), folder.absolute())
-        elif tables := table_parts(folder):
+                table_rows = layouts.read_saved(place, name, self.columns, self.may_lack_columns, self.audio_dir)
+                self._rows(table_rows, SourcePart(folder, part.split), folder.absolute())
+        elif tables := layouts.table_parts(folder):
             _refuse_several(part, tables)
             if ignored := sorted(set(folder.glob("*.[tc]sv")) - {table.path for table in tables}):
                 console.print_line(f"{folder}: not read: {', '.join(path.name for path in ignored)}")
             for table in tables:
-                self._part(Part(table.path, part.split or table.split), start)
-        elif files := transcript_files(folder):
-            self._rows(read_transcripts(folder, files), part, start)
+                self._part(SourcePart(table.path, part.split or table.split), start)
+        elif files := layouts.transcript_files(folder):
+            self._rows(layouts.read_transcripts(folder, files), part, start)
         else:
             raise ValueError(f"{folder}: nothing in it can be read as a corpus. {LAYOUTS}")
 
-    def _manifests(self, part: Part, join: bool) -> None:
+    def _manifests(self, part: SourcePart, join: bool) -> None:
         folder = part.path
         files: dict[str, dict[str | None, Path]] = {kind: {} for kind in KINDS}
         for file in _manifests_in(folder):
@@ -307,17 +289,17 @@ class _Reader:
         self.imported.add(split, manifests, dropped, join)
         console.print_line(f"{path}: {kind}, {len(manifests.supervisions) + len(dropped)} utterances")
 
-    def _split_in_name(self, path: Path) -> str:
+    def _split_in_name(self, path: Path) -> str | None:
         match = NAMED.fullmatch(_stem(path)) or re.fullmatch(r"([^_-]*)[_-](.+)", _stem(path))
         name = match[2] if match else None
-        return self.imported.split_named(path, name) if name and split_of(name) else UNSPLIT
+        return self.imported.split_named(path, name) if name and split_of(name) else None
 
 
 def _shar_or_kaldi(folder: Path) -> list[Path]:
-    return _places_in(folder, find_shards) or _places_in(folder, is_kaldi)
+    return _places_in(folder, find_shards) or _places_in(folder, layouts.is_kaldi)
 
 
-def _refuse_several(part: Part, places: Sequence[object]) -> None:
+def _refuse_several(part: SourcePart, places: Sequence[object]) -> None:
     if part.split is not None and len(places) > 1:
         raise ValueError(f"{part.path}: it is given as {part.split!r}, but has its own splits; give each of them")
 
@@ -335,12 +317,12 @@ def _places_in(folder: Path, is_place: Callable[[Path], object]) -> list[Path]:
 def manifest_files(folder: Path) -> list[Path]:
     """Return the files of a folder, and of those in it, that `import_manifests` may read."""
     if not _shar_or_kaldi(folder) and not _manifests_in(folder):
-        if saved := saved_datasets(folder):
-            return [file for place, _ in saved for file in arrow_files(place)]
-        return [part.path for part in table_parts(folder)] or transcript_files(folder)
+        if saved := layouts.saved_datasets(folder):
+            return [file for place, _ in saved for file in layouts.arrow_files(place)]
+        return [part.path for part in layouts.table_parts(folder)] or layouts.transcript_files(folder)
     files = sorted(file for pattern in ("*", "*/*") for file in folder.glob(pattern))
     tars = {file for file in files if any(tar.fullmatch(file.name) for tar in TARS.values())}
-    return [file for file in files if file in tars or file.name in KALDI_FILES or _is_manifest(file)]
+    return [file for file in files if file in tars or file.name in layouts.KALDI_FILES or _is_manifest(file)]
 
 
 def _manifests_in(folder: Path) -> list[Path]:

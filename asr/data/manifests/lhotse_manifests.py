@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path, PurePosixPath
@@ -18,13 +18,15 @@ from lhotse.serialization import deserialize_item
 from lhotse.utils import compute_num_frames, to_list
 
 from asr.data.manifests.audio import ShardMember, existing_form
-from asr.data.manifests.corpus import Dropped, Manifests, Source, storage_of
+from asr.data.manifests.corpus import Dropped, Manifests, RecordingOrFeatures, storage_of
 from werdict.console import track
 from werdict.errors import raise_if_out_of_resources
 from werdict.text_files import as_integer, as_number, as_text, composed, json_objects
 
 ManifestItem: TypeAlias = Recording | Features | SupervisionSegment | Cut
 Item = TypeVar("Item", Recording, Features, SupervisionSegment)
+# where it stands, a cut, its source, and by how many seconds it may differ if it is repeated, see `add_item`
+SourcedCut: TypeAlias = tuple[str, Cut, RecordingOrFeatures | None, float | None]
 # of lhotse's other storages memory_raw unpickles, kaldiio runs a program named by the path, and lilcom_url opens an
 # address; numpy_files reads with allow_pickle=False
 PLACES = (("source", "audio of type", "type", "file"), ("storage_path", "storage", "storage_type", "numpy_files"))
@@ -34,6 +36,9 @@ NULLABLE = ("text", "language", "speaker", "gender")
 NUMBERS = ("start", "duration", "frame_shift")
 INTEGERS = ("channel", "channels", "channel_ids", "sampling_rate", "num_samples", "num_frames", "num_features")
 PLAIN = (str, int, float, bool, type(None))
+CUTS = re.compile(r"cuts(?:\.(\w+))?\.jsonl(?:\.gz)?")
+FIELDS = ("recording", "features")
+TARS = {field: re.compile(rf"{field}(?:\.(\w+))?\.tar") for field in FIELDS}
 
 
 def read_items(path: Path, kind: type[Item]) -> list[Item]:
@@ -65,32 +70,33 @@ def read_cuts(path: Path, split: str) -> tuple[Manifests, list[Dropped]]:
     Raises:
         ValueError: a line is malformed, mixes recordings, or gives another meaning to an id of a line before.
     """
-    recordings: dict[str, Recording] = {}
+
+    def cuts() -> Iterator[SourcedCut]:
+        for where, cut in items(path, deserialize_item, unused=["features"]):
+            if not isinstance(cut, MonoCut | MultiCut):
+                raise ValueError(f"{where}: mixed or padded cuts cannot be read; save their audio")
+            yield where, cut, cut.recording, 1 / cut.sampling_rate if cut.has_recording else None
+
+    return _manifests(split, "recording", cuts())
+
+
+def _manifests(split: str, kind: str, cuts: Iterable[SourcedCut]) -> tuple[Manifests, list[Dropped]]:
+    """Return the manifests of the cuts of a split, and those without a supervision or a source of some kind."""
+    sources: dict[str, Any] = {}
     supervisions: dict[str, SupervisionSegment] = {}
     dropped = []
-    for where, cut in items(path, deserialize_item, unused=["features"]):
-        if not isinstance(cut, MonoCut | MultiCut):
-            raise ValueError(f"{where}: mixed or padded cuts cannot be read; save their audio")
-        if not cut.has_recording or not cut.supervisions:
-            lacking = "supervision" if cut.has_recording else "recording"
-            dropped.append(Dropped(split, cut.id, f"no {lacking}: the cut has none"))
+    for where, cut, source, sample_s in cuts:
+        if source is None or not cut.supervisions:
+            dropped.append(Dropped(split, cut.id, f"no {'supervision' if source else kind}: the cut has none"))
             continue
-        sample_s = 1 / cut.sampling_rate
-        add_item(recordings, cut.recording, where, sample_s)
-        for segment in segments_of(cut, cut.recording.id):
+        recording_id = add_item(sources, source, where, sample_s)
+        for segment in cut.supervisions:
+            # which may call the recording otherwise; lhotse reads the channels of the cut, whichever they name
+            inside = set(to_list(segment.channel)) <= set(to_list(cut.channel))
+            channel = segment.channel if inside else cut.channel
+            segment = replace(plain_segment(segment).with_offset(cut.start), recording_id=recording_id, channel=channel)
             add_item(supervisions, segment, where, sample_s)
-    return Manifests.of(recordings.values(), supervisions.values()), dropped
-
-
-def segments_of(cut: MonoCut | MultiCut, recording_id: str) -> Iterator[SupervisionSegment]:
-    """Yield the supervisions of a cut, at their time in its recording, which they may call otherwise.
-
-    lhotse reads the channels of the cut, whichever a supervision names.
-    """
-    for segment in cut.supervisions:
-        inside = set(to_list(segment.channel)) <= set(to_list(cut.channel))
-        channel = segment.channel if inside else cut.channel
-        yield replace(plain_segment(segment).with_offset(cut.start), recording_id=recording_id, channel=channel)
+    return Manifests.of(sources.values(), supervisions.values()), dropped
 
 
 def items(path: Path, make: Callable[[dict[str, Any]], Any], unused: Sequence[str] = ()) -> Iterator[tuple[str, Any]]:
@@ -186,8 +192,8 @@ def plain_segment(segment: SupervisionSegment) -> SupervisionSegment:
     return replace(segment, speaker=speaker, custom=None, alignment=None)
 
 
-def add_item(items: dict[str, Item], item: Item, where: str, sample_s: float | None = None) -> None:
-    """Add an item by its id.
+def add_item(items: dict[str, Item], item: Item, where: str, sample_s: float | None = None) -> str:
+    """Add an item by its id, and return the id.
 
     Args:
         items: items by id.
@@ -204,6 +210,7 @@ def add_item(items: dict[str, Item], item: Item, where: str, sample_s: float | N
         raise ValueError(
             f"{where}: the id {name!r} of a {type(item).__name__} was given before; every item needs its own id"
         )
+    return name
 
 
 def _is_same(first: Item, item: Item, sample_s: float) -> bool:
@@ -212,54 +219,6 @@ def _is_same(first: Item, item: Item, sample_s: float) -> bool:
         near = all(round(abs(a - b) / sample_s) <= 1 for a, b in ((first.start, item.start), (first.end, item.end)))
         return near and replace(item, start=first.start, duration=first.duration) == first
     return first == item
-
-
-def to_line(item: ManifestItem) -> str:
-    """Return an item as a line of a manifest, with its end, in the format of lhotse's own JSONL writer."""
-    return f"{json.dumps(to_plain(item), ensure_ascii=False)}\n"
-
-
-def to_plain(item: ManifestItem) -> dict[str, Any]:
-    """Return what ``item.to_dict()`` returns, in a tenth of the time; the result may share lists with the item.
-
-    lhotse (1.33) copies every value of every item deeply, which takes longer than opening an audio file.
-    """
-    plain: dict[str, Any]
-    # lhotse writes the alignments of a cut otherwise than those of a supervision
-    if (
-        type(item) is MonoCut
-        and _is_flat(item.custom)
-        and all(supervision.alignment is None for supervision in item.supervisions)
-    ):
-        plain = _fields(item)
-        if item.recording is not None:
-            plain["recording"] = to_plain(item.recording)
-        if item.features is not None:
-            plain["features"] = to_plain(item.features)
-        plain["supervisions"] = [to_plain(segment) for segment in item.supervisions]
-        return {**plain, "type": "MonoCut"}
-    if type(item) is Recording and item.transforms is None and all(source.video is None for source in item.sources):
-        return _fields(item) | {"sources": [_fields(source) for source in item.sources]}
-    if type(item) is SupervisionSegment and item.alignment is None and _is_flat(item.custom):
-        return _fields(item)
-    if type(item) is Features:
-        return _fields(item)
-    plain = item.to_dict()
-    return plain
-
-
-def _fields(item: Any) -> dict[str, Any]:
-    # an item's dictionary has the fields of its dataclass in their order
-    return {name: value for name, value in vars(item).items() if value is not None}
-
-
-def _is_flat(custom: dict[str, Any] | None) -> bool:
-    return not custom or all(isinstance(value, PLAIN) for value in custom.values())
-
-
-CUTS = re.compile(r"cuts(?:\.(\w+))?\.jsonl(?:\.gz)?")
-FIELDS = ("recording", "features")
-TARS = {field: re.compile(rf"{field}(?:\.(\w+))?\.tar") for field in FIELDS}
 
 
 @dataclass(frozen=True)
@@ -313,27 +272,21 @@ def read_shards(shards: list[Shard], split: str) -> tuple[Manifests, list[Droppe
     Raises:
         ValueError: a line or a member is malformed, or the two files of a shard do not fit each other.
     """
-    sources: dict[str, Any] = {}
-    supervisions: dict[str, SupervisionSegment] = {}
-    dropped: list[Dropped] = []
-    for shard in track(shards, f"reading shards of {split}", transient=True):
-        lines = items(shard.cuts, deserialize_item, unused=FIELDS)
-        for (where, cut), (name, source) in zip_longest(lines, _sources(shard), fillvalue=("", None)):
-            if cut is None or name != cut.id:
-                raise ValueError(
-                    f"{shard.tar} does not match {where or shard.cuts}: the tar has {name!r}; restore both"
-                )
-            if source is None or not cut.supervisions:
-                lacking = "supervision" if source else shard.field
-                dropped.append(Dropped(split, cut.id, f"no {lacking}: the cut has none"))
-                continue
-            add_item(sources, source, where)
-            for segment in segments_of(cut, cut.id):
-                add_item(supervisions, segment, where)
-    return Manifests.of(sources.values(), supervisions.values()), dropped
+
+    def cuts() -> Iterator[SourcedCut]:
+        for shard in track(shards, f"reading shards of {split}", transient=True):
+            lines = items(shard.cuts, deserialize_item, unused=FIELDS)
+            for (where, cut), (name, source) in zip_longest(lines, _sources(shard), fillvalue=("", None)):
+                if cut is None or name != cut.id:
+                    raise ValueError(
+                        f"{shard.tar} does not match {where or shard.cuts}: the tar has {name!r}; restore both"
+                    )
+                yield where, cut, source, None
+
+    return _manifests(split, shards[0].field, cuts())
 
 
-def _sources(shard: Shard) -> Iterator[tuple[str, Source | None]]:
+def _sources(shard: Shard) -> Iterator[tuple[str, RecordingOrFeatures | None]]:
     """Yield the id of each cut that a tar holds something of, and its recording or features; None if it has none.
 
     A file is followed by its manifest, of which only the numbers are used.
@@ -371,3 +324,46 @@ def _features(data: dict[str, Any], path: PurePosixPath, member: ShardMember) ->
     num_frames = compute_num_frames(data["duration"], data["frame_shift"], data["sampling_rate"])
     name = str(path.with_suffix(""))
     return Features.from_dict(data | storage_of(member) | {"recording_id": name, "num_frames": num_frames})
+
+
+def to_line(item: ManifestItem) -> str:
+    """Return an item as a line of a manifest, with its end, in the format of lhotse's own JSONL writer."""
+    return f"{json.dumps(to_plain(item), ensure_ascii=False)}\n"
+
+
+def to_plain(item: ManifestItem) -> dict[str, Any]:
+    """Return what ``item.to_dict()`` returns, in a tenth of the time; the result may share lists with the item.
+
+    lhotse (1.33) copies every value of every item deeply, which takes longer than opening an audio file.
+    """
+    plain: dict[str, Any]
+    # lhotse writes the alignments of a cut otherwise than those of a supervision
+    if (
+        type(item) is MonoCut
+        and _is_flat(item.custom)
+        and all(supervision.alignment is None for supervision in item.supervisions)
+    ):
+        plain = _fields(item)
+        if item.recording is not None:
+            plain["recording"] = to_plain(item.recording)
+        if item.features is not None:
+            plain["features"] = to_plain(item.features)
+        plain["supervisions"] = [to_plain(segment) for segment in item.supervisions]
+        return {**plain, "type": "MonoCut"}
+    if type(item) is Recording and item.transforms is None and all(source.video is None for source in item.sources):
+        return _fields(item) | {"sources": [_fields(source) for source in item.sources]}
+    if type(item) is SupervisionSegment and item.alignment is None and _is_flat(item.custom):
+        return _fields(item)
+    if type(item) is Features:
+        return _fields(item)
+    plain = item.to_dict()
+    return plain
+
+
+def _fields(item: Any) -> dict[str, Any]:
+    # an item's dictionary has the fields of its dataclass in their order
+    return {name: value for name, value in vars(item).items() if value is not None}
+
+
+def _is_flat(custom: dict[str, Any] | None) -> bool:
+    return not custom or all(isinstance(value, PLAIN) for value in custom.values())

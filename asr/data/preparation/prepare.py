@@ -1,54 +1,54 @@
-"""Builds prepared data from a corpus: checked cuts, a tokenizer, feature statistics, precomputed features."""
+"""Prepares data, or finds them: a corpus is saved, its cuts are checked, and tokenizer, statistics and shards made."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import gzip
 import json
 import os
 import shutil
 import time
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from lhotse import Features as LhotseFeatures
 from lhotse import Recording
-from lhotse.cut import Cut
 from lhotse.qa import validate
-from numpy.typing import NDArray
 
-from asr.data.features import Features, LogMel, read_features
+from asr.data.features import Features, LogMel
 from asr.data.manifests.audio import OPENED, ShardMember
-from asr.data.manifests.corpus import IN_SHARD, Corpus, Dropped, place_of, write_dropped
+from asr.data.manifests.corpus import Corpus, Dropped, nothing_left, place_of, write_dropped
 from asr.data.manifests.import_manifests import ImportedManifests
-from asr.data.parallel import run_jobs
-from asr.data.preparation.checked_chunks import FEATURES, CheckedSplit, check_corpus, ctc_lengths, store_features
-from asr.data.preparation.cuts import SILENT, Limits, refuse_unfit
-from asr.data.preparation.fingerprint import absolute_path, fingerprint, portable_path, with_absolute_paths
-from asr.data.preparation.prepared import DROPPED, INDEX, FormerCuts, IndexedCutSet, PreparedData, parse_cut
+from asr.data.preparation.cuts import FEATURES, CheckedSplit, Limits, check_corpus, refuse_unfit
+from asr.data.preparation.prepared import (
+    DROPPED,
+    INDEX,
+    FormerCuts,
+    PreparedData,
+    absolute_path,
+    fingerprint,
+    portable_path,
+)
 from asr.data.preparation.saved_corpus import CORPUS_INDEX, GZIP_LEVEL, SavedCorpus, corpus_of
-from asr.data.preparation.shards import ShardStorage, write_shards
+from asr.data.preparation.shards import ShardStorage
 from asr.processes import is_first_process
 from asr.text.tokenizer import KeptTokenizer, unchanged
-from werdict.console import PlainConsole, PlainProgress, track
+from werdict.console import PlainConsole, PlainProgress
 from werdict.errors import RunFailed
 from werdict.files import lock, naming, write_whole
 
-NUM_STATISTICS_CUTS = 500
-CUTS_PER_JOB = 50  # a process more for fewer would take longer to start
+SEVERAL_RATES = "recordings have several sampling rates"
+FILE_LIST = "files.json.gz"  # path, size and time of each audio file that a corpus is made of
+State = list[int | None]  # size of a file in bytes, and when it was modified, in ns; None if it is missing
+console = PlainConsole()
 
 
 @dataclass(frozen=True)
 class PrepareSpec:
-    """How a corpus is prepared: all that depends on options of text and features, and nothing of the model.
+    """Specifies how a corpus is prepared: all that depends on options of text and features, and nothing of the model.
 
     Attributes:
         text: normalizer of transcripts.
@@ -63,164 +63,6 @@ class PrepareSpec:
     features: Features
     tokenizer_trainer: Any
     shards: ShardStorage | None = None
-
-
-def build_prepared(folder: Path, corpus: SavedCorpus, spec: PrepareSpec, num_jobs: int = 1) -> None:
-    """Build in a folder next to the final one, which appears complete or not at all.
-
-    A kill or an interruption leaves what was done with whole chunks of the corpus, in a folder of its own, from which
-    the next call continues.
-    """
-    for split in corpus.splits:
-        refuse_unfit(corpus.first_source(split), spec.features)
-    work, chunks = (folder.with_name(f"{folder.name}.{kind}") for kind in ("partial", "chunks"))
-    shutil.rmtree(work, ignore_errors=True)
-    chunks.mkdir(exist_ok=True)
-    work.mkdir()
-    try:
-        _fill(work, chunks, corpus, spec, num_jobs)
-        if (chunks / FEATURES).is_dir():
-            # first, because they say of these features that they are there
-            for chunk in chunks.glob("*.jsonl"):
-                chunk.unlink()
-            os.rename(chunks / FEATURES, work / FEATURES)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.rename(work, folder)
-    except BaseException as error:
-        # after a full disk the next attempt needs the room
-        shutil.rmtree(work, ignore_errors=True)
-        if not isinstance(error, KeyboardInterrupt | SystemExit | RunFailed):
-            shutil.rmtree(chunks, ignore_errors=True)
-        raise
-    shutil.rmtree(chunks)
-
-
-def _fill(work: Path, chunks: Path, corpus: SavedCorpus, spec: PrepareSpec, num_jobs: int) -> None:
-    splits = check_corpus(corpus, chunks, spec.text, spec.limits, spec.features, num_jobs)
-    _all_dropped(corpus, splits)
-    with PlainProgress(transient=True) as progress:
-        progress.add_task("training the tokenizer", total=None)
-        tokenizer = spec.tokenizer_trainer.train(splits["train"].texts())
-        if not isinstance(spec.tokenizer_trainer, KeptTokenizer):  # which has looked at them already
-            for _ in unchanged(tokenizer, splits["train"].texts()):
-                pass
-    if (features := spec.features).precomputed and isinstance(features, LogMel) and spec.shards is None:
-        splits = {name: store_features(split, features, num_jobs, corpus.former) for name, split in splits.items()}
-    mean, std = _statistics(splits["train"], features, num_jobs)
-    if spec.shards is not None:
-        splits = write_shards(splits, spec.shards, num_jobs)
-    dropped = _all_dropped(corpus, splits)
-    write_dropped(work / DROPPED, dropped)
-    counts: dict[str, dict[str, float]] = {}
-    tars: set[str] = set()
-    speakers: dict[str, set[str]] = {name: set() for name in splits}
-    for name, split in splits.items():
-        counts[name] = _write_cuts(work / f"cuts_{name}", split, tars, speakers[name])
-        counts[name]["num_dropped"] = sum(item.split == name for item in dropped)
-        lengths = ctc_lengths(split, tokenizer, spec.features.frame_shift_s, num_jobs)
-        lengths.save(work / f"ctc_lengths_{name}.npz")
-    for name in splits:
-        # a comparison then says nothing of other speakers
-        if name != "train" and (num_seen := len(speakers[name] & speakers["train"])):
-            counts[name]["num_seen_speakers"] = num_seen
-    num_cuts = Counter(corpus_of(data["id"]) for _, data in splits["train"].lines()) if corpus.sources else {}
-    if emptied := [name for name in corpus.sources if not num_cuts[name]]:
-        raise ValueError(f"data.sources: nothing is left of split 'train' of {emptied[0]}; leave it out of the mixture")
-    sizes = {name: num_cuts[name] for name in corpus.sources}
-    shards = {portable_path(tar, work, work.parents[1]): os.stat(tar).st_size for tar in sorted(tars)}
-    PreparedData(work, tokenizer, mean, std, counts, corpus.notes, sizes, shards).save()
-
-
-def _all_dropped(corpus: SavedCorpus, splits: dict[str, CheckedSplit]) -> list[Dropped]:
-    """Return what was dropped; refuse a split of which nothing is left."""
-    dropped = [*corpus.dropped, *(item for split in splits.values() for item in split.dropped)]
-    if (name := next((name for name, split in splits.items() if not len(split)), None)) is not None:
-        first = [f"{item.item}: {item.reason}" for item in dropped if item.split == name][:5]
-        raise ValueError(
-            f"nothing is left of split {name!r}; the first reasons: {first}. Correct these items, leave the split "
-            "out, or change data.limits or data.text."
-        )
-    return dropped
-
-
-def _statistics(split: CheckedSplit, features: Features, num_jobs: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and deviation of each feature over evenly spread training cuts; drop those that cannot be read."""
-    step = max(1, len(split) // NUM_STATISTICS_CUTS)
-    folder = split.chunks[0].path.parent
-    chosen = (parse_cut(line, folder) for line, _ in islice(split.lines(), 0, None, step))
-
-    def read(cut: Cut) -> tuple[str, np.ndarray | None, str]:
-        try:
-            return cut.id, read_features(features, cut), ""
-        except ValueError as error:
-            return cut.id, None, str(error)
-
-    num_chosen = len(range(0, len(split), step))
-    measured = run_jobs(read, chosen, min(num_jobs, 1 + num_chosen // CUTS_PER_JOB))
-    matrices = []
-    for cut_id, matrix, why in track(measured, "measuring features", total=num_chosen):
-        if matrix is None:
-            split.left_out[cut_id] = why
-        else:
-            matrices.append(matrix)
-    if not matrices:
-        raise ValueError(
-            f"no features of split 'train' could be read; the first reasons: {list(split.left_out.items())[:5]}"
-        )
-    mean, std = mean_and_deviation(matrices)
-    std = np.maximum(std, 1e-3)  # a constant feature would be divided by 0
-    return tuple(np.round(mean, 6).tolist()), tuple(np.round(std, 6).tolist())
-
-
-def mean_and_deviation(matrices: Sequence[NDArray[np.floating]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean and standard deviation (F,) over the frames of matrices (T, F), in float64, without joining them."""
-
-    def added(frames: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
-        # one frame after the other, as numpy adds those of one long matrix
-        return functools.reduce(lambda total, matrix: np.vstack([total, matrix]).sum(axis=0), frames, zero)
-
-    zero = np.zeros((0, matrices[0].shape[1]))
-    num_frames = sum(map(len, matrices))
-    mean = added(matrix.astype(np.float64) for matrix in matrices) / num_frames
-    squares = added(np.square(matrix.astype(np.float64) - mean) for matrix in matrices)
-    return mean, np.sqrt(squares / num_frames)
-
-
-def _write_cuts(path: Path, split: CheckedSplit, tars: set[str], speakers: set[str]) -> dict[str, float]:
-    """Write the cuts of a split, return its counts, and add its speakers and the shards of its audio or features."""
-    seconds = array("d")
-    counts: dict[str, float] = {}
-
-    def lines() -> Iterator[tuple[bytes, float]]:
-        for line, data in split.lines():
-            seconds.append(data["duration"])
-            if (speaker := data["supervisions"][0].get("speaker")) is not None:
-                speakers.add(speaker)
-            if SILENT in data.get("custom", ()):
-                counts["num_silent"] = counts.get("num_silent", 0) + 1
-            data = with_absolute_paths(data, path.parent)
-            for source in data["recording"]["sources"] if data.get("recording") else ():
-                if member := ShardMember.find(source["source"]):
-                    tars.add(member.tar)
-            if (features := data.get("features")) and features["storage_type"] == IN_SHARD:
-                tars.add(features["storage_path"])
-            yield line, data["duration"]
-
-    IndexedCutSet.write(path, lines())
-    return {
-        "num_utterances": len(seconds),
-        "hours": round(sum(seconds) / 3600, 4),
-        "num_speakers": len(speakers),
-        **counts,
-    }
-
-
-SEVERAL_RATES = "recordings have several sampling rates"
-FILE_LIST = "files.json.gz"  # path, size and time of each audio file that a corpus is made of
-
-State = list[int | None]  # size of a file in bytes, and when it was modified, in ns; None if it is missing
-console = PlainConsole()
 
 
 def prepare(
@@ -324,29 +166,41 @@ def _corpus(folder: Path, make_corpus: Callable[[Path], Corpus]) -> SavedCorpus:
     return SavedCorpus.save(folder, corpus)
 
 
-def _list_files(folder: Path, corpus: Corpus, began_ns: int) -> None:
-    """Write the state of each audio file of a corpus; one that was written later than it began may have been read half.
+def _checked(corpus: Corpus) -> Corpus:
+    """Return a corpus with all segments within their recordings, before it is saved.
 
-    Shards have checksums, files below the folder are the recipe's own, and a mixture has those of its corpora.
+    Raises:
+        ValueError: it cannot be trained on, or its manifests contradict each other.
     """
-    sources = [source for manifests in corpus.splits.values() for source in manifests.sources().values()]
-    paths = [place_of(source) for source in sources if isinstance(source, LhotseFeatures)]
-    paths += [str(part.source) for source in sources if isinstance(source, Recording) for part in source.sources]
-    listed: list[tuple[str, int | None, int | None]] = []
-    for path in dict.fromkeys([*paths, *(item.audio for item in corpus.dropped if item.audio)]):
-        if not corpus.sources and ShardMember.find(path) is None and not path.startswith(f"{folder}{os.sep}"):
-            size, time_ns = _state(path)
-            is_known = time_ns is not None and time_ns < began_ns
-            listed.append((portable_path(path, folder, folder.parent), size, time_ns if is_known else None))
-    write_whole(folder / FILE_LIST, gzip.compress(json.dumps(listed).encode(), GZIP_LEVEL, mtime=0))
-
-
-def _state(path: str) -> State:
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return [None, None]
-    return [status.st_size, status.st_mtime_ns]
+    imported = ImportedManifests()
+    rates: Counter[int] = Counter()
+    if "train" not in corpus.splits or not any(name.startswith("dev") for name in corpus.splits):
+        raise ValueError(
+            f"the corpus has the splits {', '.join(corpus.splits) or '(none)'}; it needs 'train', and one whose name "
+            "starts with 'dev' to choose checkpoints by. The recipe's prepare function must return them."
+        )
+    for name, manifests in corpus.splits.items():
+        sources = manifests.sources()
+        if not sources or next(iter(manifests.supervisions), None) is None:
+            reasons = [item.reason for item in corpus.dropped if item.split == name][:3]
+            raise ValueError(f"split {name!r} of the corpus is empty; the first reasons: {reasons or 'none is given'}")
+        try:
+            # one by one: of a whole set lhotse warns of what is allowed here, several rates and overlapping speakers
+            for each in (*sources.values(), *manifests.supervisions):
+                validate(each)
+        except AssertionError as error:
+            raise ValueError(f"split {name!r} of the corpus: {error}") from error
+        if (twice := Counter(segment.id for segment in manifests.supervisions).most_common(1)[0])[1] > 1:
+            raise ValueError(f"split {name!r} of the corpus: the id {twice[0]!r} of an utterance is duplicated")
+        rates.update(source.sampling_rate for source in sources.values())
+        imported.add(name, manifests)
+        for item in imported.dropped:
+            raise ValueError(f"split {name!r} of the corpus: {item.item}: {item.reason}")
+    notes = [*corpus.notes, *imported.trimmed_note()]
+    if len(rates) > 1 and not any(SEVERAL_RATES in note for note in notes):  # of a corpus of a mixture
+        numbers = ", ".join(f"{rate_hz} Hz ({number})" for rate_hz, number in sorted(rates.items()))
+        notes.append(f"{SEVERAL_RATES}, and are resampled: {numbers}")
+    return replace(corpus, splits=imported.splits, notes=tuple(notes))
 
 
 def current_folder(folder: Path) -> Path:
@@ -389,38 +243,102 @@ def _newest(folders: Iterable[Path]) -> tuple[Path | None, list[tuple[str, str, 
     return newest.parent, [(name, path, before, _state(path)) for path, (name, *before) in paths]
 
 
-def _checked(corpus: Corpus) -> Corpus:
-    """Return a corpus with all segments within their recordings, before it is saved.
+def _list_files(folder: Path, corpus: Corpus, began_ns: int) -> None:
+    """Write the state of each audio file of a corpus; one that was written later than it began may have been read half.
 
-    Raises:
-        ValueError: it cannot be trained on, or its manifests contradict each other.
+    Shards have checksums, files below the folder are the recipe's own, and a mixture has those of its corpora.
     """
-    imported = ImportedManifests()
-    rates: Counter[int] = Counter()
-    if "train" not in corpus.splits or not any(name.startswith("dev") for name in corpus.splits):
-        raise ValueError(
-            f"the corpus has the splits {', '.join(corpus.splits) or '(none)'}; it needs 'train', and one whose name "
-            "starts with 'dev' to choose checkpoints by. The recipe's prepare function must return them."
-        )
-    for name, manifests in corpus.splits.items():
-        sources = manifests.sources()
-        if not sources or next(iter(manifests.supervisions), None) is None:
-            reasons = [item.reason for item in corpus.dropped if item.split == name][:3]
-            raise ValueError(f"split {name!r} of the corpus is empty; the first reasons: {reasons or 'none is given'}")
-        try:
-            # one by one: of a whole set lhotse warns of what is allowed here, several rates and overlapping speakers
-            for each in (*sources.values(), *manifests.supervisions):
-                validate(each)
-        except AssertionError as error:
-            raise ValueError(f"split {name!r} of the corpus: {error}") from error
-        if (twice := Counter(segment.id for segment in manifests.supervisions).most_common(1)[0])[1] > 1:
-            raise ValueError(f"split {name!r} of the corpus: the id {twice[0]!r} of an utterance is duplicated")
-        rates.update(source.sampling_rate for source in sources.values())
-        imported.add(name, manifests)
-        for item in imported.dropped:
-            raise ValueError(f"split {name!r} of the corpus: {item.item}: {item.reason}")
-    notes = [*corpus.notes, *imported.trimmed_note()]
-    if len(rates) > 1 and not any(SEVERAL_RATES in note for note in notes):  # of a corpus of a mixture
-        numbers = ", ".join(f"{rate_hz} Hz ({number})" for rate_hz, number in sorted(rates.items()))
-        notes.append(f"{SEVERAL_RATES}, and are resampled: {numbers}")
-    return replace(corpus, splits=imported.splits, notes=tuple(notes))
+    sources = [source for manifests in corpus.splits.values() for source in manifests.sources().values()]
+    paths = [place_of(source) for source in sources if not isinstance(source, Recording)]
+    paths += [str(part.source) for source in sources if isinstance(source, Recording) for part in source.sources]
+    listed: list[tuple[str, int | None, int | None]] = []
+    for path in dict.fromkeys([*paths, *(item.audio for item in corpus.dropped if item.audio)]):
+        if not corpus.sources and ShardMember.find(path) is None and not path.startswith(f"{folder}{os.sep}"):
+            size, time_ns = _state(path)
+            is_known = time_ns is not None and time_ns < began_ns
+            listed.append((portable_path(path, folder, folder.parent), size, time_ns if is_known else None))
+    write_whole(folder / FILE_LIST, gzip.compress(json.dumps(listed).encode(), GZIP_LEVEL, mtime=0))
+
+
+def _state(path: str) -> State:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return [None, None]
+    return [status.st_size, status.st_mtime_ns]
+
+
+def build_prepared(folder: Path, corpus: SavedCorpus, spec: PrepareSpec, num_jobs: int = 1) -> None:
+    """Build in a folder next to the final one, which appears complete or not at all.
+
+    A kill or an interruption leaves what was done with whole chunks of the corpus, in a folder of its own, from which
+    the next call continues.
+    """
+    for split in corpus.splits:
+        refuse_unfit(corpus.first_source(split), spec.features)
+    work, chunks = (folder.with_name(f"{folder.name}.{kind}") for kind in ("partial", "chunks"))
+    shutil.rmtree(work, ignore_errors=True)
+    chunks.mkdir(exist_ok=True)
+    work.mkdir()
+    try:
+        _fill(work, chunks, corpus, spec, num_jobs)
+        if (chunks / FEATURES).is_dir():
+            # first, because they say of these features that they are there
+            for chunk in chunks.glob("*.jsonl"):
+                chunk.unlink()
+            os.rename(chunks / FEATURES, work / FEATURES)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.rename(work, folder)
+    except BaseException as error:
+        # after a full disk the next attempt needs the room
+        shutil.rmtree(work, ignore_errors=True)
+        if not isinstance(error, KeyboardInterrupt | SystemExit | RunFailed):
+            shutil.rmtree(chunks, ignore_errors=True)
+        raise
+    shutil.rmtree(chunks)
+
+
+def _fill(work: Path, chunks: Path, corpus: SavedCorpus, spec: PrepareSpec, num_jobs: int) -> None:
+    splits = check_corpus(corpus, chunks, spec.text, spec.limits, spec.features, num_jobs)
+    _all_dropped(corpus, splits)
+    with PlainProgress(transient=True) as progress:
+        progress.add_task("training the tokenizer", total=None)
+        tokenizer = spec.tokenizer_trainer.train(splits["train"].texts())
+        if not isinstance(spec.tokenizer_trainer, KeptTokenizer):  # which has looked at them already
+            for _ in unchanged(tokenizer, splits["train"].texts()):
+                pass
+    if (features := spec.features).precomputed and isinstance(features, LogMel) and spec.shards is None:
+        splits = {name: split.store_features(features, num_jobs, corpus.former) for name, split in splits.items()}
+    mean, std = splits["train"].statistics(features, num_jobs)
+    if spec.shards is not None:
+        splits = spec.shards.write(splits, num_jobs)
+    dropped = _all_dropped(corpus, splits)
+    write_dropped(work / DROPPED, dropped)
+    counts: dict[str, dict[str, float]] = {}
+    tars: set[str] = set()
+    speakers: dict[str, set[str]] = {name: set() for name in splits}
+    for name, split in splits.items():
+        counts[name] = split.write(work / f"cuts_{name}", tars, speakers[name])
+        counts[name]["num_dropped"] = sum(item.split == name for item in dropped)
+        lengths = split.ctc_lengths(tokenizer, spec.features.frame_shift_s, num_jobs)
+        lengths.save(work / f"ctc_lengths_{name}.npz")
+    for name in splits:
+        # a comparison then says nothing of other speakers
+        if name != "train" and (num_seen := len(speakers[name] & speakers["train"])):
+            counts[name]["num_seen_speakers"] = num_seen
+    num_cuts = Counter(corpus_of(data["id"]) for _, data in splits["train"].lines()) if corpus.sources else {}
+    if emptied := [name for name in corpus.sources if not num_cuts[name]]:
+        raise ValueError(f"data.sources: nothing is left of split 'train' of {emptied[0]}; leave it out of the mixture")
+    sizes = {name: num_cuts[name] for name in corpus.sources}
+    shards = {portable_path(tar, work, work.parents[1]): os.stat(tar).st_size for tar in sorted(tars)}
+    PreparedData(work, tokenizer, mean, std, counts, corpus.notes, sizes, shards).save()
+
+
+def _all_dropped(corpus: SavedCorpus, splits: dict[str, CheckedSplit]) -> list[Dropped]:
+    """Return what was dropped; refuse a split of which nothing is left."""
+    dropped = [*corpus.dropped, *(item for split in splits.values() for item in split.dropped)]
+    if (name := next((name for name, split in splits.items() if not len(split)), None)) is not None:
+        advice = "Correct these items, leave the split out, or change data.limits or data.text."
+        raise nothing_left(name, dropped, advice)
+    return dropped

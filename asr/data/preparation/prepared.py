@@ -1,15 +1,17 @@
-"""Prepared data: cuts that are read by index, their tables, and which are long enough for an encoder."""
+"""Prepared data: fingerprints that name them, paths that move with them, and cuts that are read by index."""
 
 from __future__ import annotations
 
 import copy
 import csv
+import hashlib
 import json
 import os
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,15 +22,137 @@ from lhotse.serialization import deserialize_item
 from numpy.typing import NDArray
 from rich.table import Column, Table
 
-from asr.data.manifests.corpus import Dropped, place_of, write_dropped
-from asr.data.preparation.fingerprint import absolute_path, describe_file, refuse_changed, with_absolute_paths
+from asr.data.manifests.corpus import Dropped, nothing_left, place_of, write_dropped
+from asr.data.manifests.layouts import SourceOption, parts_of
+from asr.data.manifests.lhotse_manifests import TARS
 from asr.run.folder import DATA_RECORD
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
-from werdict.console import PlainConsole
-from werdict.files import write_whole
+from werdict.console import PlainConsole, track
+from werdict.files import named_path, write_whole
+from werdict.text_files import SourceFiles, visible_files
 
 Lengths = NDArray[np.int64]
 OutputFrames = Callable[[Lengths], Lengths]
+INDEX = "prepared.json"
+DROPPED, TOO_SHORT = "dropped.tsv", "too_short.tsv"
+FILES = ("cuts_{}.jsonl", "cuts_{}.npz", "ctc_lengths_{}.npz")  # of each split
+KEPT = ("mean", "std", "splits", "notes", "corpora", "shards")  # attributes that the index holds
+NUM_NAMED = 5  # utterances that are too short
+Plain = dict[str, Any]
+MAX_HASHED_BYTES = 2**28  # of a source; larger files are known by size and time
+
+
+def fingerprint(value: Any) -> str:
+    """Return ten hexadecimal digits that depend on a JSON-able value."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    # file names need not be UTF-8; Python decodes other bytes to lone surrogates
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:10]
+
+
+def describe_source(source: SourceOption | None, source_files: SourceFiles = visible_files) -> Any:
+    """Return hashes of the files of a source that are read.
+
+    Args:
+        source: a file or a folder, or several with their splits.
+        source_files: folder → its files that are read.
+
+    Raises:
+        ValueError: a path does not exist.
+    """
+    if source is None:
+        return None
+    if isinstance(source, str):
+        return _describe_path(named_path(source), source_files)
+    return [[part.split, _describe_path(part.path, source_files)] for part in parts_of(source)]
+
+
+def _describe_path(path: Path, source_files: SourceFiles) -> dict[str, Any]:
+    if not path.exists():
+        raise ValueError(f"data.source: there is no file or folder {str(path)!r}; give an existing path")
+    if not path.is_dir():
+        return {"name": path.name, **_content(path)}
+    files = sorted({file for file in source_files(path) if file.is_file()})
+    tracked = track(files, f"reading {path}", transient=True)
+    return {"folder": fingerprint([(str(file.relative_to(path)), _content(file)) for file in tracked])}
+
+
+def _content(path: Path) -> dict[str, Any]:
+    status = path.stat()
+    # hashing large archives, or thousands of shards, would delay every start of a run
+    if status.st_size > MAX_HASHED_BYTES or any(tar.fullmatch(path.name) for tar in TARS.values()):
+        return {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+    return {"sha256": _sha256(path)}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe_file(path: Path) -> dict[str, Any]:
+    """Return size and SHA-256 of a file."""
+    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+
+
+def refuse_changed(path: Path, written: Mapping[str, Any], index: str) -> None:
+    """Refuse a file that is not as it was described.
+
+    Args:
+        path: of the file.
+        written: what `describe_file` returned then.
+        index: the file that says so, for messages.
+
+    Raises:
+        ValueError: it is missing or has changed.
+    """
+    # the size first, because the digest takes reading the whole file
+    whole = path.is_file() and path.stat().st_size == written["bytes"] and _sha256(path) == written["sha256"]
+    if not whole:
+        raise ValueError(f"{path} is missing, or differs from what {index} recorded")
+
+
+def portable_path(path: str, folder: Path, data_dir: Path) -> str:
+    """Return how a file in ``folder`` names a path, which starts from the current folder if it is relative."""
+    parent, name = os.path.split(path)
+    return os.path.join(portable_folder(parent, folder, data_dir), name)
+
+
+def portable_folder(path: str, folder: Path, data_dir: Path) -> str:
+    """Return how a file in ``folder`` names the path of another folder."""
+    return _portable_folder(path, folder, data_dir, os.getcwd())
+
+
+# audio lies in few folders, and a corpus has millions of files
+@lru_cache(maxsize=1000)
+def _portable_folder(path: str, folder: Path, data_dir: Path, current: str) -> str:
+    path = os.path.join(current, path)  # Shar folders may be given by a relative path
+    moved = Path(current) if current != os.sep and data_dir.is_relative_to(current) else data_dir
+    return os.path.relpath(path, folder) if Path(path).is_relative_to(moved) else path
+
+
+def absolute_path(path: str, folder: Path) -> str:
+    """Return what a file in ``folder`` means by a path."""
+    parent, name = os.path.split(path)
+    return os.path.join(os.path.normpath(os.path.join(folder, parent)), name)
+
+
+def with_absolute_paths(item: Plain, folder: Path) -> Plain:
+    """Return what is read from a file in ``folder`` with absolute paths; changes what it is given."""
+    for named, key in paths_in(item):
+        named[key] = absolute_path(named[key], folder)
+    return item
+
+
+def paths_in(item: Plain) -> Iterator[tuple[Plain, str]]:
+    """Yield each mapping that names a file, and the key of its path."""
+    for part in (item, item.get("recording"), item.get("features")):
+        if part:
+            yield from ((source, "source") for source in part.get("sources", ()))
+            if "storage_path" in part:
+                yield part, "storage_path"
+            for transform in part.get("transforms") or ():
+                if impulse_response := transform["kwargs"].get("rir"):
+                    yield from paths_in(impulse_response)
 
 
 @dataclass(frozen=True)
@@ -158,6 +282,12 @@ class CutLines(Sequence[Cut]):
         return parse_cut(self.lines[index], self.folder)
 
 
+def parse_cut(line: bytes, folder: Path) -> Cut:
+    """Return the cut of a line of a file in ``folder``."""
+    cut: Cut = deserialize_item(with_absolute_paths(json.loads(line), folder))
+    return cut
+
+
 class FormerCuts:
     """Prepared cuts of an earlier state of a corpus, found by id if their audio, or their features, are unchanged.
 
@@ -188,19 +318,6 @@ class FormerCuts:
 
 def _files(cut: Cut) -> list[str]:
     return [source.source for source in cut.recording.sources] if cut.has_recording else [place_of(cut.features)]
-
-
-def parse_cut(line: bytes, folder: Path) -> Cut:
-    """Return the cut of a line of a file in ``folder``."""
-    cut: Cut = deserialize_item(with_absolute_paths(json.loads(line), folder))
-    return cut
-
-
-INDEX = "prepared.json"
-DROPPED, TOO_SHORT = "dropped.tsv", "too_short.tsv"
-FILES = ("cuts_{}.jsonl", "cuts_{}.npz", "ctc_lengths_{}.npz")  # of each split
-KEPT = ("mean", "std", "splits", "notes", "corpora", "shards")  # attributes that the index holds
-NUM_NAMED = 5  # utterances that are too short
 
 
 @dataclass(frozen=True)
@@ -268,11 +385,8 @@ class PreparedData:
             items += [Dropped(name, cuts[number].id, reason) for number, reason in reasons.items()]
             remaining = cuts.without(masked[name])
             if not len(remaining):
-                first = [f"{item.item}: {item.reason}" for item in items if item.split == name][:5]
-                raise ValueError(
-                    f"nothing is left of split {name!r}; the first reasons: {first}. Choose an encoder that leaves "
-                    "more frames, or a tokenizer with longer tokens."
-                )
+                advice = "Choose an encoder that leaves more frames, or a tokenizer with longer tokens."
+                raise nothing_left(name, items, advice)
             changed = {"num_utterances": len(remaining), "hours": round(float(remaining.durations.sum()) / 3600, 4)}
             splits[name] = {**splits[name], **changed, "num_dropped": splits[name]["num_dropped"] + len(reasons)}
         ends = np.cumsum(list(self.corpora.values()))  # of corpora that stand one after the other

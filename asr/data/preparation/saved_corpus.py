@@ -17,16 +17,17 @@ from lhotse import Features, Recording, SupervisionSegment
 from lhotse.serialization import deserialize_item
 from lhotse.utils import fastcopy
 
-from asr.data.manifests.corpus import Corpus, Dropped, Manifests, Source, files_of
+from asr.data.manifests.corpus import Corpus, Dropped, Manifests, RecordingOrFeatures, files_of
 from asr.data.manifests.lhotse_manifests import ManifestItem, to_plain
-from asr.data.preparation.fingerprint import with_absolute_paths, with_portable_paths
-from asr.data.preparation.prepared import FormerCuts
+from asr.data.preparation.prepared import FormerCuts, paths_in, portable_folder, portable_path, with_absolute_paths
 from werdict.files import sync, write_whole
 
 CORPUS_INDEX = "corpus.json"
 CHUNK_UTTERANCES = 500  # a second of checking, or some seconds of computing features
 CHUNK_SOURCES = 2000  # recordings without utterances
 GZIP_LEVEL = 3  # 9, the default, takes ten times as long for a tenth less
+SEPARATOR = ":"  # in ids, after the name of the corpus
+Prepare = TypeVar("Prepare", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class SavedSplit:
-    """What the index says of a split.
+    """Entry of a split in the index.
 
     Attributes:
         kind: of its sources.
@@ -172,16 +173,16 @@ def digest(lines: Iterable[bytes]) -> str:
 
 def portable_line(item: ManifestItem, folder: Path, data_dir: Path) -> bytes:
     """Return an item as a line of a manifest in ``folder``, with its end, in the format of lhotse's JSONL writer."""
-    return f"{json.dumps(with_portable_paths(to_plain(item), folder, data_dir), ensure_ascii=False)}\n".encode()
+    plain = to_plain(item)
+    for named, key in paths_in(plain):
+        portable = portable_path if key == "source" else portable_folder
+        named[key] = portable(named[key], folder, data_dir)
+    return f"{json.dumps(plain, ensure_ascii=False)}\n".encode()
 
 
 def gzipped(file: IO[bytes]) -> gzip.GzipFile:
     """Return what compresses into a file, without name and time: the same content is the same bytes."""
     return gzip.GzipFile("", "wb", GZIP_LEVEL, file, mtime=0)
-
-
-Item = TypeVar("Item")
-SEPARATOR = ":"  # in ids, after the name of the corpus
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class Mixture:
                 "data.sources: corpora of audio and of features cannot be mixed, given "
                 + ", ".join(f"{name} with {kind}" for name, kind in kinds.items())
             )
-        sources: dict[str, dict[str, Source]] = defaultdict(dict)
+        sources: dict[str, dict[str, RecordingOrFeatures]] = defaultdict(dict)
         segments: dict[str, dict[str, SupervisionSegment]] = defaultdict(dict)
         dropped, notes = [], []
         tests: dict[str, str] = {}  # name of the corpus, by that of the test set
@@ -220,10 +221,13 @@ class Mixture:
                         f"data.sources: {tests[joined]} and {name} would both have a test set {joined!r}; give one of "
                         "them another name (name: in its entry)"
                     )
-                for manifests in _named_manifests(corpus, split, name):
-                    _join(sources[joined], manifests.sources(), joined)
-                    _join(segments[joined], {segment.id: segment for segment in manifests.supervisions}, joined)
-            dropped += [Dropped(_joined_split(d.split, name), _own(name, d.item), d.reason) for d in corpus.dropped]
+                for manifests in (chunk.manifests() for chunk in corpus.chunks(split)):
+                    _join(sources[joined], manifests.sources().values(), name, joined)
+                    _join(segments[joined], manifests.supervisions, name, joined)
+            dropped += [
+                Dropped(_joined_split(item.split, name), f"{name}{SEPARATOR}{item.item}", item.reason)
+                for item in corpus.dropped
+            ]
             notes += [f"{name}: {note}" for note in corpus.notes]
         _refuse_leaks(sources)
         splits = {split: Manifests.of(items.values(), segments[split].values()) for split, items in sources.items()}
@@ -235,10 +239,6 @@ def corpus_of(item_id: str) -> str:
     return item_id.partition(SEPARATOR)[0]
 
 
-def _own(name: str, item: str) -> str:
-    return f"{name}{SEPARATOR}{item}"
-
-
 def _joined_split(split: str, name: str) -> str:
     for kind in ("train", "dev"):
         if split.startswith(kind):
@@ -246,20 +246,26 @@ def _joined_split(split: str, name: str) -> str:
     return f"test-{name}{split.removeprefix('test')}"
 
 
-def _join(items: dict[str, Item], more: Mapping[str, Item], split: str) -> None:
-    """Add items to those of a split; two dev sets of one corpus may share some.
+def _join(
+    items: dict[str, Any], more: Iterable[RecordingOrFeatures | SupervisionSegment], name: str, split: str
+) -> None:
+    """Add items of a corpus to those of a split, with ids of its own; two dev sets of one corpus may share some.
 
     Raises:
         ValueError: one id stands for two different items.
     """
-    for item_id, item in more.items():
-        if items.setdefault(item_id, item) != item:
+    for item in more:
+        named = [(key, getattr(item, key, None)) for key in ("id", "recording_id", "speaker")]
+        names = {key: f"{name}{SEPARATOR}{value}" for key, value in named if value is not None}
+        item_id = names.get("id") or names["recording_id"]
+        own = fastcopy(item, **names)
+        if items.setdefault(item_id, own) != own:
             raise ValueError(
                 f"data.sources: {item_id} occurs twice in {split}, and differs; give one of them another id"
             )
 
 
-def _refuse_leaks(sources: Mapping[str, Mapping[str, Source]]) -> None:
+def _refuse_leaks(sources: Mapping[str, Mapping[str, RecordingOrFeatures]]) -> None:
     """Refuse files that one corpus trains on and another holds out; each corpus has been checked in itself."""
     places = {
         split: [(place, corpus_of(name)) for name, source in by_name.items() for place in files_of(source)]
@@ -276,29 +282,9 @@ def _refuse_leaks(sources: Mapping[str, Mapping[str, Source]]) -> None:
                 )
 
 
-def _named_manifests(corpus: SavedCorpus, split: str, name: str) -> Iterator[Manifests]:
-    """Yield the manifests of the chunks of a split, with ids that no other corpus of the mixture has."""
-    for chunk in corpus.chunks(split):
-        manifests = chunk.manifests()
-        segments = [
-            fastcopy(
-                segment,
-                id=_own(name, segment.id),
-                recording_id=_own(name, segment.recording_id),
-                speaker=None if segment.speaker is None else _own(name, segment.speaker),
-            )
-            for segment in manifests.supervisions
-        ]
-        sources = [
-            fastcopy(source, **{"id" if manifests.features is None else "recording_id": _own(name, source_id)})
-            for source_id, source in manifests.sources().items()
-        ]
-        yield Manifests.of(sources, segments)
-
-
 @dataclass(frozen=True)
 class CorpusFacts:
-    """What is known of a training set before any audio is decoded.
+    """Describes a training set before any audio is decoded.
 
     Attributes:
         hours: of its utterances.
@@ -354,7 +340,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a recipe's config says of a run's length.
+    """Length of a run, as a recipe's config sets it.
 
     Attributes:
         updates: how many.
@@ -367,7 +353,6 @@ class Budget:
 
 Choose = Callable[[CorpusFacts, Budget], Iterable[Choice | str]]
 """Yields choices, and sentences about what no option helps."""
-Prepare = TypeVar("Prepare", bound=Callable[..., Any])
 
 
 def chooses(choose: Choose) -> Callable[[Prepare], Prepare]:

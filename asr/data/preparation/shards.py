@@ -1,4 +1,4 @@
-"""What shards hold of a cut, one of the fields of lhotse's Shar: audio that is encoded for them, or features.
+"""Writes prepared data as shards: tars as of lhotse's Shar, with audio that is encoded for them, or features.
 
 N samples, T frames, F features.
 """
@@ -28,19 +28,21 @@ from asr.data.features import Features, LogMel, read_features, refuse_infinite
 from asr.data.manifests.audio import ShardMember, forget, reading
 from asr.data.manifests.corpus import npy_bytes, storage_of
 from asr.data.manifests.lhotse_manifests import to_line, to_plain
-from asr.data.preparation.checked_chunks import CheckedChunk, CheckedSplit, unreadable
-from asr.data.preparation.fingerprint import describe_file, refuse_changed
-from asr.data.preparation.prepared import parse_cut
+from asr.data.preparation.cuts import CheckedChunk, CheckedSplit, unreadable
+from asr.data.preparation.prepared import describe_file, parse_cut, refuse_changed
 from asr.data.preparation.saved_corpus import digest, gzipped
 from werdict.files import TEMPORARY, locked_folder, naming, sync, write_whole
 
 OPUS_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)  # RFC 6716, section 2; libsndfile writes no others
 BLOCK_SAMPLES = 48_000  # libsndfile 1.2.2 crashes where minutes of Ogg are written at once
+BLOCK_BYTES = 512  # of tar
+INDEX = "index"  # folder of what is written of each shard, <split>.<number>.json
+Files = Mapping[str, Path]
 
 
 @dataclass(frozen=True)
 class AudioField:
-    """The audio of cuts.
+    """Encodes the audio of cuts.
 
     Attributes:
         format: ``flac`` keeps 16 and 24 bits as they are, and rounds what has no such samples to 16 bits; ``opus`` is
@@ -87,9 +89,48 @@ class AudioField:
         return _of_own_source(cut, name, recording=Recording(name, [source], *size, cut.duration, channel_ids=[0]))
 
 
+def _own_file(cut: Cut) -> Path | None:
+    """Return the file that holds the cut, its one channel, and nothing else; None if there is none."""
+    recording = cut.recording
+    is_whole = isinstance(cut, MonoCut) and cut.start == 0 and cut.duration == recording.duration
+    is_plain = len(recording.sources) == 1 and recording.num_channels == 1 and not recording.transforms
+    path = Path(recording.sources[0].source)
+    return path if is_whole and is_plain and path.is_file() else None
+
+
+def _encoded(cut: Cut, samples: np.ndarray, audio: str) -> tuple[bytes, str]:
+    """Return samples (N,) float32 of a cut as a file, and its ending."""
+    rate_hz = cut.sampling_rate
+    if audio == "original" and (file := _own_file(cut)) is not None:
+        return file.read_bytes(), file.suffix.lower() or ".audio"
+    if audio == "opus":
+        return _written(samples, rate_hz, "OGG", "OPUS"), ".opus"
+    # a power of two changes no digit
+    if _is_whole(of_16 := samples * np.float32(2**15), 2**15):
+        return _written(of_16.astype(np.int16), rate_hz, "FLAC", "PCM_16"), ".flac"
+    if _is_whole(of_24 := samples * np.float32(2**23), 2**23):
+        return _written(of_24.astype(np.int32) << 8, rate_hz, "FLAC", "PCM_24"), ".flac"
+    # libsndfile would scale by 2^15 - 1 and not by 2^15, as it does when it reads
+    rounded = np.clip(np.rint(of_16), -(2**15), 2**15 - 1).astype(np.int16)
+    return _written(rounded, rate_hz, "FLAC", "PCM_16"), ".flac"
+
+
+def _is_whole(scaled: np.ndarray, bound: int) -> bool:
+    inside = len(scaled) == 0 or (scaled.min() >= -bound and scaled.max() < bound)
+    return bool(inside and np.array_equal(scaled, np.rint(scaled)))
+
+
+def _written(samples: np.ndarray, rate_hz: int, container: str, subtype: str) -> bytes:
+    content = io.BytesIO()
+    with soundfile.SoundFile(content, "w", rate_hz, 1, subtype, format=container) as file:
+        for start in range(0, len(samples), BLOCK_SAMPLES):
+            file.write(samples[start : start + BLOCK_SAMPLES])
+    return content.getvalue()
+
+
 @dataclass(frozen=True)
 class FeatureField:
-    """The features of cuts, which training reads in place of audio.
+    """Encodes the features of cuts, which training reads in place of audio.
 
     Attributes:
         features: computed once (`LogMel`), or read where the corpus has them.
@@ -144,71 +185,18 @@ class FeatureField:
         return _of_own_source(cut, name, features=features)
 
 
-ShardField: TypeAlias = AudioField | FeatureField
-
-
-def member_name(cut_id: str) -> str:
-    """Return the name of a cut in a tar, which lhotse compares with its id: the id, unless that is no plain name."""
-    path = PurePosixPath(cut_id)
-    is_inside = not path.is_absolute() and ".." not in path.parts and "\0" not in cut_id
-    is_plain = is_inside and str(path) == cut_id and len(cut_id) < 200
-    return cut_id if is_plain else hashlib.sha256(cut_id.encode()).hexdigest()[:32]
-
-
 def _of_own_source(cut: Cut, name: str, **field: Any) -> MonoCut:
     """Return a cut of all of a recording, or of all of its features, with the supervisions of another."""
     supervisions = [fastcopy(segment, recording_id=name, channel=0) for segment in cut.supervisions]
     return MonoCut(name, 0.0, cut.duration, 0, supervisions, custom=cut.custom or None, **field)
 
 
-def _encoded(cut: Cut, samples: np.ndarray, audio: str) -> tuple[bytes, str]:
-    """Return samples (N,) float32 of a cut as a file, and its ending."""
-    rate_hz = cut.sampling_rate
-    if audio == "original" and (file := _own_file(cut)) is not None:
-        return file.read_bytes(), file.suffix.lower() or ".audio"
-    if audio == "opus":
-        return _written(samples, rate_hz, "OGG", "OPUS"), ".opus"
-    # a power of two changes no digit
-    if _is_whole(of_16 := samples * np.float32(2**15), 2**15):
-        return _written(of_16.astype(np.int16), rate_hz, "FLAC", "PCM_16"), ".flac"
-    if _is_whole(of_24 := samples * np.float32(2**23), 2**23):
-        return _written(of_24.astype(np.int32) << 8, rate_hz, "FLAC", "PCM_24"), ".flac"
-    # libsndfile would scale by 2^15 - 1 and not by 2^15, as it does when it reads
-    rounded = np.clip(np.rint(of_16), -(2**15), 2**15 - 1).astype(np.int16)
-    return _written(rounded, rate_hz, "FLAC", "PCM_16"), ".flac"
-
-
-def _own_file(cut: Cut) -> Path | None:
-    """Return the file that holds the cut, its one channel, and nothing else; None if there is none."""
-    recording = cut.recording
-    is_whole = isinstance(cut, MonoCut) and cut.start == 0 and cut.duration == recording.duration
-    is_plain = len(recording.sources) == 1 and recording.num_channels == 1 and not recording.transforms
-    path = Path(recording.sources[0].source)
-    return path if is_whole and is_plain and path.is_file() else None
-
-
-def _is_whole(scaled: np.ndarray, bound: int) -> bool:
-    inside = len(scaled) == 0 or (scaled.min() >= -bound and scaled.max() < bound)
-    return bool(inside and np.array_equal(scaled, np.rint(scaled)))
-
-
-def _written(samples: np.ndarray, rate_hz: int, container: str, subtype: str) -> bytes:
-    content = io.BytesIO()
-    with soundfile.SoundFile(content, "w", rate_hz, 1, subtype, format=container) as file:
-        for start in range(0, len(samples), BLOCK_SAMPLES):
-            file.write(samples[start : start + BLOCK_SAMPLES])
-    return content.getvalue()
-
-
-BLOCK_BYTES = 512  # of tar
-INDEX = "index"  # folder of what is written of each shard, <split>.<number>.json
-
-Files = Mapping[str, Path]
+ShardField: TypeAlias = AudioField | FeatureField
 
 
 @dataclass(frozen=True)
 class ShardStorage:
-    """Where shards are written, and how.
+    """Folder of shards, and what is stored in them.
 
     Attributes:
         folder: of all splits, absolute.
@@ -227,56 +215,53 @@ class ShardStorage:
             "index": self.folder / INDEX / f"{chunk.split}.{number}.json",
         }
 
+    def write(self, splits: Mapping[str, CheckedSplit], num_jobs: int) -> dict[str, CheckedSplit]:
+        """Write the shards of all splits, or find what an earlier call has written, with a line of progress for each.
 
-def write_shards(splits: Mapping[str, CheckedSplit], storage: ShardStorage, num_jobs: int) -> dict[str, CheckedSplit]:
-    """Write the shards of all splits, or find what an earlier call has written, with a line of progress for each.
+        Returns:
+            The same splits, with cuts that name the places of their audio or features in the shards.
 
-    Returns:
-        The same splits, with cuts that name the places of their audio or features in the shards.
+        Raises:
+            ValueError: the folder holds something else, or a shard of other data.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with locked_folder(self.folder, wait=True):
+            self._refuse_others(splits)
+            for folder in (*splits, INDEX):
+                (self.folder / folder).mkdir(exist_ok=True)
+            return {name: self._write_split(split, num_jobs) for name, split in splits.items()}
 
-    Raises:
-        ValueError: the folder holds something else, or a shard of other data.
-    """
-    storage.folder.mkdir(parents=True, exist_ok=True)
-    with locked_folder(storage.folder, wait=True):
-        _refuse_others(storage, splits)
-        for folder in (*splits, INDEX):
-            (storage.folder / folder).mkdir(exist_ok=True)
-        return {name: _write_split(split, storage, num_jobs) for name, split in splits.items()}
+    def _refuse_others(self, splits: Mapping[str, CheckedSplit]) -> None:
+        """Refuse a folder with anything in it that these splits do not write: nothing there is overwritten."""
+        chunks = [chunk for split in splits.values() for chunk in split.chunks]
+        expected = {path for chunk in chunks for path in self.files(chunk).values()}
+        for path in self.folder.rglob("*"):
+            if not path.is_dir() and path.with_name(path.name.removesuffix(TEMPORARY)) not in expected:
+                raise ValueError(
+                    f"data.storage.dir: {self.folder} holds {str(path.relative_to(self.folder))!r}, which is not "
+                    "part of these data; give a new or an empty folder, or that of an interrupted call with the same "
+                    "options"
+                )
 
+    def _write_split(self, split: CheckedSplit, num_jobs: int) -> CheckedSplit:
+        field = self.field
 
-def _refuse_others(storage: ShardStorage, splits: Mapping[str, CheckedSplit]) -> None:
-    """Refuse a folder with anything in it that these splits do not write: nothing there is overwritten."""
-    chunks = [chunk for split in splits.values() for chunk in split.chunks]
-    expected = {path for chunk in chunks for path in storage.files(chunk).values()}
-    for path in storage.folder.rglob("*"):
-        if not path.is_dir() and path.with_name(path.name.removesuffix(TEMPORARY)) not in expected:
-            raise ValueError(
-                f"data.storage.dir: {storage.folder} holds {str(path.relative_to(storage.folder))!r}, which is not "
-                "part of these data; give a new or an empty folder, or that of an interrupted call with the same "
-                "options"
-            )
+        def write(chunk: CheckedChunk) -> CheckedChunk:
+            files, lines = self.files(chunk), [line for line, _ in split.lines(chunk)]
+            cuts = [parse_cut(line, chunk.path.parent) for line in lines]
+            state = chunk.path.parents[1].name.partition("-")[2]  # of audio that has changed, see `current_folder`
+            made_of = digest([f"{field.options}{state}\n".encode(), *lines])
+            index = _found_index(files, made_of) or _write_shard(files, made_of, cuts, field)
+            left_out = dict(index["dropped"])
+            readable = [cut for cut in cuts if cut.id not in left_out]
+            stored = [
+                field.stored(cut, cut.id, (first, second), ShardMember(str(files["tar"]), *place))
+                for cut, (first, second, *place) in zip(readable, index["members"], strict=True)
+            ]
+            dropped = [unreadable(chunk.split, name, why, field.source) for name, why in left_out.items()]
+            return CheckedChunk.write(chunk.sibling("sharded"), chunk.split, made_of, stored, dropped, chunk.duration_s)
 
-
-def _write_split(split: CheckedSplit, storage: ShardStorage, num_jobs: int) -> CheckedSplit:
-    field = storage.field
-
-    def write(chunk: CheckedChunk) -> CheckedChunk:
-        files, lines = storage.files(chunk), [line for line, _ in split.lines(chunk)]
-        cuts = [parse_cut(line, chunk.path.parent) for line in lines]
-        state = chunk.path.parents[1].name.partition("-")[2]  # of audio that has changed, see `current_folder`
-        made_of = digest([f"{field.options}{state}\n".encode(), *lines])
-        index = _found_index(files, made_of) or _write_shard(files, made_of, cuts, field)
-        left_out = dict(index["dropped"])
-        readable = [cut for cut in cuts if cut.id not in left_out]
-        stored = [
-            field.stored(cut, cut.id, (first, second), ShardMember(str(files["tar"]), *place))
-            for cut, (first, second, *place) in zip(readable, index["members"], strict=True)
-        ]
-        dropped = [unreadable(chunk.split, name, why, field.source) for name, why in left_out.items()]
-        return CheckedChunk.write(chunk.sibling("sharded"), chunk.split, made_of, stored, dropped, chunk.duration_s)
-
-    return split.rebuilt(write, num_jobs, f"writing shards of {split.name}")
+        return split.rebuilt(write, num_jobs, f"writing shards of {split.name}")
 
 
 def _found_index(files: Files, made_of: str) -> dict[str, Any] | None:
@@ -348,3 +333,11 @@ def _fill(temporary: Files, cuts: Collection[Any], field: ShardField) -> dict[st
         # lhotse's writer has opened no file
         tarfile.open(temporary["tar"], "w").close()
     return {"members": members, "dropped": dropped}
+
+
+def member_name(cut_id: str) -> str:
+    """Return the name of a cut in a tar, which lhotse compares with its id: the id, unless that is no plain name."""
+    path = PurePosixPath(cut_id)
+    is_inside = not path.is_absolute() and ".." not in path.parts and "\0" not in cut_id
+    is_plain = is_inside and str(path) == cut_id and len(cut_id) < 200
+    return cut_id if is_plain else hashlib.sha256(cut_id.encode()).hexdigest()[:32]

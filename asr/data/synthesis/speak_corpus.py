@@ -1,4 +1,4 @@
-"""eSpeak NG's voice variants, in fixed splits.
+"""Synthesizes corpora with eSpeak NG, whose voice variants are in fixed splits.
 
 A speaker is a variant; an accent is a language of eSpeak NG. FROZEN: no later change may make the test voices easier.
 """
@@ -33,13 +33,11 @@ ACCENTS = (
     "en-us",
     "en-us-nyc",
 )
-
 # whispering, croaking and robots: not like human speech
 LEFT_OUT = (
     *("Demonic", "UniRobot", "anikaRobot", "croak", "whisper", "whisperf"),
     *("robosoft", "robosoft2", "robosoft3", "robosoft4", "robosoft5", "robosoft6", "robosoft7", "robosoft8"),
 )
-
 # similar voices, by name or with two fifths of their settings in common; a family stays in one split
 FAMILIES = (
     ("Diogo", "Henrique", "Hugo", "michel", "miguel"),
@@ -56,14 +54,11 @@ FAMILIES = (
     ("klatt", "klatt2", "klatt3", "klatt4", "klatt5", "klatt6"),
     ("steph", "steph2", "steph3"),
 )
-
 DEV = ("Andrea", "Lee", "Reed", "Storm", "f2", "ian", "m2", "paul", "quincy", "shelby")
-
 TEST = (
     *("Alex", "Annie", "Denis", "Jacky", "antonio", "boris", "caleb", "f3"),
     *("grandma", "m4", "m7", "robert", "steph", "steph2", "steph3", "victor"),
 )
-
 TRAIN = (
     *("Alicia", "Andy", "AnxiousAndy", "Diogo", "Gene", "Gene2", "Henrique", "Hugo", "Marco", "Mario", "Michael"),
     *("Mike", "Mr serious", "Nguyen", "RicishayMax", "RicishayMax2", "RicishayMax3", "Tweaky", "adam", "anika"),
@@ -72,34 +67,13 @@ TRAIN = (
     *("klatt4", "klatt5", "klatt6", "linda", "m1", "m3", "m5", "m6", "m8", "marcelo", "max", "michel", "miguel"),
     *("mike2", "norbert", "pablo", "pedro", "rob", "sandro", "travis", "zac"),
 )
-
 VOICES = {"train": TRAIN, "dev": DEV, "test": TEST}
-
-
-def draw_speaker(rng: np.random.Generator, split: str, accents: Sequence[str] = ACCENTS) -> dict[str, Any]:
-    """Return a random voice of a split, speed, pitch and level."""
-    variant, accent = str(rng.choice(VOICES[split])), str(rng.choice(accents))
-    return {
-        "variant": variant,
-        "accent": accent,
-        "voice": f"{accent}+{variant}",
-        "words_per_minute": int(rng.integers(120, 221)),
-        "pitch": int(rng.integers(20, 81)),
-        "pitch_range": int(rng.integers(20, 81)),
-        "word_gap": int(rng.integers(0, 4)),  # units of 10 ms
-        "peak_dbfs": float(rng.uniform(-30, -6)),
-        "lead_s": float(rng.uniform(0.1, 0.3)),
-        "tail_s": float(rng.uniform(0.1, 0.3)),
-    }
-
-
 SAMPLING_RATE_HZ = 16_000
 SHARD_UTTERANCES = 200
 NOTE = "synthetic speech (eSpeak NG): error rates say nothing about human speakers"
-
-# an utterance: text, and the keys of ``place``, ``voices.draw_speaker`` and ``quiet``
-Item = dict[str, Any]
-Plan = Sequence[Item]
+# an utterance: text, and the keys of ``place``, ``draw_speaker`` and ``quiet``
+Utterance = dict[str, Any]
+SpeechPlan = Sequence[Utterance]
 
 
 def check_request(recipe: str, source: str | None, num_jobs: int | None) -> int:
@@ -126,24 +100,41 @@ def check_request(recipe: str, source: str | None, num_jobs: int | None) -> int:
     return num_processes(num_jobs)
 
 
-def place(corpus: str, split: str, index: int) -> Item:
+def draw_speaker(rng: np.random.Generator, split: str, accents: Sequence[str] = ACCENTS) -> dict[str, Any]:
+    """Return a random voice of a split, speed, pitch and level."""
+    variant, accent = str(rng.choice(VOICES[split])), str(rng.choice(accents))
+    return {
+        "variant": variant,
+        "accent": accent,
+        "voice": f"{accent}+{variant}",
+        "words_per_minute": int(rng.integers(120, 221)),
+        "pitch": int(rng.integers(20, 81)),
+        "pitch_range": int(rng.integers(20, 81)),
+        "word_gap": int(rng.integers(0, 4)),  # units of 10 ms
+        "peak_dbfs": float(rng.uniform(-30, -6)),
+        "lead_s": float(rng.uniform(0.1, 0.3)),
+        "tail_s": float(rng.uniform(0.1, 0.3)),
+    }
+
+
+def place(corpus: str, split: str, index: int) -> Utterance:
     """Return the id of an utterance and its shard."""
     return {"id": f"{corpus}-{split}-{index:05d}", "shard": f"{split}-{index // SHARD_UTTERANCES:03d}"}
 
 
-def quiet(seed: int, split: str, index: int) -> Item:
+def quiet(seed: int, split: str, index: int) -> Utterance:
     """Return the noise floor of an utterance: recordings have no digital zeros."""
     return {"noise_dbfs": -70.0, "noise_seed": seed_for("noise", seed, split, index)}
 
 
 def speak_corpus(
-    draw: Callable[[int, str, int], Item],
+    draw: Callable[[int, str, int], Utterance],
     sizes: Mapping[str, int],
     folder: Path,
     *,
     seed: int,
     num_jobs: int,
-    finish: Callable[[Path, Plan], None] | None = None,
+    finish: Callable[[Path, SpeechPlan], None] | None = None,
 ) -> Corpus:
     """Synthesize all splits and return their manifests.
 
@@ -164,7 +155,12 @@ def speak_corpus(
 
 
 def speak(
-    plan: Plan, folder: Path, *, seed: int, num_jobs: int, finish: Callable[[Path, Plan], None] | None = None
+    plan: SpeechPlan,
+    folder: Path,
+    *,
+    seed: int,
+    num_jobs: int,
+    finish: Callable[[Path, SpeechPlan], None] | None = None,
 ) -> None:
     """Synthesize the missing shards.
 
@@ -194,7 +190,7 @@ def speak(
         pool.shutdown(cancel_futures=True)
 
 
-def _speak_shard(items: Plan, folder: Path, seed: int, finish: Callable[[Path, Plan], None] | None) -> None:
+def _speak_shard(items: SpeechPlan, folder: Path, seed: int, finish: Callable[[Path, SpeechPlan], None] | None) -> None:
     """Synthesize a shard in a new process, into a folder that is renamed when complete."""
     name = items[0]["shard"]
     work = folder / f"{name}.partial"
@@ -211,7 +207,7 @@ def _speak_shard(items: Plan, folder: Path, seed: int, finish: Callable[[Path, P
     work.rename(folder / name)
 
 
-def manifests_of(plan: Plan, folder: Path) -> Manifests:
+def manifests_of(plan: SpeechPlan, folder: Path) -> Manifests:
     """Return recordings and supervisions of the audio in ``folder``; a speaker is a voice variant."""
     recordings, supervisions = [], []
     for item in plan:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from asr.data.features import PLAYED_HZ, read_audio
-from asr.data.loading.batch import Batch
+from asr.data.loading.loader import Batch
 from asr.training.counters import ends_update
 from asr.training.module import TrainingModule
 from asr.training.optimizer_protocols import StepsInBackward

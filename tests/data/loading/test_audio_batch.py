@@ -10,18 +10,17 @@ import torch
 from lhotse import CutSet, Recording, SupervisionSegment
 
 from asr.data.features import LogMel
-from asr.data.loading.augmentation import Acoustics, Reverberate, SpeedPerturb
-from asr.data.loading.batch import AudioBatch, Batch, SpeechDataset
-from asr.data.loading.loader import Workers, load_batches
+from asr.data.loading.augmentation import AudioAugmentation, Reverberate, SpeedPerturb
+from asr.data.loading.loader import AudioBatch, Batch, SpeechDataset, Workers, load_batches
 from asr.text.tokenizer import CharacterTokenizer
 
 RATE_HZ = 8000
 IN_WORKERS, ON_DEVICE = (LogMel(20, RATE_HZ, on_device=on_device) for on_device in (False, True))
 TOKENIZER = CharacterTokenizer(["<blk>", "<unk>", "a", "b"])
-PERTURB = {
+AUGMENTATIONS = {
     "none": None,
     "speed": SpeedPerturb((0.9, 1.1)),
-    "room": Acoustics(room=Reverberate(probability=1.0), speed=SpeedPerturb()),
+    "room": AudioAugmentation(room=Reverberate(probability=1.0), speed=SpeedPerturb()),
 }
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -52,10 +51,10 @@ def assert_same(found: Batch, expected: Batch) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("perturb", PERTURB.values(), ids=PERTURB)
-def test_a_batch_of_audio_becomes_the_batch_of_the_workers(cuts, perturb, device):
-    expected = SpeechDataset(IN_WORKERS, TOKENIZER, perturb)[(3, cuts)]
-    batch = SpeechDataset(ON_DEVICE, TOKENIZER, perturb)[(3, cuts)]
+@pytest.mark.parametrize("augmentation", AUGMENTATIONS.values(), ids=AUGMENTATIONS)
+def test_a_batch_of_audio_becomes_the_batch_of_the_workers(cuts, augmentation, device):
+    expected = SpeechDataset(IN_WORKERS, TOKENIZER, augmentation)[(3, cuts)]
+    batch = SpeechDataset(ON_DEVICE, TOKENIZER, augmentation)[(3, cuts)]
     assert isinstance(batch, AudioBatch)
     assert batch.num_frames.tolist() == expected.num_frames.tolist()
     assert batch.features.numel() == 0

@@ -11,8 +11,7 @@ from lhotse.utils import fastcopy
 
 from asr.data.features import LogMel, PrecomputedFeatures
 from asr.data.loading.augmentation import SpeedPerturb
-from asr.data.loading.batch import SpeechDataset
-from asr.data.loading.loader import DataModule, EvaluationLoader, Workers, load_batches
+from asr.data.loading.loader import EvaluationLoader, LoaderFactory, SpeechDataset, Workers, load_batches
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
 from asr.text.tokenizer import CharacterTokenizerTrainer
 
@@ -150,12 +149,12 @@ def test_a_worker_shares_one_tensor_of_a_batch_and_sends_the_others_in_its_messa
 
 
 def test_a_recipe_reads_training_shuffled_and_perturbed_and_evaluation_whole(cuts, tokenizer, features, tmp_path):
-    reading = DataModule(features, tokenizer, BucketingConfig(1.5, num_buckets=2), Workers(0))
-    perturb = SpeedPerturb()
-    dataset, order = reading.training_data(cuts, 9, perturb)
-    assert (dataset.perturb, order.seed, order.shuffle) == (perturb, 9, True)
-    loader = reading.evaluation_loader(cuts)
-    assert (loader.dataset.perturb, loader.cut_sampler.shuffle) == (None, False)
+    loaders = LoaderFactory(features, tokenizer, BucketingConfig(1.5, num_buckets=2), Workers(0))
+    augmentation = SpeedPerturb()
+    dataset, order = loaders.training_data(cuts, 9, augmentation)
+    assert (dataset.augmentation, order.seed, order.shuffle) == (augmentation, 9, True)
+    loader = loaders.evaluation_loader(cuts)
+    assert (loader.dataset.augmentation, loader.cut_sampler.shuffle) == (None, False)
     for file in tmp_path.glob("*.wav"):
         file.unlink()
     assert sorted(cut for batch in loader for cut, _ in batch.skipped) == [f"cut{index}" for index in range(6)]

@@ -4,7 +4,7 @@ import soundfile
 from lhotse import CutSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
 from asr.data.manifests.import_manifests import import_manifests
-from asr.data.manifests.tables import read_table
+from asr.data.manifests.layouts import read_table
 from asr.data.preparation.cuts import evaluation_cuts
 from tests.data.corpora import SPEC, utterance
 

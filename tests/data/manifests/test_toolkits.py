@@ -10,7 +10,7 @@ import soundfile
 from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 
 from asr.data.manifests.import_manifests import import_manifests, manifest_files
-from asr.data.manifests.transcripts import CONVERT
+from asr.data.manifests.layouts import CONVERT
 from asr.data.preparation.cuts import evaluation_cuts
 from tests.data.corpora import SPEC, utterance
 

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import soundfile
 
-import asr.data.preparation.checked_chunks
+import asr.data.preparation.cuts
 import asr.data.preparation.prepare
+from asr.data.features import LogMel
 from asr.data.manifests.corpus import Corpus
+from asr.data.preparation.cuts import CheckedSplit
 from asr.data.preparation.prepare import prepare
 from tests.data.corpora import (
     PRECOMPUTED,
@@ -30,7 +32,7 @@ from tests.data.corpora import (
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     monkeypatch.setattr("asr.data.preparation.saved_corpus.CHUNK_UTTERANCES", 2)
-    monkeypatch.setattr("asr.data.preparation.prepare.CUTS_PER_JOB", 2)
+    monkeypatch.setattr("asr.data.preparation.cuts.CUTS_PER_JOB", 2)
 
 
 def many(folder: Path, splits: dict[str, list[Pair]]) -> None:
@@ -60,29 +62,29 @@ def test_the_number_of_processes_changes_nothing(tmp_path, spec):
     assert reasons == ["item", "more-4", "short", "more-3"]
 
 
-def killed_in(monkeypatch, name: str, calls: int) -> list[str]:
-    """Let the n-th call of a function that handles chunks raise KeyboardInterrupt; return what the calls were about."""
-    real, seen = getattr(asr.data.preparation.checked_chunks, name), []
+def killed_in(monkeypatch, owner: object, name: str, calls: int) -> list[tuple]:
+    """Let the n-th call of a function that handles chunks raise KeyboardInterrupt; return arguments of the calls."""
+    real, seen = getattr(owner, name), []
 
     def call(*args):
-        seen.append(str(args[0] if name == "check_cuts" else args[1].id))
+        seen.append(args)
         if len(seen) == calls:
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(asr.data.preparation.checked_chunks, name, call)
+    monkeypatch.setattr(owner, name, call)
     return seen
 
 
 def test_audio_that_was_checked_before_a_kill_is_not_checked_again(tmp_path, monkeypatch):
     recipe = Recipe(lambda folder, splits: splits["train"].extend(utterance(folder, f"more-{i}") for i in range(9)))
-    first = killed_in(monkeypatch, "check_cuts", 5)
+    first = killed_in(monkeypatch, asr.data.preparation.cuts, "check_cuts", 5)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, recipe)
     assert len(first) == 5
     assert not list(tmp_path.rglob("*.partial"))
     assert not list(tmp_path.rglob("cuts_*"))
-    looked_at = killed_in(monkeypatch, "check_cuts", 1000)
+    looked_at = killed_in(monkeypatch, asr.data.preparation.cuts, "check_cuts", 1000)
     prepared = run(tmp_path, recipe)
     # 12 of train, 2 of dev, 1 of test in chunks of 2, of which 4 were done
     assert len(looked_at) == 6 + 1 + 1 - 4
@@ -95,10 +97,10 @@ def test_audio_that_was_checked_before_a_kill_is_not_checked_again(tmp_path, mon
 
 def test_features_that_were_stored_before_a_kill_are_not_computed_again(tmp_path, monkeypatch):
     recipe = Recipe(lambda folder, splits: splits["train"].extend(utterance(folder, f"more-{i}") for i in range(9)))
-    killed_in(monkeypatch, "read_features", 6)
+    killed_in(monkeypatch, LogMel, "with_features", 6)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, recipe, PRECOMPUTED)
-    computed = killed_in(monkeypatch, "read_features", 1000)
+    computed = killed_in(monkeypatch, LogMel, "with_features", 1000)
     prepared = run(tmp_path, recipe, PRECOMPUTED)
     assert len(computed) == 15 - 4
     for split in ("train", "dev"):
@@ -123,7 +125,7 @@ def test_audio_that_was_repaired_after_a_kill_is_used(tmp_path, monkeypatch, spe
 
     recipe = Recipe(lose)
     with monkeypatch.context() as patched:
-        patched.setattr(asr.data.preparation.prepare, "ctc_lengths", killed)
+        patched.setattr(CheckedSplit, "ctc_lengths", killed)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path, recipe, spec)
     (tmp_path / "corpus" / "lost").rename(tmp_path / "corpus" / "train-1.wav")

@@ -5,8 +5,8 @@ import pytest
 
 from asr.data.loading.sampling import seed_for
 from asr.data.manifests.import_manifests import manifest_files
-from asr.data.preparation import fingerprint as module
-from asr.data.preparation.fingerprint import describe_source, fingerprint
+from asr.data.preparation import prepared as module
+from asr.data.preparation.prepared import describe_source, fingerprint
 
 
 def test_a_fingerprint_depends_on_values_and_not_on_the_order_of_keys():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asr.data.features import PrecomputedFeatures
-from asr.data.loading.batch import SpeechDataset
+from asr.data.loading.loader import SpeechDataset
 from tests.data.corpora import SPEC, Recipe, contents, dropped, ids, run
 from tests.data.feature_corpora import (
     FEATURES_SPEC,
@@ -122,7 +122,7 @@ def test_features_lost_after_preparing_are_skipped_and_named(tmp_path):
     ],
 )
 def test_features_that_cannot_be_had_are_refused_before_any_is_read(tmp_path, monkeypatch, recipe, features, message):
-    monkeypatch.setattr("asr.data.preparation.checked_chunks.check_cuts", lambda *_: pytest.fail("cuts were looked at"))
+    monkeypatch.setattr("asr.data.preparation.cuts.check_cuts", lambda *_: pytest.fail("cuts were looked at"))
     with pytest.raises(ValueError, match=message):
         run(tmp_path, recipe, replace(SPEC, features=features))
 

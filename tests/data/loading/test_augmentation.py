@@ -1,6 +1,7 @@
 """Each effect does what it says, to the samples it is given, and depends on its generator alone."""
 
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,17 +11,16 @@ from lhotse import CutSet, Recording
 
 from asr.data.features import LogMel
 from asr.data.loading.augmentation import (
-    Acoustics,
     AddBabble,
     AddNoise,
+    AudioAugmentation,
     Reverberate,
     SpeedPerturb,
     Telephone,
     Volume,
     mix,
 )
-from asr.data.loading.batch import SpeechDataset
-from asr.data.loading.loader import Workers, load_batches
+from asr.data.loading.loader import SpeechDataset, Workers, load_batches
 from asr.data.manifests.lhotse_manifests import to_line
 from asr.data.preparation.prepared import IndexedCutSet
 from asr.text.tokenizer import CharacterTokenizer
@@ -37,6 +37,12 @@ def noise(tmp_path):
     soundfile.write(tmp_path / "noise" / "a.wav", np.random.default_rng(1).normal(size=16_000) * 0.1, 16_000)
     soundfile.write(tmp_path / "noise" / "deeper" / "b.flac", 0.1 * np.sin(np.arange(4000) * 0.3), 11_025)
     return tmp_path / "noise"
+
+
+@pytest.fixture
+def cut(tmp_path):
+    soundfile.write(tmp_path / "a.wav", SAMPLES, RATE_HZ)
+    return Recording.from_file(tmp_path / "a.wav").to_cut()
 
 
 @pytest.fixture
@@ -75,8 +81,8 @@ def test_noise_has_the_energy_that_the_ratio_says(snr_db):
 
 
 def test_effects_keep_the_length_and_repeat_with_the_same_generator(noise, cuts):
-    acoustics = Acoustics(None, *all_effects(noise)).of_corpus(cuts)
-    for effect in acoustics.others:
+    augmentation = AudioAugmentation(None, *all_effects(noise)).of_corpus(cuts)
+    for effect in augmentation.others:
         once, again, other = (effect(SAMPLES, RATE_HZ, np.random.default_rng(seed)) for seed in (3, 3, 4))
         assert once.shape == SAMPLES.shape
         assert np.array_equal(once, again)
@@ -133,19 +139,19 @@ def test_a_telephone_passes_the_middle_alone(frequency_hz, least_db, most_db):
 
 
 def test_each_effect_falls_on_its_share_of_the_cuts(cuts):
-    acoustics = Acoustics(telephone=Telephone(0.25))
+    augmentation = AudioAugmentation(telephone=Telephone(0.25))
     rng = random.Random(0)
-    changed = sum(acoustics(cuts[0], rng) is not cuts[0] for _ in range(2000))
+    changed = sum(augmentation(cuts[0], rng) is not cuts[0] for _ in range(2000))
     assert 420 < changed < 580
-    assert Acoustics()(cuts[0], rng) is cuts[0]
-    assert Acoustics(volume=Volume(0.0))(cuts[0], rng) is cuts[0]
+    assert AudioAugmentation()(cuts[0], rng) is cuts[0]
+    assert AudioAugmentation(volume=Volume(0.0))(cuts[0], rng) is cuts[0]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_features_depend_on_the_seed_alone_and_not_on_workers(noise, cuts, num_workers):
     def features(workers, seed):
-        acoustics = Acoustics(SpeedPerturb([0.9, 1.0]), *all_effects(noise)).of_corpus(cuts)
-        dataset = SpeechDataset(LogMel(20, RATE_HZ), CharacterTokenizer(["<blk>", "<unk>", "a"]), acoustics)
+        augmentation = AudioAugmentation(SpeedPerturb([0.9, 1.0]), *all_effects(noise)).of_corpus(cuts)
+        dataset = SpeechDataset(LogMel(20, RATE_HZ), CharacterTokenizer(["<blk>", "<unk>", "a"]), augmentation)
         plan = [(seed, CutSet.from_cuts(cuts)), (seed + 1, CutSet.from_cuts(cuts[:2]))]
         return [batch.features for batch in load_batches(dataset, plan, Workers(workers))]
 
@@ -160,8 +166,8 @@ def test_workers_that_share_a_file_of_cuts_hear_the_same_babble(cuts, tmp_path):
     indexed = IndexedCutSet(tmp_path / "cuts")
 
     def features(workers):
-        acoustics = Acoustics(babble=AddBabble(1.0)).of_corpus(indexed)
-        dataset = SpeechDataset(LogMel(20, RATE_HZ), CharacterTokenizer(["<blk>", "<unk>", "a"]), acoustics)
+        augmentation = AudioAugmentation(babble=AddBabble(1.0)).of_corpus(indexed)
+        dataset = SpeechDataset(LogMel(20, RATE_HZ), CharacterTokenizer(["<blk>", "<unk>", "a"]), augmentation)
         plan = ((number, CutSet.from_cuts([indexed[number]])) for number in range(40))
         return [batch.features for batch in load_batches(dataset, plan, Workers(workers))]
 
@@ -198,18 +204,32 @@ def test_a_talker_whose_audio_is_gone_is_no_fault_of_those_beside_him(cuts, tmp_
     soundfile.write(tmp_path / "gone.wav", SAMPLES, RATE_HZ)
     gone = Recording.from_file(tmp_path / "gone.wav").to_cut()
     (tmp_path / "gone.wav").unlink()
-    babble = Acoustics(babble=AddBabble(1.0, (3, 3))).of_corpus([gone, *cuts]).babble
+    babble = AudioAugmentation(babble=AddBabble(1.0, (3, 3))).of_corpus([gone, *cuts]).babble
     assert np.isfinite(babble(SAMPLES, RATE_HZ, np.random.default_rng(0))).all()
-    alone = Acoustics(babble=AddBabble(1.0)).of_corpus([gone]).babble
+    alone = AudioAugmentation(babble=AddBabble(1.0)).of_corpus([gone]).babble
     assert np.array_equal(alone(SAMPLES, RATE_HZ, np.random.default_rng(0)), SAMPLES)
 
 
 def test_the_digest_of_files_changes_with_them(noise):
-    acoustics = Acoustics(noise=AddNoise(0.5, str(noise)))
-    before = acoustics.digest()
-    assert before == Acoustics(noise=AddNoise(0.1, str(noise))).digest() != ""
+    augmentation = AudioAugmentation(noise=AddNoise(0.5, str(noise)))
+    before = augmentation.digest()
+    assert before == AudioAugmentation(noise=AddNoise(0.1, str(noise))).digest() != ""
     soundfile.write(noise / "a.wav", np.zeros(99), 16_000)
-    shorter = Acoustics(noise=AddNoise(0.5, str(noise))).digest()
+    shorter = AudioAugmentation(noise=AddNoise(0.5, str(noise))).digest()
     soundfile.write(noise / "a.wav", np.full(99, 0.5), 16_000)
-    assert len({before, shorter, Acoustics(noise=AddNoise(0.5, str(noise))).digest()}) == 3
-    assert Acoustics(volume=Volume()).digest() == ""
+    assert len({before, shorter, AudioAugmentation(noise=AddNoise(0.5, str(noise))).digest()}) == 3
+    assert AudioAugmentation(volume=Volume()).digest() == ""
+
+
+def test_every_speed_is_drawn_equally_often_and_changes_the_length(cut):
+    rng = random.Random(0)
+    perturb = SpeedPerturb((0.8, 1.0, 1.25))
+    lengths = Counter(perturb(cut, rng).num_samples for _ in range(600))
+    assert set(lengths) == {6400, 8000, 10_000}
+    assert all(150 < count < 250 for count in lengths.values())
+    assert SpeedPerturb([1.25])(cut, rng).load_audio().shape == (1, 6400)
+
+
+def test_the_slowest_speed_makes_every_cut_as_long_as_it_can_be(cut):
+    slowest = SpeedPerturb((0.8, 1.0, 1.25)).slowest()
+    assert {slowest(cut, random.Random(seed)).num_samples for seed in range(9)} == {10_000}
