@@ -70,7 +70,7 @@ class Combined(Optimizer):
             The closure's result, or None.
 
         Raises:
-            RuntimeError: parameters are at the evaluation point; nothing was changed.
+            RuntimeError: parameters are in eval mode; nothing was changed.
         """
         refuse_step_while_evaluating(self)
         loss = None
@@ -89,17 +89,17 @@ class Combined(Optimizer):
         return loss
 
     @property
-    def has_evaluation_point(self) -> bool:
+    def has_eval_mode(self) -> bool:
         """Return whether the model should be evaluated between `eval` and `train`."""
-        return any(chain.has_evaluation_point for chain in self._chains())
+        return any(chain.has_eval_mode for chain in self._chains())
 
     @property
     def is_evaluating(self) -> bool:
-        """Return whether any parameters are at their evaluation point."""
+        """Return whether any parameters are in eval mode."""
         return any(chain.is_evaluating for chain in self._chains())
 
     def eval(self) -> None:
-        """Let every member put its evaluation point into its parameters; see `Chain.eval`."""
+        """Let every member put its weights for evaluation into its parameters; see `Chain.eval`."""
         for chain in self._chains():
             chain.eval()
 

@@ -185,17 +185,17 @@ class StepInBackward(Optimizer):
         self._join()  # loading has replaced groups and state by new objects
 
     @property
-    def has_evaluation_point(self) -> bool:
+    def has_eval_mode(self) -> bool:
         """Return whether the model should be evaluated between `eval` and `train`."""
-        return bool(getattr(self.optimizer, "has_evaluation_point", False))
+        return bool(getattr(self.optimizer, "has_eval_mode", False))
 
     @property
     def is_evaluating(self) -> bool:
-        """Return whether the parameters are at the evaluation point."""
+        """Return whether the parameters are in eval mode."""
         return bool(getattr(self.optimizer, "is_evaluating", False))
 
     def eval(self) -> None:
-        """Put the evaluation point into the parameters; see `Chain.eval`."""
+        """Put the weights for evaluation into the parameters; see `Chain.eval`."""
         if isinstance(self.optimizer, Chain | Combined):
             self.optimizer.eval()
 

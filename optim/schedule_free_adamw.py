@@ -70,7 +70,7 @@ class ScheduleFree(Transform):
         "r": "[0, inf)",
         "weight_lr_power": "[0, inf)",
     }
-    has_evaluation_point: ClassVar = True
+    has_eval_mode: ClassVar = True
     foreach = True
 
     def __init__(

@@ -67,6 +67,7 @@ def explaining_out_of_memory(explain: Callable[[], str]) -> Iterator[None]:
 NAMES = {
     **{"batch_size": "batch.max_duration_s", "learning_rate": "lr", "epochs": "max_epochs", "num_epochs": "max_epochs"},
     **{"gpus": "devices", "num_gpus": "devices", "steps": "max_steps", "num_steps": "max_steps"},
+    "capture": "cuda_graphs",
 }
 
 

@@ -1,4 +1,4 @@
-"""Names that classes had in earlier versions, which runs, checkpoints and recipes of that time hold."""
+"""Names that classes and options had in earlier versions, which runs, checkpoints and recipes of that time hold."""
 
 from __future__ import annotations
 
@@ -39,12 +39,18 @@ PRESENT = {
     for then, now, names in MOVED
     for name in names.split()
 }
+OPTIONS = {("trainer", "capture"): "cuda_graphs"}  # section and name then, name now
 FORMER = {present: former for former, present in PRESENT.items()}
 
 
 def with_present_names(config: Any) -> Any:
-    """Return plain data with each ``_target_`` under the name that its class has now."""
-    return _renamed(config, PRESENT)
+    """Return a config as plain data with each ``_target_``, and each option, under the name that it has now."""
+    present = _renamed(config, PRESENT)
+    for (section, former), name in OPTIONS.items():
+        options = present.get(section) if isinstance(present, dict) else None
+        if isinstance(options, dict) and former in options:
+            options[name] = options.pop(former)
+    return present
 
 
 def with_former_names(config: Any) -> Any:

@@ -81,7 +81,7 @@ from asr.run.trust import check_restored, error_context, trust_own
 from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.initial_weights import freeze
 from asr.training.module import OptimizerFactory, TrainingModule
-from asr.training.optimizer_protocols import HasEvaluationPoint, calls_closure, small_parameters
+from asr.training.optimizer_protocols import HasEvalMode, calls_closure, small_parameters
 from asr.training.processes import is_started_as_rank
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, did_you_mean
@@ -291,7 +291,7 @@ def _check_health(options: RunOptions) -> None:
 
 def _warn_of_decay(optimizer: Optimizer, options: RunOptions) -> None:
     """Warn if the learning rate decays although the optimizer averages weights instead."""
-    averages = isinstance(optimizer, HasEvaluationPoint) and optimizer.has_evaluation_point
+    averages = isinstance(optimizer, HasEvalMode) and optimizer.has_eval_mode
     if averages and options.schedule.target not in WITHOUT_DECAY:
         console.print(
             f"WARNING: {options.optimizer.target} averages weights instead of decaying the learning rate, and "
@@ -365,7 +365,7 @@ class Run:
             check_restored(options.plain(), f"resume: {resumed}", saved_config(resumed))
         checkpoint = None if resumed is None else newest_good_checkpoint(resumed)
         composed, outline = settled(composed, lambda chosen: validate_run(chosen, resumed or run_dir, checkpoint))
-        composed = _with_decided_length(_with_decided_capture(composed, outline))
+        composed = _with_decided_length(_with_decided_cuda_graphs(composed, outline))
         prepared = _prepared(composed, outline, resumed, is_quiet=run_dir is not None)
         reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
         corpora = composed.options.data
@@ -472,11 +472,11 @@ def with_own_classes(composed: Composed) -> Composed:
     return composed.with_class_defaults()
 
 
-def _with_decided_capture(composed: Composed, outline: Outline) -> Composed:
+def _with_decided_cuda_graphs(composed: Composed, outline: Outline) -> Composed:
     """Return a config that records whether passes are captured: graphs pad batches, so masks differ."""
-    if composed.options.trainer.capture is not None:
+    if composed.options.trainer.cuda_graphs is not None:
         return composed
-    return composed.with_values({"trainer.capture": captures_encoder(outline.trainer, outline.encoder)})
+    return composed.with_values({"trainer.cuda_graphs": captures_encoder(outline.trainer, outline.encoder)})
 
 
 def _with_decided_length(composed: Composed) -> Composed:

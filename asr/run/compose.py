@@ -408,7 +408,7 @@ def difference_from_recipe(options: RunOptions, run_dir: Path) -> dict[str, tupl
         key: (_shown(recipe_value), _shown(run_value))
         for key, (recipe_value, run_value) in pairs.items()
         # a value that the recipe leaves to the machine is not a difference
-        if recipe_value != run_value and has_effect(key) and (key, recipe_value) != ("trainer.capture", None)
+        if recipe_value != run_value and has_effect(key) and (key, recipe_value) != ("trainer.cuda_graphs", None)
     }
 
 

@@ -228,7 +228,7 @@ class Trainer(Target):
         bool | None, Option("true: torch compiles the layers of the encoder before the first update")
     ] = False
     # CUDA graphs pad batches, so that masks differ
-    capture: Annotated[
+    cuda_graphs: Annotated[
         bool | Literal["updates"] | None,
         Option(
             "true: a GPU replays passes of the encoder from CUDA graphs; updates: also the optimizer's updates",

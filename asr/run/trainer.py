@@ -14,12 +14,13 @@ from torch import nn
 
 from asr.run.options import Trainer as TrainerOptions
 from asr.run.parts import instantiate
-from asr.training.cuda_graphs import CapturedDDPStrategy, CompiledEncoder, CudaGraphs
+from asr.training.cuda_graphs import CompiledEncoder, CudaGraphs, GraphedDDPStrategy
 from werdict.errors import ConfigError
 
 SLURM_VARIABLES = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NAME", "SLURM_PROCID")
 # options of Lightning's Trainer that a run cannot have, and what to use instead
 REFUSED = {
+    "capture": "it is called trainer.cuda_graphs now",
     "barebones": "it leaves out logging and checkpoints",
     "default_root_dir": "a run is written to run_dir",
     "enable_checkpointing": "callbacks.checkpoints writes them",
@@ -53,9 +54,9 @@ def build_trainer(options: TrainerOptions, loggers: list[Any], callbacks: list[A
     in_backward, peer_timeout_s = node.pop("step_in_backward", False), node.pop("peer_timeout_s", None)
     if node.pop("compile", False):
         callbacks = [*callbacks, CompiledEncoder()]
-    capture = node.pop("capture", False)
-    if capture is not False and node.get("strategy") == "ddp":
-        node["strategy"] = CapturedDDPStrategy(wraps=capture is None)
+    cuda_graphs = node.pop("cuda_graphs", False)
+    if cuda_graphs is not False and node.get("strategy") == "ddp":
+        node["strategy"] = GraphedDDPStrategy(wraps=cuda_graphs is None)
     node["max_epochs"] = -1
     node["val_check_interval"] *= node["accumulate_grad_batches"]
     trainer = _instantiate(node, loggers, callbacks)
@@ -63,21 +64,21 @@ def build_trainer(options: TrainerOptions, loggers: list[Any], callbacks: list[A
         _set_ddp_options(trainer.strategy, peer_timeout_s)
     if in_backward:
         check_in_backward(trainer)
-    is_known = type(trainer.strategy) in (SingleDeviceStrategy, CapturedDDPStrategy)
+    is_known = type(trainer.strategy) in (SingleDeviceStrategy, GraphedDDPStrategy)
     can_capture = isinstance(trainer.accelerator, CUDAAccelerator) and is_known and not in_backward
     # nobody has run it on several GPUs; a look for the first NaN reads from the device; what is asked to be exact is
     # computed in one way throughout
     is_plain = trainer.world_size == 1 and not node.get("detect_anomaly") and not node.get("deterministic")
-    if can_capture and (capture or (capture is None and is_plain)):
-        graphs = CudaGraphs(any_encoder=bool(capture), updates=capture == "updates")
+    if can_capture and (cuda_graphs or (cuda_graphs is None and is_plain)):
+        graphs = CudaGraphs(any_encoder=bool(cuda_graphs), updates=cuda_graphs == "updates")
         trainer.callbacks.append(graphs)  # type: ignore[attr-defined]
         # graphs of many shapes leave gaps that no other shape fits into; read when the first tensor is on a GPU
         if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
             os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    elif capture:
+    elif cuda_graphs:
         raise ConfigError(
-            f"trainer.capture={str(capture).lower()} needs trainer=gpu, ddp or slurm (trainer.strategy=ddp) and "
-            "trainer.step_in_backward=false: a graph computes all gradients of the encoder at once"
+            f"trainer.cuda_graphs={str(cuda_graphs).lower()} needs trainer=gpu, ddp or slurm (trainer.strategy=ddp) "
+            "and trainer.step_in_backward=false: a graph computes all gradients of the encoder at once"
         )
     return trainer
 

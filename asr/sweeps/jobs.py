@@ -1,4 +1,4 @@
-"""One job of a sweep: a fresh process, which shares no state; finished jobs are skipped, others are resumed.
+"""Jobs of a sweep: each a fresh process, which shares no state; finished ones are skipped, others are resumed.
 
 Jobs that run at the same time on one machine each get GPUs of their own, or share each with a number of others.
 """
@@ -54,6 +54,8 @@ OF_ONE_RUN = re.compile(
 )
 ID = re.compile(r"logger\.wandb\.(id|version)")  # keys of the id of one run
 TIMEOUT_S = 60  # for SLURM's answer, which is late while many jobs are preempted
+
+console = PlainConsole()
 
 
 @contextlib.contextmanager
@@ -378,9 +380,6 @@ def _ask(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 1, stdout="", stderr=str(error))
-
-
-console = PlainConsole()
 
 
 class SweepTable(Callback):

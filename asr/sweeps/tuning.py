@@ -20,8 +20,13 @@ from werdict.runs import LR
 if TYPE_CHECKING:
     from scipy.stats.qmc import Halton
 
-
 SEEDS_APART = 1000  # of the trials of two studies
+UNTUNED = "untuned "  # before the name of an optimizer, the system with its own default options
+BEYOND = 3.0  # a trial beyond an edge has the outermost lr that was tried, times or divided by this
+
+Settings = dict[str, Any]  # values by key of the config
+Width = Annotated[float, Field(ge=1, le=1e6)]
+Choices = dict[str, Annotated[list[Any], Field(min_length=1)]]
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,6 @@ class Choice:
 def rounded(value: float) -> float:
     """Return a number with two significant digits."""
     return float(f"{value:.2g}")
-
-
-Width = Annotated[float, Field(ge=1, le=1e6)]
-Choices = dict[str, Annotated[list[Any], Field(min_length=1)]]
 
 
 class _Strict(BaseModel):
@@ -144,12 +145,6 @@ class Search(_Strict):
                 space[f"{group}.{key}"] = Range(around, width)
             space |= {f"{group}.{key}": Choice(values) for key, values in options.choices.items()}
         return space | {key: Choice(values) for key, values in self.choices.items()}
-
-
-UNTUNED = "untuned "  # before the name of an optimizer, the system with its own default options
-BEYOND = 3.0  # a trial beyond an edge has the outermost lr that was tried, times or divided by this
-
-Settings = dict[str, Any]  # values by key of the config
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Finds out, without a prompt, whether and how Weights & Biases may be used."""
+"""Weights & Biases: whether and how it may be used, the logger of a run, and the run of a comparison."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from asr.runs.files import best_dev_wer
 from werdict.console import PlainConsole
 from werdict.errors import first_line
 from werdict.files import at, write_whole
-from werdict.result import Comparison, Contrast, SetComparison
+from werdict.result import Comparison, SetComparison
 from werdict.scoring import ScoredUtterance
 
 FORMER_HOST = "api.wandb.ai"  # keys saved by earlier versions of wandb are filed under it
@@ -33,6 +33,25 @@ FORMER_HOST = "api.wandb.ai"  # keys saved by earlier versions of wandb are file
 Mode = Literal["auto", "online", "offline"]
 # values of WANDB_MODE; dryrun and run are their former names
 MODES: dict[str, Mode] = {"online": "online", "run": "online", "offline": "offline", "dryrun": "offline"}
+
+RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# arguments that follow from the run, and Lightning's "anonymous", about which wandb warns
+FOLLOWING = ("self", "dir", "save_dir", "config", "resume", "experiment", "anonymous", "kwargs")
+OWN = ("project", "tags", "mode", "log_model")  # of ``WandbTracking``
+TEXTS = ("name", "notes", "job_type", "group", "entity")
+# of wandb.init and of Lightning's logger, as keys that are checked before a run begins
+Options = TypedDict(  # type: ignore[misc]
+    "Options",
+    {
+        name: Text | None if name in TEXTS else Any
+        for target in (wandb.init, WandbLogger.__init__)
+        for name in inspect.signature(target).parameters
+        if name not in FOLLOWING + OWN
+    },
+    total=False,
+)
+
+console = PlainConsole()
 
 
 def settings() -> wandb.Settings:
@@ -104,26 +123,6 @@ def refuse_unwritable_folders() -> None:
             raise ValueError(
                 f"wandb cannot write to {folder}; set {variable}, or HOME, to a folder of yours, or choose logger=csv"
             )
-
-
-RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-# arguments that follow from the run, and Lightning's "anonymous", about which wandb warns
-FOLLOWING = ("self", "dir", "save_dir", "config", "resume", "experiment", "anonymous", "kwargs")
-OWN = ("project", "tags", "mode", "log_model")  # of ``WandbTracking``
-TEXTS = ("name", "notes", "job_type", "group", "entity")
-# of wandb.init and of Lightning's logger, as keys that are checked before a run begins
-Options = TypedDict(  # type: ignore[misc]
-    "Options",
-    {
-        name: Text | None if name in TEXTS else Any
-        for target in (wandb.init, WandbLogger.__init__)
-        for name in inspect.signature(target).parameters
-        if name not in FOLLOWING + OWN
-    },
-    total=False,
-)
-
-console = PlainConsole()
 
 
 def _run_id(run_dir: Path, initial_id: str | None = None) -> str:
@@ -270,6 +269,7 @@ COLUMNS = (
     *("system", "seeds", "learned", "wer_mean", "wer_geomean", "wer_sd", "low", "high", "over", "may_be_best"),
     *("vs_baseline", "vs_baseline_low", "vs_baseline_high", "vs_baseline_p", "vs_baseline_verdict"),
 )
+CONTRAST = ("value", "low", "high", "p_adjusted", "verdict")  # in the last of them
 
 
 def log_comparison(
@@ -339,14 +339,11 @@ def _table(test_set: SetComparison) -> wandb.Table:
     for row in test_set.rows:
         means = row.wer_mean, row.wer_geomean, row.wer_sd
         counts = len(row.seeds), row.reliability.num_learned
+        of_contrast = [
+            getattr(row.to_baseline, name, None) for name in ("value", "low", "high", "p_adjusted", "verdict")
+        ]
         of_system = (row.system, *counts, *means, row.low, row.high, row.scope, row.may_be_best)
-        values = (*of_system, *_cells(row.to_baseline))
+        values = (*of_system, *of_contrast)
         # JSON has no NaN or infinity
         rows.append([None if isinstance(value, float) and not math.isfinite(value) else value for value in values])
     return wandb.Table(columns=list(COLUMNS), data=rows, allow_mixed_types=True)
-
-
-def _cells(contrast: Contrast | None) -> tuple[Any, ...]:
-    if contrast is None:
-        return (None,) * 5
-    return contrast.value, contrast.low, contrast.high, contrast.p_adjusted, contrast.verdict

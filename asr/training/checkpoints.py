@@ -22,6 +22,16 @@ from werdict.errors import RunFailed, explaining_out_of_memory, remedy
 from werdict.files import TEMPORARY, WITHOUT_LINKS, named_path, replace_by, sync, write_more
 from werdict.former_names import with_present_names
 
+FORMAT = 2  # raise it when a class or callback of a run is renamed: checkpoints hold their names
+PREFIX = "recognizer."
+AVERAGES = "averages"
+KINDS = ("raw", "average", "ema")  # of weights
+SPAN = 0.25  # a mean since the older mark covers at least this share of all updates
+NUMBERS = ("start_update", "update", "num_averaged", "ema_updates")  # attributes that a state holds as they are
+CPU = torch.device("cpu")
+
+Weights = Mapping[str, Tensor]
+
 
 def update_file(folder: Path, update: int) -> Path:
     """Return the path of the checkpoint after an update."""
@@ -112,13 +122,6 @@ def how_to_resume(run_dir: Path) -> str:
     newest = newest_update(run_dir / "checkpoints")
     where = f"continues from update {newest}" if newest is not None else "starts again: it has no checkpoint yet"
     return f"{resume_command(run_dir)} {where}"
-
-
-SPAN = 0.25  # a mean since the older mark covers at least this share of all updates
-CPU = torch.device("cpu")
-NUMBERS = ("start_update", "update", "num_averaged", "ema_updates")  # attributes that a state holds as they are
-
-Weights = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -243,11 +246,6 @@ def _on(device: torch.device, weights: Weights) -> dict[str, Tensor]:
     return {name: weight.to(device) for name, weight in weights.items()}
 
 
-FORMAT = 2  # raise it when a class or callback of a run is renamed: checkpoints hold their names
-PREFIX = "recognizer."
-AVERAGES = "averages"
-
-
 @dataclass(frozen=True)
 class LoadedCheckpoint:
     """What a checkpoint holds.
@@ -369,9 +367,6 @@ def newest_good_checkpoint(run_dir: Path) -> LoadedCheckpoint | None:
             damaged.add_note(f"  {problem}")
         raise damaged
     return None
-
-
-KINDS = ("raw", "average", "ema")
 
 
 def choose_weights(checkpoint: LoadedCheckpoint, kind: str, since: int | None = None) -> LoadedCheckpoint:

@@ -1,4 +1,4 @@
-"""CUDA graphs of the encoder and of updates, also with DDP; and compiled encoders."""
+"""Replays passes of the encoder and updates from CUDA graphs, also with DDP, and compiles encoders."""
 
 from __future__ import annotations
 
@@ -21,24 +21,29 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd import Function
 
 from asr.models import devices
-from asr.training.counters import ends_update
-from asr.training.module import TrainingModule
+from asr.training.module import TrainingModule, ends_update
 from asr.training.optimizer_protocols import SupportsFoundInf, members_of
 from werdict.console import console
 
+STEPS = 12  # sizes per doubling: fewer pad more, and more make more graphs
+MAX_GRAPHS = 256
+BACKEND = "inductor"
+# torch's code depends on the sizes that it first sees, and is other code for one utterance than for several
+EXAMPLES = ((4, 400), (1, 400))  # B, T
+
 
 @contextmanager
-def naming_capture() -> Iterator[None]:
-    """Say with an error of a capture how to do without."""
+def naming_option() -> Iterator[None]:
+    """Name the option that turns CUDA graphs off in an error of a capture."""
     try:
         yield
     except RuntimeError as error:
-        error.add_note("trainer.capture=false trains without CUDA graphs")
+        error.add_note("trainer.cuda_graphs=false trains without CUDA graphs")
         raise
 
 
-class CapturedUpdate:
-    """Makes an optimizer's updates.
+class GraphedUpdate:
+    """Replays an optimizer's updates from a CUDA graph.
 
     The first update is computed as always, the second one is captured, later ones are replayed, as long as the same
     parameters have gradients, and rates, statistics and options are in the same places. Gradients that are elsewhere,
@@ -46,7 +51,7 @@ class CapturedUpdate:
 
     Args:
         optimizer: whose updates are captured; it has become capturable.
-        passes: a `CapturedForward`, whose memory the graph shares; None: it has memory of its own.
+        passes: a `GraphedEncoder`, whose memory the graph shares; None: it has memory of its own.
     """
 
     def __init__(self, optimizer: Any, passes: Any = None) -> None:
@@ -73,7 +78,7 @@ class CapturedUpdate:
         else:
             if self.graph is None:
                 graph, pool = torch.cuda.CUDAGraph(), getattr(self.passes, "pool", None)
-                with naming_capture(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                with naming_option(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                     self.compute()
                 self.graph = graph
             self.graph.replay()
@@ -97,10 +102,6 @@ class CapturedUpdate:
         return (x for holder in holders for x in holder.values() if isinstance(x, Tensor))
 
 
-STEPS = 12  # sizes per doubling: fewer pad more, and more make more graphs
-MAX_GRAPHS = 256
-
-
 def rounded(size: int) -> int:
     """Return the next size of which there are ``STEPS`` between a power of two and the next one."""
     power = 1 << (size.bit_length() - 1)
@@ -109,8 +110,8 @@ def rounded(size: int) -> int:
 
 
 @dataclass
-class Pass:
-    """A forward and a backward pass that graphs replay, between tensors that stay where they are.
+class GraphedPass:
+    """Forward and backward pass as CUDA graphs, between tensors that stay where they are.
 
     Attributes:
         features: (B, T, F), read by ``forward``.
@@ -135,7 +136,7 @@ class _Replay(Function):
     """Encodings (B, T', D) of a replayed pass, from an anchor () that has autograd call the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, encoder: CapturedForward, of_shape: Pass) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, anchor: Tensor, encoder: GraphedEncoder, of_shape: GraphedPass) -> tuple[Tensor, ...]:
         ctx.encoder, ctx.of_shape = encoder, of_shape
         of_shape.forward.replay()
         return tuple(layer.detach() for layer in of_shape.layers)
@@ -147,8 +148,8 @@ class _Replay(Function):
         return None, None, None
 
 
-class CapturedForward:
-    """Encodes as an encoder does, in training on a GPU, by passes that are replayed from CUDA graphs.
+class GraphedEncoder:
+    """Replays an encoder's passes from CUDA graphs, in training on a GPU.
 
     Batches are padded to one of a few shapes. The first pass of a shape is computed as always, the second one is
     captured, later ones are replayed: each has the same numbers, as far as kernels are deterministic. An encoder that
@@ -251,17 +252,17 @@ class CapturedForward:
                 self.passes.popitem(last=False)
             return layers, lengths
         self.passes.move_to_end(key)
-        if not isinstance(captured, Pass):
+        if not isinstance(captured, GraphedPass):
             if not _has_room():
                 return self._compute(features, num_frames, numbers)
-            with naming_capture():
-                captured = self.passes[key] = self._captured(features, num_frames, numbers, *captured)
+            with naming_option():
+                captured = self.passes[key] = self._record(features, num_frames, numbers, *captured)
         captured.features.copy_(features)
         captured.num_frames.copy_(num_frames)
         self.is_pending = True
         return list(_Replay.apply(self.anchor, self, captured)), captured.lengths
 
-    def _captured(self, features: Tensor, num_frames: Tensor, numbers: Collection[int], *like: Tensor) -> Pass:
+    def _record(self, features: Tensor, num_frames: Tensor, numbers: Collection[int], *like: Tensor) -> GraphedPass:
         features, num_frames = self._kept("features", features), self._kept("num_frames", num_frames)
         *layers, lengths = [self._kept(("encoded", i), x) for i, x in enumerate(like)]
         gradients = [self._kept(("gradient", i), x) for i, x in enumerate(layers)]
@@ -283,7 +284,7 @@ class CapturedForward:
             used = [(parameter, total, new) for parameter, total, new in of_parameters if new is not None]
             torch._foreach_add_([total for _, total, _ in used], [new for *_, new in used])
         pairs = [(parameter, total) for parameter, total, _ in used]
-        return Pass(features, num_frames, forward, layers, lengths, backward, gradients, pairs)
+        return GraphedPass(features, num_frames, forward, layers, lengths, backward, gradients, pairs)
 
     def _kept(self, name: Hashable, like: Tensor) -> Tensor:
         """Return memory for one tensor of a pass, which those of other shapes use too."""
@@ -294,7 +295,7 @@ class CapturedForward:
             self.memory[key] = torch.zeros(size, dtype=like.dtype, device=self.anchor.device)
         return self.memory[key][: like.numel()].view(like.shape)
 
-    def add_gradients(self, of_shape: Pass) -> None:
+    def add_gradients(self, of_shape: GraphedPass) -> None:
         """Replay a backward pass, and add its gradients to those of the parameters."""
         self.is_pending = False
         others = [(parameter, total) for parameter, total in of_shape.used if parameter.grad is not total]
@@ -336,30 +337,31 @@ class CudaGraphs(pl.Callback):
         encoder, (optimizer,) = pl_module.recognizer.encoder, trainer.optimizers
         if not self.captures(encoder):
             return
-        pl_module.captured_encoder = CapturedForward(encoder)
+        pl_module.graphed_encoder = GraphedEncoder(encoder)
         for member in members_of(optimizer):
             if isinstance(member, SupportsFoundInf):
                 with suppress(ValueError):  # it decides by numbers
                     member.make_capturable()
                     if self.updates:
-                        member.run_updates_by(CapturedUpdate(member, pl_module.captured_encoder))
+                        member.run_updates_by(GraphedUpdate(member, pl_module.graphed_encoder))
                         self.optimizers.append(member)
         replayed = "passes of the encoder" + (" and updates of the optimizer" if self.optimizers else "")
         if trainer.is_global_zero:
             console.print_line(
-                f"{trainer.precision}; {replayed} are replayed from CUDA graphs (trainer.capture=false turns that off)"
+                f"{trainer.precision}; {replayed} are replayed from CUDA graphs (trainer.cuda_graphs=false turns that "
+                "off)"
             )
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Forget a pass that had no backward pass, such as one without a feasible utterance."""
         assert isinstance(pl_module, TrainingModule)
-        if pl_module.captured_encoder is not None:
-            pl_module.captured_encoder.is_pending = False
+        if pl_module.graphed_encoder is not None:
+            pl_module.graphed_encoder.is_pending = False
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Free the memory of all graphs: test sets are decoded next."""
         assert isinstance(pl_module, TrainingModule)
-        pl_module.captured_encoder = None
+        pl_module.graphed_encoder = None
         for optimizer in self.optimizers:
             optimizer.run_updates_by(None)
         self.optimizers = []
@@ -367,11 +369,11 @@ class CudaGraphs(pl.Callback):
             torch.cuda.empty_cache()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Do the same."""
+        """Free the memory of all graphs."""
         self.on_train_end(trainer, pl_module)
 
 
-class CapturedDDPStrategy(DDPStrategy):
+class GraphedDDPStrategy(DDPStrategy):
     """Averages all gradients at once at the end of an update, and sends the first rank's buffers to others.
 
     Nothing is sent during the backward pass, so ranks wait for 4 bytes of each parameter after it. A single rank needs
@@ -386,11 +388,6 @@ class CapturedDDPStrategy(DDPStrategy):
         self.wraps = wraps
         self.buffers: list[Tensor] = []  # of all modules, which buffers() would walk through at each update
 
-    @property
-    def averages(self) -> bool:
-        """Whether this strategy averages gradients by itself."""
-        return self.world_size > 1 and not self.wraps
-
     def configure_ddp(self) -> None:
         """Begin all ranks with the same weights."""
         if self.wraps and self.world_size > 1:
@@ -401,22 +398,22 @@ class CapturedDDPStrategy(DDPStrategy):
         self.buffers = list(self.model.buffers())
 
     def post_backward(self, closure_loss: Tensor) -> None:
-        """Do at the end of an update what DistributedDataParallel does; the loss () is only passed on.
+        """Average gradients at the end of an update; the loss () is only passed on.
 
         Raises:
             RuntimeError: a parameter has no gradient, which other ranks might have.
         """
         super().post_backward(closure_loss)
         module: Any = self.lightning_module
-        if not self.averages or not ends_update(module.trainer):
+        if self.world_size == 1 or self.wraps or not ends_update(module.trainer):
             return
         trained = [p for p in module.all_parameters if p.requires_grad]
         gradients = [p.grad for p in trained if p.grad is not None]
         if len(gradients) < len(trained):
             missing = [name for name, p in module.named_parameters() if p.requires_grad and p.grad is None]
             raise RuntimeError(
-                f"parameters without a gradient: {', '.join(missing[:3])}; with trainer.capture=true on several GPUs "
-                "each trained parameter needs one in every update: freeze or remove these"
+                f"parameters without a gradient: {', '.join(missing[:3])}; with trainer.cuda_graphs=true on several "
+                "GPUs each trained parameter needs one in every update: freeze or remove these"
             )
         at_once(gradients, lambda flat: dist.all_reduce(flat.div_(self.world_size)))
         at_once(self.buffers, lambda flat: dist.broadcast(flat, src=0))
@@ -429,11 +426,6 @@ def at_once(tensors: Sequence[Tensor], collective: Callable[[Tensor], Any]) -> N
         flat = _flatten_dense_tensors(alike)
         collective(flat)
         torch._foreach_copy_(alike, _unflatten_dense_tensors(flat, alike))
-
-
-BACKEND = "inductor"
-# torch's code depends on the sizes that it first sees, and is other code for one utterance than for several
-EXAMPLES = ((4, 400), (1, 400))  # B, T
 
 
 class CompiledEncoder(pl.Callback):

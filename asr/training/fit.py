@@ -45,7 +45,7 @@ def fit(
             raise
 
 
-def when_training(batch: Batch | None, captures: bool = False) -> str:
+def when_training(batch: Batch | None, captures: bool) -> str:
     """Return what did not fit into memory in a training step (ids, seconds, seconds with padding), and what to do.
 
     Args:
@@ -64,7 +64,7 @@ def when_training(batch: Batch | None, captures: bool = False) -> str:
         "batches of long utterances fail, set data.batch.quadratic_duration_s=20, or lower data.limits.max_duration_s"
     )
     if captures:
-        advice = f"give trainer.capture=false to train without CUDA graphs, which keep memory, or {advice}"
+        advice = f"give trainer.cuda_graphs=false to train without CUDA graphs, which keep memory, or {advice}"
     return (
         f"at a micro-batch of {len(batch)} utterances, {batch.audio_s:.1f} s of audio, {padded:.1f} s with padding: "
         f"{each}; {advice}"

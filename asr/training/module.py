@@ -1,14 +1,15 @@
-"""How a recognizer is trained: loss, update, validation."""
+"""Trains a recognizer: loss, update, validation, and what is counted in them."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed as dist
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -24,26 +25,108 @@ from asr.models import devices
 from asr.models.heads.protocols import Losses
 from asr.models.recognizer import Recognizer, is_pretrained
 from asr.text.tokenizer import Tokenizer
+from asr.training import optimizer_protocols as protocols
 from asr.training.checkpoints import PREFIX
-from asr.training.counters import NominalAudio, UpdateSums, ends_update, number_logged_update
 from asr.training.nonfinite_guard import MAX_CONSECUTIVE_SKIPS, NonfiniteGuard, SkippedUpdate, UnreadableCuts
-from asr.training.optimizer_protocols import (
-    GradientsInBackward,
-    StepsInBackward,
-    SupportsFoundInf,
-    calls_closure,
-    compute_gradients_first,
-    go_to_evaluation_point,
-    go_to_training_point,
-    members_of,
-    small_parameters,
-)
 from asr.training.processes import gather
 from werdict.errors import Diverged, RunFailed
 from werdict.scoring import Score, Unit, Utterance, score
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], Optimizer]
 ScheduleFactory = Callable[[Optimizer], LRScheduler]
+
+ZERO = torch.zeros(())  # a 0-dim CPU tensor can be added to one of a GPU, and takes its device
+
+
+def ends_update(trainer: pl.Trainer) -> bool:
+    """Return whether the micro-batch that just ended was the last of its update."""
+    # also true for the last micro-batch of an epoch, where Lightning updates with those that it has
+    return not trainer.fit_loop._should_accumulate()
+
+
+def number_logged_update(trainer: pl.Trainer) -> None:
+    """Let loggers number the last update from 0: Lightning (2.6) counts one too many or too few after a resumption."""
+    trainer.fit_loop.epoch_loop._batches_that_stepped = max(0, trainer.global_step - 1)
+
+
+class StepStats(NamedTuple):
+    """Sums of one rank, as float32 scalars if a device computes them, or of all ranks, all as such scalars; P parts.
+
+    Attributes:
+        num_utterances: that were read.
+        audio_s: seconds of their audio.
+        num_unreadable: utterances that could not be read.
+        loss: nats.
+        num_tokens: target tokens; those of utterances that are too short do not count.
+        num_too_short: utterances too short for their transcript.
+        num_nonfinite: ranks whose gradients are not finite.
+        parts: (P,) of the loss, in nats, or one 0 for all.
+    """
+
+    num_utterances: Any = 0.0
+    audio_s: Any = 0.0
+    num_unreadable: Any = 0.0
+    loss: Any = ZERO
+    num_tokens: Any = ZERO
+    num_too_short: Any = ZERO
+    num_nonfinite: Any = ZERO
+    parts: Any = ZERO
+
+    def plus(self, **terms: Tensor | float) -> StepStats:
+        """Return the sums with one term more, () or of ``parts`` (P,), for each name; waits for no device."""
+        # no item(): reading a sum of a GPU would wait for the whole backward pass
+        return self._replace(**{name: getattr(self, name) + term for name, term in terms.items()})
+
+    def over_ranks(self, world_size: int, device: torch.device, num_parts: int) -> StepStats:
+        """Return the sums over all ranks on a device, by one reduction for all; waits for no device."""
+        counts = torch.tensor([self.num_utterances, self.audio_s, self.num_unreadable])
+        computed = self.loss, self.num_tokens, self.num_too_short, self.num_nonfinite
+        # of a rank that could read nothing they are zeros on the CPU, one for all parts
+        every = counts, *(value.expand(1) for value in computed), self.parts.expand(num_parts)
+        sums = torch.cat([value.to(device, non_blocking=True) for value in every])
+        if world_size > 1:
+            dist.all_reduce(sums)  # Lightning's own reduction waits for the devices of all ranks before it
+        return StepStats(*sums[:-num_parts].unbind())._replace(parts=sums[-num_parts:])
+
+    def per_token(self, prefix: str, part_names: Sequence[str]) -> dict[str, Tensor]:
+        """Return what sums over all ranks give to log: the loss per target token and, if it has several, its parts.
+
+        They are NaN if there are no tokens.
+        """
+        # of a loss with one part that is all
+        parts = zip(part_names, self.parts, strict=True) if len(part_names) > 1 else ()
+        numbers = {f"{prefix}/loss": self.loss, **{f"{prefix}/{name}_loss": part for name, part in parts}}
+        return {name: number / self.num_tokens for name, number in numbers.items()}
+
+
+class NominalAudio:
+    """Counts the seconds of audio that updates may hold at most, on all ranks.
+
+    The seconds that they do hold would have to be summed and saved; the maximum follows from the number of updates, as
+    long as their size is constant. When the number of processes changes, a new count starts.
+
+    Attributes:
+        update: all later updates have the same size.
+        audio_s: seconds of audio up to this update.
+    """
+
+    def __init__(self) -> None:
+        self.update, self.audio_s = 0, 0.0
+
+    def read(self, update: int, update_s: float) -> float:
+        """Return the seconds in all updates up to ``update``; those after ``self.update`` hold ``update_s`` each."""
+        return self.audio_s + (update - self.update) * update_s
+
+    def state_dict(self, update_s: float) -> dict[str, float]:
+        """Return the state for a checkpoint."""
+        return {"update": self.update, "audio_s": self.audio_s, "update_s": update_s}
+
+    def load_state_dict(self, state: Mapping[str, Any], update: int, update_s: float) -> None:
+        """Continue after ``update``, with updates of ``update_s`` from now on."""
+        self.update, self.audio_s = int(state["update"]), float(state["audio_s"])
+        # only if the size has changed: a sum in two parts may differ in its last bit from that of an uninterrupted run
+        if update_s != state["update_s"]:
+            self.update, self.audio_s = update, self.read(update, state["update_s"])
 
 
 class TrainingModule(pl.LightningModule):
@@ -86,19 +169,19 @@ class TrainingModule(pl.LightningModule):
         # what this rank has decoded, and could not read, by development set
         self.decoded: defaultdict[str, list[Utterance]] = defaultdict(list)
         self.num_unread: Counter[str] = Counter()
-        self.dev_sums: defaultdict[str, UpdateSums] = defaultdict(UpdateSums)
+        self.dev_sums: defaultdict[str, StepStats] = defaultdict(StepStats)
         self.scores: dict[str, Score] = {}
         self.unit: Unit = unit
-        self.sums, self.numbers = UpdateSums(), dict[str, Tensor]()  # numbers: the newest to be logged
+        self.sums, self.numbers = StepStats(), dict[str, Tensor]()  # numbers: the newest to be logged
         self.gradient_norm = torch.zeros(())  # of the last update, before clipping
         self.guard, self.nominal_audio = NonfiniteGuard(), NominalAudio()
         self.found_inf: Tensor | None = None  # where the device decides: 1 for an update that is skipped
         self.unreadable = UnreadableCuts(max_unreadable)
         self.current_batch: Batch | None = None  # named when memory runs out
-        self.in_backward: GradientsInBackward | None = None
+        self.in_backward: protocols.GradientsInBackward | None = None
         self.strict_loading = not recognizer.unsaved
         self.all_parameters: list[nn.Parameter] = []  # parameters() walks through all modules each time
-        self.captured_encoder: Any = None  # encodes in training, in the place of the encoder
+        self.graphed_encoder: Any = None  # encodes in training, in the place of the encoder
 
     def build_updates(self) -> tuple[Optimizer, LRScheduler]:
         """Return a new optimizer of the recognizer's parameters, and its schedule."""
@@ -111,21 +194,22 @@ class TrainingModule(pl.LightningModule):
         self.all_parameters = list(self.parameters())
         if type(optimizer).__module__.partition(".")[0] not in ("optim", "torch"):
             with suppress(Exception):  # what fails here fails in its first step too, where it is explained
-                if not calls_closure(self.optimizer_factory(small_parameters(self.recognizer.named_parameters()))):
-                    optimizer.register_step_pre_hook(compute_gradients_first)
-        if isinstance(optimizer, StepsInBackward):
-            self.in_backward = optimizer.before_step = GradientsInBackward()
+                trial = self.optimizer_factory(protocols.small_parameters(self.recognizer.named_parameters()))
+                if not protocols.calls_closure(trial):
+                    optimizer.register_step_pre_hook(protocols.compute_gradients_first)
+        if isinstance(optimizer, protocols.StepsInBackward):
+            self.in_backward = optimizer.before_step = protocols.GradientsInBackward()
         # Lightning's default interval, "epoch", would advance the schedule once per epoch
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_train_start(self) -> None:
         """Go to where gradients are taken: a checkpoint leaves the weights for evaluation in the recognizer."""
-        go_to_training_point(self.trainer.optimizers)
+        protocols.to_train_mode(self.trainer.optimizers)
         self.sync_guard()  # callbacks find counts from the first update on
-        self.found_inf, members = None, members_of(self.trainer.optimizers[0])
+        self.found_inf, members = None, protocols.members_of(self.trainer.optimizers[0])
         # a gradient scaler asks the device about every update
         if self._scaler is None and all(
-            isinstance(member, SupportsFoundInf) and member.capturable for member in members
+            isinstance(member, protocols.SupportsFoundInf) and member.capturable for member in members
         ):
             self.found_inf = torch.zeros((), device=self.device)
             for member in members:
@@ -155,7 +239,7 @@ class TrainingModule(pl.LightningModule):
         devices.seed(seed_for("dropout", batch.seed), self.device)
         generator = torch.Generator().manual_seed(seed_for("augment", batch.seed))
         inputs = batch.features, batch.num_frames, batch.tokens, batch.num_tokens
-        losses = self.recognizer.losses(*inputs, generator, self.captured_encoder)
+        losses = self.recognizer.losses(*inputs, generator, self.graphed_encoder)
         self.guard.record(batch.ids, losses)
         loss = losses.total.sum()
         if frozen and self.trainer.world_size > 1:  # DDP waits for their gradients too
@@ -227,7 +311,7 @@ class TrainingModule(pl.LightningModule):
         gradients = [parameter.grad for parameter in self.all_parameters if parameter.grad is not None]
         norm = get_total_norm(gradients) if self.in_backward is None else self.in_backward.end(self.global_step)
         # all ranks should have the same gradients; they must decide the same, or DDP would wait forever
-        local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), UpdateSums()
+        local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), StepStats()
         loss_names = self.recognizer.head.loss_names
         # the norm of no gradients is on the CPU, where what has not arrived yet would be read
         sums = local.over_ranks(self.trainer.world_size, self.device, len(loss_names))
@@ -288,11 +372,11 @@ class TrainingModule(pl.LightningModule):
         # a resumed run may begin with a validation
         number_logged_update(self.trainer)
         self._set_trained_seconds()
-        go_to_evaluation_point(self.trainer.optimizers)
+        protocols.to_eval_mode(self.trainer.optimizers)
 
     def on_validation_end(self) -> None:
         """Go back to where gradients are taken; the checkpoint of this validation has been saved."""
-        go_to_training_point(self.trainer.optimizers)
+        protocols.to_train_mode(self.trainer.optimizers)
 
     def validation_step(self, batch: Batch, batch_index: int, dataloader_idx: int = 0) -> None:
         """Decode a batch, and add up its losses, both from the same encodings.
@@ -359,7 +443,7 @@ class TrainingModule(pl.LightningModule):
         """Fail if no utterance of the whole run could be read."""
         self.sync_guard()
         if self.found_inf is not None:
-            for member in members_of(self.trainer.optimizers[0]):
+            for member in protocols.members_of(self.trainer.optimizers[0]):
                 member.found_inf = None  # type: ignore[attr-defined]
         self.unreadable.end_training()
 

@@ -1,4 +1,4 @@
-"""Names and counts utterances that cannot be read during training; too many of them end the run."""
+"""Counts and names what a run leaves out: updates that are not finite, unreadable and too short utterances."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from werdict.console import console
 from werdict.errors import Diverged, RunFailed
 
 NUM_NAMED = 5
+MAX_CONSECUTIVE_SKIPS = 50  # after which the run fails
 
 
 class UnreadableCuts:
@@ -82,15 +83,12 @@ class UnreadableCuts:
         self.counts.update(state)
 
 
-MAX_CONSECUTIVE_SKIPS = 50  # after which the run fails
-
-
 class SkippedUpdate(Exception):
     """Leaves the optimizer's step after the backward pass, before anything has changed."""
 
 
 class MicroBatch(NamedTuple):
-    """What messages name of a micro-batch: ids, losses (B,), and a bool (B,) for too short utterances."""
+    """Ids of a micro-batch, losses (B,), and a bool (B,) for too short utterances, for messages."""
 
     ids: tuple[str, ...]
     losses: Tensor
@@ -98,7 +96,7 @@ class MicroBatch(NamedTuple):
 
 
 class PendingUpdate(NamedTuple):
-    """An update whose counts the host has not read.
+    """Update whose counts are still on the device.
 
     Attributes:
         update: its number.

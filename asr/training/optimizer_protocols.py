@@ -1,4 +1,4 @@
-"""What optimizers may offer and how a run uses it: closures, found_inf, evaluation mode, steps in the backward pass."""
+"""Protocols of optimizers: eval and train mode, found_inf, closures, steps in the backward pass, changed options."""
 
 from __future__ import annotations
 
@@ -20,14 +20,18 @@ from asr.processes import is_first_process
 from werdict.console import PlainConsole
 from werdict.errors import Diverged
 
+SET_BY_SCHEDULES = ("lr", "initial_lr", "betas", "momentum")
+
+console = PlainConsole(quiet=not is_first_process())
+
 
 @runtime_checkable
-class HasEvaluationPoint(Protocol):
-    """An optimizer that may evaluate elsewhere than it trains."""
+class HasEvalMode(Protocol):
+    """An optimizer with weights for evaluation beside those that it trains, as schedule-free ones have."""
 
     @property
-    def has_evaluation_point(self) -> bool:
-        """Whether it does."""
+    def has_eval_mode(self) -> bool:
+        """Whether it has such weights."""
 
     @property
     def is_evaluating(self) -> bool:
@@ -40,31 +44,31 @@ class HasEvaluationPoint(Protocol):
         """Put back the weights for training, bit for bit."""
 
 
-def go_to_evaluation_point(optimizers: Sequence[Optimizer]) -> list[HasEvaluationPoint]:
+def to_eval_mode(optimizers: Sequence[Optimizer]) -> list[HasEvalMode]:
     """Put the weights for evaluation into the parameters; return the optimizers that had others there."""
-    moved: list[HasEvaluationPoint] = []
+    moved: list[HasEvalMode] = []
     for optimizer in optimizers:
-        if isinstance(optimizer, HasEvaluationPoint) and not optimizer.is_evaluating:
+        if isinstance(optimizer, HasEvalMode) and not optimizer.is_evaluating:
             optimizer.eval()
             moved.append(optimizer)
     return moved
 
 
-def go_to_training_point(optimizers: Iterable[Optimizer | HasEvaluationPoint]) -> None:
+def to_train_mode(optimizers: Iterable[Optimizer | HasEvalMode]) -> None:
     """Put back the weights for training."""
     for optimizer in optimizers:
-        if isinstance(optimizer, HasEvaluationPoint):
+        if isinstance(optimizer, HasEvalMode):
             optimizer.train()
 
 
 @contextlib.contextmanager
-def at_evaluation_point(optimizers: Sequence[Optimizer]) -> Iterator[None]:
+def in_eval_mode(optimizers: Sequence[Optimizer]) -> Iterator[None]:
     """Keep the weights for evaluation in the parameters for a while; afterwards those that were there before."""
-    moved = go_to_evaluation_point(optimizers)
+    moved = to_eval_mode(optimizers)
     try:
         yield
     finally:
-        go_to_training_point(moved)
+        to_train_mode(moved)
 
 
 @runtime_checkable
@@ -187,11 +191,6 @@ class GradientsInBackward:
                 "trainer.step_in_backward=false, which skips such updates, or lower optimizer.lr"
             )
         return norm
-
-
-SET_BY_SCHEDULES = ("lr", "initial_lr", "betas", "momentum")
-
-console = PlainConsole(quiet=not is_first_process())
 
 
 def apply_to_checkpoint(

@@ -1,4 +1,4 @@
-"""The processes of a run: how they exchange objects, and how one per device is started."""
+"""Processes of a run, one per device: exchange of objects, lost peers, the launcher."""
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ from werdict.errors import DIVERGED, LOST_PEER, PeerLost
 
 # what gloo reports in a process whose peer has ended: torch (2.13) has no type for it
 GLOO = "gloo/transport"
+POLL_S = 0.1
+AGAIN_S = 20.0  # after a signal, one of the same kind ends all; schedulers may send two at once
+SAID = (1, 2, DIVERGED)  # exit codes of processes that have printed why
+HANDLED = (signal.SIGINT, *ENDING)
 
 T = TypeVar("T")
 
@@ -81,12 +85,6 @@ def explaining_lost_peers() -> Iterator[None]:
             "the connection to another process of this run was lost: it ended (and printed why, unless it was "
             "killed), or its machine is down"
         ) from error
-
-
-POLL_S = 0.1
-AGAIN_S = 20.0  # after a signal, one of the same kind ends all; schedulers may send two at once
-SAID = (1, 2, DIVERGED)  # exit codes of processes that have printed why
-HANDLED = (signal.SIGINT, *ENDING)
 
 
 def launch(command: str, overrides: Sequence[str], num_processes: int, run_dir: Path) -> int:

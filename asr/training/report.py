@@ -1,4 +1,4 @@
-"""From a trained recognizer to its error rates, and to the files of ``report/``."""
+"""Report of a run: decodes the test sets, writes ``report/``, and says what produced a result."""
 
 from __future__ import annotations
 
@@ -18,22 +18,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from asr.data.preparation.prepared import PreparedData
 from asr.decoding.greedy import Decoder
 from asr.decoding.scorers import ShallowFusion
 from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.run.options import RunOptions
 from asr.runs.files import run_settings
+from asr.training import checkpoints
 from asr.training.callbacks.measurements import log_samples
-from asr.training.checkpoints import (
-    LoadedCheckpoint,
-    checkpoint_file,
-    choose_weights,
-    explaining_failed_writes,
-    load_checkpoint,
-    load_weights,
-    why_missing,
-)
+from asr.training.checkpoints import LoadedCheckpoint
 from asr.training.module import TrainingModule
 from asr.training.run_page import RunPage, augmented_features, run_facts, token_alignments, write_run_page
 from asr.training.speech_data_module import SpeechDataModule
@@ -65,9 +57,9 @@ def report_run(
     cost: Mapping[str, float | int | None],
     options: RunOptions,
     recipe: str,
-    notes: Sequence[str] = (),
-    difference: Mapping[str, tuple[str, str]] | None = None,
-    search: Callable[[], tuple[Decoder, str]] | None = None,
+    notes: Sequence[str],
+    difference: Mapping[str, tuple[str, str]],
+    search: Callable[[], tuple[Decoder, str]] | None,
 ) -> None:
     """Decode the test sets, and write ``decode/`` and ``report/``.
 
@@ -92,151 +84,145 @@ def report_run(
         RunFailed: a file cannot be written, or, after all is written, no utterance of a test set could be read.
     """
     watch, prepared = Stopwatch(), data.prepared
-    with explaining_failed_writes(run_dir):
-        first, *others = options.decode
-        best, missing = _checkpoint(run_dir, first, options.weights)
-        notes = [*prepared.notes, *notes]
-        if missing:
-            notes.append(_warned(f"{missing}. Decoded with its raw weights instead"))
-        notes += UNIT_NOTES[module.unit]
-        tested = prepared.names("test") if options.decode_test else ()
-        cuts = {name: prepared.cuts(name) for name in (*tested, *module.scores)}
-        decoding = _Decoding(module, data, {name: cuts[name] for name in tested}, notes, run_dir)
+    with checkpoints.explaining_failed_writes(run_dir):
+        evaluation = _Evaluation(module, data, run_dir, loggers, options, notes)
+        cuts, best = evaluation.cuts, evaluation.best
         outcome = run_settings(options.plain())
-        if search is not None and tested:
-            outcome["without_lm"] = decoding.without_lm(best, search)
-        results = decoding(best)
-        for name, result in results.items():
-            log_samples(loggers, f"test/{name}", result.score, best.update, cuts[name])
-        for name, score in module.scores.items():  # of the last validation, this time with audio
-            log_samples(loggers, f"val/{name}", score, module.trainer.global_step, cuts[name])
+        if search is not None and evaluation.tested:
+            outcome["without_lm"] = evaluation.without_lm(search)
+        results = evaluation.result()
         examples = augmented_features(module.recognizer, data), token_alignments(module.recognizer, data)
         # since the start of the run, as far as they were measured
         minutes = round((cost.get("training_seconds") or training["seconds"]) / 60, 2)
-        test = _numbers(results)
-        _log_summary(loggers, {**_tracked(test), "num_parameters": _size(module), "minutes": minutes})
-        for logger in loggers:
-            if hasattr(logger, "log_checkpoint"):
-                logger.log_checkpoint(best.path, best.update)
-        outcome |= {"test": test, "notes": notes, **_origin(best), "weights_asked_for": options.weights}
-        if other := decoding.others(others if tested else (), options.weights, loggers):
+        test, num_parameters = _numbers(results), sum(p.numel() for p in module.recognizer.parameters())
+        evaluation.log(test, num_parameters=num_parameters, minutes=minutes)
+        outcome |= {"test": test, "notes": evaluation.notes, **_origin(best), "weights_asked_for": options.weights}
+        if other := evaluation.others():
             outcome["other_weights"] = other
         outcome |= {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
-        _write(run_dir, module, prepared, outcome)
+        outcome |= {"num_parameters": num_parameters, "data": prepared.fingerprint, "data_splits": prepared.splits}
+        if origin := getattr(module.recognizer.encoder, "origin", None):
+            outcome["pretrained"] = origin
+        outcome |= {"noise": at(module.extra_state, "data", "noise"), **peak_memory_mb(), **provenance()}
+        (run_dir / "report").mkdir(exist_ok=True)
+        write_whole(run_dir / "report" / "summary.json", json.dumps(outcome, indent=1, ensure_ascii=False))
         scores = {name: result.score for name, result in results.items()} or module.scores
-        lines = _headlines(module, results, best, options, outcome.get("without_lm", {}))
-        facts = run_facts(run_dir, options, recipe, module, prepared.splits, minutes, provenance())
-        write_run_page(RunPage(run_dir, lines, facts, notes, scores, cuts, *examples, difference or {}))
+        lines = evaluation.headlines(results, outcome.get("without_lm", {}))
+        facts = run_facts(run_dir, options, recipe, module, prepared.splits, minutes, outcome)
+        write_run_page(RunPage(run_dir, lines, facts, evaluation.notes, scores, cuts, *examples, difference))
         _print_places(run_dir, best.path, training, minutes, decoded=bool(results))
-    if decoding.failures:
-        raise RunFailed(decoding.failures[0])
+    if evaluation.failures:
+        raise RunFailed(evaluation.failures[0])
 
 
-class _Decoding:
-    """Decodes the test sets with the weights of a checkpoint; collects what failed.
-
-    Notes that were shown with the table of the data are only written.
-    """
+class _Evaluation:
+    """Decodes the test sets with weights of the run's checkpoints; collects notes and what failed."""
 
     def __init__(
-        self, module: TrainingModule, data: SpeechDataModule, sets: Mapping[str, Any], notes: list[str], run_dir: Path
+        self,
+        module: TrainingModule,
+        data: SpeechDataModule,
+        run_dir: Path,
+        loggers: Sequence[Any],
+        options: RunOptions,
+        notes: Sequence[str],
     ) -> None:
-        self.module, self.data, self.sets, self.notes, self.run_dir = module, data, sets, notes, run_dir
-        self.decoder = module.decoder
-        self.failures: list[str] = []
+        self.module, self.data, self.run_dir, self.loggers, self.options = module, data, run_dir, loggers, options
+        self.decoder, self.failures = module.decoder, list[str]()
+        self.notes = [*data.prepared.notes, *notes]
+        self.best, missing = self._checkpoint(options.decode[0])
+        if missing:
+            self._warn(f"{missing}. Decoded with its raw weights instead")
+        self.notes += UNIT_NOTES[module.unit]
+        self.tested = data.prepared.names("test") if options.decode_test else ()
+        self.cuts = {name: data.prepared.cuts(name) for name in (*self.tested, *module.scores)}
 
-    def __call__(self, checkpoint: LoadedCheckpoint, name: str = "") -> dict[str, Evaluated]:
-        """Decode to a folder below ``decode/``."""
+    def _checkpoint(self, which: str) -> tuple[LoadedCheckpoint, str]:
+        """Return a checkpoint with the weights asked for, else with raw weights and the reason.
+
+        The best checkpoint of a run may be older than the resumption that added averaging.
+        """
+        name = "" if which == "best" else "checkpoints/last.ckpt"
+        checkpoint = checkpoints.load_checkpoint(checkpoints.checkpoint_file(str(self.run_dir / name)))
+        kind = "average" if which == "average" else self.options.weights
+        missing = checkpoints.why_missing(checkpoint, kind)
+        if not missing:
+            return checkpoints.choose_weights(checkpoint, kind), ""
+        option = "decode=[average]" if which == "average" else f"weights={kind}"
+        description = f"{checkpoint.path.name} of update {checkpoint.update}"
+        return checkpoint, f"{option} was asked for, but {description} has none: {missing}"
+
+    def _warn(self, note: str) -> None:
+        console.print(f"WARNING: {note}", soft_wrap=True, style="bold red")
+        self.notes.append(note)
+
+    def decode(self, checkpoint: LoadedCheckpoint, name: str = "") -> dict[str, Evaluated]:
+        """Decode to a folder below ``decode/``; notes that were shown with the table of the data are only written."""
         recognizer = self.module.recognizer
-        load_weights(recognizer, checkpoint.weights)  # instead of the weights of the last update
+        checkpoints.load_weights(recognizer, checkpoint.weights)  # instead of the weights of the last update
         read = self.decoder.notes if isinstance(self.decoder, ShallowFusion) else []
         notes = [*self.notes, *read, checkpoint.decoding_note()]
-        parts = recognizer, self.decoder, self.data.loaders, self.sets, notes, self.run_dir / "decode" / name
+        sets = {tested: self.cuts[tested] for tested in self.tested}
+        parts = recognizer, self.decoder, self.data.loaders, sets, notes, self.run_dir / "decode" / name
         results, failures = evaluate_sets(*parts, shown=self.data.prepared.notes)
         self.failures += failures
         return results
 
-    def without_lm(self, checkpoint: LoadedCheckpoint, search: Callable[[], tuple[Decoder, str]]) -> dict[str, Any]:
+    def result(self) -> dict[str, Evaluated]:
+        """Decode with the weights of the result; log samples, also of the last validation, and the checkpoint."""
+        results, best = self.decode(self.best), self.best
+        for name, result in results.items():
+            log_samples(self.loggers, f"test/{name}", result.score, best.update, self.cuts[name])
+        for name, score in self.module.scores.items():  # this time with audio
+            log_samples(self.loggers, f"val/{name}", score, self.module.trainer.global_step, self.cuts[name])
+        for logger in self.loggers:
+            if hasattr(logger, "log_checkpoint"):
+                logger.log_checkpoint(best.path, best.update)
+        return results
+
+    def without_lm(self, search: Callable[[], tuple[Decoder, str]]) -> dict[str, Any]:
         """Decode with the decoder of validation, and replace it by that of the result."""
         console.print("without a language model:")
-        numbers = _numbers(self(checkpoint, "without_lm"))
+        numbers = _numbers(self.decode(self.best, "without_lm"))
         self.decoder, note = search()
         self.notes.append(note)
         console.print("with the language model of the transcripts:")
         return numbers
 
-    def others(self, names: Sequence[str], weights: str, loggers: Sequence[Any]) -> dict[str, dict[str, Any]]:
-        """Decode with other checkpoints, and log their numbers."""
-        decoded = {}
-        for name in names:
-            checkpoint, missing = _checkpoint(self.run_dir, name, weights)
+    def others(self) -> dict[str, dict[str, Any]]:
+        """Decode with the other checkpoints that are asked for, and log their numbers."""
+        decoded: dict[str, dict[str, Any]] = {}
+        for name in self.options.decode[1:] if self.tested else ():
+            checkpoint, missing = self._checkpoint(name)
             if missing:
-                self.notes.append(_warned(f"{missing}. Left out: decode={name}"))
+                self._warn(f"{missing}. Left out: decode={name}")
                 continue
             console.print(f"with decode={name}:")
-            numbers = _numbers(self(checkpoint, name))
-            _log_summary(loggers, _tracked(numbers, f"{name}/"))
+            numbers = _numbers(self.decode(checkpoint, name))
+            self.log(numbers, f"{name}/")
             decoded[name] = {"test": numbers, **_origin(checkpoint)}
         return decoded
 
+    def log(self, test: Mapping[str, Mapping[str, Any]], prefix: str = "", **more: float) -> None:
+        """Send final numbers to those loggers that take them."""
+        names = [(name, key, short) for name in test for key, short in TRACKED.items() if test[name][key] is not None]
+        numbers = {f"{prefix}test/{name}/{short}": test[name][key] for name, key, short in names}
+        for logger in self.loggers:
+            if hasattr(logger, "log_summary"):
+                logger.log_summary({**numbers, **more})
 
-def _write(run_dir: Path, module: TrainingModule, prepared: PreparedData, outcome: Mapping[str, Any]) -> None:
-    """Write ``report/summary.json``."""
-    data = {"num_parameters": _size(module), "data": prepared.fingerprint, "data_splits": prepared.splits}
-    if origin := getattr(module.recognizer.encoder, "origin", None):
-        data["pretrained"] = origin
-    data["noise"] = at(module.extra_state, "data", "noise")
-    text = json.dumps({**outcome, **data, **peak_memory_mb(), **provenance()}, indent=1, ensure_ascii=False)
-    (run_dir / "report").mkdir(exist_ok=True)
-    write_whole(run_dir / "report" / "summary.json", text)
-
-
-def _size(module: TrainingModule) -> int:
-    return sum(p.numel() for p in module.recognizer.parameters())
-
-
-def _headlines(
-    module: TrainingModule,
-    results: Mapping[str, Evaluated],
-    best: LoadedCheckpoint,
-    options: RunOptions,
-    without_lm: Mapping[str, Mapping[str, Any]],
-) -> list[str]:
-    """Return lines about the test sets, else about the development sets, and about the weights."""
-    with_lm = ", with a language model" if without_lm or at(options.plain(), "decoder", "lm") is not None else ""
-    tested = []
-    for name, result in results.items():
-        tested.append(f"{name}{with_lm}: {headline(result.score, result.interval)}")
-        if name in without_lm:
-            rate = f"{RATE_NAMES[module.unit]} {percent(without_lm[name]['wer'])} %"
-            tested.append(f"{name}, without it: {rate} ({type(module.decoder).__name__})")
-    scores = module.scores.items()
-    on_dev = [f"{name}: {score.rate_name} {percent(score.wer)} % in the last validation" for name, score in scores]
-    return [
-        *(tested or on_dev),
-        f"weights: {best.described}, of {best.path.name} after update {best.update}",
-    ]
-
-
-def _checkpoint(run_dir: Path, which: str, weights: str) -> tuple[LoadedCheckpoint, str]:
-    """Return a checkpoint with the weights asked for, else with raw weights and the reason.
-
-    The best checkpoint of a run may be older than the resumption that added averaging.
-    """
-    name = "" if which == "best" else "checkpoints/last.ckpt"
-    checkpoint = load_checkpoint(checkpoint_file(str(run_dir / name)))
-    kind = "average" if which == "average" else weights
-    missing = why_missing(checkpoint, kind)
-    if not missing:
-        return choose_weights(checkpoint, kind), ""
-    option = "decode=[average]" if which == "average" else f"weights={kind}"
-    description = f"{checkpoint.path.name} of update {checkpoint.update}"
-    return checkpoint, f"{option} was asked for, but {description} has none: {missing}"
-
-
-def _warned(note: str) -> str:
-    console.print(f"WARNING: {note}", soft_wrap=True, style="bold red")
-    return note
+    def headlines(self, results: Mapping[str, Evaluated], without_lm: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Return lines about the test sets, else about the development sets, and about the weights."""
+        has_lm = without_lm or at(self.options.plain(), "decoder", "lm") is not None
+        lines = []
+        for name, result in results.items():
+            lines.append(f"{name}{', with a language model' * bool(has_lm)}: {headline(result.score, result.interval)}")
+            if name in without_lm:
+                rate = f"{RATE_NAMES[self.module.unit]} {percent(without_lm[name]['wer'])} %"
+                lines.append(f"{name}, without it: {rate} ({type(self.module.decoder).__name__})")
+        for name, score in () if lines else self.module.scores.items():
+            lines.append(f"{name}: {score.rate_name} {percent(score.wer)} % in the last validation")
+        return [*lines, f"weights: {self.best.described}, of {self.best.path.name} after update {self.best.update}"]
 
 
 def _numbers(results: Mapping[str, Evaluated]) -> dict[str, dict[str, Any]]:
@@ -253,22 +239,6 @@ def _origin(checkpoint: LoadedCheckpoint) -> dict[str, Any]:
         "checkpoint_update": checkpoint.update,
         "weights": checkpoint.described,
     }
-
-
-def _tracked(test: Mapping[str, Mapping[str, Any]], prefix: str = "") -> dict[str, float]:
-    return {
-        f"{prefix}test/{name}/{short}": result[key]
-        for name, result in test.items()
-        for key, short in TRACKED.items()
-        if result[key] is not None
-    }
-
-
-def _log_summary(loggers: Sequence[Any], numbers: Mapping[str, float]) -> None:
-    """Send final numbers to those loggers that take them."""
-    for logger in loggers:
-        if hasattr(logger, "log_summary"):
-            logger.log_summary(numbers)
 
 
 def _print_places(

@@ -13,7 +13,7 @@ import numpy as np
 import soundfile
 import torch
 from matplotlib.axes import Axes
-from torch import Tensor, nn
+from torch import Tensor
 
 from asr.data.features import PLAYED_HZ, read_audio
 from asr.data.loading.loader import Batch, SpeechDataset
@@ -32,7 +32,13 @@ from werdict.report.pages import render
 from werdict.report.sections import Cell, Column, Table
 from werdict.scoring import Score, ScoredUtterance, Unit
 
-NUM_EXAMPLES = 2
+NUM_EXAMPLES, NUM_WORST, NUM_CONFUSIONS = 2, 5, 20
+MAX_POINTS = 400  # of a curve, more than a page of this width can show
+MAX_LABELS = 40  # tokens that can be read below each other
+TITLE_LENGTH = 44
+RATE = "train/lr"
+COMPARED = ("key", "recipe", "this run")  # columns
+OF_TRAINING = ("train/loss", RATE, "train/gradient_norm")
 
 
 @dataclass(frozen=True)
@@ -117,18 +123,11 @@ def _batch(dataset: SpeechDataset, cuts: Sequence[Any], recognizer: Recognizer, 
 def _examples(
     batch: Batch, matrices: list[Tensor], shift_s: float, rows: list[tuple[str, ...]] | None = None
 ) -> list[Example]:
-    named = rows or [()] * len(batch)
     return [
         Example(id, text, matrix.float().cpu().numpy(), shift_s, names[: len(matrix)])
-        for id, text, matrix, names in zip(batch.ids, batch.texts, matrices, named, strict=True)
+        for id, text, matrix, names in zip(batch.ids, batch.texts, matrices, rows or [()] * len(batch), strict=True)
         if matrix.numel()  # a transcript may be empty
     ]
-
-
-MAX_POINTS = 400  # of a curve, more than a page of this width can show
-MAX_LABELS = 40  # tokens that can be read below each other
-TITLE_LENGTH = 44
-OF_TRAINING = ("train/loss", "train/lr", "train/gradient_norm")
 
 
 def plot_run_curves(metrics: Path, rate_name: str) -> list[Plot]:
@@ -202,9 +201,6 @@ def plot_example(example: Example, number: int) -> Plot:
     return draw(name, shortened(example.id, TITLE_LENGTH), example.text, fill, height, with_png=False)
 
 
-RATE = "train/lr"
-
-
 def run_facts(
     run_dir: Path,
     options: RunOptions,
@@ -230,6 +226,7 @@ def run_facts(
         f"{name} {duration(3600 * of['hours'])}, {of['num_utterances']:,} utterances" for name, of in splits.items()
     ]
     batch_s = options.data.batch.max_duration_s
+    device = torch.cuda.get_device_name(module.device) if module.device.type == "cuda" else module.device.type.upper()
     versions = {"Python": provenance["python"], **provenance["versions"]}
     origin = getattr(parts.encoder, "origin", None)
     started = {}
@@ -242,9 +239,9 @@ def run_facts(
     return {
         "recipe": recipe,
         "corpus": f"{options.data.corpus}: {'; '.join(sizes)}",
-        "encoder": _part(parts.encoder),
+        "encoder": f"{type(parts.encoder).__name__}, {_parameters(parts.encoder)} parameters",
         **started,
-        "head": _part(parts.head),
+        "head": f"{type(parts.head).__name__}, {_parameters(parts.head)} parameters",
         "parameters": _parameters(parts),
         "optimizer": _choice(options.optimizer.plain()),
         "peak learning rate": _peak_rate(run_dir, options.optimizer),
@@ -252,19 +249,14 @@ def run_facts(
         "seed": str(options.seed),
         "updates": f"{module.trainer.global_step:,} of {trainer.max_steps:,}, each of {module.trainer.world_size} × "
         f"{trainer.accumulate_grad_batches} × {batch_s:g} s of audio at most",
-        "precision and device": f"{trainer.precision}, {module.trainer.world_size} × {_device(module.device)}",
+        "precision and device": f"{trainer.precision}, {module.trainer.world_size} × {device}",
         "time": f"{minutes:g} minutes, ended on {provenance['date']}",
         "commit": provenance["commit"] or "–",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
 
 
-def _part(module: object) -> str:
-    assert isinstance(module, nn.Module)
-    return f"{type(module).__name__}, {_parameters(module)} parameters"
-
-
-def _parameters(module: nn.Module) -> str:
+def _parameters(module: Any) -> str:
     """Return the number of parameters and, if they are fewer, of those that were trained."""
     total = sum(p.numel() for p in module.parameters())
     trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
@@ -287,14 +279,6 @@ def _peak_rate(run_dir: Path, optimizer: Target) -> str:
     curves = read_metrics(metrics, lambda name: name == RATE) if metrics.exists() else {}
     rate = max(curves[RATE][1]) if RATE in curves else optimizer.plain().get("lr")
     return "the optimizer's own" if rate is None else f"{rate:.3g}"
-
-
-def _device(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type.upper()
-
-
-FACTS = [Column("", True), Column("", True)]
-NUM_WORST, NUM_CONFUSIONS = 5, 20
 
 
 @dataclass(frozen=True)
@@ -352,6 +336,8 @@ def write_run_page(page: RunPage) -> None:
         name: read_audio(page.cuts.get(name, ()), {scored.utterance.id for scored in utterances})
         for name, utterances in worst.items()
     }
+    facts = [[Cell(name), Cell(text)] for name, text in page.facts.items()]
+    differing = [[Cell(key), Cell(in_recipe), Cell(in_run)] for key, (in_recipe, in_run) in page.difference.items()]
     text = render(
         "run_page.html.jinja",
         "asr.training",
@@ -365,8 +351,8 @@ def write_run_page(page: RunPage) -> None:
             name: [_shown(scored, page.scores[name].unit, audio[name]) for scored in utterances]
             for name, utterances in worst.items()
         },
-        facts=Table("This run", FACTS, [[Cell(name), Cell(text)] for name, text in page.facts.items()]),
-        difference=_difference_table(page.difference),
+        facts=Table("This run", [Column("", True)] * 2, facts),
+        difference=Table("Differs from its recipe", [Column(name, True) for name in COMPARED], differing),
         config=(page.run_dir / "config.yaml").read_text(encoding="utf-8"),
         styles={},
     )
@@ -375,16 +361,12 @@ def write_run_page(page: RunPage) -> None:
 
 def _shown(scored: ScoredUtterance, unit: Unit, audio: Mapping[str, np.ndarray]) -> Worst:
     size = f"{count(scored.words.errors, 'error')} in {count(scored.words.num_reference, unit)}"
-    samples = audio.get(scored.utterance.id)
-    return Worst(
-        scored.utterance.id, size, aligned_view(scored.alignment), "" if samples is None else _address(samples)
-    )
-
-
-def _address(samples: np.ndarray) -> str:
-    content = io.BytesIO()
-    soundfile.write(content, samples, PLAYED_HZ, format="FLAC", subtype="PCM_16")
-    return f"data:audio/flac;base64,{base64.b64encode(content.getvalue()).decode()}"
+    address = ""
+    if (samples := audio.get(scored.utterance.id)) is not None:
+        content = io.BytesIO()
+        soundfile.write(content, samples, PLAYED_HZ, format="FLAC", subtype="PCM_16")
+        address = f"data:audio/flac;base64,{base64.b64encode(content.getvalue()).decode()}"
+    return Worst(scored.utterance.id, size, aligned_view(scored.alignment), address)
 
 
 def _confusion_table(name: str, score: Score) -> Table:
@@ -396,9 +378,3 @@ def _confusion_table(name: str, score: Score) -> Table:
     ]
     columns = [Column("said", True), Column("recognized", True), Column("times"), Column("error", True)]
     return Table(f"Most frequent errors on {name}", columns, rows)
-
-
-def _difference_table(difference: Mapping[str, tuple[str, str]]) -> Table:
-    rows = [[Cell(key), Cell(recipe_value), Cell(run_value)] for key, (recipe_value, run_value) in difference.items()]
-    columns = [Column("key", True), Column("recipe", True), Column("this run", True)]
-    return Table("Differs from its recipe", columns, rows)

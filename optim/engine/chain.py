@@ -156,7 +156,7 @@ class Chain(Optimizer):
 
         Raises:
             ValueError: a gradient is sparse, or there is a ``found_inf`` without ``capturable``; nothing was changed.
-            RuntimeError: the parameters are at the evaluation point; nothing was changed.
+            RuntimeError: the parameters are in eval mode; nothing was changed.
             RuntimeError: the dtype of parameters has changed since their first step.
         """
         refuse_step_while_evaluating(self)
@@ -229,14 +229,14 @@ class Chain(Optimizer):
                 state["step"] = torch.as_tensor(state["step"], dtype=state_dtype(param), device=param.device)
 
     @property
-    def has_evaluation_point(self) -> bool:
+    def has_eval_mode(self) -> bool:
         """Return whether the model should be evaluated between `eval` and `train`."""
-        return self.transforms[-1].has_evaluation_point
+        return self.transforms[-1].has_eval_mode
 
     @property
     def is_evaluating(self) -> bool:
-        """Return whether the parameters are at the evaluation point."""
-        return self.has_evaluation_point and bool(self._averaging.is_evaluating(self))
+        """Return whether the parameters are in eval mode."""
+        return self.has_eval_mode and bool(self._averaging.is_evaluating(self))
 
     @property
     def _averaging(self) -> Any:
@@ -248,13 +248,13 @@ class Chain(Optimizer):
 
         `state_dict` then holds the values for training: saved with the model, it continues exactly after `train`.
         """
-        if self.has_evaluation_point:
+        if self.has_eval_mode:
             self._averaging.eval(self)
 
     @torch.no_grad()
     def train(self) -> None:
         """Put back the values for training, bit for bit."""
-        if self.has_evaluation_point:
+        if self.has_eval_mode:
             self._averaging.train(self)
 
     def count(self, counter: str, increment: int | Tensor = 1) -> None:
@@ -450,17 +450,17 @@ class Chain(Optimizer):
 
 
 def refuse_step_while_evaluating(optimizer: Any) -> None:
-    """Refuse to step while parameters are at the evaluation point.
+    """Refuse to step while parameters are in eval mode.
 
     Args:
         optimizer: with ``is_evaluating``.
 
     Raises:
-        RuntimeError: parameters are at the evaluation point.
+        RuntimeError: parameters are in eval mode.
     """
     if optimizer.is_evaluating:
         raise RuntimeError(
-            f"{type(optimizer).__name__} cannot step while its parameters are at the evaluation point; call train() on "
+            f"{type(optimizer).__name__} cannot step while its parameters are in eval mode; call train() on "
             "it after each eval()"
         )
 

@@ -72,7 +72,7 @@ class Transform(ABC):
     shardable: bool = False
     """Whether it may get a part of a parameter (FSDP2): it treats each element alone, or reduces by `ParamBatch.norm`
     and the like, in the same order on all processes."""
-    has_evaluation_point: ClassVar[bool] = False
+    has_eval_mode: ClassVar[bool] = False
     """Whether a model should be evaluated elsewhere than where its gradients are taken; then this is the last transform
     of its chain, whose ``eval``, ``train`` and ``is_evaluating`` call this transform's, as `ScheduleFree` has them."""
 
@@ -258,7 +258,7 @@ def merged_options(transforms: Sequence[Transform]) -> dict[str, Any]:
     if not transforms:
         raise ValueError("a chain needs at least one transform, given none")
     for transform in transforms[:-1]:
-        if transform.has_evaluation_point:
+        if transform.has_eval_mode:
             raise ValueError(
                 f"{type(transform).__name__} must be the last transform: it averages parameters as they have moved"
             )

@@ -144,7 +144,7 @@ class Sequential(Transform):
         name: prefix of the options and statistics of all of them, before their own.
 
     Raises:
-        ValueError: there is no transform, or one has an evaluation point, as `ScheduleFree` has.
+        ValueError: there is no transform, or one has an eval mode, as `ScheduleFree` has.
 
     Examples:
         >>> from optim.transforms.learning_rate import LearningRate
@@ -160,7 +160,7 @@ class Sequential(Transform):
 
     def __init__(self, *transforms: Transform, name: str = "") -> None:
         for transform in transforms:
-            if transform.has_evaluation_point:
+            if transform.has_eval_mode:
                 raise ValueError(
                     f"{type(transform).__name__} averages parameters, and cannot be a part of another transform"
                 )

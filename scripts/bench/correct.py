@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asr.training.cuda_graphs import CapturedForward, rounded
+from asr.training.cuda_graphs import GraphedEncoder, rounded
 from bench.configs import options_from, with_head
 from bench.measure import NUM_WARM_UPS, Row, Setting, at_most, captured, holds, lacking, left_out, until_error
 from bench.runs import largest_difference
@@ -157,7 +157,7 @@ def captured_passes(case: Any, seed: int, dtype: torch.dtype, setting: Setting) 
     encoder = case.make().to(setting.device).train()
     features = torch.randn(len(FRAMES), rounded(max(FRAMES)), NUM_FEATURES, device=setting.device)
     num_frames = torch.tensor(FRAMES, device=setting.device)
-    forwards = [encoder.forward, CapturedForward(encoder)]
+    forwards = [encoder.forward, GraphedEncoder(encoder)]
     found = []
     for forward in (*forwards[:1], *forwards[1:] * 4):
         if hasattr(encoder, "set_trained_seconds"):

@@ -60,12 +60,10 @@ def _runs(setting: Setting, num: int) -> Iterator[Row]:
     train(setting.work, *words, f"trainer.accumulate_grad_batches={num}", "run_dir=alone")
     for capture in ("false", "true") if setting.on_gpu else ("false",):
         options = ("+trainer.strategy=ddp", f"trainer.devices={num}", "trainer.num_nodes=1")
-        name = f"ranks-{capture}"
-        train(setting.work, *words, *options, f"trainer.capture={capture}", f"run_dir={name}", launcher=torchrun(num))
+        option, name = f"trainer.cuda_graphs={capture}", f"ranks-{capture}"
+        train(setting.work, *words, *options, option, f"run_dir={name}", launcher=torchrun(num))
         weights = [last_checkpoint(setting.work / folder)["state_dict"] for folder in ("alone", name)]
-        check = (
-            f"asr-train with {num} rank(s) under torchrun, trainer.capture={capture}: weights, to those of one process"
-        )
+        check = f"asr-train with {num} rank(s) under torchrun, {option}: weights, to those of one process"
         yield at_most(check, largest_difference(*weights), LIMIT)
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from asr.models import devices
-from asr.training.cuda_graphs import CapturedForward, compile_layers
+from asr.training.cuda_graphs import GraphedEncoder, compile_layers
 from bench.authors_zipformer import Reference, find_package, load
 from bench.configs import FRAMES_PER_S, LATE, NUM_FEATURES, build_encoder, options_from
 from bench.measure import (
@@ -95,7 +95,7 @@ class Measured:
         setting: of the report.
         size: utterances of ``SECONDS``.
         precision: of ``PRECISIONS``.
-        encode: computes the passes of the encoder, as `CapturedForward` does; None: the encoder.
+        encode: computes the passes of the encoder, as `GraphedEncoder` does; None: the encoder.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ def _as_it_is(setting: Setting, name: str) -> Iterator[Row]:
         yield Row(f"{name}, {size} utterances", value)
     for precision in () if setting.small else ("fp16", "fp32, TF32"):
         yield Row(f"{name}, {precision}, 8 utterances", Measured(encoder, setting, 8, precision).text())
-    encode = CapturedForward(encoder) if setting.on_gpu else None
+    encode = GraphedEncoder(encoder) if setting.on_gpu else None
     for size in _sizes(setting):
         captured[size] = found = Measured(encoder, setting, size, encode=encode)
         least = LEAST_SPEED.get(name) if size == 8 else None
@@ -249,7 +249,7 @@ def _compiled(setting: Setting, name: str) -> Iterator[Row]:
     if not setting.small:  # the compiler takes minutes on a CPU
         compile_layers(encoder)
     for how in ("compiled", "compiled and captured"):
-        encode = CapturedForward(encoder) if how != "compiled" and setting.on_gpu else None
+        encode = GraphedEncoder(encoder) if how != "compiled" and setting.on_gpu else None
         for size in _sizes(setting):
             found = Measured(encoder, setting, size, encode=encode)
             yield Row(f"{name}, {how}, {size} utterances", found.text())

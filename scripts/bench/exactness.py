@@ -19,7 +19,7 @@ from bench.measure import Row, Setting, holds, lacking, left_out, until_error
 
 INTERVAL, CAPTURED_INTERVAL = 4, 20  # a third of a run; graphs are for shapes that come again
 LEFT_BYTES = 4 * 2**30
-DETERMINISTIC, CAPTURED = "trainer.deterministic=true", "trainer.capture=true"
+DETERMINISTIC, CAPTURED = "trainer.deterministic=true", "trainer.cuda_graphs=true"
 PROPOSED = re.compile(r"proposed: data\.batch\.max_duration_s=(\S+)")
 
 

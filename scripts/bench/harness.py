@@ -21,7 +21,7 @@ from asr.run.options import RunOptions
 from asr.run.parts import build_all, factories
 from asr.run.trainer import build_trainer
 from asr.tracking.metrics_csv import MetricsCsv
-from asr.training.cuda_graphs import CapturedForward
+from asr.training.cuda_graphs import GraphedEncoder
 from asr.training.module import TrainingModule
 from bench.configs import FRAMES_PER_S, NUM_FEATURES, batch_of, build_encoder, options_from, training_module, with_head
 from bench.measure import Row, Setting, until_error
@@ -106,7 +106,7 @@ def _bare(setting: Setting, options: RunOptions, module: TrainingModule, batches
     """Train as a script would that is written for this model alone."""
     model, device = module.recognizer.to(setting.device).train(), torch.device(setting.device)
     optimizer, schedule = module.build_updates()
-    encoder = CapturedForward(model.encoder) if setting.on_gpu else None
+    encoder = GraphedEncoder(model.encoder) if setting.on_gpu else None
 
     def backward(batch: Batch) -> None:
         devices.seed(seed_for("dropout", batch.seed), device)  # a Zipformer draws what works in a pass

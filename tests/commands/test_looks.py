@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from asr.sweeps.jobs import JobRecord
-from hydra_plugins.werdict_looks_sweeper import LooksSweeper
+from hydra_plugins.werdict_sweepers import LooksSweeper
 from tests.werdict.run_folders import write_sweep
 from werdict.errors import ConfigError
 

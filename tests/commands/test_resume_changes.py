@@ -148,7 +148,14 @@ def test_a_run_that_is_older_than_an_option_is_resumed_with_its_default(small_ru
     folder = small_run.interrupted(tmp_path / "run")
     older = read_yaml(folder / "config.yaml")
     del older["data"]["max_unreadable"], older["data"]["storage"]["audio"], older["find_batch_size"]
+    older["trainer"]["capture"] = older["trainer"].pop("cuda_graphs")  # its former name
     (folder / "config.yaml").write_text(yaml.safe_dump(older))
+    checkpoint = update_file(folder / "checkpoints", 3)
+    state = torch.load(checkpoint)
+    state["werdict"]["config"] = older
+    torch.save(state, checkpoint)
     ended = small_run.run("train", f"resume={folder}", "trainer.max_steps=6")
     assert ended.code == 0, ended.printed
-    assert read_yaml(folder / "config.yaml")["data"]["max_unreadable"] == 0.01
+    resumed = read_yaml(folder / "config.yaml")
+    assert resumed["data"]["max_unreadable"] == 0.01
+    assert (resumed["trainer"]["cuda_graphs"], "capture" in resumed["trainer"]) == (False, False)

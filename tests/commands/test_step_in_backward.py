@@ -23,7 +23,7 @@ WITHIN = ("trainer.step_in_backward=true", "trainer.gradient_clip_val=null")
         ((*WITHIN, "trainer.devices=2"), "devices=1"),
         ((*WITHIN, "callbacks.optimizer_health.every=5"), "optimizer_health.every=5"),
         ((*WITHIN, "optimizer=scaled_adam"), "step_in_backward: ScaledAdam"),
-        (("trainer.capture=true",), "trainer=gpu"),
+        (("trainer.cuda_graphs=true",), "trainer=gpu"),
     ],
 )
 def test_what_needs_all_gradients_is_refused(words, message):

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from asr.run.command_line import CONFIGS
 from asr.sweeps.jobs import records
 from asr.sweeps.tuning import SEEDS_APART, Choice, Range, Search, Trial, TunedSystem, compared_systems, shares, systems
-from hydra_plugins.werdict_tuned_sweeper import report
+from hydra_plugins.werdict_sweepers import report
 from tests.commands.conftest import Workplace
 from tests.commands.test_resume import data
 from tests.commands.test_sweeps import QUICK

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from asr.models import devices
-from asr.training.cuda_graphs import CapturedDDPStrategy
+from asr.training.cuda_graphs import GraphedDDPStrategy
 
 META = torch.device("meta")
 
@@ -63,7 +63,7 @@ class MetaAccelerator(CPUAccelerator):
         """Accept any."""
 
 
-class MetaRanks(CapturedDDPStrategy):
+class MetaRanks(GraphedDDPStrategy):
     """Ranks of which this process is the first; collectives send what is on the meta device, and nothing else.
 
     Without DistributedDataParallel, which needs values.

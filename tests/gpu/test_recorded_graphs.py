@@ -216,13 +216,13 @@ def test_a_run_that_is_interrupted_or_ends_puts_everything_back_and_the_next_one
         graphs_of_run = CudaGraphs(any_encoder=True, updates=True)
         with pytest.raises(Interrupted):
             weights(module, At(9, interrupt), graphs_of_run)
-        assert module.captured_encoder is None
+        assert module.graphed_encoder is None
         assert graphs_of_run.optimizers == []
         module.recognizer.load_state_dict(before)
         num_replays = graphs.num_replays
         torch.testing.assert_close(weights(module, graphs_of_run), plain, rtol=0, atol=0)
         assert graphs.num_replays > num_replays
-    assert module.captured_encoder is None
+    assert module.graphed_encoder is None
     assert "forward" not in vars(module.recognizer.encoder)
 
 

@@ -160,7 +160,7 @@ def test_members_of_several_optimizers_go_to_their_points_together():
     others = [{"pattern": "[01]$", "optimizer": partial(torch.optim.SGD, lr=0.1)}, {"pattern": "."}]
     optimizer = optim.grouped(partial(ScheduleFreeAdamW, lr=0.1), others)(named(params))
     assert isinstance(optimizer, Combined)
-    assert optimizer.has_evaluation_point
+    assert optimizer.has_eval_mode
     run(optimizer, params, range(3))
     before = values(params)
     optimizer.eval()
@@ -178,7 +178,7 @@ def test_other_optimizers_are_evaluated_where_they_train():
     run(optimizer, params, range(2))
     before = values(params)
     optimizer.eval()
-    assert not optimizer.has_evaluation_point
+    assert not optimizer.has_eval_mode
     assert not optimizer.is_evaluating
     assert same(params, before)
     run(optimizer, params, range(1))

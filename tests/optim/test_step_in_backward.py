@@ -121,7 +121,7 @@ def test_gradients_may_be_changed_or_dropped_before_the_step():
 
 def test_it_evaluates_where_its_optimizer_does():
     (usual, after), (model, within) = both(partial(optim.ScheduleFreeAdamW, lr=0.02))
-    assert within.has_evaluation_point
+    assert within.has_eval_mode
     after.eval()
     within.eval()
     assert within.is_evaluating
@@ -133,7 +133,7 @@ def test_it_evaluates_where_its_optimizer_does():
     plain = step_in_backward(Model(), SGD)
     plain.eval()
     plain.train()
-    assert not plain.has_evaluation_point
+    assert not plain.has_eval_mode
     assert not plain.is_evaluating
 
 

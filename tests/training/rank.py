@@ -16,7 +16,7 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from asr.data.loading.loader import Batch
 from asr.training.callbacks.checkpoints import WeightAveraging
-from asr.training.cuda_graphs import CapturedDDPStrategy, CudaGraphs
+from asr.training.cuda_graphs import CudaGraphs, GraphedDDPStrategy
 from asr.training.module import TrainingModule
 from tests.gpu.recorded_graphs import recorded_graphs
 from tests.training import runs
@@ -99,7 +99,7 @@ def with_captured_passes(folder: Path) -> dict[str, Any]:
     runs.tiny_module = module_with_zipformer  # type: ignore[attr-defined]
     accumulated = {"accumulate_grad_batches": 2, "gradient_clip_val": 1.0}
     with recorded_graphs() as graphs:
-        at_once = {**both(), "strategy": CapturedDDPStrategy(wraps=False, process_group_backend="gloo")}
+        at_once = {**both(), "strategy": GraphedDDPStrategy(wraps=False, process_group_backend="gloo")}
         captured = runs.run(folder / "captured", 6, [CudaGraphs(any_encoder=True)], **accumulated, **at_once)
         assert captured.trainer.model is captured
         assert graphs.num_replays > 0

@@ -10,10 +10,9 @@ import pytest
 
 from asr.runs.files import read_metrics
 from asr.tracking.metrics_csv import MetricsCsv
-from asr.training import checkpoints as checkpoint_files
-from asr.training.callbacks import checkpoints
+from asr.training import checkpoints
 from asr.training.callbacks.checkpoints import CheckpointCallback
-from asr.training.checkpoints import duplicate, newest_good_checkpoint, update_file
+from asr.training.checkpoints import duplicate, newest_good_checkpoint, point_link, update_file
 from tests.training.runs import Validated, names, run, same, state
 from werdict.errors import Diverged
 
@@ -145,7 +144,7 @@ def test_updates_of_another_number_of_micro_batches_are_validated_and_resumed_at
 
 def test_a_kill_before_last_moves_makes_the_training_do_the_same_again(tmp_path, monkeypatch):
     run(tmp_path / "whole", 6)
-    monkeypatch.setattr("asr.training.callbacks.checkpoints.point_link", lead_to_three_only)
+    monkeypatch.setattr("asr.training.checkpoints.point_link", lead_to_three_only)
     with pytest.raises(Killed):
         run(tmp_path / "killed", 6)
     assert newest_good_checkpoint(tmp_path / "killed").update == 3
@@ -159,7 +158,7 @@ def test_a_kill_before_last_moves_makes_the_training_do_the_same_again(tmp_path,
 def lead_to_three_only(link, target):
     if target.name != "update-000003.ckpt":
         raise Killed
-    checkpoint_files.point_link(link, target)
+    point_link(link, target)
 
 
 def test_a_damaged_checkpoint_costs_the_updates_since_the_one_before(tmp_path):

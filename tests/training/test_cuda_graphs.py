@@ -11,7 +11,7 @@ from torch import nn
 import optim
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.training import cuda_graphs
-from asr.training.cuda_graphs import STEPS, CapturedDDPStrategy, CapturedForward, CapturedUpdate, CudaGraphs, rounded
+from asr.training.cuda_graphs import STEPS, CudaGraphs, GraphedDDPStrategy, GraphedEncoder, GraphedUpdate, rounded
 from asr.training.module import TrainingModule
 from tests.gpu.recorded_graphs import recorded_graphs
 from tests.training import runs
@@ -32,7 +32,7 @@ def test_padding_to_one_of_a_few_shapes_changes_neither_encodings_nor_gradients(
     encoder = TransformerEncoder(8, 16, 1, 2, 16, dropout=0.0, subsampling_channels=2).double().train()
     features, num_frames = torch.randn(17, frames, 8).double(), torch.randint(frames // 2, frames + 1, (17,))
     found = []
-    for encode in (encoder, CapturedForward(encoder)):
+    for encode in (encoder, GraphedEncoder(encoder)):
         encodings, lengths = encode(features, num_frames)
         valid = torch.arange(encodings.shape[1]) < lengths.unsqueeze(1)
         rows = encodings[valid]
@@ -58,7 +58,7 @@ def recorded():
 
 def test_what_is_frozen_or_trained_from_now_on_is_captured_anew(recorded):
     encoder = Scale()
-    encode, batch = CapturedForward(encoder), (torch.randn(2, 4, 3), torch.tensor([4, 3]))
+    encode, batch = GraphedEncoder(encoder), (torch.randn(2, 4, 3), torch.tensor([4, 3]))
     for parameter in (encoder.unused, encoder.scale):
         for _ in range(2):
             encode(*batch)[0].sum().backward()
@@ -72,7 +72,7 @@ def test_freezing_takes_a_new_pool_because_the_former_one_ends_with_its_graphs(r
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     encoder = Scale()
-    encode, batch = CapturedForward(encoder), (torch.randn(2, 4, 3), torch.tensor([4, 3]))
+    encode, batch = GraphedEncoder(encoder), (torch.randn(2, 4, 3), torch.tensor([4, 3]))
     pool = encode.pool
     encode(*batch)
     assert encode.pool is pool
@@ -83,7 +83,7 @@ def test_freezing_takes_a_new_pool_because_the_former_one_ends_with_its_graphs(r
 
 def test_passes_of_all_shapes_share_what_they_read_and_write_and_those_used_last_are_kept(recorded, monkeypatch):
     monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 2)
-    encode = CapturedForward(Scale())
+    encode = GraphedEncoder(Scale())
 
     def run(size: int) -> None:
         encode(torch.randn(size, 8, 3), torch.full((size,), 8))[0].sum().backward()
@@ -103,7 +103,7 @@ def test_an_update_is_captured_for_the_options_statistics_and_rates_that_are_the
     parameters, others = ([nn.Parameter(torch.ones(3))] for _ in range(2))
     optimizers = [optim.AdamW(each, lr=0.1, capturable=True) for each in (parameters, others)]
     optimizer = optimizers[0]
-    captured = CapturedUpdate(optimizer)
+    captured = GraphedUpdate(optimizer)
     optimizer.run_updates_by(captured)
     start = copy.deepcopy(optimizer.state_dict())
 
@@ -135,9 +135,9 @@ def test_an_update_is_captured_for_the_options_statistics_and_rates_that_are_the
 
 
 def test_on_several_ranks_a_parameter_without_a_gradient_is_named(monkeypatch):
-    strategy, module = CapturedDDPStrategy(wraps=False), tiny_module()
+    strategy, module = GraphedDDPStrategy(wraps=False), tiny_module()
     strategy._lightning_module, module.all_parameters = module, list(module.parameters())
-    monkeypatch.setattr(CapturedDDPStrategy, "world_size", 2)
+    monkeypatch.setattr(GraphedDDPStrategy, "world_size", 2)
     monkeypatch.setattr(TrainingModule, "trainer", None)
     monkeypatch.setattr(cuda_graphs, "ends_update", lambda trainer: True)
     with pytest.raises(RuntimeError, match=r"recognizer\.encoder"):

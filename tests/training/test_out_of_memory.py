@@ -75,7 +75,10 @@ def test_graphs_are_named_before_other_advice_if_a_run_has_them():
     module = tiny_module()
     in_forward(module)
     trainer = tiny_trainer(9, [CudaGraphs(any_encoder=True)])
-    with recorded_graphs(), pytest.raises(OutOfMemory, match=r"trainer\.capture=false.*data\.batch\.max_duration_s"):
+    with (
+        recorded_graphs(),
+        pytest.raises(OutOfMemory, match=r"trainer\.cuda_graphs=false.*data\.batch\.max_duration_s"),
+    ):
         fit(trainer, module, GivenData([SMALL, LARGE]))
 
 

@@ -45,7 +45,15 @@ RULESETS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 FREE = ("optimizer", "schedule", "parameter_rules", "trainer.gradient_clip_val", "callbacks.averaging", "weights")
-MACHINE = ("hydra", "recipes_dir", "trust", "data.source", "trainer.accelerator", "trainer.capture")
+MACHINE = (
+    "hydra",
+    "recipes_dir",
+    "trust",
+    "data.source",
+    "trainer.accelerator",
+    "trainer.cuda_graphs",
+    "trainer.capture",
+)
 RANGES = ("sweep.optimizers", "sweep.schedules")
 
 

@@ -22,31 +22,28 @@ from torch.nn.utils import get_total_norm
 from asr.processes import ENDING, TRY_AGAIN, leave_closed_terminal, not_ignored
 from asr.ranges import Probability
 from asr.run.folder import resume_command
-from asr.training.checkpoints import (
-    AVERAGES,
-    RunningAverages,
-    duplicate,
-    explaining_failed_writes,
-    point_link,
-    prune_checkpoints,
-    remove_temporary,
-    update_file,
-    write,
-)
-from asr.training.counters import (
-    count_by_updates,
-    ends_update,
-    is_last_update,
-    mark_ended,
-    mark_validating,
-    validates_next,
-)
-from asr.training.module import TrainingModule
-from asr.training.optimizer_protocols import at_evaluation_point
+from asr.training import checkpoints as files
+from asr.training.checkpoints import AVERAGES, RunningAverages, explaining_failed_writes
+from asr.training.module import TrainingModule, ends_update
+from asr.training.optimizer_protocols import in_eval_mode
 from werdict.console import console
 from werdict.errors import Diverged
 
 SCORE = "val/wer"
+
+
+def is_last_update(trainer: pl.Trainer) -> bool:
+    """Return whether all updates of the budget are done."""
+    return trainer.global_step >= trainer.max_steps
+
+
+def validates_next(trainer: pl.Trainer) -> bool:
+    """Return whether a validation follows the update that just ended; one always follows the last update."""
+    loop = trainer.fit_loop
+    assert loop._data_fetcher is not None  # set once training has started
+    # Lightning's own rule has many cases (val_check_interval, end of epoch, should_stop): a copy of it would differ
+    due = loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
+    return due or (trainer.enable_validation and is_last_update(trainer))
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
@@ -68,7 +65,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write a checkpoint; called on the first process."""
-        write(checkpoint, Path(path))
+        files.write(checkpoint, Path(path))
 
 
 class CheckpointCallback(Checkpoint):
@@ -99,7 +96,7 @@ class CheckpointCallback(Checkpoint):
         if trainer.is_global_zero:
             with explaining_failed_writes(self.folder.parent):
                 self.folder.mkdir(parents=True, exist_ok=True)
-                remove_temporary(self.folder)
+                files.remove_temporary(self.folder)
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Save at every n-th update and at the last one, unless a validation follows, which saves too."""
@@ -137,7 +134,7 @@ class CheckpointCallback(Checkpoint):
             Diverged: the weights are not finite; earlier checkpoints are unchanged.
         """
         update = trainer.global_step
-        path = update_file(self.folder, update)
+        path = files.update_file(self.folder, update)
         if update != self.saved_update:
             # one reduction for all parameters; a loop of isfinite() would wait for the device at each
             largest = get_total_norm(list(trainer.lightning_module.parameters()), norm_type=float("inf"))
@@ -150,25 +147,40 @@ class CheckpointCallback(Checkpoint):
             self.saved_update = None if validation_is_next else update
             self.validation_is_next = validation_is_next
             # decoding needs the weights for evaluation
-            with explaining_failed_writes(self.folder.parent), at_evaluation_point(trainer.optimizers):
+            with explaining_failed_writes(self.folder.parent), in_eval_mode(trainer.optimizers):
                 # Lightning's weights_only=True leaves out the optimizer (it is not torch.load's option of this name)
                 trainer.save_checkpoint(path, weights_only=False)
                 if trainer.is_global_zero:
                     if update == self.best_update:
-                        duplicate(path, self.folder / "best.ckpt")
-                    point_link(self.folder / "last.ckpt", path)  # before pruning: it may lead to what is removed
-                    prune_checkpoints(self.folder, update, self.keep_last)
+                        files.duplicate(path, self.folder / "best.ckpt")
+                    files.point_link(self.folder / "last.ckpt", path)  # before pruning: it may lead to what is removed
+                    files.prune_checkpoints(self.folder, update, self.keep_last)
         return path
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
-        """Correct Lightning's counters, so that the resumed run starts at the right place."""
-        mark_ended(checkpoint)
-        if self.validation_is_next:
-            mark_validating(checkpoint)
+        """Count the current micro-batch as complete, and no validation as open, unless one of this update is.
+
+        Lightning (2.6) calls callbacks before it counts the micro-batch as completed. From such a checkpoint it resumes
+        at the wrong place if the micro-batch was the last of its epoch, or if a validation had been started twice.
+        """
+        loop = checkpoint["loops"]["fit_loop"]
+        progress, validation = loop["epoch_loop.batch_progress"], loop["epoch_loop.val_loop.batch_progress"]
+        loop["epoch_loop.state_dict"]["_batches_that_stepped"] = checkpoint["global_step"]  # the loggers' step
+        for part in (progress["current"], progress["total"]):
+            part["completed"] = part["processed"]
+        if self.validation_is_next:  # Lightning repeats one of which a batch is started and none completed
+            validation["current"]["completed"] = 0
+        for part in (validation["current"], validation["total"]):
+            done, begun = part["completed"], part["completed"] + int(self.validation_is_next)
+            part.update(ready=begun, started=begun, processed=done)
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
-        """Let validations follow whole updates if these have another number of micro-batches now."""
-        count_by_updates(checkpoint, trainer.accumulate_grad_batches)
+        """Count micro-batches as if all updates so far had had as many of them as those that follow.
+
+        Lightning (2.6) validates after multiples of a number of micro-batches: they would not fall on ends of updates.
+        """
+        total = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]
+        total.update(dict.fromkeys(total, checkpoint["global_step"] * trainer.accumulate_grad_batches))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the last update saved, and the best."""
@@ -342,7 +354,7 @@ class WeightAveraging(pl.Callback):
         update = trainer.global_step
         # Lightning calls this after each micro-batch, global_step counts updates
         if ends_update(trainer) and update % self.every == 0:
-            with at_evaluation_point(trainer.optimizers):
+            with in_eval_mode(trainer.optimizers):
                 self.averages.add(update, self.weights, self.ema_decay, self.every)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:

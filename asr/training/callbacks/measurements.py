@@ -17,11 +17,13 @@ from torch.utils._pytree import tree_leaves
 
 from asr.data.features import PLAYED_HZ, read_audio
 from asr.data.loading.loader import Batch
-from asr.training.counters import ends_update
-from asr.training.module import TrainingModule
+from asr.training.module import TrainingModule, ends_update
 from asr.training.optimizer_protocols import StepsInBackward
 from asr.training.speech_data_module import ResumableLoader
 from werdict.scoring import Score, ScoredUtterance
+
+NUM_FIXED_SAMPLES = 10
+NUM_WORST_SAMPLES = 10
 
 
 class Durations:
@@ -228,10 +230,6 @@ class OptimizerHealth(pl.Callback):
         if self.measurement is not None:
             self.measurement.remove()
             self.measurement = None
-
-
-NUM_FIXED_SAMPLES = 10
-NUM_WORST_SAMPLES = 10
 
 
 class SampleTables(pl.Callback):

@@ -1,4 +1,4 @@
-"""The progress of a run on the terminal."""
+"""Callbacks that print: progress, parameter groups, warnings of a stalled run."""
 
 from __future__ import annotations
 
@@ -25,6 +25,18 @@ from werdict.scoring import Score
 
 FIRST_REPORT_S = 5.0  # before the first estimate of the remaining time, while the user still watches
 NUMBERS_EVERY_S = 0.5  # in the bar: to read the loss is to wait for the GPU
+NOT_BETTER = 1e-3  # a loss that is lower by less than this share has not improved
+SPAN_SHARE, MIN_SPAN = 5, 200  # the loss may be flat for a fifth of the updates, and for 200
+STUCK = (
+    "optimizer.lr is too high (try a third of it) or too low (try three times it), the warm-up of the schedule is too "
+    "short or too long, transcripts do not belong to their audio, or the encoder leaves fewer frames than there are "
+    "tokens (a larger data.vocab_size makes fewer tokens)"
+)
+EARLY = "it emits blanks, or the most common tokens, until it finds an alignment, usually by about update"
+MISMATCH = (
+    "hypotheses and references are written differently (tokenizer, data.text: case, punctuation), or dev is another "
+    "language or task than train"
+)
 
 
 class TrainingProgress(pl.Callback):
@@ -158,21 +170,6 @@ def describe_groups(optimizer: Optimizer, options: Mapping[str, Any] | None = No
                     line += " (its default)"
             lines.append(line)
     return lines
-
-
-NOT_BETTER = 1e-3  # a loss that is lower by less than this share has not improved
-SPAN_SHARE, MIN_SPAN = 5, 200  # the loss may be flat for a fifth of the updates, and for 200
-
-STUCK = (
-    "optimizer.lr is too high (try a third of it) or too low (try three times it), the warm-up of the schedule is too "
-    "short or too long, transcripts do not belong to their audio, or the encoder leaves fewer frames than there are "
-    "tokens (a larger data.vocab_size makes fewer tokens)"
-)
-EARLY = "it emits blanks, or the most common tokens, until it finds an alignment, usually by about update"
-MISMATCH = (
-    "hypotheses and references are written differently (tokenizer, data.text: case, punctuation), or dev is another "
-    "language or task than train"
-)
 
 
 @dataclass

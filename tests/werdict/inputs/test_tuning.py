@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from asr.sweeps.tuning import Range, Trial, TunedSystem
-from hydra_plugins.werdict_tuned_sweeper import report
+from hydra_plugins.werdict_sweepers import report
 from werdict.plots import line_styles, plot_trials
 from werdict.runs import Tuning, read_tuning
 

@@ -11,7 +11,7 @@ import torch
 import optim
 from asr.training.callbacks.checkpoints import CheckpointCallback, WeightAveraging
 from asr.training.checkpoints import choose_weights, load_checkpoint, update_file
-from asr.training.optimizer_protocols import at_evaluation_point
+from asr.training.optimizer_protocols import in_eval_mode
 from tests.training import runs
 from tests.training.runs import run, same, state
 from tests.training.tiny import tiny_module
@@ -43,7 +43,7 @@ class Seen(pl.Callback):
         self.trained[trainer.global_step] = copy_of(pl_module)
 
     def on_train_batch_end(self, trainer, pl_module, *_):
-        with at_evaluation_point(trainer.optimizers):
+        with in_eval_mode(trainer.optimizers):
             self.evaluation[trainer.global_step] = copy_of(pl_module)
 
     def on_validation_batch_end(self, trainer, pl_module, *_):

@@ -1,4 +1,4 @@
-"""A sweep that tunes before it compares: settings on dev, then several seeds, tests decoded once."""
+"""Sweepers: seeds in planned looks; and settings tuned on dev before several seeds are compared."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
@@ -19,18 +20,9 @@ from rich.table import Table
 from asr.run.command_line import override_key
 from asr.run.compose import Composed
 from asr.run.options import RunOptions
-from asr.sweeps.jobs import records
-from asr.sweeps.tuning import (
-    SEEDS_APART,
-    UNTUNED,
-    Search,
-    Settings,
-    Trial,
-    TunedSystem,
-    compared_systems,
-    shares,
-    systems,
-)
+from asr.sweeps import tuning
+from asr.sweeps.jobs import can_be_resumed, records
+from asr.sweeps.tuning import UNTUNED, Settings, TunedSystem
 from werdict.console import PlainConsole
 from werdict.errors import DIVERGED, ConfigError, RunFailed
 from werdict.files import read_json, write_whole
@@ -41,6 +33,73 @@ OF_JOBS = ("gpus_per_job", "jobs_per_gpu", "target_wer")  # keys of all sweeps t
 SHOWN = 3  # trials of a system in the printed table, the best ones
 
 console = PlainConsole()
+
+
+class LooksSweeper(BasicSweeper):
+    """Trains every combination with as many seeds as the first look has, and then those that are open with more.
+
+    A system is open while it may be the best, or while it is not known to differ from the baseline, on any test set.
+    The baseline always goes on.
+
+    Reference:
+        Pocock 1977, "Group sequential methods in the design and analysis of clinical trials", Biometrika 64, 191-199,
+        for planned looks with equal levels. Differs: Bonferroni's correction, which also holds after a system has left.
+    """
+
+    def sweep(self, arguments: list[str]) -> object:
+        """Run the sweep; ``arguments`` are those of the command line."""
+        assert self.config is not None
+        self.looks = [int(num) for num in self.config.sweep.looks]
+        if sorted({*self.looks}) != self.looks or not self.looks or self.looks[0] < 2:
+            raise ConfigError(
+                f"sweep.looks must be rising numbers of seeds from 2 on, as in [5,10], given {self.looks}"
+            )
+        if given := [word for word in arguments if override_key(word) == "seed"]:
+            raise ConfigError(
+                f"{given[0]}: sweep=looks trains the seeds 1 to {self.looks[-1]}; set sweep.looks instead"
+            )
+        return super().sweep([*arguments, f"seed=range(1,{self.looks[-1] + 1})"])
+
+    def get_job_batch(self) -> Sequence[Sequence[str]]:
+        """Return the jobs of the next look."""
+        if self.batch_index == 0:
+            jobs = [job for batch in self.overrides or () for job in batch]
+            ends = zip([0, *self.looks], self.looks, strict=False)
+            self.overrides = [[job for job in jobs if low < _seed(job) <= high] for low, high in ends]
+        batch = super().get_job_batch()
+        if self.batch_index == 1:
+            return batch
+        systems = self._open()
+        console.print_line(f"after {self.looks[self.batch_index - 2]} seeds, open: {shortlist(systems)}")
+        return [job for job in batch if _without_seed(job) in systems.values()]
+
+    def _open(self) -> dict[str, tuple[str, ...]]:
+        """Return the systems that go on, with their overrides without the seed."""
+        # every command imports this plugin, and statistics take a second
+        from asr.runs.folders import read_runs
+        from werdict.comparison import compare
+
+        assert self.config is not None
+        sweep_dir = Path(self.config.hydra.sweep.dir)
+        jobs = {(sweep_dir / job.name).resolve(): job for job in records(sweep_dir)}
+        failed = {folder for folder, job in jobs.items() if job.failed and not job.was_ended}
+        inputs = read_runs([folder for folder in jobs if can_be_resumed(folder)], failed)
+        found = compare(inputs, title=sweep_dir.name, looks=self.looks)
+        going_on = {
+            row.system
+            for test_set in found.sets
+            for row in test_set.rows
+            if row.may_be_best or row.to_baseline is None or row.to_baseline.verdict == "cannot distinguish"
+        }
+        return {run.system: _without_seed(jobs[run.folder].overrides) for run in inputs.runs if run.system in going_on}
+
+
+def _seed(job: Sequence[str]) -> int:
+    return next(int(word.partition("=")[2]) for word in job if override_key(word) == "seed")
+
+
+def _without_seed(job: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(word for word in job if override_key(word) not in ("seed", "sweep.swept")))
 
 
 class TunedSweeper(Sweeper):
@@ -77,11 +136,11 @@ class TunedSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         """Tune and train; ``arguments`` are overrides for all jobs."""
-        self.search = Search.read(self.raw)
+        self.search = tuning.Search.read(self.raw)
         studies, seeds = self.search.studies, self.search.seeds
-        tuned = systems(self.search, self.search.tuning_seed)
-        self.num_trials = shares(tuned, self.search.trials)
-        self.compared = compared_systems(self.search, tuned)
+        tuned = tuning.systems(self.search, self.search.tuning_seed)
+        self.num_trials = tuning.shares(tuned, self.search.trials)
+        self.compared = tuning.compared_systems(self.search, tuned)
         chosen = {override_key(word) for system in tuned for word in (*system.overrides, *system.space)}
         self.common = _plain_overrides(arguments, {"seed", *chosen})
         _plain_overrides(self.search.tuning_overrides, {"seed", "decode_test", "sweep", *chosen})
@@ -91,7 +150,7 @@ class TunedSweeper(Sweeper):
         done = []
         for study in range(1, studies + 1):
             self.prefix = f"study {study} of {studies}: " if studies > 1 else ""
-            study_systems = self._tuned(self.search.tuning_seed + SEEDS_APART * (study - 1))
+            study_systems = self._tuned(self.search.tuning_seed + tuning.SEEDS_APART * (study - 1))
             done.append(study_systems)
             report(done, self.sweep_dir)
             study_seeds = seeds if studies == 1 else [seeds[study - 1]]
@@ -122,7 +181,7 @@ class TunedSweeper(Sweeper):
 
     def _tuned(self, seed: int) -> list[TunedSystem]:
         """Return the systems with their trials."""
-        tuned = systems(self.search, seed)
+        tuned = tuning.systems(self.search, seed)
         pairs = zip(tuned, self.num_trials, strict=True)
         self._try("trials", seed, [(one, settings) for one, num in pairs for settings in one.sample(num)])
         extra = [num // min(self.num_trials) for num in self.num_trials]
@@ -162,7 +221,7 @@ class TunedSweeper(Sweeper):
                 f"again, with sweep.name={self.sweep_name}"
             )
         for (system, settings), wer in zip(trials, wers, strict=True):
-            system.trials.append(Trial(settings, wer))
+            system.trials.append(tuning.Trial(settings, wer))
 
     def _launch(self, title: str, jobs: Sequence[list[str]], last: Sequence[str] = ()) -> list[float]:
         """Print what is next, run jobs, and return what ``run_job`` does for each."""
