@@ -750,9 +750,8 @@ def _refusal(error: ValidationError, config: Mapping[str, Any]) -> str:
         problems.setdefault(".".join(keys), []).append(problem)
     key, same = next(iter(problems.items()))
     if same[0]["type"] == "missing":
-        is_target = key.endswith("._target_")
-        return (
-            f"{key} {'must be the name of a class' if is_target else 'is missing in the config: it cannot be removed'}"
-        )
+        is_class = key.endswith("._target_")
+        why = "it must be the name of a class" if is_class else "in the config: it cannot be removed"
+        return f"{key} is missing{':' if is_class else ''} {why}"
     # several types may be allowed, each of which says why the value is not of it
     return f"{key}: {'; or '.join(dict.fromkeys(problem['msg'] for problem in same))}; given {same[0]['input']!r}"
