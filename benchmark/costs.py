@@ -23,8 +23,9 @@ from bench.peers import Spec
 from omegaconf import OmegaConf
 
 from asr.run.build import VOCAB_SIZE
+from asr.run.instantiate import build_component
 from asr.run.options import RunOptions
-from asr.run.parts import build_component, build_update_parts, outline_recognizer
+from asr.run.parts import build_update_parts, outline_recognizer
 from werdict.benchmark.entries import BASELINE, TASKS, VERSION, read_entry
 from werdict.benchmark.page import COSTS
 

@@ -20,7 +20,7 @@ from asr.recipes.digits.prepare import prepare_digits
 from asr.recipes.fsdd.prepare import prepare_fsdd
 from asr.recipes.librispeech.prepare import prepare_librispeech
 from asr.recipes.phrases.prepare import prepare_phrases
-from asr.run.parts import check_values, instantiate, with_defaults
+from asr.run.instantiate import check_values, instantiate, with_defaults
 from asr.tracking.wandb_logger import log_comparison
 from asr.training.callbacks.checkpoints import CheckpointCallback, WeightAveraging
 from asr.training.callbacks.measurements import OptimizerHealth

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from asr.commands.results import check_name, evaluation_sets, results_folder, texts
+from asr.commands.results import check_name, evaluation_sets, results_folder
 from asr.inference.decode import align_all, units_with_times, write_alignments
 from asr.models.heads.protocols import FrameScores, ScoresPaths
-from asr.run.options import Align
+from asr.run.options import Align, texts
 from asr.run.restore import Restored, restore
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, RunFailed

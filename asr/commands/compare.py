@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from asr.commands.results import texts
 from asr.run.command_line import override_key
 from asr.run.folder import claim_run_folder, create_run_folder, free_folder, usable_folder
-from asr.run.options import Compare, Target
-from asr.run.parts import check_values
+from asr.run.instantiate import check_values
+from asr.run.options import Compare, Target, texts
 from asr.runs.folders import find_run_folders, read_runs, with_configs
 from asr.sweeps.jobs import RECORDS, check_sweep_name, records
 from werdict.comparison import compare

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from asr.commands.results import new_file
 from asr.models.icefall_weights import convert_weights
+from asr.run.instantiate import build_component
 from asr.run.options import Convert, Target
-from asr.run.parts import build_component, build_decoder, build_recognizer, check_decoder
+from asr.run.parts import build_decoder, build_recognizer, check_decoder
 from asr.run.restore import recognizer_of, saved_options
 from asr.run.start import PRETRAINED
 from asr.text.tokenizer import SubwordTokenizer, icefall_tokenizer

@@ -24,9 +24,10 @@ from asr.export.write import (
 )
 from asr.models.heads.protocols import Transduces
 from asr.models.recognizer import Recognizer
+from asr.run.instantiate import build_component
 from asr.run.options import Export as ExportOptions
 from asr.run.options import ModelOptions
-from asr.run.parts import build_component, build_decoder
+from asr.run.parts import build_decoder
 from asr.run.restore import TextSide, prepared_data, recognizer_of, restore_text, saved_options
 from asr.training.checkpoints import choose_weights
 from werdict.console import PlainConsole

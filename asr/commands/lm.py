@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from asr.commands.results import new_file, texts
+from asr.commands.results import new_file
 from asr.language_models import (
     FALLBACK,
     SPECIAL,
@@ -20,7 +20,7 @@ from asr.language_models import (
     gzipped,
     laid_out,
 )
-from asr.run.options import LM
+from asr.run.options import LM, texts
 from asr.run.restore import TextSide, prepared_data, restore_text
 from asr.text.tokenizer import SPACE_PIECE
 from werdict.console import PlainConsole

@@ -63,11 +63,6 @@ def lock_output_dir(folder: Path, is_new: bool) -> Iterator[None]:
                     folder.rmdir()
 
 
-def texts(value: object) -> list[str]:
-    """Return a list that may be given as one of its items."""
-    return [str(item) for item in value] if isinstance(value, list) else [str(value)]
-
-
 NUM_LEFT_OUT = 20  # number of dropped items that are named
 
 console = PlainConsole()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from asr.commands.results import texts
 from asr.run.compose import default_recipe
-from asr.run.options import Runs
+from asr.run.options import Runs, texts
 from asr.runs.folders import BEST, FILES, lines_of, list_runs, sort_key
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError

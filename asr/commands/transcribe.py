@@ -6,11 +6,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from asr.commands.results import lock_output_dir, new_file, texts
+from asr.commands.results import lock_output_dir, new_file
 from asr.data.manifests.audio_files import ENDINGS, MEDIA_ENDINGS, find_audio, groups_of
 from asr.inference.transcripts import FORMATS, OF_SEVERAL, Transcriber, Transcript, TranscriptFolder
 from asr.run.folder import usable_folder
-from asr.run.options import Transcribe
+from asr.run.options import Transcribe, texts
 from asr.run.restore import maker_of, restore, transcriber_of
 from werdict.console import PlainConsole, printable
 from werdict.errors import ConfigError, RunFailed, remedy

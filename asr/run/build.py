@@ -41,27 +41,29 @@ from asr.run.choices import (
 from asr.run.compose import DECLARING, Change, Composed, changes, recorded_data, run_folder, saved_config
 from asr.run.data import complete_sources, data_folder, data_for_run, mixing_of, shard_storage
 from asr.run.folder import free_folder, usable_folder
-from asr.run.options import Encoder, RunOptions
-from asr.run.parts import (
+from asr.run.instantiate import (
     SPECIAL_KEYS,
     Configured,
+    build_component,
+    check_keys,
+    check_values,
+    instantiate,
+    locate,
+    parameters_of,
+)
+from asr.run.options import Encoder, RunOptions
+from asr.run.parts import (
     DataParts,
     UpdateParts,
     build_all,
-    build_component,
     build_data_parts,
     build_module,
     build_update_parts,
     check_decoder,
-    check_keys,
     check_loggers,
-    check_values,
     factories,
-    instantiate,
     is_own_model,
-    locate,
     outline_recognizer,
-    parameters_of,
 )
 from asr.run.start import (
     ICEFALL,

@@ -21,8 +21,9 @@ from asr.processes import is_first_process
 from asr.run.command_line import CONFIGS, override_key, override_value
 from asr.run.compose import Composed
 from asr.run.data import source_corpus
+from asr.run.instantiate import SPECIAL_KEYS, build_component, locate, takes
 from asr.run.options import Data, RunOptions
-from asr.run.parts import SPECIAL_KEYS, build_component, build_encoder, locate, takes
+from asr.run.parts import build_encoder
 from asr.run.start import FOLLOWING, OF_FILE, PRETRAINED, WAVEFORM, without_gradient
 from asr.run.trust import error_context
 from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown_characters

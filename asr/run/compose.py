@@ -32,6 +32,7 @@ from asr.run.command_line import (
     quote_non_ascii,
 )
 from asr.run.folder import ACCEPTED, DATA_RECORD, backup_path
+from asr.run.instantiate import with_defaults
 from asr.run.options import RunOptions, checked_options, decides, fields, has_effect
 from werdict.console import one_line
 from werdict.errors import ConfigError
@@ -182,8 +183,6 @@ def completed(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_class_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config of a run as `completed` does, optimizer and schedule with the defaults of their classes too."""
-    from asr.run.parts import with_defaults  # imports torch, which takes seconds
-
     whole = completed(config)
     return whole | {key: with_defaults(whole[key], key) for key in DECLARING if isinstance(whole.get(key), Mapping)}
 

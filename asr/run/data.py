@@ -29,8 +29,9 @@ from asr.data.preparation.saved_corpus import Mixture, SavedCorpus
 from asr.data.preparation.shards import AudioField, FeatureField, ShardStorage
 from asr.processes import is_first_process
 from asr.run.folder import usable_folder
+from asr.run.instantiate import build_component, locate
 from asr.run.options import Data, MixedCorpus, RunOptions, Storage, Target
-from asr.run.parts import DataParts, build_component, build_data_parts, build_encoder, locate, outline_device
+from asr.run.parts import DataParts, build_data_parts, build_encoder, outline_device
 from asr.run.start import kept_tokenizer
 from asr.text.tokenizer import KeptTokenizer
 from werdict.console import PlainConsole

@@ -755,3 +755,8 @@ def _refusal(error: ValidationError, config: Mapping[str, Any]) -> str:
         return f"{key} is missing{':' if is_class else ''} {why}"
     # several types may be allowed, each of which says why the value is not of it
     return f"{key}: {'; or '.join(dict.fromkeys(problem['msg'] for problem in same))}; given {same[0]['input']!r}"
+
+
+def texts(value: object) -> list[str]:
+    """Return a list that may be given as one of its items."""
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)]

@@ -23,8 +23,9 @@ from asr.inference.transcripts import Transcriber
 from asr.models.recognizer import Recognizer, is_pretrained
 from asr.run.compose import completed
 from asr.run.data import data_folder
+from asr.run.instantiate import build_component
 from asr.run.options import ModelOptions, OfRun, Target, Transcribe, fields, validated
-from asr.run.parts import build_component, build_decoder, build_recognizer, build_text, check_decoder, num_threads
+from asr.run.parts import build_decoder, build_recognizer, build_text, check_decoder, num_threads
 from asr.run.start import PRETRAINED, base_folder
 from asr.run.trust import check_restored
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state

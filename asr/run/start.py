@@ -23,8 +23,9 @@ from asr.models.pretrained import check_finite
 from asr.processes import Terminated, is_first_process
 from asr.run.compose import ABSENT, Change, changes, refuse_changes, saved_config, unaccepted
 from asr.run.folder import INIT_RECORD, resume_command, update_files
+from asr.run.instantiate import build_component
 from asr.run.options import Encoder, Init, RunOptions, Target
-from asr.run.parts import DataParts, build_component, outline_recognizer
+from asr.run.parts import DataParts, outline_recognizer
 from asr.run.trust import check_restored, error_context, targets
 from asr.text.tokenizer import CharacterTokenizer, SentencePieceFile, Tokenizer, tokenizer_from_state
 from asr.training.checkpoints import (

@@ -12,8 +12,8 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import nn
 
+from asr.run.instantiate import instantiate
 from asr.run.options import Trainer as TrainerOptions
-from asr.run.parts import instantiate
 from asr.training.cuda_graphs import CompiledEncoder, CudaGraphs, GraphedDDPStrategy
 from werdict.errors import ConfigError
 

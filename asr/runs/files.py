@@ -68,7 +68,7 @@ def _rows(file: IO[str]) -> Iterator[list[str]]:
 
 BUDGET = "trainer.max_steps"
 OWN_CALLBACKS = "asr.training.callbacks."
-AVERAGING = f"{OWN_CALLBACKS}averaging.WeightAveraging"
+AVERAGING = f"{OWN_CALLBACKS}checkpoints.WeightAveraging"
 # other callbacks may stop the training
 WATCHING = tuple(
     f"lightning.pytorch.callbacks.{name}" for name in ("DeviceStatsMonitor", "LearningRateMonitor", "ModelSummary")

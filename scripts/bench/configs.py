@@ -20,8 +20,9 @@ from asr.models.recognizer import Recognizer
 from asr.run.command_line import config_folder
 from asr.run.compose import Composed
 from asr.run.data import data_for_run
+from asr.run.instantiate import build_component
 from asr.run.options import RunOptions
-from asr.run.parts import build_component, build_data_parts
+from asr.run.parts import build_data_parts
 from asr.text.tokenizer import CharacterTokenizerTrainer
 from asr.training.module import TrainingModule
 

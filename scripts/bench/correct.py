@@ -179,7 +179,7 @@ def losses(setting: Setting) -> Iterator[Row]:
     """Yield for CTC, CR-CTC with its augmented views, and inter-CTC how far loss and gradients are from a CPU's."""
     from asr.features.specaugment import SpecAugment
     from asr.models.encoders.transformer import TransformerEncoder
-    from asr.run.parts import build_component
+    from asr.run.instantiate import build_component
 
     tokens, num_tokens = torch.randint(2, 20, (len(FRAMES), 8)), torch.tensor([8, 5, 2])
     features, num_frames = torch.randn(len(FRAMES), max(FRAMES), NUM_FEATURES), torch.tensor(FRAMES)

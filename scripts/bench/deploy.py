@@ -51,7 +51,8 @@ from asr.inference.streaming import StreamingRecognizer
 from asr.models.encoders.zipformer.encoder import StreamingZipformer, ZipformerEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
-from asr.run.parts import build_component, build_decoder
+from asr.run.instantiate import build_component
+from asr.run.parts import build_decoder
 from asr.run.restore import TextSide, prepared_data, recognizer_of, restore_text, saved_options
 from bench.configs import FRAMES_PER_S, NUM_FEATURES, build_encoder, options_from, with_head
 from bench.measure import Row, Setting, cpu_seconds, in_turns, timed_ms

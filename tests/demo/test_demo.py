@@ -15,7 +15,7 @@ import soundfile
 
 from asr.commands.demo import finish, listen
 from asr.inference.streaming import StreamingRecognizer
-from asr.run.parts import build_component
+from asr.run.instantiate import build_component
 from asr.run.restore import recognizer_of, saved_options
 from asr.text.tokenizer import tokenizer_from_state
 from asr.training.checkpoints import load_checkpoint

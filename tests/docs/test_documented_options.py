@@ -19,8 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from asr.run.command_line import CONFIGS, choices, config_folder, expand_short_forms
 from asr.run.compose import DECLARING
+from asr.run.instantiate import with_defaults
 from asr.run.options import COMMANDS, checked_options, options_of
-from asr.run.parts import with_defaults
 from werdict.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

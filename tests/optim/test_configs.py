@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 import optim
-from asr.run.parts import instantiate, locate, with_defaults
+from asr.run.instantiate import instantiate, locate, with_defaults
 from optim.aliases import ALIASES
 from optim.combined import Combined
 from optim.engine.chain import Chain

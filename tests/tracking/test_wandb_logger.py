@@ -12,7 +12,7 @@ import wandb
 import yaml
 from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
-from asr.run.parts import instantiate
+from asr.run.instantiate import instantiate
 from asr.tracking.wandb_logger import WandbTracking, chosen_mode, has_api_key, refuse_unwritable_folders
 from tests.commands.wandb_file import read_wandb
 from tests.configs import composed

@@ -310,7 +310,7 @@ def benchmark_verdicts(root: Path) -> Iterator[Verdicts]:
 def comparison_text(verdicts: Verdicts) -> str:
     """Return what ``comparison.json`` says, with as many digits as do not depend on the processor."""
     data = {"target_loss": verdicts.target, **json.loads(json_text(verdicts.comparison))}
-    plain = json.loads(json.dumps(data), parse_float=lambda digits: float(f"{float(digits):.{DIGITS}g}"))
+    plain = json.loads(json.dumps(data), parse_float=lambda digits: float(f"{float(digits):.{VERDICT_DIGITS}g}"))
     return json.dumps(plain, indent=1, ensure_ascii=False)
 
 
