@@ -170,7 +170,7 @@ def name_origin(error: Exception, config: Any) -> None:
 
 def is_raised_by_us(error: BaseException) -> bool:
     """Return whether our own code has raised an error, whose text is then meant for the user."""
-    return is_within(_modules(error)[-1], ("asr", "optim", "hydra_plugins"))
+    return is_within(_modules(error)[-1], ("asr", "optim", "werdict", "hydra_plugins"))
 
 
 def is_of_third_party_code(error: BaseException) -> bool:

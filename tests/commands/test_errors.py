@@ -165,3 +165,13 @@ def test_help_lists_what_can_be_chosen(command, tmp_path):
             assert re.search(rf"^  {key}=\S+ +\w", done.stdout, re.M), key
         for key in ("callbacks.checkpoints.keep_last", "logger.wandb.project"):
             assert re.search(rf"^  {key}=\S+ +\w", done.stdout, re.M), key
+
+
+def test_a_damaged_file_of_results_ends_the_command_without_a_traceback(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["asr-compare", "results=cut.json"])
+    Path("cut.json").write_text('{"audio_filepath": "a.wav", "text": "x", "pred_text": "x"}\n{"audio_filepath": "b')
+    with pytest.raises(SystemExit) as left:
+        run_app("compare")
+    assert left.value.code == 2
+    assert "cut.json, line 2" in capsys.readouterr().err
