@@ -9,7 +9,7 @@ import tokenize
 from pathlib import Path
 
 NOT_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-FOLDERS = ("asr", "optim", "recipes", "scripts", "tests")
+FOLDERS = ("asr", "optim", "werdict", "recipes", "scripts", "tests")
 
 
 def code_lines(path: Path) -> int:
