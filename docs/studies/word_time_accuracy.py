@@ -1,6 +1,6 @@
 """How far the times of words are from the truth, for each kind of model.
 
-Run:  python scripts/word_time_accuracy.py FOLDER [--only ctc,zipformer]
+Run:  python docs/studies/word_time_accuracy.py FOLDER [--only ctc,zipformer]
 
 Words of eSpeak NG (the extra ``tts``) are spoken one by one, trimmed to where they sound, and joined with pauses, so
 that it is known where each begins and ends. A small model of each kind is trained on such speech, for 3 to 10 CPU
@@ -153,7 +153,7 @@ def train(folder: Path, kind: str, table: Path, options: tuple[str, ...]) -> Pat
     if not (run_dir / "decode").exists():
         wav2vec2 = folder / "wav2vec2"
         if kind == "wav2vec2" and not wav2vec2.exists():
-            script = Path(__file__).parents[1] / "docs" / "studies" / "pretrain_wav2vec2.py"
+            script = Path(__file__).with_name("pretrain_wav2vec2.py")
             words = [str(script), str(wav2vec2), "--audio", str(folder / "pretraining")]
             subprocess.run([sys.executable, *words], check=True)
         words = [word.format(wav2vec2=wav2vec2, runs=folder / "runs") for word in (*COMMON, *options)]
