@@ -77,3 +77,7 @@ def test_an_option_decides_what_it_says_or_what_those_around_it_say_or_else_the_
 def test_what_an_option_decides_says_what_may_change_at_a_resumption(key, is_free, counts):
     assert bool(changes({key: 1}, {key: 2})) is not is_free
     assert has_effect(key) is counts
+
+
+def test_a_comparison_is_sent_to_wandb_as_documented():
+    assert composed("sweep=first", "logger=wandb", command="compare").options.logger["wandb"]["mode"] == "auto"

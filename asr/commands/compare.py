@@ -12,7 +12,7 @@ from typing import Any
 from asr.run.command_line import override_key
 from asr.run.folder import claim_run_folder, create_run_folder, free_folder, usable_folder
 from asr.run.instantiate import check_values
-from asr.run.options import Compare, Target, texts
+from asr.run.options import Compare, texts
 from asr.runs.folders import find_run_folders, read_runs, with_configs
 from asr.sweeps.jobs import RECORDS, check_sweep_name, records
 from werdict.comparison import compare
@@ -183,17 +183,16 @@ def _print(comparison: Comparison) -> None:
 
 
 def _track(
-    logger: Mapping[str, Target | None] | None,
+    logger: Mapping[str, Mapping[str, Any] | None] | None,
     comparison: Comparison,
     files: list[Path],
     output: Path,
     sweep: Path | None,
 ) -> None:
     """Send the comparison to wandb if the user asked for it, or if there is an API key and ``logger`` is not set."""
-    chosen = None if logger is None else logger.get("wandb")
-    if logger is not None and chosen is None:
+    node = {} if logger is None else logger.get("wandb")
+    if node is None:
         return
-    node = {} if chosen is None else chosen.plain()
     try:  # here, because comparing needs no wandb
         from asr.tracking.wandb_logger import has_api_key, is_switched_off, log_comparison
     except ImportError:

@@ -617,7 +617,7 @@ class Compare(Section):
     ]
     level: Annotated[PartialFraction, Option("of each question: which may be best, and which differ from the baseline")]
     out: Annotated[Place | None, Option("null: runs/<sweep>/comparison, or runs/comparison/<date_time>")]
-    logger: dict[str, Target | None] | None = None
+    logger: dict[str, dict[str, Any] | None] | None = None
 
 
 class Runs(Section):
