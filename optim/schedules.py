@@ -276,12 +276,15 @@ class WarmupLinear(ClosedFormSchedule):
         """Return the factor of the class's docstring; the epoch does not matter."""
         if batch <= self.warmup_steps:
             return linear_warmup(batch, self.warmup_steps)
-        # 1 from max_steps on: the line would make lr negative
-        done = min(1.0, (batch - self.warmup_steps) / (self.max_steps - self.warmup_steps))
+        # 1 from max_steps on: in a run that is extended, a line would make lr negative, and a cosine would rise again
+        return self.decayed(min(1.0, (batch - self.warmup_steps) / (self.max_steps - self.warmup_steps)))
+
+    def decayed(self, done: float) -> float:
+        """Return the factor after a part of the updates that follow the warm-up, in (0, 1]."""
         return 1 - (1 - self.min_lr_ratio) * done
 
 
-class WarmupCosine(ClosedFormSchedule):
+class WarmupCosine(WarmupLinear):
     """Rise linearly to the base rate, fall along a cosine to ``min_lr_ratio`` of it, and stay there.
 
     With b updates done, w = warmup_steps, T = max_steps, r = min_lr_ratio:
@@ -315,19 +318,8 @@ class WarmupCosine(ClosedFormSchedule):
         [0.5, 1.0, 0.95, 0.81, 0.61, 0.39, 0.19, 0.05]
     """
 
-    def __init__(self, optimizer: Optimizer, max_steps: int, warmup_steps: float, min_lr_ratio: float = 0.0) -> None:
-        check_range("max_steps", max_steps, "[1, inf)")
-        check_range("min_lr_ratio", min_lr_ratio, "[0, 1]")
-        self.max_steps, self.min_lr_ratio = max_steps, min_lr_ratio
-        self.warmup_steps = whole_steps("warmup_steps", warmup_steps, max_steps)
-        super().__init__(optimizer)
-
-    def factor(self, batch: int, epoch: int) -> float:
-        """Return the factor of the class's docstring; the epoch does not matter."""
-        if batch <= self.warmup_steps:
-            return linear_warmup(batch, self.warmup_steps)
-        # 1 from max_steps on: a run that is extended stays at the lowest rate, where the cosine would rise again
-        done = min(1.0, (batch - self.warmup_steps) / (self.max_steps - self.warmup_steps))
+    def decayed(self, done: float) -> float:
+        """Return the factor after a part of the updates that follow the warm-up, in (0, 1]."""
         return self.min_lr_ratio + (1 - self.min_lr_ratio) * (1 + math.cos(math.pi * done)) / 2
 
 
