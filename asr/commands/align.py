@@ -10,7 +10,7 @@ from asr.commands.results import check_name, evaluation_sets, results_folder
 from asr.inference.decode import align_all, units_with_times, write_alignments
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.run.options import Align, texts
-from asr.run.restore import Restored, restore
+from asr.run.restore import Restored, restore_reader
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, RunFailed
 from werdict.formatting import shortlist
@@ -23,12 +23,7 @@ console = PlainConsole()
 def run(options: Align) -> None:
     """Align the sets, and write the times of their words. Exits with 1 if an utterance could not be aligned."""
     check_name(options)
-    restored = restore(
-        options,
-        batch_duration_s=options.batch_duration_s,
-        num_workers=options.num_workers,
-        torch_threads=options.torch_threads,
-    )
+    restored = restore_reader(options)
     head = restored.recognizer.head
     if not isinstance(head, FrameScores | ScoresPaths):
         raise ConfigError(f"run: {type(head).__name__} has neither CTC nor a transducer to align with")

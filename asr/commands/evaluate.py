@@ -12,7 +12,7 @@ from asr.data.manifests.corpus import files_of
 from asr.decoding.scorers import ShallowFusion
 from asr.inference.evaluate import evaluate_sets, report_trials, tune
 from asr.run.options import Evaluate
-from asr.run.restore import Restored, prepared_data, restore
+from asr.run.restore import Restored, prepared_data, restore_reader
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, RunFailed
 from werdict.files import named_path
@@ -27,13 +27,7 @@ def run(options: Evaluate) -> None:
     """Decode the sets, write hypotheses and error rates, and print them."""
     check_name(options)
     normalization = Normalization(options.scoring.normalize)
-    restored = restore(
-        options,
-        decoder=options.decoder,
-        batch_duration_s=options.batch_duration_s,
-        num_workers=options.num_workers,
-        torch_threads=options.torch_threads,
-    )
+    restored = restore_reader(options, options.decoder)
     tuned_on = _tuning_sets(options, restored)
     if tuned_on and not any(cut.supervisions[0].text for cuts in tuned_on.values() for cut in cuts):
         raise ConfigError(

@@ -24,7 +24,7 @@ from asr.models.recognizer import Recognizer, is_pretrained
 from asr.run.compose import completed
 from asr.run.data import data_folder
 from asr.run.instantiate import build_component
-from asr.run.options import ModelOptions, OfRun, Target, Transcribe, fields, validated
+from asr.run.options import ModelOptions, OfRun, Reading, Target, Transcribe, fields, validated
 from asr.run.parts import build_decoder, build_recognizer, build_text, check_decoder, num_threads
 from asr.run.start import PRETRAINED, base_folder
 from asr.run.trust import check_restored
@@ -232,6 +232,12 @@ def restore(
         except ValueError as error:
             raise ConfigError(f"decoder: {error}") from error
     return Restored(checkpoint, recognizer, chosen, text, loaders, lacking)
+
+
+def restore_reader(options: Reading, decoder: Target | None = None) -> Restored:
+    """Rebuild what ``run=`` names, as `restore` does, to read audio in batches as the options of the command say."""
+    batch_duration_s, num_workers = options.batch_duration_s, options.num_workers
+    return restore(options, True, decoder, batch_duration_s, num_workers, options.torch_threads)
 
 
 def transcriber_of(restored: Restored, max_segment_s: float | None, each_channel: bool = False) -> Transcriber:
