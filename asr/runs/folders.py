@@ -26,6 +26,7 @@ from werdict.former_names import with_present_names
 from werdict.runs import Cost, Inputs, Run, SetErrors
 
 MEASURED = (
+    "num_passes",
     "seconds_per_update",
     "optimizer_step_seconds",
     "optimizer_step_sd",
