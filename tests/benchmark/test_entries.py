@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,22 @@ def test_what_an_entry_says_of_itself_must_be_so(root, about, named):
     folder = root / RULESET / "lion"
     (folder / "entry.yaml").write_text(yaml.safe_dump(about))
     assert any(named in problem for problem in problems(root, settings_of, [folder]))
+
+
+@pytest.mark.parametrize(("num_trials", "lr", "named"), [(8, 0.001, None), (9, 0.001, "trials"), (8, 0.002, "lr")])
+def test_a_tuned_entry_has_its_trials_and_the_settings_of_the_best(root, num_trials, lr, named):
+    folder = root / "tuned" / "muon"
+    folder.parent.mkdir()
+    (root / RULESET / "muon").rename(folder)
+    shutil.copytree(root / RULESET / BASELINE, root / "tuned" / BASELINE)
+    lines = read_lines(folder)
+    trials = [{"settings": {"optimizer.lr": lr}, "wer": 0.1}, *[{"settings": {"optimizer.lr": 1}, "wer": 0.2}] * 8]
+    lines[0]["tuning"] = [{"muon": {"trials": trials[:num_trials]}}]
+    write_lines(folder, lines)
+    (folder / f"{TASK}.verdict.json").unlink()
+    freeze(root, "2026-01-02")
+    found = problems(root, settings_of, [folder])
+    assert found == [] if named is None else any(named in problem for problem in found)
 
 
 def test_an_optimizer_of_ones_own_brings_its_source(root):

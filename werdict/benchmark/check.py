@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from werdict.benchmark.entries import ABOUT, SHARED, Entry, read_entry, read_utterances
-from werdict.benchmark.rules import BASELINE, LOOKS, MAX_BYTES, RULESETS, TASKS, check_override, drawn_seeds
+from werdict.benchmark.rules import (
+    BASELINE,
+    LOOKS,
+    MAX_BYTES,
+    NUM_TRIALS,
+    RULESETS,
+    TASKS,
+    check_override,
+    drawn_seeds,
+)
 from werdict.benchmark.verdicts import new_verdict, read_verdict
 from werdict.errors import ConfigError
 from werdict.files import read_yaml
@@ -122,11 +131,15 @@ def _settings(
     settings = finished[0]["settings"]
     if any(line["settings"] != settings for line in finished):
         yield "its runs have different settings"
-    if entry.folder.parent.name == "as_shipped":
-        asked = settings_of(entry.task, overrides)
-        keys = sorted(settings.keys() | asked.keys())
-        if differing := [key for key in keys if settings.get(key) != asked.get(key)]:
-            yield f"its runs had other settings than its overrides give: {shortlist(differing)}"
+    asked = dict(settings_of(entry.task, overrides))
+    if entry.folder.parent.name == "tuned":
+        trials = [trial for study in entry.shared["tuning"] for one in study.values() for trial in one["trials"]]
+        if len(trials) != NUM_TRIALS:
+            yield f"was tuned with {len(trials)} trials; {NUM_TRIALS} are equal for all"
+        asked |= min(trials, key=lambda trial: trial["wer"])["settings"]
+    keys = sorted(settings.keys() | asked.keys())
+    if differing := [key for key in keys if settings.get(key) != asked.get(key)]:
+        yield f"its runs had other settings than its overrides and its best trial give: {shortlist(differing)}"
     target = str(settings.get("optimizer._target_"))
     is_known = target.startswith(("optim.", "torch.optim.")) or "package" in entry.shared
     if not is_known and not any(entry.folder.glob("*.py")):
