@@ -250,12 +250,12 @@ def try_parts(composed: Composed) -> None:
     # here, because the libraries take seconds, and what is wrong with the sweep itself is told before
     from asr.run.build import VOCAB_SIZE, try_updates
     from asr.run.choices import without_replaced_defaults
-    from asr.run.parts import build_data_parts, build_update_parts, outline_recognizer
+    from asr.run.parts import build_data_parts, outline_recognizer
 
     options: RunOptions = without_replaced_defaults(composed).options
     num_features = build_data_parts(options).features.num_features
     recognizer = outline_recognizer(options, VOCAB_SIZE, num_features)
-    try_updates(options, build_update_parts(options), recognizer, options.trainer.accelerator == "cpu")
+    try_updates(options, recognizer, options.trainer.accelerator == "cpu")
 
 
 def _plain_overrides(arguments: Sequence[str], chosen: Collection[str]) -> list[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -54,7 +55,6 @@ from asr.run.instantiate import (
 from asr.run.options import Encoder, RunOptions
 from asr.run.parts import (
     DataParts,
-    UpdateParts,
     build_all,
     build_data_parts,
     build_module,
@@ -82,11 +82,12 @@ from asr.run.trainer import build_trainer, captures_encoder
 from asr.run.trust import check_restored, error_context, trust_own
 from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.initial_weights import freeze
-from asr.training.module import OptimizerFactory, TrainingModule
-from asr.training.optimizer_protocols import HasEvalMode, calls_closure, small_parameters
+from asr.training.module import TrainingModule
+from asr.training.optimizer_protocols import HasEvalMode, calls_closure, replaces_params, small_parameters
 from asr.training.processes import is_started_as_rank
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, did_you_mean
+from werdict.files import is_within
 
 WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
 VOCAB_SIZE = 8  # before a tokenizer is trained
@@ -103,7 +104,7 @@ class Outline:
         trainer: knows the processes; it has neither loggers nor callbacks, which need the run's folder.
         data: of the run itself.
         encoder: on the meta device.
-        optimizer_factory: named parameters → optimizer.
+        optimizer: of an outline of the parameters, that is given those of the recognizer; None: of another package.
         source: the model to start from.
         loggers: factories of the loggers.
         callbacks: factories of the callbacks.
@@ -112,7 +113,7 @@ class Outline:
     trainer: Trainer
     data: DataParts
     encoder: nn.Module
-    optimizer_factory: OptimizerFactory
+    optimizer: Any
     source: Source | None
     loggers: list[Configured]
     callbacks: list[Configured]
@@ -160,23 +161,25 @@ def validate_run(
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     recognizer = outline_recognizer(options, VOCAB_SIZE, data.features.num_features)
     source = read_source(options, data.features, recognizer.state_dict(), existing_run_dir)
-    updates = build_update_parts(options)
-    _warn_of_decay(try_updates(options, updates, recognizer, on_cpu), options)
-    return Outline(trainer, data, recognizer.encoder, updates.optimizer_factory, source, loggers, callbacks)
+    optimizer = try_updates(options, recognizer, on_cpu)
+    return Outline(trainer, data, recognizer.encoder, optimizer, source, loggers, callbacks)
 
 
-def try_updates(options: RunOptions, updates: UpdateParts, recognizer: Recognizer, on_cpu: bool) -> Optimizer:
+def try_updates(options: RunOptions, recognizer: Recognizer, on_cpu: bool) -> Optimizer | None:
     """Try what updates the weights: before any work, not after hours of preparation.
 
     Args:
         options: of a run.
-        updates: built from them.
         recognizer: an outline of its own.
         on_cpu: whether the run trains on a CPU.
+
+    Returns:
+        The optimizer, of small parameters, if it can be given those of the run later.
 
     Raises:
         ConfigError: a part is refused.
     """
+    updates = build_update_parts(options)
     with error_context("init.freeze", freeze):
         freeze(recognizer, options.init.freeze)
     check_decoder(updates.decoder, recognizer.head)
@@ -188,11 +191,16 @@ def try_updates(options: RunOptions, updates: UpdateParts, recognizer: Recognize
             f"encoder: {len(without)} parameters would be trained but get no gradient, such as {without[0]}; exclude "
             "them by encoder.lora.target_modules (adapters) or init.freeze"
         )
-    _try_optimizers(options, on_cpu)
+    _try_third_party(options, on_cpu)
     # a capturable optimizer keeps its rate on the device of its parameters, and the meta device has no numbers
     optimizer = updates.optimizer_factory(small_parameters(recognizer.named_parameters()))
-    _try_schedule(updates.schedule_factory(optimizer), options.trainer.max_steps)
-    return optimizer
+    is_kept = replaces_params(optimizer)
+    trial = copy.deepcopy(optimizer) if is_kept else optimizer  # a schedule sets options of the groups
+    if updates.in_backward is not None:
+        trial = updates.in_backward(trial)
+    _try_schedule(updates.schedule_factory(trial), options.trainer.max_steps)
+    _warn_of_decay(optimizer, options)
+    return optimizer if is_kept else None
 
 
 def _try_model(recognizer: Recognizer) -> None:
@@ -220,35 +228,32 @@ def _try_model(recognizer: Recognizer) -> None:
     recognizer.zero_grad()
 
 
-def _try_optimizers(options: RunOptions, on_cpu: bool) -> None:
-    """Update a small parameter: only optimizers of ours check the options of all groups when they are built.
+def _try_third_party(options: RunOptions, on_cpu: bool) -> None:
+    """Update a small parameter by each optimizer that is not ours: they do not check the options of all groups.
 
     Raises:
         ConfigError: names the option that is refused, or the optimizer of torch's that cannot make an update.
     """
     optimizer = build_component(options.optimizer, "optimizer", partial=True)
-    _try_optimizer(optimizer, {}, "optimizer", on_cpu)
+    tries = [("optimizer", optimizer, {})]
     for place, rule in enumerate(options.parameter_rules.plain().get("rules") or ()):
-        key, factory = f"parameter_rules.rules.{place}", optimizer
-        if "optimizer" in rule:
-            factory = instantiate(rule["optimizer"], f"{key}.optimizer")
-        _try_optimizer(factory, {name: value for name, value in rule.items() if name not in RULE_KEYS}, key, on_cpu)
-
-
-def _try_optimizer(factory: Configured, options: Mapping[str, Any], key: str, on_cpu: bool) -> None:
-    target = factory.func
-    if target.__module__.startswith("optim."):
-        return
-    accepted = {name: value for name, value in options.items() if name in parameters_of(target)}
-    options = {**factory.keywords, **check_values(target, accepted, key)}
-    if "capturable" in options and not on_cpu:
-        options["capturable"] = False  # only a GPU can do it, and this parameter is on none
-    _, *others = parameters_of(target).values()
-    for p in others:
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in options:
-            raise ConfigError(f"{key}: {target.__qualname__} needs {p.name}; give ++{key}.{p.name}=…")
-    with error_context(key, target):
-        calls_closure(target([nn.Parameter(torch.ones(2, 2))], **options))
+        key = f"parameter_rules.rules.{place}"
+        factory = instantiate(rule["optimizer"], f"{key}.optimizer") if "optimizer" in rule else optimizer
+        tries.append((key, factory, {name: value for name, value in rule.items() if name not in RULE_KEYS}))
+    for key, factory, given in tries:
+        target = factory.func
+        if is_within(target.__module__, ["optim"]):
+            continue
+        _, *others = parameters_of(target).values()
+        accepted = {p.name: given[p.name] for p in others if p.name in given}
+        keywords = {**factory.keywords, **check_values(target, accepted, key)}
+        if "capturable" in keywords and not on_cpu:
+            keywords["capturable"] = False  # only a GPU can do it, and this parameter is on none
+        for p in others:
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in keywords:
+                raise ConfigError(f"{key}: {target.__qualname__} needs {p.name}; give ++{key}.{p.name}=…")
+        with error_context(key, target):
+            calls_closure(target([nn.Parameter(torch.ones(2, 2))], **keywords))
 
 
 def _try_schedule(schedule: LRScheduler, num_updates: int) -> None:
@@ -330,7 +335,7 @@ class Run:
         callbacks: factories of the callbacks.
         resumed: folder of the run to resume.
         launched: folder of the run if our launcher has started this process.
-        optimizer_factory: named parameters → optimizer.
+        optimizer: of an outline; None: of another package than ours.
         checkpoint: from which the run is resumed.
         source: the model to start from.
     """
@@ -344,7 +349,7 @@ class Run:
     callbacks: list[Configured]
     resumed: Path | None
     launched: Path | None
-    optimizer_factory: OptimizerFactory
+    optimizer: Any
     checkpoint: LoadedCheckpoint | None
     source: Source | None
 
@@ -382,7 +387,7 @@ class Run:
             outline.callbacks,
             resumed,
             run_dir,
-            outline.optimizer_factory,
+            outline.optimizer,
             checkpoint,
             outline.source,
         )
@@ -407,7 +412,7 @@ class Run:
         Raises:
             ConfigError: a part is refused, or does not fit the checkpoint.
         """
-        module = build_module(self.options, self.data, self.prepared, self.optimizer_factory)
+        module = build_module(self.options, self.data, self.prepared, self.optimizer)
         if self.checkpoint is not None and self.changes:
             fit_checkpoint(self.checkpoint, self.options, self.changes, module)
         return module

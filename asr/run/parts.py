@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import torch
 from omegaconf import OmegaConf
+from torch.optim import Optimizer
 
 from asr.data.features import Features
 from asr.data.loading.augmentation import AudioAugmentation
@@ -166,27 +167,20 @@ class UpdateParts(NamedTuple):
     optimizer_factory: OptimizerFactory
     schedule_factory: ScheduleFactory
     decoder: Decoder
+    in_backward: Callable[[Any], Optimizer] | None
 
 
-def build_update_parts(options: RunOptions, optimizer_factory: OptimizerFactory | None = None) -> UpdateParts:
-    """Build the factories of optimizer and schedule, and the decoder.
-
-    Args:
-        options: of the run.
-        optimizer_factory: that is built already.
-    """
-    schedule = build_component(options.schedule, "schedule", partial=True)
-    return UpdateParts(optimizer_factory or _optimizer_factory(options), schedule, build_decoder(options.decoder))
-
-
-def _optimizer_factory(options: RunOptions) -> OptimizerFactory:
-    optimizer = build_component(options.optimizer, "optimizer", partial=True)
-    factory: Configured = build_component(options.parameter_rules, "parameter_rules", optimizer=optimizer)
-    factory = Configured(factory, {}, "parameter_rules")
+def build_update_parts(options: RunOptions) -> UpdateParts:
+    """Build the factories of optimizer and schedule, the decoder, and what lets an optimizer step in backward."""
+    in_backward = None
     if options.trainer.step_in_backward:
         key = "trainer.step_in_backward"
-        factory = Configured(locate("optim.step_in_backward", key), {"factory": factory}, key)
-    return factory
+        in_backward = Configured(locate("optim.StepInBackward", key), {}, key)
+    optimizer = build_component(options.optimizer, "optimizer", partial=True)
+    grouped = build_component(options.parameter_rules, "parameter_rules", optimizer=optimizer)
+    schedule = build_component(options.schedule, "schedule", partial=True)
+    grouped = Configured(grouped, {}, "parameter_rules")
+    return UpdateParts(grouped, schedule, build_decoder(options.decoder), in_backward)
 
 
 def check_decoder(decoder: Decoder, head: Head) -> None:
@@ -206,10 +200,7 @@ def check_decoder(decoder: Decoder, head: Head) -> None:
 
 
 def build_module(
-    options: RunOptions,
-    parts: DataParts,
-    prepared: PreparedData,
-    optimizer_factory: OptimizerFactory | None = None,
+    options: RunOptions, parts: DataParts, prepared: PreparedData, optimizer: Any = None
 ) -> TrainingModule:
     """Build the LightningModule of a run.
 
@@ -217,7 +208,7 @@ def build_module(
         options: of the run.
         parts: of the data side.
         prepared: data.
-        optimizer_factory: that is built already.
+        optimizer: that was built of an outline; None: build it.
 
     Raises:
         ConfigError: a part is refused.
@@ -225,7 +216,7 @@ def build_module(
     # Lightning takes seconds, which decoding would wait for
     from asr.training.module import TrainingModule
 
-    updates = build_update_parts(options, optimizer_factory)
+    updates = build_update_parts(options)
     recognizer = build_recognizer(options, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
     freeze(recognizer, options.init.freeze)
     data = {
@@ -252,6 +243,8 @@ def build_module(
         },
         unit=options.data.scoring_unit,
         max_unreadable=max(1, int(options.data.max_unreadable * num_cuts)),
+        optimizer=optimizer,
+        in_backward=updates.in_backward,
     )
 
 

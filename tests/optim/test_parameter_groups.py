@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from functools import partial
 
@@ -143,3 +144,20 @@ def test_a_rule_may_give_its_parameters_to_another_optimizer():
     assert names(optimizer) == [["head.weight"], ["norm.weight"], ["encoder.bias", "norm.bias"], ["encoder.weight"]]
     assert options(optimizer, "lr") == [0.01, 0.02, 0.1, 0.1]
     assert options(optimizer, "weight_decay") == [0.0, 0.1, 0.0, 1e-3]
+
+
+@pytest.mark.parametrize("decay", [{}, {"optimizer": partial(Adafactor, lr=0.02, relative_step=False)}])
+@pytest.mark.parametrize("optimizer", [EVE, partial(Eve, lr=0.1, capturable=True), partial(T5XAdafactor, lr=0.1)])
+def test_an_optimizer_that_was_built_of_an_outline_and_stepped_is_as_new_with_other_parameters(optimizer, decay):
+    make = grouped(
+        optimizer, [{"pattern": "bias$", "weight_decay": 0.0, **decay}, {"pattern": "head", "lr_scale": 0.5}, REST]
+    )
+    outline = Small()
+    models = [copy.deepcopy(outline), copy.deepcopy(outline)]
+    moved, new = make(outline.named_parameters()), make(models[1].named_parameters())
+    step_with(moved, list(outline.parameters()), 1.0)
+    moved.replace_params(dict(models[0].named_parameters()))
+    for model, one in zip(models, (moved, new), strict=True):
+        step_with(one, list(model.parameters()), 0.5)
+    assert moved.state_dict()["param_groups"] == new.state_dict()["param_groups"]
+    assert all(torch.equal(*pair) for pair in zip(models[0].parameters(), models[1].parameters(), strict=True))
