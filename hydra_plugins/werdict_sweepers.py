@@ -175,9 +175,7 @@ class TunedSweeper(Sweeper):
         """Return what is composed for a job."""
         assert self.hydra_context is not None
         assert self.config is not None
-        config = self.hydra_context.config_loader.load_sweep_config(self.config, words)
-        without_hydra = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-        return Composed.of("train", without_hydra, config.hydra)
+        return Composed.of("train", self.hydra_context.config_loader.load_sweep_config(self.config, words))
 
     def _tuned(self, seed: int) -> list[TunedSystem]:
         """Return the systems with their trials."""

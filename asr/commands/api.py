@@ -12,9 +12,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.version import VersionBase
-from omegaconf import flag_override
 
 from asr.commands.app import quieten
 from asr.data.manifests.audio_files import Audio, as_file, as_list
@@ -207,7 +205,7 @@ def _other_hydra() -> Iterator[None]:
 
     Training composes too, so that all of it is within.
     """
-    singletons = (GlobalHydra, HydraConfig, VersionBase)
+    singletons = (GlobalHydra, VersionBase)
     before = [{**vars(singleton.instance())} for singleton in singletons]
     GlobalHydra.instance().clear()
     try:
@@ -224,12 +222,7 @@ def _composed(overrides: Sequence[str], config_dir: str | Path | None) -> Iterat
         primary, hydra_overrides = composed_from("train", list(overrides), folder)
         if config_dir is not None:
             hydra_overrides.append(f"hydra.searchpath=['file://{Path(config_dir).resolve()}']")
-        config = compose(primary, hydra_overrides, return_hydra_config=True)
-        HydraConfig.instance().set_config(config)
-        hydra = config.hydra
-        with flag_override(config, ["readonly", "struct"], False):
-            del config["hydra"]
-        composed = Composed.of("train", config, hydra)
+        composed = Composed.of("train", compose(primary, hydra_overrides, return_hydra_config=True))
         trust(composed.options.trust)
         quieten()
         yield composed

@@ -73,8 +73,16 @@ class Composed:
     is_parallel: bool = False
 
     @classmethod
-    def of(cls, command: str, config: DictConfig, hydra: Any) -> Composed:
-        """Return what Hydra has composed, with what its own node says of it."""
+    def of(cls, command: str, config: DictConfig, hydra: Any = None) -> Composed:
+        """Return what Hydra has composed, with what its own node says of it.
+
+        Args:
+            command: its name.
+            config: of the command.
+            hydra: Hydra's node; None: it is still in the config.
+        """
+        if hydra is None:
+            hydra, config = config.hydra, OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
         is_job = hydra.mode == RunMode.MULTIRUN
         return cls(
             command,
