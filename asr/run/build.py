@@ -51,6 +51,7 @@ from asr.run.instantiate import (
     instantiate,
     locate,
     parameters_of,
+    with_defaults,
 )
 from asr.run.options import Encoder, RunOptions
 from asr.run.parts import (
@@ -143,10 +144,7 @@ def validate_run(
     loggers, callbacks = factories(options.logger, "logger"), factories(options.callbacks, "callbacks")
     check_loggers(loggers)
     build_all(callbacks, Path("runs"), options)
-    if options.callbacks.get("checkpoints") is None:
-        raise ConfigError("callbacks.checkpoints must not be null: without it a run can be neither decoded nor resumed")
-    _check_weights(options)
-    _check_health(options)
+    _check_callbacks(options)
     data_folder(options.data)
     if options.run_dir is None:
         usable_folder("runs", "run_dir")
@@ -285,17 +283,6 @@ def _refuse_unknown_peers(trainer: Trainer) -> None:
         )
 
 
-def _check_health(options: RunOptions) -> None:
-    """Refuse to measure steps that begin before all gradients are there."""
-    health = options.callbacks.get("optimizer_health")
-    every = None if health is None else health.every
-    if every is not None and options.trainer.step_in_backward:
-        raise ConfigError(
-            f"callbacks.optimizer_health.every={every} measures gradients after the backward pass, where "
-            "trainer.step_in_backward=true has freed them; set one of the two to its default"
-        )
-
-
 def _warn_of_decay(optimizer: Optimizer, options: RunOptions) -> None:
     """Warn if the learning rate decays although the optimizer averages weights instead."""
     averages = isinstance(optimizer, HasEvalMode) and optimizer.has_eval_mode
@@ -309,15 +296,23 @@ def _warn_of_decay(optimizer: Optimizer, options: RunOptions) -> None:
         )
 
 
-def _check_weights(options: RunOptions) -> None:
-    """Refuse weights to decode with that the checkpoints will not have."""
-    kind, averaging = options.weights, options.callbacks.get("averaging")
+def _check_callbacks(options: RunOptions) -> None:
+    """Refuse callbacks that cannot measure, and checkpoints that will not have the weights to decode with."""
+    kind, callbacks = options.weights, options.callbacks
+    if callbacks.get("checkpoints") is None:
+        raise ConfigError("callbacks.checkpoints must not be null: without it a run can be neither decoded nor resumed")
+    averaging, health = callbacks.get("averaging"), callbacks.get("optimizer_health")
     if averaging is None and (kind != "raw" or "average" in options.decode):
         option = f"weights={kind}" if kind != "raw" else f"decode=[{','.join(options.decode)}]"
         raise ConfigError(f"{option}: with callbacks.averaging=null there are only raw weights")
     if kind == "ema" and averaging is not None and averaging.plain().get("ema_decay", "its default") is None:
         raise ConfigError(
             "weights=ema: with callbacks.averaging.ema_decay=null there are no EMA weights; allowed: raw, average"
+        )
+    if health is not None and health.every is not None and options.trainer.step_in_backward:
+        raise ConfigError(
+            f"callbacks.optimizer_health.every={health.every} measures gradients after the backward pass, where "
+            "trainer.step_in_backward=true has freed them; set one of the two to its default"
         )
 
 
@@ -327,6 +322,7 @@ class Run:
 
     Attributes:
         composed: its config and the words of its start.
+        options: as they were chosen for this run.
         data: parts of the data side.
         prepared: the data.
         loaders: reads the cuts.
@@ -338,9 +334,11 @@ class Run:
         optimizer: of an outline; None: of another package than ours.
         checkpoint: from which the run is resumed.
         source: the model to start from.
+        changes: what has changed since the checkpoint, or the start, of a run that is resumed.
     """
 
     composed: Composed
+    options: RunOptions
     data: DataParts
     prepared: PreparedData
     loaders: LoaderFactory
@@ -352,6 +350,7 @@ class Run:
     optimizer: Any
     checkpoint: LoadedCheckpoint | None
     source: Source | None
+    changes: list[Change]
 
     @classmethod
     def build(cls, composed: Composed) -> Run:
@@ -372,13 +371,20 @@ class Run:
             check_restored(options.plain(), f"resume: {resumed}", saved_config(resumed))
         checkpoint = None if resumed is None else newest_good_checkpoint(resumed)
         composed, outline = settled(composed, lambda chosen: validate_run(chosen, resumed or run_dir, checkpoint))
-        composed = _with_decided_length(_with_decided_cuda_graphs(composed, outline))
+        composed = _with_decisions(composed, outline)
         prepared = _prepared(composed, outline, resumed, is_quiet=run_dir is not None)
         reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
         corpora = composed.options.data
         loaders = LoaderFactory(*reading, mixing_of(corpora.sources, prepared), corpora.scoring_unit)
+        composed = _with_counted_updates(composed, prepared, loaders, outline.trainer.world_size)
+        options, changed = composed.options, list[Change]()
+        if checkpoint is not None:
+            changed = changes_since(checkpoint, options, outline.data, prepared)
+        elif resumed is not None:
+            changed = changes(saved_config(resumed), options.plain())
         return cls(
-            _with_counted_updates(composed, prepared, loaders, outline.trainer.world_size),
+            composed,
+            options,
             outline.data,
             prepared,
             loaders,
@@ -390,20 +396,8 @@ class Run:
             outline.optimizer,
             checkpoint,
             outline.source,
+            changed,
         )
-
-    @cached_property
-    def options(self) -> RunOptions:
-        """The options, as they were chosen for this run."""
-        options: RunOptions = self.composed.options
-        return options
-
-    @cached_property
-    def changes(self) -> list[Change]:
-        """What has changed since the checkpoint, or the start, of a run that is resumed."""
-        if self.checkpoint is not None:
-            return changes_since(self.checkpoint, self.options, self.data, self.prepared)
-        return [] if self.resumed is None else changes(saved_config(self.resumed), self.options.plain())
 
     @cached_property
     def module(self) -> TrainingModule:
@@ -440,6 +434,7 @@ def settled(composed: Composed, check: Callable[[RunOptions], Checked]) -> tuple
     if options.data.sources is not None:
         composed = composed.with_values({"data.sources": complete_sources(options.data)})
     composed = with_own_classes(composed)
+    options = composed.options
     if options.resume is not None:  # all else is in the run's own config
         if "encoder.model" in composed.given:
             saved = saved_config(run_folder(options.resume))["encoder"]
@@ -449,16 +444,17 @@ def settled(composed: Composed, check: Callable[[RunOptions], Checked]) -> tuple
     for name in options.best_lr:
         if name not in composed.optimizers:
             raise ConfigError(f"best_lr.{name}: there is no such optimizer.{did_you_mean(name, composed.optimizers)}")
-    if composed.options.encoder.target == PRETRAINED:
+    if options.encoder.target == PRETRAINED:
         composed = with_choices(composed, pretrained_choices(composed))
     path = composed.options.init.path
     source = None if path is None or path.endswith(ICEFALL) else load_source(path)
-    composed = with_choices(composed, source_rates(composed, source))
-    checked = check(composed.options)
-    before = composed
+    if source is not None:
+        composed = with_choices(composed, source_rates(composed, source))
+    checked, before = check(composed.options), composed
     if composed.options.data.by_corpus:
         composed = with_choices(composed, corpus_choices(composed))
-    composed = with_choices(composed, list(fine_tuning(composed, source)))
+    if source is not None:
+        composed = with_choices(composed, fine_tuning(composed, source))
     return composed, checked if composed is before else check(composed.options)
 
 
@@ -470,33 +466,34 @@ def with_own_classes(composed: Composed) -> Composed:
     Raises:
         ConfigError: optimizer or schedule have no such option; a sweep says so before its first job.
     """
-    if composed.options.resume is None:
+    is_new = composed.options.resume is None
+    if is_new:
         composed = without_replaced_defaults(composed)
-        trust_own(composed.unresolved())
-        for key in DECLARING:
-            node = composed.unresolved()[key]
+    config = composed.unresolved()
+    nodes = {key: config[key] for key in DECLARING}
+    if is_new:
+        trust_own(config)
+        for key, node in nodes.items():
             check_keys(locate(node["_target_"], key), node.keys() - SPECIAL_KEYS, key, partial=True)
-    return composed.with_class_defaults()
+    return composed.with_values({key: with_defaults(node, key) for key, node in nodes.items()})
 
 
-def _with_decided_cuda_graphs(composed: Composed, outline: Outline) -> Composed:
-    """Return a config that records whether passes are captured: graphs pad batches, so masks differ."""
-    if composed.options.trainer.cuda_graphs is not None:
-        return composed
-    return composed.with_values({"trainer.cuda_graphs": captures_encoder(outline.trainer, outline.encoder)})
+def _with_decisions(composed: Composed, outline: Outline) -> Composed:
+    """Let updates that the command line gives replace the epochs of a recipe, and record whether passes are captured.
 
-
-def _with_decided_length(composed: Composed) -> Composed:
-    """Let updates that the command line gives replace the epochs of a recipe."""
-    trainer = composed.options.trainer
-    if "trainer.max_steps" not in composed.given:
-        return composed
-    if "trainer.max_epochs" in composed.given and trainer.max_epochs not in (None, -1):
+    Graphs pad batches, so masks differ.
+    """
+    trainer, given, decided = composed.options.trainer, composed.given, dict[str, Any]()
+    if {"trainer.max_steps", "trainer.max_epochs"} <= given and trainer.max_epochs not in (None, -1):
         raise ConfigError(
             f"trainer.max_steps={trainer.max_steps} and trainer.max_epochs={trainer.max_epochs}: a run has one length; "
             "give one of them"
         )
-    return composed if "trainer.max_epochs" in composed.given else composed.with_values({"trainer.max_epochs": None})
+    if "trainer.max_steps" in given and "trainer.max_epochs" not in given:
+        decided["trainer.max_epochs"] = None
+    if trainer.cuda_graphs is None:
+        decided["trainer.cuda_graphs"] = captures_encoder(outline.trainer, outline.encoder)
+    return composed.with_values(decided) if decided else composed
 
 
 def _prepared(composed: Composed, outline: Outline, resumed: Path | None, is_quiet: bool) -> PreparedData:

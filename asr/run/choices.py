@@ -90,15 +90,13 @@ def with_choices(composed: Composed, choices: Iterable[Choice]) -> Composed:
     return composed.with_values(values) if values else composed
 
 
-def source_rates(composed: Composed, source: LoadedCheckpoint | None) -> list[Choice]:
+def source_rates(composed: Composed, source: LoadedCheckpoint) -> list[Choice]:
     """Return the rates of features and encodings that the weights of a source know, where this run has others.
 
     Args:
         composed: of a new run; keys that the user has given keep their values.
         source: what it starts from.
     """
-    if source is None:
-        return []
     given = [key for key in composed.given if key != "encoder"]  # encoder=conformer_xs says no rate
     config, path = composed.options.plain(), composed.options.init.path
     return [
@@ -111,18 +109,16 @@ def source_rates(composed: Composed, source: LoadedCheckpoint | None) -> list[Ch
     ]
 
 
-def fine_tuning(composed: Composed, source: LoadedCheckpoint | None) -> Iterator[Choice]:
+def fine_tuning(composed: Composed, source: LoadedCheckpoint) -> Iterator[Choice]:
     """Yield the choice of a tokenizer, and of a learning rate, for a run that starts from trained weights.
 
     Args:
         composed: of a new run; keys that the user has given keep their values.
-        source: what it starts from; None: nothing, or weights without a tokenizer.
+        source: what it starts from.
 
     Raises:
         ValueError: the corpus, or the tokenizer of the source, cannot be used.
     """
-    if source is None:
-        return
     options: RunOptions = composed.options
     keep_tokenizer = options.init.keep_tokenizer
     own_tokenizer = options.tokenizer.target == OF_FILE or any(is_within(key, TOKENIZER) for key in composed.given)
