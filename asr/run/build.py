@@ -16,7 +16,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from asr.data.loading.augmentation import AudioAugmentation
 from asr.data.loading.loader import LoaderFactory
@@ -196,7 +195,12 @@ def try_updates(options: RunOptions, recognizer: Recognizer, on_cpu: bool) -> Op
     trial = copy.deepcopy(optimizer) if is_kept else optimizer  # a schedule sets options of the groups
     if updates.in_backward is not None:
         trial = updates.in_backward(trial)
-    _try_schedule(updates.schedule_factory(trial), options.trainer.max_steps)
+    schedule = updates.schedule_factory(trial)
+    with warnings.catch_warnings(), error_context("schedule", type(schedule)):
+        warnings.simplefilter("ignore")  # torch misses updates of the optimizer
+        for last in (0, 1, options.trainer.max_steps - 1):  # some fail at their last step
+            schedule.last_epoch = last
+            schedule.step()
     _warn_of_decay(optimizer, options)
     return optimizer if is_kept else None
 
@@ -252,19 +256,6 @@ def _try_third_party(options: RunOptions, on_cpu: bool) -> None:
                 raise ConfigError(f"{key}: {target.__qualname__} needs {p.name}; give ++{key}.{p.name}=…")
         with error_context(key, target):
             calls_closure(target([nn.Parameter(torch.ones(2, 2))], **keywords))
-
-
-def _try_schedule(schedule: LRScheduler, num_updates: int) -> None:
-    """Step to the first updates, and to the last, where some schedules fail; the schedule cannot be used again.
-
-    Raises:
-        ConfigError: a schedule of ours or torch's cannot make the step.
-    """
-    with warnings.catch_warnings(), error_context("schedule", type(schedule)):
-        warnings.simplefilter("ignore")  # torch misses updates of the optimizer
-        for last in (0, 1, num_updates - 1):
-            schedule.last_epoch = last
-            schedule.step()
 
 
 def _refuse_unknown_peers(trainer: Trainer) -> None:

@@ -28,7 +28,7 @@ from asr.features.log_mel import GlobalNorm
 from asr.models.heads.protocols import Head
 from asr.models.recognizer import Recognizer, initialize, is_pretrained
 from asr.run.command_line import CONFIGS
-from asr.run.instantiate import Configured, build_component, locate
+from asr.run.instantiate import Configured, build_component, locate, parameters_of
 from asr.run.options import Augment, ModelOptions, RunOptions, Target
 from asr.run.trust import error_context, is_third_party
 from asr.text.tokenizer import KeptTokenizer, SubwordTokenizer, Tokenizer
@@ -105,44 +105,44 @@ def build_encoder(target: Target, num_features: int) -> Any:
     return encoder
 
 
-def build_recognizer(options: ModelOptions, vocab_size: int, mean: Sequence[float], std: Sequence[float]) -> Recognizer:
-    """Build the recognizer with new weights that depend only on the seed and the shapes."""
-    recognizer = _uninitialized(options, vocab_size, GlobalNorm(mean, std), contextlib.nullcontext())
-    initialize(recognizer)
+def build_recognizer(
+    options: ModelOptions, vocab_size: int, mean: Sequence[float], std: Sequence[float], is_outline: bool = False
+) -> Recognizer:
+    """Build the recognizer with new weights that depend only on the seed and the shapes.
+
+    Args:
+        options: of the model.
+        vocab_size: of the tokenizer.
+        mean: of each feature.
+        std: likewise.
+        is_outline: leave the weights without memory, or without values, where `outline_device` says.
+    """
+    torch.manual_seed(options.seed)
+    with outline_device(options) if is_outline else contextlib.nullcontext():
+        encoder = build_encoder(options.encoder, len(mean))
+        head = build_component(options.head, "head", d_model=encoder.d_model, vocab_size=vocab_size)
+    if is_pretrained(encoder):
+        mean, std = [0.0] * len(mean), [1.0] * len(mean)
+    with error_context("head", type(head)):
+        recognizer = Recognizer(encoder, head, GlobalNorm(mean, std), build_masks(options.augment))
+    if not is_outline:
+        initialize(recognizer)
     return recognizer
 
 
 def outline_recognizer(options: ModelOptions, vocab_size: int, num_features: int) -> Recognizer:
-    """Build the recognizer without memory for weights: on the meta device, which classes of others may not know."""
-    normalize = GlobalNorm([0.0] * num_features, [1.0] * num_features)
-    return _uninitialized(options, vocab_size, normalize, outline_device(options))
+    """Build the recognizer to learn its shapes."""
+    return build_recognizer(options, vocab_size, [0.0] * num_features, [1.0] * num_features, is_outline=True)
 
 
 def outline_device(options: ModelOptions) -> torch.device | contextlib.nullcontext[None]:
-    """Return where an outline is built."""
+    """Return where an outline is built: on the meta device, which classes of the user's own may not know."""
     return contextlib.nullcontext() if is_own_model(options) else torch.device("meta")
 
 
 def is_own_model(options: ModelOptions) -> bool:
     """Return whether encoder or head are classes of the user's own."""
     return is_third_party(options.encoder.target) or is_third_party(options.head.target)
-
-
-def _uninitialized(
-    options: ModelOptions,
-    vocab_size: int,
-    normalize: GlobalNorm,
-    place: torch.device | contextlib.nullcontext[None],
-) -> Recognizer:
-    torch.manual_seed(options.seed)
-    with place:
-        encoder = build_encoder(options.encoder, len(normalize.mean))
-        head = build_component(options.head, "head", d_model=encoder.d_model, vocab_size=vocab_size)
-    augment = build_masks(options.augment)
-    if is_pretrained(encoder):
-        normalize = GlobalNorm([0.0] * len(normalize.mean), [1.0] * len(normalize.mean))
-    with error_context("head", type(head)):
-        return Recognizer(encoder, head, normalize, augment)
 
 
 def build_decoder(target: Target | None) -> Decoder:
@@ -271,7 +271,8 @@ def factories(targets: Mapping[str, Target | None] | None, group: Literal["logge
 def build_all(made_by: Sequence[Configured], run_dir: Path, options: RunOptions) -> list[Any]:
     """Build loggers or callbacks; those that take ``run_dir``, ``save_dir`` (Lightning's), or ``config`` get them."""
     arguments = {"run_dir": run_dir, "save_dir": str(run_dir), "config": options.plain()}
-    return [factory.with_known(**arguments) for factory in made_by]
+    named = [(factory, parameters_of(factory.func).keys() - factory.keywords) for factory in made_by]
+    return [factory(**{name: value for name, value in arguments.items() if name in names}) for factory, names in named]
 
 
 def num_threads(torch_threads: int | None, num_workers: int, num_processes: int = 1) -> int:
