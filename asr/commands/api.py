@@ -161,7 +161,7 @@ def training_parts(
     """
     with _composed(overrides, config_dir) as composed:
         run = build.Run.build(composed)
-        return run.module, SpeechDataModule(run.prepared, run.loaders, run.options.seed, run.data.augmentation)
+        return run.module, SpeechDataModule(run.prepared, run.loaders, run.options.seed, run.outline.data.augmentation)
 
 
 def load(

@@ -314,33 +314,23 @@ class Run:
     Attributes:
         composed: its config and the words of its start.
         options: as they were chosen for this run.
-        data: parts of the data side.
+        outline: its parts, as they were checked.
         prepared: the data.
         loaders: reads the cuts.
-        trainer: knows the processes; without loggers and callbacks.
-        loggers: factories of the loggers.
-        callbacks: factories of the callbacks.
         resumed: folder of the run to resume.
         launched: folder of the run if our launcher has started this process.
-        optimizer: of an outline; None: of another package than ours.
         checkpoint: from which the run is resumed.
-        source: the model to start from.
         changes: what has changed since the checkpoint, or the start, of a run that is resumed.
     """
 
     composed: Composed
     options: RunOptions
-    data: DataParts
+    outline: Outline
     prepared: PreparedData
     loaders: LoaderFactory
-    trainer: Trainer
-    loggers: list[Configured]
-    callbacks: list[Configured]
     resumed: Path | None
     launched: Path | None
-    optimizer: Any
     checkpoint: LoadedCheckpoint | None
-    source: Source | None
     changes: list[Change]
 
     @classmethod
@@ -373,22 +363,7 @@ class Run:
             changed = changes_since(checkpoint, options, outline.data, prepared)
         elif resumed is not None:
             changed = changes(saved_config(resumed), options.plain())
-        return cls(
-            composed,
-            options,
-            outline.data,
-            prepared,
-            loaders,
-            outline.trainer,
-            outline.loggers,
-            outline.callbacks,
-            resumed,
-            run_dir,
-            outline.optimizer,
-            checkpoint,
-            outline.source,
-            changed,
-        )
+        return cls(composed, options, outline, prepared, loaders, resumed, run_dir, checkpoint, changed)
 
     @cached_property
     def module(self) -> TrainingModule:
@@ -397,7 +372,7 @@ class Run:
         Raises:
             ConfigError: a part is refused, or does not fit the checkpoint.
         """
-        module = build_module(self.options, self.data, self.prepared, self.optimizer)
+        module = build_module(self.options, self.outline.data, self.prepared, self.outline.optimizer)
         if self.checkpoint is not None and self.changes:
             fit_checkpoint(self.checkpoint, self.options, self.changes, module)
         return module
@@ -405,7 +380,8 @@ class Run:
     @property
     def needs_launcher(self) -> bool:
         """Whether this process must start one process per device."""
-        return self.launched is None and self.trainer.world_size > 1 and not is_started_as_rank(self.trainer)
+        trainer = self.outline.trainer
+        return self.launched is None and trainer.world_size > 1 and not is_started_as_rank(trainer)
 
 
 def settled(composed: Composed, check: Callable[[RunOptions], Checked]) -> tuple[Composed, Checked]:
