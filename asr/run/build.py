@@ -159,10 +159,12 @@ def validate_run(
     recognizer = outline_recognizer(options, VOCAB_SIZE, data.features.num_features)
     source = read_source(options, data.features, recognizer.state_dict(), existing_run_dir)
     optimizer = try_updates(options, recognizer, on_cpu)
-    return Outline(trainer, data, recognizer.encoder, optimizer, source, loggers, callbacks)
+    _warn_of_decay(optimizer, options)
+    kept = optimizer if replaces_params(optimizer) else None
+    return Outline(trainer, data, recognizer.encoder, kept, source, loggers, callbacks)
 
 
-def try_updates(options: RunOptions, recognizer: Recognizer, on_cpu: bool) -> Optimizer | None:
+def try_updates(options: RunOptions, recognizer: Recognizer, on_cpu: bool) -> Optimizer:
     """Try what updates the weights: before any work, not after hours of preparation.
 
     Args:
@@ -171,7 +173,7 @@ def try_updates(options: RunOptions, recognizer: Recognizer, on_cpu: bool) -> Op
         on_cpu: whether the run trains on a CPU.
 
     Returns:
-        The optimizer, of small parameters, if it can be given those of the run later.
+        The optimizer, of small parameters; only ours, which can be given those of the run later, is as new.
 
     Raises:
         ConfigError: a part is refused.
@@ -191,8 +193,8 @@ def try_updates(options: RunOptions, recognizer: Recognizer, on_cpu: bool) -> Op
     _try_third_party(options, on_cpu)
     # a capturable optimizer keeps its rate on the device of its parameters, and the meta device has no numbers
     optimizer = updates.optimizer_factory(small_parameters(recognizer.named_parameters()))
-    is_kept = replaces_params(optimizer)
-    trial = copy.deepcopy(optimizer) if is_kept else optimizer  # a schedule sets options of the groups
+    # a schedule sets options of the groups
+    trial = copy.deepcopy(optimizer) if replaces_params(optimizer) else optimizer
     if updates.in_backward is not None:
         trial = updates.in_backward(trial)
     schedule = updates.schedule_factory(trial)
@@ -201,8 +203,7 @@ def try_updates(options: RunOptions, recognizer: Recognizer, on_cpu: bool) -> Op
         for last in (0, 1, options.trainer.max_steps - 1):  # some fail at their last step
             schedule.last_epoch = last
             schedule.step()
-    _warn_of_decay(optimizer, options)
-    return optimizer if is_kept else None
+    return optimizer
 
 
 def _try_model(recognizer: Recognizer) -> None:
