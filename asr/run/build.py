@@ -238,7 +238,7 @@ def _try_third_party(options: RunOptions, on_cpu: bool) -> None:
         ConfigError: names the option that is refused, or the optimizer of torch's that cannot make an update.
     """
     optimizer = build_component(options.optimizer, "optimizer", partial=True)
-    tries = [("optimizer", optimizer, {})]
+    tries: list[tuple[str, Configured, dict[str, Any]]] = [("optimizer", optimizer, {})]
     for place, rule in enumerate(options.parameter_rules.plain().get("rules") or ()):
         key = f"parameter_rules.rules.{place}"
         factory = instantiate(rule["optimizer"], f"{key}.optimizer") if "optimizer" in rule else optimizer

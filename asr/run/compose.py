@@ -94,7 +94,7 @@ class Composed:
             hydra: Hydra's node; None: it is still in the config.
         """
         if hydra is None:
-            hydra, config = config.hydra, OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
+            hydra, config = config.hydra, OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
         is_job = hydra.mode == RunMode.MULTIRUN
         return cls(
             command,
