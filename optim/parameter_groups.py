@@ -108,7 +108,11 @@ def _build(optimizer: Factory, rules: Sequence[Rule], named_parameters: NamedPar
         # only an optimizer knows its hyper-parameters, and the lr to scale: torch ignores unknown keys of a group
         built.param_groups.clear()
         for rule, params in groups:
-            built.add_param_group({"params": params, **_options(rule, built.defaults)})
+            options = _options(rule, built.defaults)
+            try:
+                built.add_param_group({"params": params, **options})
+            except ValueError as error:
+                raise ValueError(f"parameter rule {rule.pattern.pattern!r}: {error}") from error
         optimizers.append(built)
     return optimizers[0] if len(optimizers) == 1 else Combined(optimizers)
 

@@ -94,7 +94,7 @@ def without_lr(params):
         ([REST, {"pattern": "weight|bias", "optimizer": CAIN}], "decides about no parameter"),
         ([{"pattern": "encoder|head"}], "norm.weight, norm.bias"),
         ([{"pattern": "head", "weight_decy": 0.0}, REST], r"'head': .*'weight_decy' \(did you mean 'weight_decay'"),
-        ([{"pattern": "head", "weight_decay": 7}, REST], r"weight_decay must be a number in \[0, 0.1\], given 7"),
+        ([{"pattern": "head", "weight_decay": 7}, REST], r"'head': weight_decay.* in \[0, 0.1\], given 7"),
         ([{"pattern": "head", "optimizer": CAIN, "target_rms": 0.2}, REST], "'head': unknown option 'target_rms'"),
         (
             [{"pattern": "head", "optimizer": without_lr, "lr_scale": 2.0}, REST],
