@@ -26,7 +26,7 @@ from optim.transforms.adam import Adam
 from optim.transforms.learning_rate import LearningRate
 from optim.transforms.momentum import Momentum
 from tests.optim.cases import CASES, FAMILY
-from tests.optim.test_skip_nonfinite import assert_equal, bad_step, make, without_skips
+from tests.optim.test_group_step import assert_equal, bad_step, make, without_skips
 from tests.optim.training import make_parameters, run, same, values
 
 WORLD = 2

@@ -14,8 +14,8 @@ import optim
 from optim import Combined, ScheduleFree, ScheduleFreeAdamW
 from optim.schedule_free_adamw import ScaleByRms
 from optim.transforms.factored import FactoredMoments
-from tests.optim.oracles.common import step as slow_step
-from tests.optim.oracles.elementwise import divided_by_rms, schedule_free
+from tests.optim.oracles import divided_by_rms, schedule_free
+from tests.optim.oracles import step as slow_step
 from tests.optim.training import (
     all_moved,
     copies,
