@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.werdict.made_runs import COUNTS, better, compare_runs, errors_of, run_of, sweep
+from tests.werdict.made_comparisons import COUNTS, better, compare_runs, errors_of, run_of, sweep
 from werdict.comparison import find_baseline
 from werdict.error_files import interval_of_counts
 from werdict.runs import Curve

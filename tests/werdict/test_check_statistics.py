@@ -11,7 +11,7 @@ import pytest
 
 from werdict.statistics.judge import Judge
 
-FOLDER = Path(__file__).parents[3] / "scripts" / "check_statistics"
+FOLDER = Path(__file__).parents[2] / "scripts" / "check_statistics"
 NAMES = ("cells", "others", "power", "seeds", "tables", "targets", "worlds")
 CLAIMS = ("any false verdict", "any interval misses", "best is not in its set")
 

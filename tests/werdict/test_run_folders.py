@@ -1,16 +1,22 @@
-"""Folders of runs: what is read, and what is said of runs that cannot be compared."""
+"""Folders of runs: what is read, under which name, and what is said of runs that cannot be compared."""
+
+from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import yaml
 
-from asr.runs.files import read_curves, read_run
-from asr.runs.folders import list_runs, read_runs
+from asr.runs.files import RunFiles, read_curves, read_run, run_settings, system_of
+from asr.runs.folders import list_runs, name_systems, read_runs
+from asr.sweeps.tuning import Range, Trial, TunedSystem
+from hydra_plugins.werdict_sweepers import report
 from tests.werdict.run_folders import config_of, write_run
 from werdict.comparison import compare
 from werdict.error_files import bootstrap_interval, write_report
-from werdict.runs import Cost
+from werdict.plots import line_styles, plot_trials
+from werdict.runs import Cost, Tuning, read_tuning
 from werdict.scoring import Utterance, score
 
 
@@ -240,3 +246,119 @@ def test_a_damaged_run_is_named_and_stops_neither_the_comparison_nor_the_list(tm
     assert str(whole) in [row.run for row in rows]
     assert any(str(bad) in problem for problem in [*found.problems, *problems])
     assert compare(found, title="").sets[0].rows
+
+
+def names_of(*lines: str, **changes) -> tuple[list[str], list[str]]:
+    """Name the runs of command lines; each of the changes of their configs has a value per run."""
+    runs = []
+    for place, line in enumerate(lines):
+        config = config_of(line.split(), **{key: values[place] for key, values in changes.items()})
+        runs.append(RunFiles(f"run{place}", line.split(), config, {}))
+    return name_systems(runs)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["optimizer=eve seed=1", "optimizer=cain seed=1"], ["eve", "cain"]),
+        (["optimizer=eve optimizer.lr=0.01", "optimizer=eve"], ["eve lr=0.01", "eve"]),
+        (["optimizer=eve optimizer.lr=0.01", "optimizer=eve optimizer.lr=0.02"], ["eve lr=0.01", "eve lr=0.02"]),
+        (["", "optimizer=eve"], ["AdamW", "eve"]),
+        (["optimizer.lr=0.01", "optimizer.lr=0.02"], ["AdamW lr=0.01", "AdamW lr=0.02"]),
+        (["seed=1", "seed=2"], ["AdamW", "AdamW"]),
+        (["optimizer=eve run_dir=a ~logger.x=csv", "optimizer=cain run_dir=b logger=csv"], ["eve", "cain"]),
+        (["optimizer=eve trainer.devices=1", "optimizer=cain weights=raw"], ["eve", "cain"]),
+        (["optimizer=eve recipe=a/b sweep.name=s", "optimizer=cain recipe=a/b sweep.name=s"], ["eve", "cain"]),
+        (["recipe=a/b", "recipe=a/c"], ["recipe=a/b", "recipe=a/b"]),
+        (["+a.b=1 optimizer=eve", "optimizer=eve ++a.b=1"], ["eve", "eve"]),
+        (["optimizer=eve optimizer=cain", "optimizer=eve"], ["cain", "eve"]),
+        (["optimizer=eve", "optimizer=eve optimizer.lr=0.001", "optimizer=cain"], ["eve", "eve", "cain"]),
+        ([], []),
+    ],
+)
+def test_a_name_is_the_overrides_that_differ(lines, expected):
+    assert names_of(*lines) == (expected, [])
+
+
+def test_one_name_with_two_configs_is_numbered_and_the_keys_are_shown():
+    names, (problem,) = names_of(*["optimizer=eve"] * 3, seed=(1, 2, 3), encoder__d_model=(48, 48, 96))
+    assert names == ["eve #1", "eve #1", "eve #2"]
+    assert "encoder.d_model: 48 / 96" in problem
+
+
+def test_a_budget_on_the_command_line_is_another_system():
+    names, problems = names_of(
+        "trainer.max_steps=100",
+        "trainer.max_steps=200",
+        trainer__max_steps=(100, 200),
+        schedule__max_steps=(100, 200),
+    )
+    assert (names, problems) == (["trainer.max_steps=100", "trainer.max_steps=200"], [])
+
+
+STOP = {"_target_": "lightning.pytorch.callbacks.EarlyStopping", "monitor": "val/wer"}
+AVERAGING = {"_target_": "asr.training.callbacks.checkpoints.WeightAveraging", "ema_decay": 0.9}
+STALL = {"_target_": "asr.training.callbacks.progress.StallWarning"}
+TUNED = {"keys": ["optimizer.lr"], "studies": 3}
+
+
+@pytest.mark.parametrize(
+    ("former", "later", "is_same"),
+    [
+        ({"weights": "raw"}, {"weights": "average"}, False),
+        ({"decode": ["best"]}, {"decode": ["last"]}, False),
+        ({}, {"decode": ["best", "last"]}, True),
+        (
+            {"decode": ["average"], "callbacks": {"averaging": AVERAGING}},
+            {"decode": ["average"], "callbacks": {"averaging": {**AVERAGING, "every": 2}}},
+            False,
+        ),
+        ({"callbacks": {}}, {"callbacks": {"stop": STOP}}, False),
+        ({"callbacks": {"stop": STOP}}, {"callbacks": {"stop": {**STOP, "patience": 9}}}, False),
+        ({"callbacks": {}}, {"callbacks": {"new": {"_target_": "their.Callback"}}}, False),
+        (
+            {"weights": "ema", "callbacks": {"averaging": AVERAGING}},
+            {"weights": "ema", "callbacks": {"averaging": {**AVERAGING, "ema_decay": 0.99}}},
+            False,
+        ),
+        ({}, {"trainer__devices": 2}, False),
+        ({}, {"trainer__num_nodes": 2}, False),
+        ({}, {"callbacks": {"averaging": AVERAGING, "stall_warning": STALL, "none": None}}, True),
+        ({"torch_threads": 1, "logger": {}}, {"torch_threads": 2, "sweep": {"name": "b"}, "seed": 9}, True),
+        ({"trainer__devices": [0]}, {"trainer__devices": [1]}, True),
+        ({"optimizer__lr": 1, "sweep": {"tuned": TUNED}}, {"optimizer__lr": 2, "sweep": {"tuned": TUNED}}, True),
+        ({"optimizer__lr": 1, "sweep": {"tuned": {**TUNED, "studies": 1}}}, {"optimizer__lr": 2}, False),
+        ({"trainer__max_steps": 100}, {"trainer__max_steps": 103}, False),
+    ],
+    ids=str,
+)
+def test_what_changes_the_result_makes_another_system_and_nothing_else_does(former, later, is_same):
+    assert (system_of(config_of([], **former)) == system_of(config_of([], **later))) == is_same
+
+
+def test_a_budget_converted_from_epochs_may_depend_on_the_seed():
+    configs = [
+        config_of([], trainer={"max_steps": steps, "max_epochs": -1}, schedule__max_steps=steps) for steps in (100, 103)
+    ]
+    first, second = map(run_settings, configs)
+    assert first["system"] == second["system"]
+    assert (first["budget"], second["budget"]) == (100, 103)
+
+
+def study(*trials: tuple[float, float]) -> list[TunedSystem]:
+    tried = [Trial({"optimizer.lr": lr, "optimizer.weight_decay": 0.1}, wer) for lr, wer in trials]
+    return [TunedSystem("adamw", "adamw", (), True, {"optimizer.lr": Range(0.01, 5)}, trials=tried)]
+
+
+def test_what_a_sweep_writes_is_read_and_drawn(tmp_path):
+    assert read_tuning(tmp_path) == []
+    report([study((0.01, 0.5), (0.02, 0.3), (0.05, math.inf)), study((0.01, 0.2), (0.03, 0.4))], tmp_path)
+    found = read_tuning(tmp_path)
+    assert found == [
+        Tuning("adamw", ((0.01, 0.5), (0.02, 0.3), (0.05, math.inf)), 0.02, False),
+        Tuning("adamw", ((0.01, 0.2), (0.03, 0.4)), 0.01, True),
+    ]
+    plot = plot_trials(found, line_styles(["adamw"], None), "WER")
+    assert plot.svg.count(">edge<") == 1
+    # of systems that are not compared nothing is drawn
+    assert plot_trials(found, line_styles(["eve"], None), "WER") is None
