@@ -1,7 +1,5 @@
 """Entries of the benchmark: trained, written and checked; verdicts and tables follow from what is stored."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -107,3 +108,16 @@ def printed(prepared: PreparedData) -> str:
 
 def contents(folder: Path) -> dict[Path, tuple[int, bytes]]:
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+
+def json_lines(path: Path, *rows: dict) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def kaldi(folder: Path, *wavs: str, **files: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "wav.scp").write_text("".join(f"{line}\n" for line in wavs))
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    return folder

@@ -3,8 +3,6 @@
 python -m tests.gpu.ranks FOLDER
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

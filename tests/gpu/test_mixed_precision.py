@@ -1,7 +1,5 @@
 """Everything works under the rules of CUDA's autocast, which the stand-in has, within a budget of memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any

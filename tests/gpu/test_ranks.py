@@ -1,7 +1,5 @@
 """Processes that train together under the rules of CUDA's autocast end with equal weights."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -68,8 +68,7 @@ def test_the_fused_kernel_follows_the_transforms_one_by_one(repeats):
     torch.testing.assert_close(params, twins, rtol=1e-12, atol=0)
 
 
-def test_a_transform_of_ones_own_needs_one_method():
-    params = make_parameters()
+def test_a_transform_of_ones_own_needs_one_method(params):
     before = values(params)
     run(chain(Momentum(0.9), Sign(), LearningRate(), lr=0.25)(params), params, range(1))
     for param, start in zip(params, before, strict=True):
@@ -86,8 +85,7 @@ def test_transforms_act_in_their_order():
     assert rms_after(LearningRate(), ClipByRms(2.0)) == pytest.approx(2.0)
 
 
-def test_a_norm_over_all_groups_is_measured_before_the_first_parameter_moves():
-    params, twins = make_parameters(), make_parameters()
+def test_a_norm_over_all_groups_is_measured_before_the_first_parameter_moves(params, twins):
     groups = [{"params": params[:3]}, {"params": params[3:]}]
     optimizer = chain(ClipByGlobalNorm(0.5), Momentum(0.9), LearningRate(), lr=0.1)(groups)
     averages = [torch.zeros_like(twin) for twin in twins]
@@ -100,8 +98,7 @@ def test_a_norm_over_all_groups_is_measured_before_the_first_parameter_moves():
     torch.testing.assert_close(params, twins)
 
 
-def test_every_option_can_differ_by_group_and_is_checked():
-    params = make_parameters()
+def test_every_option_can_differ_by_group_and_is_checked(params):
     optimizer = adamw()([{"params": params[:3]}, {"params": params[3:], "betas": (0.5, 0.6), "weight_decay": 0.0}])
     assert [group["betas"] for group in optimizer.param_groups] == [(0.9, 0.98), (0.5, 0.6)]
     for wrong, message in (
@@ -112,8 +109,7 @@ def test_every_option_can_differ_by_group_and_is_checked():
             adamw()([{"params": params, **wrong}])
 
 
-def test_named_transforms_keep_options_and_statistics_apart():
-    params, twins = make_parameters(), make_parameters()
+def test_named_transforms_keep_options_and_statistics_apart(params, twins):
     optimizer = chain(Momentum(0.5, name="short"), Momentum(0.9, name="long"), LearningRate(), lr=0.1)(params)
     assert (optimizer.param_groups[0]["short/beta1"], optimizer.param_groups[0]["long/beta1"]) == (0.5, 0.9)
     run(optimizer, params, range(3))
@@ -128,9 +124,8 @@ def test_named_transforms_keep_options_and_statistics_apart():
     torch.testing.assert_close(params, twins)
 
 
-def test_inserting_a_transform_without_statistics_keeps_checkpoints_readable():
+def test_inserting_a_transform_without_statistics_keeps_checkpoints_readable(params, twins):
     """Its options keep the values that the optimizer was built with."""
-    params, twins = make_parameters(), make_parameters()
     optimizer = chain(Momentum(0.9), LearningRate(), lr=0.1)(params)
     run(optimizer, params, range(2))
     clipped = chain(Momentum(0.9), ClipByRms(2.0), LearningRate(), lr=0.5)(twins)
@@ -142,8 +137,7 @@ def test_inserting_a_transform_without_statistics_keeps_checkpoints_readable():
     assert [state["step"] for state in clipped.state.values()] == [3] * 6
 
 
-def test_chains_that_cannot_be_meant_are_refused():
-    params = make_parameters()
+def test_chains_that_cannot_be_meant_are_refused(params):
     for transforms, message in (
         ([], "at least one transform"),
         ([Momentum(0.5), Momentum(0.9)], "'beta1'"),
@@ -194,8 +188,7 @@ def test_a_transform_may_change_parameters_after_their_update(rule, dtype):
 
 
 @each_rule
-def test_a_group_without_gradients_is_left_alone(rule):
-    params = make_parameters()
+def test_a_group_without_gradients_is_left_alone(params, rule):
     optimizer = chain(*rule, lr=0.1)([{"params": params[:3]}, {"params": params[3:]}])
     before = values(params)
     run(optimizer, params[:3], range(1))
@@ -282,8 +275,7 @@ def test_statistics_start_as_they_are_declared(dtype, repeats):
     assert [at["step"] for at in seen] == [1, 2]
 
 
-def test_options_are_in_the_groups_and_checked():
-    params = make_parameters()
+def test_options_are_in_the_groups_and_checked(params):
     make = optim.chain(heavy_ball(), LearningRate(), lr=0.1)
     optimizer = make([{"params": params[:3], "momentum": 0.5}, {"params": params[3:]}])
     assert [group["momentum"] for group in optimizer.param_groups] == [0.5, 0.9]
@@ -297,8 +289,7 @@ def test_options_are_in_the_groups_and_checked():
         optim.transform(state={"a": "ones"})
 
 
-def test_an_optimizer_with_functions_can_be_copied_and_continues():
-    params = make_parameters()
+def test_an_optimizer_with_functions_can_be_copied_and_continues(params):
     optimizer = optim.chain(heavy_ball(), optim.Sequential(heavy_ball(), name="b"), LearningRate(), lr=0.1)(params)
     run(optimizer, params, range(2))
     copied = duplicates((optimizer, params))
@@ -368,8 +359,7 @@ def test_transforms_in_a_row_do_what_the_chain_does():
     assert {"a/beta1", "a/b/betas", "a/b/weight_decay"} <= optimizer.param_groups[0].keys()
 
 
-def test_options_within_a_row_are_checked_and_switch_transforms_off():
-    params = make_parameters()
+def test_options_within_a_row_are_checked_and_switch_transforms_off(params):
     make = optim.chain(optim.Sequential(Adam(), DecoupledDecay(0.1), name="a"), LearningRate(), lr=0.1)
     with pytest.raises(ValueError, match="a/weight_decay must be"):
         make([{"params": params, "a/weight_decay": -1.0}])

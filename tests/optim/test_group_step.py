@@ -123,7 +123,7 @@ def test_a_copy_is_capturable_too_and_later_groups_count_for_themselves():
     assert first == second == 5
 
 
-def test_what_cannot_be_captured_is_refused_at_construction():
+def test_what_cannot_be_captured_is_refused_at_construction(params):
     @optim.transform
     def every_other(update, batch):
         return update if batch.step % 2 else update * 0
@@ -132,7 +132,6 @@ def test_what_cannot_be_captured_is_refused_at_construction():
         def before_step(self, groups):
             assert groups[0][1][0].grad.norm() > 0
 
-    params = make_parameters()
     for make, message in (
         (optim.chain(every_other(), LearningRate(), lr=0.1), "every_other decides by numbers"),
         (optim.chain(Reads(), lr=0.1), "Reads decides by numbers"),
@@ -339,8 +338,7 @@ def test_it_continues_as_if_the_bad_steps_had_never_been(case, dtype):
 
 @pytest.mark.parametrize("value", BAD, ids=str)
 @pytest.mark.parametrize("place", [0, 2, 5], ids=["in a scalar", "in a vector", "in the last matrix"])
-def test_one_bad_element_skips_the_step_for_all_parameters(place, value):
-    params = make_parameters()
+def test_one_bad_element_skips_the_step_for_all_parameters(params, place, value):
     optimizer = Eve(params, skip_nonfinite=True)
     before = values(params)
     bad_step(optimizer, params, place, value)
@@ -348,8 +346,7 @@ def test_one_bad_element_skips_the_step_for_all_parameters(place, value):
     assert counts(optimizer) == [(0, 1)]
 
 
-def test_the_count_survives_saving_loading_and_copying():
-    params = make_parameters()
+def test_the_count_survives_saving_loading_and_copying(params):
     optimizer = Eve(params, skip_nonfinite=True)
     bad_step(optimizer, params, 3, BAD[0])
     loaded = Eve(copies(params), skip_nonfinite=True)
@@ -357,15 +354,13 @@ def test_the_count_survives_saving_loading_and_copying():
     assert [one.skipped_steps for one in (loaded, *duplicates(optimizer))] == [1, 1, 1]
 
 
-def test_gradients_that_are_large_but_finite_are_no_reason_to_skip(case):
-    params = make_parameters()
+def test_gradients_that_are_large_but_finite_are_no_reason_to_skip(params, case):
     optimizer = make(case, params)
     step_with(optimizer, params, 1e19)  # the sum of the squares of these is infinite in float32
     assert counts(optimizer) == [(1, 0)] * 2
 
 
-def test_the_loss_of_a_skipped_step_is_returned():
-    params = make_parameters()
+def test_the_loss_of_a_skipped_step_is_returned(params):
     optimizer = Eve(params, skip_nonfinite=True)
 
     def closure():

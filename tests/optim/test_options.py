@@ -72,13 +72,12 @@ def test_lists_are_as_good_as_tuples_and_become_tuples(case):
         assert all(group[key] == tuple(value) for key, value in lists.items())
 
 
-def test_numbers_of_numpy_become_pythons_which_a_checkpoint_can_hold(case):
+def test_numbers_of_numpy_become_pythons_which_a_checkpoint_can_hold(params, case):
     # a pair becomes an array
     given = {
         key: value if isinstance(value, bool | str) else np.asarray(value)[()]
         for key, value in case.other_group.items()
     }
-    params = make_parameters()
     optimizer = case.factory([{"params": params, **given}])
     options = optimizer.param_groups[0]
     assert {key: options[key] for key in given} == case.other_group
@@ -130,8 +129,7 @@ def test_a_group_added_during_training_is_trained(case):
     assert all_moved(more, before)
 
 
-def test_lr_zero_moves_nothing(case):
-    params = make_parameters()
+def test_lr_zero_moves_nothing(params, case):
     before = values(params)
     optimizer = case.factory(params, **case.no_decay)
     optimizer.param_groups[0]["lr"] = 0.0
@@ -265,15 +263,13 @@ def test_mars_needs_an_average_of_gradients(build, name):
         build(mars=True)
 
 
-def test_mars_keeps_a_gradient_only_where_it_is_on():
-    params = make_parameters()
+def test_mars_keeps_a_gradient_only_where_it_is_on(params):
     optimizer = optim.LaProp([{"params": params[:3], "mars": True}, {"params": params[3:]}])
     run(optimizer, params, range(2))
     assert ["previous_grad" in optimizer.state[param] for param in params] == [True] * 3 + [False] * 3
 
 
-def test_mars_with_clipping_and_maximize_is_the_minimization_of_the_negative():
-    params, twins = make_parameters(), make_parameters()
+def test_mars_with_clipping_and_maximize_is_the_minimization_of_the_negative(params, twins):
     options = {"mars": True, "mars_gamma": 0.1, "gradient_clipping": "global_norm"}
     up, down = optim.AdamW(params, maximize=True, **options), optim.AdamW(twins, **options)
     for step in range(4):
@@ -299,8 +295,7 @@ def test_a_name_of_heavyball_has_its_defaults_and_our_own_has_the_papers():
     assert optim.ForeachADOPT(make_parameters(), 0.1).defaults["lr"] == 0.1
 
 
-def test_an_alias_with_options_is_a_class_that_can_be_pickled():
-    params = make_parameters()
+def test_an_alias_with_options_is_a_class_that_can_be_pickled(params):
     optimizer = optim.PaLMSOAP(params, 0.1, beta2_scale=0.6)
     group = optimizer.param_groups[0]
     assert (group["lr"], group["palm"], group["beta2_scale"]) == (0.1, True, 0.6)

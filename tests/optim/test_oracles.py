@@ -80,11 +80,10 @@ def test_groups_a_schedule_and_a_late_gradient_are_torchs_fused_steps_bit_for_bi
 
 
 @pytest.mark.parametrize("options", [{}, {"palm": True}, {"mars": True, "warmup_steps": 2, "gradient_clipping": "l2"}])
-def test_options_of_the_family_leave_one_call_of_the_kernel(monkeypatch, options):
+def test_options_of_the_family_leave_one_call_of_the_kernel(params, monkeypatch, options):
     calls = []
     kernel = torch._fused_adamw_
     monkeypatch.setattr(torch, "_fused_adamw_", lambda *args, **kwargs: (calls.append(1), kernel(*args, **kwargs)))
-    params = make_parameters()
     run(optim.AdamW(params, **options), params, [0])
     assert calls == [1]
 

@@ -197,8 +197,7 @@ def test_torchs_cycles_of_lr_and_momentum_are_followed_if_all_members_have_the_o
         schedule(combined(make_parameters()))
 
 
-def test_a_checkpoint_and_copies_continue_bit_for_bit_and_apart_from_the_original(tmp_path):
-    params = make_parameters()
+def test_a_checkpoint_and_copies_continue_bit_for_bit_and_apart_from_the_original(params, tmp_path):
     optimizer = combined(params)
     run(optimizer, params, range(3))
     torch.save(optimizer.state_dict(), tmp_path / "state.pt")
@@ -215,8 +214,7 @@ def test_a_checkpoint_and_copies_continue_bit_for_bit_and_apart_from_the_origina
         optimizer.load_state_dict(Eve(make_parameters()).state_dict())
 
 
-def test_one_bad_gradient_stops_all_members():
-    params = make_parameters()
+def test_one_bad_gradient_stops_all_members(params):
     before = values(params)
     optimizer = combined(params, skip_nonfinite=True)
     for place, param in enumerate(params):  # not a parameter of the member that asks for it
@@ -226,8 +224,7 @@ def test_one_bad_gradient_stops_all_members():
     assert [member.skipped_steps for member in (optimizer.optimizers[0], optimizer.optimizers[2])] == [1, 1]
 
 
-def test_a_parameter_of_two_members_and_a_late_group_are_refused():
-    params = make_parameters()
+def test_a_parameter_of_two_members_and_a_late_group_are_refused(params):
     with pytest.raises(ValueError, match="more than one parameter group"):
         Combined([Eve(params), Adafactor(params[:1])])
     with pytest.raises(ValueError, match="add the group to one of"):

@@ -91,8 +91,7 @@ def test_options_are_loaded_and_statistics_in_the_types_that_they_were_saved_wit
                 assert torch.equal(loaded, value)
 
 
-def test_the_state_of_parameters_that_never_had_a_gradient_may_be_missing(case):
-    params, twins = make_parameters(), make_parameters()
+def test_the_state_of_parameters_that_never_had_a_gradient_may_be_missing(params, twins, case):
     optimizer, twin = case.factory(params), case.factory(twins)
     run_both((optimizer, params[:2]), (twin, twins[:2]), range(2))
     others = copies(params)
@@ -124,8 +123,7 @@ def test_state_that_belongs_elsewhere_is_refused_and_nothing_changes(case):
     [(optim.SOAP, {"max_precond_dim": 10}), (optim.LearnedGradient, {"max_full_dim": 10})],
     ids=["SOAP", "LearnedGradient"],
 )
-def test_options_that_shapes_depend_on_are_loaded_with_the_statistics(optimizer, options):
-    params = make_parameters()
+def test_options_that_shapes_depend_on_are_loaded_with_the_statistics(params, optimizer, options):
     saved = optimizer(params, **options)
     run(saved, params, range(3))
     twins = copies(params)
@@ -157,8 +155,7 @@ def test_a_schedules_mark_in_the_groups_survives(case):
         assert twin.param_groups[0]["max_lr"] == 0.1
 
 
-def test_state_finds_its_parameter_by_name_in_another_order(case):
-    params = make_parameters()
+def test_state_finds_its_parameter_by_name_in_another_order(params, case):
     optimizer = case.factory(named(params))
     run(optimizer, params, range(3))
     twins = copies(params)
@@ -171,8 +168,7 @@ def test_state_finds_its_parameter_by_name_in_another_order(case):
 
 
 @pytest.mark.parametrize("names_saved", [True, False])
-def test_a_state_loads_with_or_without_names(case, names_saved):
-    params = make_parameters()
+def test_a_state_loads_with_or_without_names(params, case, names_saved):
     optimizer = case.factory(named(params) if names_saved else params)
     run(optimizer, params, range(2))
     twins = copies(params)
@@ -241,8 +237,7 @@ def test_a_stack_rounds_as_each_parameter_would_alone(row):
 
 
 @each_of_the_family
-def test_training_stays_near_that_with_float32_statistics(row):
-    params, twins = make_parameters(), make_parameters()
+def test_training_stays_near_that_with_float32_statistics(params, twins, row):
     run_both((row.factory(params, **BFLOAT16), params), (row.factory(twins), twins), range(20))
     # of all elements together: a tensor of one may be rounded one way several times in a row
     ours, theirs, starts = (nn.utils.parameters_to_vector(each) for each in (params, twins, make_parameters()))

@@ -79,8 +79,7 @@ def test_heavyballs_names_are_ours():
         assert same(params, twins)
 
 
-def test_a_function_that_changes_the_shape_and_two_of_one_name_are_refused():
-    params = make_parameters()
+def test_a_function_that_changes_the_shape_and_two_of_one_name_are_refused(params):
     groups = [{"params": params[:3], "gradient_clipping": lambda x: x}, {"params": params[3:]}]
     with pytest.raises(ValueError, match="two functions called"):
         optim.AdamW(groups, gradient_clipping=lambda x: 2 * x)

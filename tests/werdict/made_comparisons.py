@@ -1,7 +1,5 @@
 """Runs as they are after reading, with errors of the test's choice, and comparisons of made-up trainings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

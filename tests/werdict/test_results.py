@@ -1,7 +1,5 @@
 """Files that other toolkits' own code wrote are read, scored as jiwer and those toolkits score them, and checked."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

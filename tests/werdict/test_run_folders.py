@@ -1,7 +1,5 @@
 """Folders of runs: what is read, under which name, and what is said of runs that cannot be compared."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Estimates, contrasts, and verdicts, most by hand; simulations are in test_check_statistics."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """When runs come to a WER, how far they are at equal time, and mean curves of seeds."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """Batches hold what their cuts hold, whoever computes the features, and workers end as they should."""
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import os

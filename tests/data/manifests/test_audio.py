@@ -1,7 +1,5 @@
 """Audio that cannot be used is found, and said."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -45,12 +45,6 @@ def test_a_line_that_is_no_supervision_or_repeats_one_is_refused_with_its_number
         read_items(path, SupervisionSegment)
 
 
-def test_numbers_are_texts_of_supervisions(tmp_path):
-    path = write(tmp_path / "supervisions.jsonl", {**SEGMENT, "text": 42, "speaker": 0})
-    (segment,) = read_items(path, SupervisionSegment)
-    assert (segment.text, segment.speaker) == ("42", "0")
-
-
 @pytest.mark.parametrize("field", [{"text": ["hi"]}, {"start": "x"}, {"duration": None}, {"speaker": True}])
 def test_a_field_of_another_type_is_refused_with_its_line(tmp_path, field):
     cut = cut_of(tmp_path).to_dict()

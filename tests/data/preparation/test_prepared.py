@@ -1,7 +1,5 @@
 """Prepared data are known by their source, and found again where they are moved to."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The report at a terminal, as a page and for programs says no more than the runs allow."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json
