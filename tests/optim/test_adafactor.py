@@ -84,23 +84,6 @@ def test_rules_by_name_decide_what_is_factored():
     assert optimizer.param_groups[0]["factor_map"] == plain
 
 
-def test_a_batch_is_clipped_and_scaled_slice_by_slice_as_parameters_of_their_own():
-    params = named()
-    whole = params["stack.weight"]
-    parts = [nn.Parameter(part.detach().clone()) for part in whole]
-    rule = [("stack", ("batch", "row", "column")), (".*", None)]
-    together = make({"stack.weight": whole}, factor_map=rule, clipping_threshold=0.9)
-    apart = make({f"p{i}": part for i, part in enumerate(parts)}, clipping_threshold=0.9)
-    gradient = torch.randn(3, 8, 6, generator=torch.Generator().manual_seed(1))
-    for scale in (1.0, 100.0):
-        whole.grad = scale * gradient * torch.tensor([1.0, 1e-3, 5.0]).reshape(3, 1, 1)
-        for part, grad in zip(parts, whole.grad, strict=True):
-            part.grad = grad
-        together.step()
-        apart.step()
-    torch.testing.assert_close(whole.detach(), torch.stack([part.detach() for part in parts]))
-
-
 def test_a_limited_slice_limits_its_parameter():
     param = nn.Parameter(torch.ones(2, 3))
     optimizer = T5XAdafactor([("p", param)], 0.1, factor_map=[("p", ("batch", "none"))], clipping_threshold=0.5)
@@ -197,15 +180,6 @@ def scalar_optimizer(**options):
     param = nn.Parameter(torch.zeros((), dtype=torch.float64))
     plain = {"multiply_by_parameter_scale": False, "clipping_threshold": None}
     return T5XAdafactor([param], **{"lr": 1.0, **plain, **options}), param
-
-
-def test_the_count_is_one_for_all_parameters_unless_each_has_its_own():
-    for per_param_step, size in ((False, 3**0.4), (True, 1.0)):
-        optimizer, late = scalar_optimizer(per_param_step=per_param_step)
-        for _ in range(2):
-            optimizer.step()
-        # the average begins at zero and takes 3^-0.8 of the first square
-        assert step_sizes(optimizer, late, 1) == pytest.approx([size])
 
 
 def test_steps_before_the_offset_count_as_the_first():

@@ -66,6 +66,7 @@ def test_a_system_whose_runs_all_fail_is_worse_than_the_baseline():
     assert rows["lost"].wers == (1, 1, 1)
     assert rows["lost"].to_baseline.verdict == "worse"
     assert (rows["lost"].reliability.num_learned, rows["lost"].reliability.num_runs) == (0, 3)
+    assert (rows["lost"].wer_geomean, rows["lost"].may_be_best, rows["eve"].may_be_best) == (1, False, True)
     assert comparison.sets[0].num_runs == 9  # that finished
 
 
