@@ -39,6 +39,18 @@ def test_a_new_process_continues_bit_for_bit(continued, case):
     assert same(continued[case.name], params)
 
 
+def main(folder: Path) -> None:
+    """Continue every checkpoint of a folder for four steps, in a process of its own."""
+    torch.set_num_threads(1)
+    for case in CASES:
+        saved = torch.load(folder / f"{case.name}.pt", weights_only=True)
+        params = [nn.Parameter(value) for value in saved["params"]]
+        optimizer = build(case, params)
+        optimizer.load_state_dict(saved["optimizer"])
+        run(optimizer, params, range(3, 7))
+        torch.save(values(params), folder / f"{case.name}.done.pt")
+
+
 @pytest.fixture(scope="module")
 def continued(tmp_path_factory) -> dict[str, list[torch.Tensor]]:
     """Parameters by optimizer, after three steps here and four more in a new process."""
@@ -46,7 +58,7 @@ def continued(tmp_path_factory) -> dict[str, list[torch.Tensor]]:
     for case in CASES:
         optimizer, params = trained(case)
         torch.save({"params": values(params), "optimizer": optimizer.state_dict()}, folder / f"{case.name}.pt")
-    command = [sys.executable, "-m", "tests.optim.continue_training", str(folder)]
+    command = [sys.executable, "-m", "tests.optim.test_saved_state", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=600)
     return {case.name: torch.load(folder / f"{case.name}.done.pt", weights_only=True) for case in CASES}
 
@@ -265,3 +277,7 @@ def test_small_changes_add_up():
     for _ in range(1000):
         step_with(optimizer, [param], 1.0)
     assert optimizer.state[param]["exp_avg"].float().mean().item() == pytest.approx(1 - 0.999**1000, rel=0.01)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
