@@ -12,9 +12,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.version import VersionBase
-from omegaconf import flag_override
 
 from asr.commands.app import quieten
 from asr.data.manifests.audio_files import Audio, as_file, as_list
@@ -136,7 +134,7 @@ def train(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -
         >>> run = asr.train(["recipe=digits/transformer_ctc", "optimizer=eve", "trainer.max_steps=12"])
         >>> wer = run.summary["test"]["test"]["wer"]
     """
-    with _composed(overrides, config_dir) as composed:
+    with composed_run(overrides, config_dir) as composed:
         if composed.options.find_batch_size:
             raise ConfigError("find_batch_size: it measures instead of training; give it to asr-train")
         return Run(train_run(build.Run.build(composed)))
@@ -161,9 +159,9 @@ def training_parts(
         >>> import lightning.pytorch as pl
         >>> pl.Trainer(max_steps=12).fit(module, data)
     """
-    with _composed(overrides, config_dir) as composed:
+    with composed_run(overrides, config_dir) as composed:
         run = build.Run.build(composed)
-        return run.module, SpeechDataModule(run.prepared, run.loaders, run.options.seed, run.data.augmentation)
+        return run.module, SpeechDataModule(run.prepared, run.loaders, run.options.seed, run.outline.data.augmentation)
 
 
 def load(
@@ -207,7 +205,7 @@ def _other_hydra() -> Iterator[None]:
 
     Training composes too, so that all of it is within.
     """
-    singletons = (GlobalHydra, HydraConfig, VersionBase)
+    singletons = (GlobalHydra, VersionBase)
     before = [{**vars(singleton.instance())} for singleton in singletons]
     GlobalHydra.instance().clear()
     try:
@@ -218,18 +216,19 @@ def _other_hydra() -> Iterator[None]:
 
 
 @contextmanager
-def _composed(overrides: Sequence[str], config_dir: str | Path | None) -> Iterator[Composed]:
+def composed_run(overrides: Sequence[str], config_dir: str | Path | None = None) -> Iterator[Composed]:
+    """Compose overrides as ``asr-train`` does, whatever else of Hydra the process uses.
+
+    Args:
+        overrides: as of `train`.
+        config_dir: as of `train`.
+    """
     folder = config_folder("train")
     with _other_hydra(), initialize_config_dir(str(folder), version_base="1.3"):
         primary, hydra_overrides = composed_from("train", list(overrides), folder)
         if config_dir is not None:
             hydra_overrides.append(f"hydra.searchpath=['file://{Path(config_dir).resolve()}']")
-        config = compose(primary, hydra_overrides, return_hydra_config=True)
-        HydraConfig.instance().set_config(config)
-        hydra = config.hydra
-        with flag_override(config, ["readonly", "struct"], False):
-            del config["hydra"]
-        composed = Composed.of("train", config, hydra)
+        composed = Composed.of("train", compose(primary, hydra_overrides, return_hydra_config=True))
         trust(composed.options.trust)
         quieten()
         yield composed

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asr.commands.api import _composed
+from asr.commands.api import composed_run
 from asr.run.build import with_own_classes
 from asr.run.command_line import override_key, override_value
 from asr.run.options import decides
@@ -108,7 +108,7 @@ def run(arguments: Sequence[str]) -> int:
         check_override(word)
     is_official = options.get("official") is True
     told = {"commit": _commit_of(folder) if is_official else "preview", "harness": harness(task)}
-    own = [f"--config-dir={folder}"] if any(folder.glob("*/*.yaml")) else []
+    own = [f"--config-dir={path}" for path in [_own_configs(folder)] if path]
     words, code = [*own, *about["overrides"], *machine], 0
     for look in LOOKS[:1] if options.get("look") == 1 else LOOKS:
         entry, code = _trained(folder, task, about, {**told, "seeds": drawn_seeds(told["commit"], task)[:look]}, words)
@@ -147,10 +147,19 @@ def _says_open(entry: Entry) -> bool:
     return is_open(verdict)
 
 
-def settings_of(task: str, overrides: Sequence[str]) -> Mapping[str, Any]:
-    """Return the free options of a run with these overrides."""
-    with _composed([f"recipe={task}/benchmark_{VERSION}", *overrides], None) as composed:
-        return free_part(flatten(with_own_classes(composed).options.plain()))
+def settings_of(folder: Path, task: str, overrides: Sequence[str]) -> Mapping[str, Any]:
+    """Return the free options of a run of an entry with these overrides."""
+    sys.path.insert(0, str(folder.resolve()))  # of an optimizer of its own
+    try:
+        with composed_run([f"recipe={task}/benchmark_{VERSION}", *overrides], _own_configs(folder)) as composed:
+            return free_part(flatten(with_own_classes(composed).options.plain()))
+    finally:
+        sys.path.pop(0)
+
+
+def _own_configs(folder: Path) -> Path | None:
+    """Return the folder of an entry if it has configs of its own, such as ``optimizer/NAME.yaml``."""
+    return folder if any(folder.glob("*/*.yaml")) else None
 
 
 def harness(task: str) -> str:

@@ -48,7 +48,7 @@ from asr.training.initial_weights import (
     take_tokens,
     write_matches,
 )
-from asr.training.optimizer_protocols import apply_to_checkpoint, calls_closure
+from asr.training.optimizer_protocols import apply_to_checkpoint, calls_closure, replaces_params
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, PeerLost, first_line, is_out_of_memory
 from werdict.files import at, is_within, named_path, read_json, write_whole
@@ -417,9 +417,7 @@ def fit_checkpoint(
         load_weights(module.recognizer, checkpoint.weights)
         if checkpoint.tokenizer != module.tokenizer.state():
             raise ValueError("its tokenizer has other tokens")
-        # steps in the backward pass would hook the parameters that are trained
-        make = getattr(module.optimizer_factory, "keywords", {}).get("factory", module.optimizer_factory)
-        optimizer = make(module.recognizer.named_parameters())
+        optimizer = module.take_optimizer()
         if is_changed:
             changed_keys = _changed_options(checkpoint.config, current)
             schedule = apply_to_checkpoint(state, changed_keys, optimizer, module.schedule_factory)
@@ -429,6 +427,8 @@ def fit_checkpoint(
         schedule.load_state_dict(state["lr_schedulers"][0])
         if is_changed:  # torch's optimizers notice at a step that they lack statistics
             _try_update(optimizer)
+        if replaces_params(optimizer):  # nothing of the trial stays in it
+            module.optimizer = optimizer
     except Exception as error:  # optimizers refuse the states of others by errors of any kind
         if is_out_of_memory(error):
             raise

@@ -106,7 +106,7 @@ def test_a_wrong_word_is_named_before_anything_is_trained(tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("optimizer", ["muon", "scaled_adam", "lion"])
 def test_settings_are_those_that_a_run_records(optimizer):
-    found = benchmark.settings_of("an4", [f"optimizer={optimizer}", "optimizer.lr=0.5"])
+    found = benchmark.settings_of(Path(), "an4", [f"optimizer={optimizer}", "optimizer.lr=0.5"])
     assert found["optimizer.lr"] == 0.5
     assert "schedule._target_" in found
     assert not [key for key in found if key.startswith("encoder")]

@@ -1,7 +1,5 @@
 """Which runs are captured, on several ranks too, and what a resumption may change. A CPU stands for the GPU."""
 
-from __future__ import annotations
-
 import pytest
 from hydra.errors import HydraException
 from lightning.pytorch.accelerators import CPUAccelerator

@@ -4,8 +4,6 @@ Where an optimizer cannot skip an update on the device, it looks at each. Not co
 and on several ranks what Lightning asks all of them.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

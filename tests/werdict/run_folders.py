@@ -1,7 +1,5 @@
 """Makes the folders that finished trainings leave, with errors and times of the test's choice."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Mapping, Sequence

@@ -25,7 +25,7 @@ from werdict.formatting import shortlist
 
 FAR = math.log(2)  # by which test and dev may differ: their logarithms, 5 points added to each
 ALL_WRONG = 0.95  # a WER on dev at which no useful loss is reached
-SettingsOf = Callable[[str, Sequence[str]], Mapping[str, Any]]  # task and overrides → what a run has of free options
+SettingsOf = Callable[[Path, str, Sequence[str]], Mapping[str, Any]]  # entry, task, overrides → a run's free options
 
 
 def problems(root: Path, settings_of: SettingsOf, folders: Sequence[Path] = ()) -> list[str]:
@@ -131,7 +131,7 @@ def _settings(
     settings = finished[0]["settings"]
     if any(line["settings"] != settings for line in finished):
         yield "its runs have different settings"
-    asked = dict(settings_of(entry.task, overrides))
+    asked = dict(settings_of(entry.folder, entry.task, overrides))
     if entry.folder.parent.name == "tuned":
         trials = [trial for study in entry.shared["tuning"] for one in study.values() for trial in one["trials"]]
         if len(trials) != NUM_TRIALS:
