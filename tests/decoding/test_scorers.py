@@ -168,7 +168,7 @@ def test_words_that_no_token_can_write_are_refused(tmp_path):
 
 SCORERS = {
     "hotwords": lambda folder: HotwordScorer(random_phrases(9), 6),
-    "n-grams": lambda folder: word_scorer_of(random_arpa(7, 3, ("a", "b", "c"), pruned=True), folder),
+    "n-grams": lambda folder: scorer_of(random_arpa(7, 3, ("a", "b", "c"), pruned=True), folder),
     "n-grams of words": lambda folder: word_scorer_of(
         random_arpa(3, 2, WORDS, pruned=False), folder, TOKENIZERS["characters"]
     ),
