@@ -212,7 +212,7 @@ def _collect(folder: Path, sweep_dir: Path, about: dict[str, Any]) -> Entry | No
     runs = []
     for path in finished:
         files, (measured,) = read_run(path), read_runs([path]).runs
-        runs.append(FinishedRun(measured, files.summary, flatten(files.config)))
+        runs.append(FinishedRun(measured, files.summary, flatten(files.options.plain())))
     entry = write_runs(folder, about, runs, failed)
     if "package" not in about and not target.startswith(("optim.", "torch.")):
         shutil.copy(_source(target), folder)

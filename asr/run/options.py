@@ -251,8 +251,23 @@ class Trainer(Target):
     ] = False
 
 
+class Tuned(OpenSection):
+    """``sweep.tuned``: what a sweep that tunes systems tells its jobs.
+
+    Attributes:
+        system: its name.
+        study: in which its settings were found, of so many ``studies``.
+        keys: that were tuned.
+    """
+
+    system: Annotated[str | None, Option()] = None
+    study: Annotated[int | None, Option()] = None
+    studies: Annotated[int, Option()] = 1
+    keys: Annotated[list[str], Option()] = []
+
+
 class Sweep(OpenSection):
-    """``sweep``: how a multirun runs; it tells its jobs more."""
+    """``sweep``: how a multirun runs; its kinds have further options."""
 
     name: Annotated[Any, Option("folder below runs/; the same name again resumes the sweep; null: date and time")] = (
         None
@@ -269,6 +284,8 @@ class Sweep(OpenSection):
         list[PositiveInt],
         Option("of sweep=looks: numbers of seeds after which systems are compared, and only open ones are trained on"),
     ] = []
+    swept: Annotated[list[str], Option()] = []  # keys, told to each job
+    tuned: Annotated[Tuned | None, Option()] = None
 
 
 class Encoder(Target):
@@ -278,16 +295,56 @@ class Encoder(Target):
     model_folder: Annotated[str | None, Option("", "place")] = None
 
 
-class ModelOptions(Section):
+class SourceOptions(Section):
+    """What a run that starts from the weights of another one asks of the other's options."""
+
+    features: Annotated[Target, Option()]
+    encoder: Annotated[Encoder | None, Option()] = None
+
+
+class ModelOptions(SourceOptions):
     """What decodes: the part of a run's options that a checkpoint is decoded by."""
 
     data: Annotated[Data, Option()]
-    features: Annotated[Target, Option()]
     augment: Annotated[Augment, Option()]
     encoder: Annotated[Encoder, Option()]
     head: Annotated[Target, Option()]
     decoder: Annotated[Target | None, Option()] = None
     seed: Annotated[Seed, Option("of initial weights, data order, augmentation and dropout", "sample")]
+
+
+class SavedTrainer(OpenSection):
+    """``trainer`` of a `SavedRun`."""
+
+    max_steps: Annotated[int | None, Option()] = None
+    max_epochs: Annotated[int | None, Option()] = None
+
+
+class SavedOptimizer(OpenSection):
+    """``optimizer`` of a `SavedRun`."""
+
+    target: Annotated[str | None, Field(alias="_target_")] = None
+    lr: Annotated[int | float | None, Option()] = None
+
+
+class SavedData(OpenSection):
+    """``data`` of a `SavedRun`."""
+
+    scoring_unit: Annotated[Literal["word", "character", "nonspace-character"], Option()] = "word"
+
+
+class SavedRun(OpenSection):
+    """What is asked of the config of a run that may be of another version; all else is kept as it is."""
+
+    seed: Annotated[int, Option()]
+    weights: Annotated[str, Option()]
+    decode: Annotated[list[str], Field(min_length=1)]
+    decode_test: Annotated[bool, Option()]
+    callbacks: Annotated[dict[str, Target | None] | None, Option()]
+    data: Annotated[SavedData, Option()] = SavedData()
+    optimizer: Annotated[SavedOptimizer, Option()] = SavedOptimizer()
+    trainer: Annotated[SavedTrainer, Option()] = SavedTrainer()
+    sweep: Annotated[Sweep, Option()] = Sweep()
 
 
 class RunOptions(ModelOptions):

@@ -87,7 +87,7 @@ def report_run(
     with checkpoints.explaining_failed_writes(run_dir):
         evaluation = _Evaluation(module, data, run_dir, loggers, options, notes)
         cuts, best = evaluation.cuts, evaluation.best
-        outcome = run_settings(options.plain())
+        outcome = run_settings(options)
         if search is not None and evaluation.tested:
             outcome["without_lm"] = evaluation.without_lm(search)
         results = evaluation.result()

@@ -2,6 +2,7 @@
 
 import pytest
 
+from asr.run.options import SavedRun
 from asr.runs.files import RunFiles
 from asr.runs.folders import name_systems
 from tests.werdict.run_folders import config_of
@@ -12,7 +13,7 @@ def names_of(*lines: str, **changes) -> tuple[list[str], list[str]]:
     runs = []
     for place, line in enumerate(lines):
         config = config_of(line.split(), **{key: values[place] for key, values in changes.items()})
-        runs.append(RunFiles(f"run{place}", line.split(), config, {}))
+        runs.append(RunFiles(f"run{place}", line.split(), SavedRun(**config), {}))
     return name_systems(runs)
 
 

@@ -2,12 +2,19 @@
 
 import pytest
 
+from asr.run.options import SavedRun
 from asr.runs.files import run_settings, system_of
 from tests.werdict.run_folders import config_of
 
 STOP = {"_target_": "lightning.pytorch.callbacks.EarlyStopping", "monitor": "val/wer"}
 AVERAGING = {"_target_": "asr.training.callbacks.checkpoints.WeightAveraging", "ema_decay": 0.9}
 STALL = {"_target_": "asr.training.callbacks.progress.StallWarning"}
+
+
+def saved(changes):
+    return SavedRun(**config_of([], **changes))
+
+
 TUNED = {"keys": ["optimizer.lr"], "studies": 3}
 
 
@@ -42,12 +49,12 @@ TUNED = {"keys": ["optimizer.lr"], "studies": 3}
     ids=str,
 )
 def test_what_changes_the_result_makes_another_system_and_nothing_else_does(former, later, is_same):
-    assert (system_of(config_of([], **former)) == system_of(config_of([], **later))) == is_same
+    assert (system_of(saved(former)) == system_of(saved(later))) == is_same
 
 
 def test_a_budget_converted_from_epochs_may_depend_on_the_seed():
     configs = [
-        config_of([], trainer={"max_steps": steps, "max_epochs": -1}, schedule__max_steps=steps) for steps in (100, 103)
+        saved({"trainer": {"max_steps": steps, "max_epochs": -1}, "schedule__max_steps": steps}) for steps in (100, 103)
     ]
     first, second = map(run_settings, configs)
     assert first["system"] == second["system"]
