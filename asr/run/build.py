@@ -364,7 +364,7 @@ class Run:
         run_dir = None if launched is None else Path(launched)
         resumed = None if options.resume is None else run_folder(options.resume)
         if resumed is not None:
-            check_restored(options.plain(), f"resume: {resumed}", saved_config(resumed))
+            check_restored(dict(options), f"resume: {resumed}", saved_config(resumed))
         checkpoint = None if resumed is None else newest_good_checkpoint(resumed)
         composed, outline = settled(composed, lambda chosen: validate_run(chosen, resumed or run_dir, checkpoint))
         composed = _with_decided_length(_with_decided_cuda_graphs(composed, outline))
@@ -467,7 +467,7 @@ def with_own_classes(composed: Composed) -> Composed:
     """
     if composed.options.resume is None:
         composed = without_replaced_defaults(composed)
-        trust_own(composed.unresolved())
+        trust_own(composed.options)
         for key in DECLARING:
             node = composed.unresolved()[key]
             check_keys(locate(node["_target_"], key), node.keys() - SPECIAL_KEYS, key, partial=True)

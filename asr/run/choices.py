@@ -30,7 +30,7 @@ from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown
 from asr.training.checkpoints import LoadedCheckpoint
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError
-from werdict.files import at, is_within, named_path, read_yaml
+from werdict.files import get_nested, is_within, named_path, read_yaml
 
 # one of them alone would make too few, or too many, passes over a corpus
 LENGTH = ("trainer.max_steps", "trainer.max_epochs", "data.batch.max_duration_s")
@@ -105,8 +105,8 @@ def source_rates(composed: Composed, source: LoadedCheckpoint | None) -> list[Ch
         Choice(key, rate, f"as in {path}")
         for key, place in RATES.items()
         if not is_within(key, given)
-        and type(rate := at(source.config, *place)) is int
-        and type(run_rate := at(config, *place)) is int
+        and type(rate := get_nested(source.config, *place)) is int
+        and type(run_rate := get_nested(config, *place)) is int
         and rate != run_rate
     ]
 
@@ -273,7 +273,7 @@ def _keep_given(config: DictConfig, composed: Composed) -> None:
 
 
 def _drop_keys(config: DictConfig, key: str, defaults: Any, given_options: Collection[str]) -> None:
-    node, default = OmegaConf.select(config, key), at(defaults, *key.split("."))
+    node, default = OmegaConf.select(config, key), get_nested(defaults, *key.split("."))
     target = locate(node["_target_"], key)
     options: Any = OmegaConf.to_container(node)
     left_out = [

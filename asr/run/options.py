@@ -20,7 +20,7 @@ from pydantic import (
 
 from asr.ranges import Fraction, PartialFraction, Positive, Seed, Text
 from werdict.errors import ConfigError, did_you_mean
-from werdict.files import at, is_within
+from werdict.files import get_nested, is_within
 
 Decides = Literal["updates", "result", "sample", "speed", "place", "this_start"]
 """What an option decides.
@@ -61,6 +61,32 @@ class Section(BaseModel):
     """Options under one key; nothing changes them, and no other key is taken."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return the section with values as plain data.
+
+        Raises:
+            ConfigError: names the key, what was given and what is allowed.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ConfigError(_refusal(error, values)) from None
+
+    @classmethod
+    def known(cls, values: Mapping[str, Any], place: str, text: str) -> dict[str, Any]:
+        """Return values without keys that only interpolations in a text read; refuse those that nothing reads."""
+        keys, known = fields(cls), {}
+        for key, value in values.items():
+            if key in keys or issubclass(cls, OpenSection):
+                is_section = key in keys and fields(keys[key][0]) and isinstance(value, Mapping)
+                known[key] = keys[key][0].known(value, f"{place}{key}.", text) if is_section else value
+            elif not re.search(rf"\$\{{[^}}]*\b{re.escape(key)}\b", text):
+                where = f"in {place.rstrip('.')}" if place else "at the top level"
+                allowed = f"{did_you_mean(key, keys)} Allowed: {', '.join(keys)}."
+                raise ConfigError(f"{place}{key}: there is no key {key!r} {where}.{allowed}")
+        return known
 
     def updated(self, **values: Any) -> Self:
         """Return the section with other values, checked as the first ones were."""
@@ -302,15 +328,22 @@ class SourceOptions(Section):
     encoder: Annotated[Encoder | None, Option()] = None
 
 
-class ModelOptions(SourceOptions):
+class ModelOptions(Section):
     """What decodes: the part of a run's options that a checkpoint is decoded by."""
 
     data: Annotated[Data, Option()]
+    features: Annotated[Target, Option()]
     augment: Annotated[Augment, Option()]
     encoder: Annotated[Encoder, Option()]
     head: Annotated[Target, Option()]
     decoder: Annotated[Target | None, Option()] = None
     seed: Annotated[Seed, Option("of initial weights, data order, augmentation and dropout", "sample")]
+
+
+class ParameterRules(Target):
+    """``parameter_rules``."""
+
+    rules: Annotated[list[dict[str, Any]] | None, Option()] = None
 
 
 class SavedTrainer(OpenSection):
@@ -324,7 +357,7 @@ class SavedOptimizer(OpenSection):
     """``optimizer`` of a `SavedRun`."""
 
     target: Annotated[str | None, Field(alias="_target_")] = None
-    lr: Annotated[int | float | None, Option()] = None
+    lr: Annotated[Any, Option()] = None
 
 
 class SavedData(OpenSection):
@@ -351,7 +384,7 @@ class RunOptions(ModelOptions):
     """``asr-train``."""
 
     tokenizer: Annotated[Target, Option()]
-    parameter_rules: Annotated[Target, Option()]
+    parameter_rules: Annotated[ParameterRules, Option()]
     optimizer: Annotated[Target, Option()]
     schedule: Annotated[Target, Option()]
     trainer: Annotated[Trainer, Option()]
@@ -748,58 +781,31 @@ def has_effect(key: str) -> bool:
     return decides(key) in ("updates", "result", "sample")
 
 
-def checked_options(command: str, config: Mapping[str, Any], resolved: Mapping[str, Any]) -> Any:
+def checked_options(command: str, unresolved: Mapping[str, Any], resolved: Mapping[str, Any]) -> Any:
     """Return the options of a command; refuse keys that nothing reads, and values that an option does not take.
 
     Args:
         command: whose they are.
-        config: composed, with interpolations: a key that one of them names is read.
+        unresolved: the config with interpolations: a key that one of them names is read.
         resolved: the same without.
 
     Raises:
         ConfigError: names the key, what was given and what is allowed.
     """
     options = COMMANDS[command]
-    known = _known(resolved, options, "", str(config))
+    known = options.known(resolved, "", str(unresolved))
     for key, _, _ in options_of(options):
-        if at(known, *key.split(".")) == "???":
+        if get_nested(known, *key.split(".")) == "???":
             raise ConfigError(f"{key} must be given: {key}=…")
-    return validated(options, known)
+    return options.of(known)
 
 
-def validated(options: type[Options], config: Mapping[str, Any]) -> Options:
-    """Return options with the values of a config.
-
-    Raises:
-        ConfigError: names the key, what was given and what is allowed.
-    """
-    try:
-        return options.model_validate(config)
-    except ValidationError as error:
-        raise ConfigError(_refusal(error, config)) from None
-
-
-def _known(config: Mapping[str, Any], options: Any, place: str, text: str) -> dict[str, Any]:
-    """Return a config without keys that only interpolations read; refuse those that nothing reads."""
-    keys, known = fields(options), {}
-    for key, value in config.items():
-        if key in keys or issubclass(options, OpenSection):
-            is_section = key in keys and fields(keys[key][0]) and isinstance(value, Mapping)
-            known[key] = _known(value, keys[key][0], f"{place}{key}.", text) if is_section else value
-        elif not re.search(rf"\$\{{[^}}]*\b{re.escape(key)}\b", text):
-            where = f"in {place.rstrip('.')}" if place else "at the top level"
-            raise ConfigError(
-                f"{place}{key}: there is no key {key!r} {where}.{did_you_mean(key, keys)} Allowed: {', '.join(keys)}."
-            )
-    return known
-
-
-def _refusal(error: ValidationError, config: Mapping[str, Any]) -> str:
+def _refusal(error: ValidationError, values: Any) -> str:
     """Return what is wrong with the first option that is refused."""
     problems: dict[str, list[Any]] = {}
     for problem in error.errors():
         keys: list[str] = []
-        value: Any = config
+        value = values
         for name in problem["loc"]:  # beside keys, types of a union
             if name in (range(len(value)) if isinstance(value, list) else value if isinstance(value, Mapping) else ()):
                 value, keys = value[name], [*keys, str(name)]

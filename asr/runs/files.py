@@ -14,10 +14,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from asr.run.options import RunOptions, SavedRun, decides, validated
+from asr.run.options import RunOptions, SavedRun, decides
 from werdict.error_files import depends_on_audio
 from werdict.errors import ConfigError
-from werdict.files import at, flatten, is_within, read_json, read_yaml
+from werdict.files import flatten, get_nested, is_within, read_json, read_yaml
 from werdict.former_names import with_present_names
 from werdict.runs import Curve, SetErrors
 
@@ -159,9 +159,9 @@ class RunFiles:
             speakers=tuple(speaker or None for speaker in speakers),
             words=tuple(map(int, words)),
             errors=tuple(sum(map(int, counts)) for counts in zip(*edits, strict=True)),
-            references=at(self.summary, "test", name, "references"),
-            depends_on_audio=depends_on_audio(at(self.summary, "test", name, "dependence_p")),
-            seen_speakers=bool(at(self.summary, "data_splits", name, "num_seen_speakers")),
+            references=get_nested(self.summary, "test", name, "references"),
+            depends_on_audio=depends_on_audio(get_nested(self.summary, "test", name, "dependence_p")),
+            seen_speakers=bool(get_nested(self.summary, "data_splits", name, "num_seen_speakers")),
         )
 
 
@@ -177,8 +177,8 @@ def read_run(folder: Path) -> RunFiles:
         raise ValueError(f"{words} is damaged: it must be a list of overrides")
     finished = read_json(summary) if summary.is_file() else {}
     for key, kind in IN_SUMMARY.items() if finished else ():
-        if not isinstance(at(finished, key), kind):
-            raise ValueError(f"{summary} is damaged: {key} must not be {at(finished, key)!r}")
+        if not isinstance(get_nested(finished, key), kind):
+            raise ValueError(f"{summary} is damaged: {key} must not be {get_nested(finished, key)!r}")
     return RunFiles(folder, overrides, read_options(folder / "config.yaml"), finished)
 
 
@@ -189,7 +189,7 @@ def read_options(path: Path) -> SavedRun:
         ValueError: the file does not exist, or is damaged.
     """
     try:
-        return validated(SavedRun, with_present_names(read_yaml(path)))
+        return SavedRun.of(with_present_names(read_yaml(path)))
     except ConfigError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
 

@@ -30,7 +30,7 @@ from asr.runs.files import (
     run_settings,
 )
 from werdict.errors import ConfigError
-from werdict.files import at, flatten, is_within, read_yaml
+from werdict.files import flatten, get_nested, is_within, read_yaml
 from werdict.formatting import count, percent, shortened, shortlist
 from werdict.runs import Cost, Inputs, Run, SetErrors
 
@@ -361,7 +361,7 @@ def _row(run: RunFiles, system: str, default_recipe: str) -> ListedRun:
         updates=newest_update(run.folder / "checkpoints") or (max_updates if run.summary else 0),
         max_updates=max_updates,
         wer_dev=wer if math.isfinite(wer) else None,
-        wer_test={name: errors["wer"] for name, errors in (at(run.summary, "test") or {}).items()},
+        wer_test={name: errors["wer"] for name, errors in (get_nested(run.summary, "test") or {}).items()},
         status=_status(run),
         size_mb=round(sizes / MB, 1),
         other_checkpoints_mb=round(others / MB, 1),

@@ -36,7 +36,7 @@ from asr.run.options import Sweep, has_effect
 from asr.runs.files import best_dev_wer
 from werdict.console import PlainConsole, one_line
 from werdict.errors import ConfigError
-from werdict.files import at, flatten, lock, read_json, write_whole
+from werdict.files import flatten, get_nested, lock, read_json, write_whole
 from werdict.formatting import percent
 
 POLL_S = 0.5
@@ -400,7 +400,7 @@ class SweepTable(Callback):
             print(f"asr-train: {one_line(str(error))}", file=sys.stderr)
             raise SystemExit(2) from None
         self._asked = asked_for(sweep_dir)
-        if swept := swept_keys(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {}):
+        if swept := swept_keys(config.hydra.overrides.task, getattr(config.hydra.sweeper, "params", None) or {}):
             with read_write(config.hydra):  # of all jobs, whatever sweeper and launcher start them
                 config.hydra.overrides.hydra.append(f"++{SWEPT}=[{','.join(swept)}]")
         if config.hydra.launcher._target_.endswith((".BasicLauncher", ".ParallelLauncher")):
@@ -441,7 +441,7 @@ def job_table(sweep_dir: Path, jobs: list[JobRecord], before: Collection[str] = 
     for record in jobs:
         folder = sweep_dir / record.name
         summary = folder / "report" / "summary.json"
-        tests = (at(read_json(summary), "test") or {}).values() if summary.is_file() else ()
+        tests = (get_nested(read_json(summary), "test") or {}).values() if summary.is_file() else ()
         wers = [best_dev_wer(folder), *(math.inf if test.get("wer") is None else test["wer"] for test in tests)]
         style = "red" if record.failed else None
         status = "finished before" if record.name in before else record.status
