@@ -467,7 +467,7 @@ def with_own_classes(composed: Composed) -> Composed:
     """
     if composed.options.resume is None:
         composed = without_replaced_defaults(composed)
-        trust_own(composed.options)
+        trust_own(composed.unresolved())
         for key in DECLARING:
             node = composed.unresolved()[key]
             check_keys(locate(node["_target_"], key), node.keys() - SPECIAL_KEYS, key, partial=True)

@@ -47,7 +47,7 @@ def is_third_party(target: Any) -> bool:
     return not is_within(name, OURS)
 
 
-def trust_own(options: Section) -> None:
+def trust_own(options: Section | Mapping[str, Any]) -> None:
     """Trust what the user's own options name, where this program goes on: ranks, jobs, decoding, resumption."""
     trust([_package(node["_target_"]) for key, node in targets(options) if _refused(key, node)])
 
