@@ -37,7 +37,7 @@ from werdict.benchmark.entries import (
 )
 from werdict.benchmark.page import write_pages
 from werdict.errors import ConfigError
-from werdict.files import at, flatten, is_within, read_yaml
+from werdict.files import flatten, get_nested, is_within, read_yaml
 
 HELP = f"""\
 asr-benchmark: optimizers compared on the same speech tasks, by fixed rules (docs/benchmark/rules.md)
@@ -208,11 +208,11 @@ def _collect(folder: Path, sweep_dir: Path, about: dict[str, Any]) -> Entry | No
     about |= _origin(target)
     if about["ruleset"] == "tuned":
         about["tuning"] = read_yaml(sweep_dir / "tuning.json")
-        about["ranges"] = at(config, "sweep", "tuned", "keys")
+        about["ranges"] = get_nested(config, "sweep", "tuned", "keys")
     runs = []
     for path in finished:
         files, (measured,) = read_run(path), read_runs([path]).runs
-        runs.append(FinishedRun(measured, files.summary, flatten(files.config)))
+        runs.append(FinishedRun(measured, files.summary, flatten(files.options.plain())))
     entry = write_runs(folder, about, runs, failed)
     if "package" not in about and not target.startswith(("optim.", "torch.")):
         shutil.copy(_source(target), folder)
