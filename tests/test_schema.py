@@ -14,7 +14,7 @@ from asr.run.options import COMMANDS, Columns, decides, fields, has_effect, opti
 from tests.configs import composed
 from werdict.errors import ConfigError
 
-# of some choices of their groups
+# of some choices of their groups, or told to the jobs of a sweep
 OPTIONAL = {
     "decoder",
     "logger",
@@ -22,6 +22,8 @@ OPTIONAL = {
     "callbacks.averaging",
     "encoder.gradient_checkpointing",
     "encoder.model_folder",
+    "sweep.swept",
+    "sweep.tuned",
 }
 
 

@@ -21,7 +21,7 @@ from asr.inference.transcripts import Transcript
 from asr.run import build
 from asr.run.command_line import config_folder
 from asr.run.compose import Composed, composed_from
-from asr.run.options import OfRun, Target, validated
+from asr.run.options import OfRun, Target
 from asr.run.restore import Restored, restore, stream_of, transcriber_of
 from asr.run.train import train as train_run
 from asr.training.module import TrainingModule
@@ -185,8 +185,7 @@ def load(
         >>> recognizer = asr.load("runs/latest", decoder={"_target_": "asr.decoding.beam.CtcBeam", "beam_size": 8})
         >>> transcripts = recognizer.transcribe("talk.flac")
     """
-    options = validated(
-        OfRun,
+    options = OfRun.of(
         {
             "run": str(run),
             "trust": [],

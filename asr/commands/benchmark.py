@@ -62,9 +62,9 @@ TRIAL = "decode_test=false"  # override of a trial of a study, which is no resul
 POLL_S = 30.0
 # what decides the numbers of a run beside the entry; a digest of it goes with them
 HARNESS = (
-    *("asr/models", "asr/features", "asr/data/loading", "asr/data/features.py", "asr/text", "asr/decoding/greedy.py"),
-    *("asr/training/module.py", "asr/training/nonfinite_guard.py", "asr/training/optimizer_protocols.py"),
-    *("werdict/scoring.py", "werdict/normalization.py"),
+    *("asr/models/encoders/conformer.py", "asr/models/encoders/transformer.py", "asr/models/heads/ctc.py"),
+    *("asr/models/recognizer.py", "asr/data/loading/sampling.py", "asr/features/log_mel.py", "asr/text/tokenizer.py"),
+    *("asr/decoding/greedy.py", "asr/training/module.py", "asr/training/nonfinite_guard.py", "werdict/scoring.py"),
 )
 TASK_FILES = ("prepare.py", f"benchmark_{VERSION}.yaml")
 
@@ -166,8 +166,7 @@ def harness(task: str) -> str:
     """Return a digest of the code that decides the numbers of a run beside the entry."""
     root, digest = Path(__file__).resolve().parents[2], hashlib.sha256()
     for name in (*HARNESS, *(f"recipes/{task}/{file}" for file in TASK_FILES)):
-        for path in sorted((root / name).rglob("*.py")) if (root / name).is_dir() else [root / name]:
-            digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+        digest.update((root / name).read_bytes())
     return digest.hexdigest()[:10]
 
 
@@ -295,7 +294,7 @@ def _collect(
     runs = []
     for path in finished:
         files, (measured,) = read_run(path), read_runs([path]).runs
-        runs.append(FinishedRun(measured, files.summary, flatten(files.config)))
+        runs.append(FinishedRun(measured, files.summary, flatten(files.options.plain())))
     return collected(folder, task, about, told, runs, failed)
 
 

@@ -350,7 +350,7 @@ class Run:
         run_dir = None if launched is None else Path(launched)
         resumed = None if options.resume is None else run_folder(options.resume)
         if resumed is not None:
-            check_restored(options.plain(), f"resume: {resumed}", saved_config(resumed))
+            check_restored(dict(options), f"resume: {resumed}", saved_config(resumed))
         checkpoint = None if resumed is None else newest_good_checkpoint(resumed)
         composed, outline = settled(composed, lambda chosen: validate_run(chosen, resumed or run_dir, checkpoint))
         composed = _with_decisions(composed, outline)

@@ -28,7 +28,7 @@ from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown
 from asr.training.checkpoints import LoadedCheckpoint
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError
-from werdict.files import at, is_within, named_path, read_yaml
+from werdict.files import get_nested, is_within, named_path, read_yaml
 
 # one of them alone would make too few, or too many, passes over a corpus
 LENGTH = ("trainer.max_steps", "trainer.max_epochs", "data.batch.max_duration_s")
@@ -101,8 +101,8 @@ def source_rates(composed: Composed, source: LoadedCheckpoint) -> list[Choice]:
         Choice(key, rate, f"as in {path}")
         for key, place in RATES.items()
         if not is_within(key, given)
-        and type(rate := at(source.config, *place)) is int
-        and type(run_rate := at(config, *place)) is int
+        and type(rate := get_nested(source.config, *place)) is int
+        and type(run_rate := get_nested(config, *place)) is int
         and rate != run_rate
     ]
 
@@ -222,7 +222,7 @@ def without_replaced_defaults(composed: Composed) -> Composed:
     elif raw["parameter_rules"] == defaults["parameter_rules"] and raw["optimizer"] != defaults["optimizer"]:
         kept["parameter_rules.rules"] = _taken_rules(raw["parameter_rules"]["rules"], raw["optimizer"]["_target_"])
     for key in replaced:
-        node, default = (at(whole, *key.split(".")) for whole in (raw, defaults))
+        node, default = (get_nested(whole, *key.split(".")) for whole in (raw, defaults))
         kept[key] = _taken_options(key, node, default, _given_options(composed.words, key))
     return composed.with_values(kept)
 

@@ -35,7 +35,7 @@ from asr.run.instantiate import with_defaults
 from asr.run.options import RunOptions, checked_options, decides, fields, has_effect
 from werdict.console import one_line
 from werdict.errors import ConfigError
-from werdict.files import at, flatten, named_path, read_yaml, write_whole
+from werdict.files import flatten, get_nested, named_path, read_yaml, write_whole
 from werdict.former_names import with_present_names
 
 FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is resumed
@@ -204,15 +204,14 @@ def _completed(config: Any, defaults: Mapping[str, Any], options: Any) -> dict[s
 
 def _follow(node: dict[str, Any], saved: Mapping[str, Any], given_keys: set[str]) -> None:
     """Let values that were derived from another option when the run began follow its new value."""
-    if given_keys & {"trainer.max_steps", "trainer.max_epochs"} and at(saved, "schedule", "max_steps") == at(
-        saved, "trainer", "max_steps"
-    ):
+    was_as_long = get_nested(saved, "schedule", "max_steps") == get_nested(saved, "trainer", "max_steps")
+    if given_keys & {"trainer.max_steps", "trainer.max_epochs"} and was_as_long:
         node["schedule"] = {**saved["schedule"], "max_steps": "${trainer.max_steps}"}
-    rules, lr = at(saved, "parameter_rules", "rules"), at(saved, "optimizer", "lr")
+    rules, lr = get_nested(saved, "parameter_rules", "rules"), get_nested(saved, "optimizer", "lr")
     if "optimizer.lr" in given_keys and isinstance(rules, list) and lr is not None:
         followed = [
             {**rule, "optimizer": {**rule["optimizer"], "lr": "${optimizer.lr}"}}
-            if at(rule, "optimizer", "lr") == lr
+            if get_nested(rule, "optimizer", "lr") == lr
             else rule
             for rule in rules
         ]
@@ -233,7 +232,7 @@ def _refuse_destinations(saved: Mapping[str, Any], given_keys: set[str], choices
         for name, node in (saved.get("logger") or {}).items()
         for key, value in (node or {}).items()
         if key not in LABELS
-        and value not in (None, at(usual, name, key), "offline")
+        and value not in (None, get_nested(usual, name, key), "offline")
         and f"logger.{name}.{key}" not in given_keys
     ]
     if foreign:

@@ -55,7 +55,7 @@ def place(tmp_path, monkeypatch, trained):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setattr(benchmark, "TASKS", ("tiny",))
-    monkeypatch.setattr(benchmark, "HARNESS", ("asr/models",))
+    monkeypatch.setattr(benchmark, "HARNESS", ("asr/models/recognizer.py",))
     monkeypatch.setattr(benchmark, "TASK_FILES", ())
     monkeypatch.setattr(entries, "TASKS", ("tiny",))
     monkeypatch.setattr(check, "TASKS", ("tiny",))

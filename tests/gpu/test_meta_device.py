@@ -22,7 +22,7 @@ from asr.training.module import TrainingModule
 from tests.gpu.meta_device import meta_ranks, meta_trainer, reads_recorded
 from tests.gpu.trainings import PAIRS, batch, module_of
 from tests.optim.test_configs import FILES, build
-from tests.training.test_unreadable import unread
+from tests.training.test_nonfinite_guard import unread
 from tests.training.tiny import Unsized, adamw, batch_of, tiny_module
 
 ALL_DRAWN = [

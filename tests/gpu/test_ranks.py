@@ -25,8 +25,8 @@ from tests.configs import composed
 from tests.gpu.cuda_autocast import cuda_autocast
 from tests.training import runs
 from tests.training.runs import same
-from tests.training.test_unreadable import unread
-from tests.training.test_zipformer import module_with_zipformer
+from tests.training.test_module import module_with_zipformer
+from tests.training.test_nonfinite_guard import unread
 from tests.training.tiny import TOKENIZER, batch_of
 
 NOTHING_READ, NONFINITE = 1, 2  # updates of each epoch

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from asr.run.options import SavedRun
 from asr.runs.files import run_settings
 from werdict.error_files import ERROR_COLUMNS
 
@@ -83,7 +84,7 @@ def write_run(
         write_errors(folder / "decode" / f"{name}.errors.tsv", rate, composed["seed"])
     write_metrics(folder / "metrics.csv", wers or {50: 0.5, 100: rate})
     report = {
-        **run_settings(composed),
+        **run_settings(SavedRun(**composed)),
         "test": {name: {"wer": rate} for name in sets},
         "notes": ["synthetic speech"],
         "num_parameters": 1000,

@@ -6,6 +6,7 @@ import math
 import pytest
 import yaml
 
+from asr.run.options import SavedRun
 from asr.runs.files import RunFiles, read_curves, read_run, run_settings, system_of
 from asr.runs.folders import list_runs, name_systems, read_runs
 from asr.sweeps.tuning import Range, Trial, TunedSystem
@@ -251,7 +252,7 @@ def names_of(*lines: str, **changes) -> tuple[list[str], list[str]]:
     runs = []
     for place, line in enumerate(lines):
         config = config_of(line.split(), **{key: values[place] for key, values in changes.items()})
-        runs.append(RunFiles(f"run{place}", line.split(), config, {}))
+        runs.append(RunFiles(f"run{place}", line.split(), SavedRun(**config), {}))
     return name_systems(runs)
 
 
@@ -300,6 +301,10 @@ STALL = {"_target_": "asr.training.callbacks.progress.StallWarning"}
 TUNED = {"keys": ["optimizer.lr"], "studies": 3}
 
 
+def saved(changes):
+    return SavedRun(**config_of([], **changes))
+
+
 @pytest.mark.parametrize(
     ("former", "later", "is_same"),
     [
@@ -331,12 +336,12 @@ TUNED = {"keys": ["optimizer.lr"], "studies": 3}
     ids=str,
 )
 def test_what_changes_the_result_makes_another_system_and_nothing_else_does(former, later, is_same):
-    assert (system_of(config_of([], **former)) == system_of(config_of([], **later))) == is_same
+    assert (system_of(saved(former)) == system_of(saved(later))) == is_same
 
 
 def test_a_budget_converted_from_epochs_may_depend_on_the_seed():
     configs = [
-        config_of([], trainer={"max_steps": steps, "max_epochs": -1}, schedule__max_steps=steps) for steps in (100, 103)
+        saved({"trainer": {"max_steps": steps, "max_epochs": -1}, "schedule__max_steps": steps}) for steps in (100, 103)
     ]
     first, second = map(run_settings, configs)
     assert first["system"] == second["system"]

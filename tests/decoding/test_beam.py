@@ -1,3 +1,7 @@
+"""Beam searches against the sum over all alignments, and rescoring against the scores of both parts."""
+
+from __future__ import annotations
+
 import itertools
 import math
 from collections import defaultdict
@@ -5,9 +9,11 @@ from collections import defaultdict
 import pytest
 import torch
 
-from asr.decoding.beam import CtcBeam
+from asr.decoding.beam import AttentionRescoring, CtcBeam, TransducerBeam
 from asr.decoding.greedy import CtcGreedy, Hypothesis
 from asr.decoding.scorers import WeightedSum
+from asr.models.heads.ctc import CtcAttentionHead
+from asr.models.heads.transducer import TransducerHead
 
 WIDE = {"beam_size": 200, "beam_size_token": 10, "blank_skip_threshold": 1.0}
 
@@ -158,3 +164,119 @@ def test_what_is_impossible_is_not_returned_and_does_not_multiply():
 def test_a_search_that_finds_nothing_possible_still_returns_a_hypothesis():
     log_probs = torch.full((1, 2, 3), -math.inf)
     assert len(search(log_probs, 2)[0]) == 1
+
+
+VOCAB_SIZE = 4
+WIDE_TRANSDUCER = {"beam_size": 200, "beam_size_token": 10}
+
+
+def make(seed: int) -> TransducerHead:
+    torch.manual_seed(seed)
+    head = TransducerHead(6, VOCAB_SIZE, predictor_dim=8, joiner_dim=8).eval()
+    torch.nn.init.normal_(head.joiner.output_linear.weight, std=1.5)
+    return head
+
+
+def encodings(size: int, num_frames: int, seed: int) -> torch.Tensor:
+    return 2 * torch.randn(size, num_frames, 6, generator=torch.Generator().manual_seed(seed))
+
+
+def exhaustive_transducer(head: TransducerHead, frames: torch.Tensor) -> dict[tuple[int, ...], float]:
+    """Return the log-probability of every text, summed over all alignments of at most one token in a frame."""
+    totals: dict[tuple[int, ...], float] = defaultdict(float)
+    parts = head.project(frames)
+    for path in itertools.product(range(VOCAB_SIZE), repeat=len(frames)):
+        text, total = [-1, 0], 0.0
+        for frame, label in zip(parts, path, strict=True):
+            total += float(head.join(frame, head.predict(torch.tensor([text[-2:]]))[0])[label])
+            text += [label] if label else []
+        totals[tuple(text[2:])] += math.exp(total)
+    return {text: math.log(total) for text, total in totals.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("with_scorer", [False, True])
+@torch.inference_mode()
+def test_a_wide_beam_finds_every_text_with_the_sum_of_its_alignments(seed, with_scorer):
+    head, frames, lengths = make(seed), encodings(4, 4, seed), [4, 3, 1, 2]
+    beam, scorer = TransducerBeam(**WIDE_TRANSDUCER), Bigrams(VOCAB_SIZE, seed)
+    if with_scorer:
+        beam.scorer = WeightedSum([(scorer, 0.5)])
+    for row, length, found in zip(frames, lengths, beam(head, frames, torch.tensor(lengths)), strict=True):
+        expected = exhaustive_transducer(head, row[:length])
+        if with_scorer:
+            expected = {text: score + 0.5 * scorer.of_text(text) for text, score in expected.items()}
+        assert {tuple(one.tokens): one.score for one in found} == pytest.approx(expected, abs=1e-4)
+        assert len(found) == len(expected)
+        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+
+
+@torch.inference_mode()
+def test_a_token_stands_where_a_clearly_best_alignment_has_it():
+    head, frames = make(5), encodings(1, 4, 5)
+    parts, num_clear = head.project(frames[0]), 0
+    for found in TransducerBeam(**WIDE_TRANSDUCER)(head, frames, torch.tensor([4]))[0][:20]:
+        totals = {}
+        for places in itertools.combinations(range(4), len(found.tokens)):
+            labels = dict(zip(places, found.tokens, strict=True))
+            text, scores = [-1, 0], []
+            for t, frame in enumerate(parts):
+                log_probs = head.join(frame, head.predict(torch.tensor([text[-2:]]))[0])
+                scores.append(float(log_probs[labels.get(t, 0)]))
+                text += [labels[t]] if t in labels else []
+            totals[places] = sum(scores), [scores[t] for t in places]
+        (best, second, *_) = [*sorted(totals, key=totals.get, reverse=True), None]
+        if second is None or totals[best][0] - totals[second][0] > 1.5:
+            num_clear += 1
+            assert tuple(found.frames) == best
+            assert found.log_probs == pytest.approx(totals[best][1], abs=1e-5)
+    assert num_clear > 3
+
+
+@torch.inference_mode()
+def test_each_utterance_of_a_batch_is_decoded_as_alone():
+    head, frames, lengths = make(1), encodings(5, 12, 1), torch.tensor([12, 7, 1, 9, 3])
+    together = TransducerBeam()(head, frames, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        (alone,) = TransducerBeam()(head, frames[row : row + 1, :length], lengths[row : row + 1])
+        assert [one.tokens for one in alone] == [one.tokens for one in together[row]]
+        assert alone[0].score == pytest.approx(together[row][0].score, abs=1e-5)
+
+
+def make_rescoring() -> CtcAttentionHead:
+    torch.manual_seed(0)
+    head = CtcAttentionHead(8, 5, num_layers=1, num_heads=2, d_feedforward=16).eval()
+    torch.nn.init.normal_(head.attention.project.weight, std=1.0)
+    return head
+
+
+@pytest.mark.parametrize("ctc_weight", [0.0, 0.4, 1.0])
+@torch.inference_mode()
+def test_texts_of_the_beam_are_ranked_by_the_weighted_sum_of_both_scores(ctc_weight):
+    head, lengths = make_rescoring(), torch.tensor([9, 4, 6])
+    encodings = 2 * torch.randn(3, 9, 8, generator=torch.Generator().manual_seed(2))
+    beams = CtcBeam(beam_size=5)(head, encodings, lengths)
+    found = AttentionRescoring(beam_size=5, ctc_weight=ctc_weight)(head, encodings, lengths)
+    for row, (beam, rescored) in enumerate(zip(beams, found, strict=True)):
+        expected = {}
+        for one in beam:
+            text = torch.tensor([one.tokens], dtype=torch.int64)
+            log_prob = head.text_log_probs(
+                encodings[row : row + 1], lengths[row : row + 1], text, torch.tensor([len(one.tokens)])
+            )
+            expected[tuple(one.tokens)] = ctc_weight * one.score + (1 - ctc_weight) * float(log_prob)
+        assert {tuple(one.tokens): one.score for one in rescored} == pytest.approx(expected, abs=1e-4)
+        assert [one.score for one in rescored] == sorted((one.score for one in rescored), reverse=True)
+    if ctc_weight < 1:
+        assert any(beam[0].tokens != rescored[0].tokens for beam, rescored in zip(beams, found, strict=True))
+
+
+@torch.inference_mode()
+def test_rescoring_each_utterance_of_a_batch_is_decoded_as_alone():
+    head, lengths = make_rescoring(), torch.tensor([9, 4, 6])
+    encodings = 2 * torch.randn(3, 9, 8, generator=torch.Generator().manual_seed(2))
+    decoder = AttentionRescoring(beam_size=5)
+    for row, together in enumerate(decoder(head, encodings, lengths)):
+        (alone,) = decoder(head, encodings[row : row + 1, : lengths[row]], lengths[row : row + 1])
+        assert [one.tokens for one in alone] == [one.tokens for one in together]
+        assert [one.score for one in alone] == pytest.approx([one.score for one in together], abs=1e-4)
