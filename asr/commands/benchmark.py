@@ -129,11 +129,10 @@ def _trained(
     sweep_dir = Path("runs") / "-".join(["benchmark", VERSION, task, ruleset, folder.name, told["commit"][:10]])
     arguments = _sweep_words(task, ruleset, sweep_dir.name, told["seeds"], words)
     machine = [word for word in words if is_of_machine(word)]
-    with _baseline_beside(
-        task, told["seeds"][0], machine, sweep_dir.with_name(f"{sweep_dir.name}-{BASELINE}")
-    ) as run_dir:
+    baseline = sweep_dir.with_name(f"{sweep_dir.name}-{BASELINE}")
+    with _baseline_beside(task, told["seeds"][0], machine, baseline):
         code = _train(arguments, sweep_dir, folder)
-    return _collect(folder, task, about, told, sweep_dir, run_dir), code
+    return _collect(folder, task, about, told, sweep_dir, baseline), code
 
 
 def _says_open(entry: Entry) -> bool:

@@ -49,8 +49,14 @@ class Race:
         """
         rng = np.random.default_rng(seed)
         logs = np.log([[1.0], [self.ratio]]) + self.sd * rng.normal(size=(num, 2, LOOKS[-1]))
-        speakers = {"speaker_sd": SPEAKER_SD, "taste_sd": TASTE_SD, "num_speakers": NUM_SPEAKERS, "words_each": WORDS}
-        world = World([System(seed_sd=0.0)] * 2, LOOKS[-1], **speakers)
+        world = World(
+            [System(seed_sd=0.0)] * 2,
+            LOOKS[-1],
+            speaker_sd=SPEAKER_SD,
+            taste_sd=TASTE_SD,
+            num_speakers=NUM_SPEAKERS,
+            words_each=WORDS,
+        )
         errors = world.errors(rng, num, WER * np.exp(logs))
         times = np.array([self._times(one) for one in learning_curve(logs, rng)])
         by_wer = two_looks(world.contrasts(errors[:, :, : LOOKS[0]]), world.contrasts(errors))

@@ -17,7 +17,7 @@ from asr.models.encoders.conformer import ConformerEncoder, ConformerLayer, Conv
 from asr.models.encoders.transformer import RotaryPositions, SelfAttention, TransformerEncoder, TransformerLayer, rotate
 from asr.models.heads.ctc import CtcHead
 from asr.models.kernels import depthwise_conv1d
-from asr.models.recognizer import Recognizer
+from asr.models.recognizer import HasInnerLayers, Recognizer
 from tests.models.encoders import CASES, NUM_FEATURES, EncoderCase, middle_of_what_is_seen
 
 NO_DECAY = Path(__file__).parents[2] / "configs" / "parameter_rules" / "no_decay.yaml"
@@ -70,7 +70,7 @@ def test_an_encoding_is_in_the_middle_of_what_its_front_end_sees(case):
     features, lengths = batch_of(80)
 
     def front_end(features: torch.Tensor) -> torch.Tensor:
-        if isinstance(encoder, TransformerEncoder):
+        if hasattr(encoder, "subsampling"):
             return encoder.subsampling(features, lengths)[0]
         image, _ = encoder.encoder_embed._image(features, lengths)  # the ConvNeXt layer sees as much on both sides
         return image.flatten(2)[:, :20].unflatten(1, (-1, 2)).sum(dim=2)
@@ -123,7 +123,7 @@ def test_weight_decay_spares_all_parameters_of_one_dimension_and_corrections_tha
         assert bool(re.search(pattern, name)) == (parameter.dim() < 2 or not parameter.any()), name
 
 
-LAYERED = [case for case in CASES if isinstance(case.make(), TransformerEncoder)]
+LAYERED = [case for case in CASES if isinstance(case.make(), HasInnerLayers)]
 
 
 @pytest.mark.parametrize("case", LAYERED, ids=lambda case: case.name)
