@@ -225,15 +225,11 @@ def _listed(seeds: Sequence[int]) -> str:
 @contextlib.contextmanager
 def _baseline_beside(task: str, seed: int, machine: Sequence[str], run_dir: Path) -> Iterator[None]:
     """Train the baseline once while the entry trains: its CPU seconds are the unit of those of the entry."""
-    words = [
-        f"recipe={task}/benchmark_{VERSION}",
-        f"optimizer={BASELINE}",
-        f"seed={seed}",
-        "logger=csv",
-        "torch_threads=1",
-    ]
-    words += [word for word in machine if not is_within(override_key(word).replace("/", "."), ("hydra", "sweep"))]
-    words.append(f"resume={run_dir}" if (run_dir / "config.yaml").exists() else f"run_dir={run_dir}")
+    fixed = [f"recipe={task}/benchmark_{VERSION}", f"optimizer={BASELINE}", "schedule=warmup_cosine", f"seed={seed}"]
+    places = [word for word in machine if not is_within(override_key(word).replace("/", "."), ("hydra", "sweep"))]
+    words = [*fixed, "logger=csv", "torch_threads=1", *places, f"run_dir={run_dir}"]
+    if (run_dir / "config.yaml").exists():
+        words = [f"resume={run_dir}"]
     command = [sys.executable, "-m", "asr.commands", "train", *words]
     done = (run_dir / SUMMARY).exists()
     process = None if done else subprocess.Popen(command, stdout=subprocess.DEVNULL)
