@@ -59,9 +59,8 @@ def updates_to_target(entry: Entry, target: float) -> tuple[float, bool]:
     """
     budget = float(entry.shared["fixed"]["trainer.max_steps"])
     curves = [dev_curve(run, "updates", DEV_LOSS) for run in entry.runs]
-    times = [math.inf if curve is None else curve.first_time(target) for curve in curves] + [math.inf] * len(
-        entry.failed
-    )
+    times = [math.inf if curve is None else curve.first_time(target) for curve in curves]
+    times += [math.inf] * len(entry.failed)
     return statistics.geometric_mean(min(time, budget) for time in times), max(times) <= budget
 
 
@@ -155,10 +154,9 @@ def is_open(verdict: Mapping[str, Any]) -> bool:
 
 def confirms(again: Entry, first: Entry) -> bool:
     """Return whether an entry has confirmed another with new seeds: Welch's test of their mean error rates, 5 %."""
-    # the test says nothing of equal rates without any spread
-    return first.wers == again.wers or bool(
-        stats.ttest_ind(first.wers, again.wers, equal_var=False).pvalue >= CONFIRMED_P
-    )
+    if first.wers == again.wers:
+        return True  # the test says nothing of equal rates without any spread
+    return bool(stats.ttest_ind(first.wers, again.wers, equal_var=False).pvalue >= CONFIRMED_P)
 
 
 def read_verdict(entry: Entry) -> dict[str, Any] | None:
@@ -168,10 +166,13 @@ def read_verdict(entry: Entry) -> dict[str, Any] | None:
 
 
 def holder_of(entries: Sequence[Entry]) -> Entry:
-    """Return the holder of the record: the last that made significantly fewer errors than the one before."""
-    dated = [(verdict["date"], entry) for entry in entries if (verdict := read_verdict(entry)) and verdict["record"]]
-    baseline = next(entry for entry in entries if entry.name == BASELINE)
-    return max(dated, key=lambda pair: pair[0], default=("", baseline))[1]
+    """Return the holder of the record: that which was better than the one that was better … than the baseline."""
+    verdicts = {entry.name: read_verdict(entry) for entry in entries}
+    next_of = {found["holder"]: name for name, found in verdicts.items() if found is not None and found["record"]}
+    holder = BASELINE
+    while holder in next_of:
+        holder = next_of[holder]
+    return next(entry for entry in entries if entry.name == holder)
 
 
 @dataclass(frozen=True)
@@ -211,9 +212,7 @@ def standings(root: Path) -> Iterator[Standing]:
         if not verdicts or BASELINE not in {entry.name for entry in entries}:
             continue
         out = {name for name, verdict in verdicts.items() if was_worse(verdict) or "confirms" in verdict}
-        left = [
-            entry for entry in entries if entry.name not in out and (entry.name in verdicts or entry.name == BASELINE)
-        ]
+        left = [entry for entry in entries if entry.name in {BASELINE, *verdicts} - out]
         target = target_loss(root, task)
         yield Standing(task, ruleset, entries, verdicts, target, compared(left, BASELINE, target))
 
