@@ -29,6 +29,7 @@ from werdict.benchmark.rules import (
     BASELINE,
     LOOKS,
     MACHINE,
+    NUM_TRIALS,
     RULESETS,
     TASKS,
     VERSION,
@@ -131,7 +132,7 @@ def _trained(
     machine = [word for word in words if is_of_machine(word)]
     baseline = sweep_dir.with_name(f"{sweep_dir.name}-{BASELINE}")
     with _baseline_beside(task, told["seeds"][0], machine, baseline):
-        code = _train(arguments, sweep_dir, folder)
+        code = _train(arguments, sweep_dir, folder, len(told["seeds"]) + (NUM_TRIALS if ruleset == "tuned" else 0))
     return _collect(folder, task, about, told, sweep_dir, baseline), code
 
 
@@ -240,7 +241,7 @@ def _baseline_beside(task: str, seed: int, machine: Sequence[str], run_dir: Path
             process.wait()
 
 
-def _train(arguments: Sequence[str], sweep_dir: Path, folder: Path) -> int:
+def _train(arguments: Sequence[str], sweep_dir: Path, folder: Path, num_runs: int) -> int:
     """Run the sweep, and say the hours that are left after each job; return its exit code."""
     print(f"asr-train {' '.join(arguments)}", flush=True)
     path = os.pathsep.join([str(folder.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -253,11 +254,9 @@ def _train(arguments: Sequence[str], sweep_dir: Path, folder: Path) -> int:
             jobs = asked_since(sweep_dir, before)
             done = [job.seconds for job in jobs if job.status == "finished" and job.seconds]
             if done and len(done) != printed:
-                printed, num_left = len(done), len(jobs) - len(done)
-                hours = num_left * statistics.median(done) / 3600
-                print(
-                    f"{printed} of {len(jobs)} runs; one after another, the others take {hours:.1f} hours", flush=True
-                )
+                printed = len(done)
+                hours = (num_runs - printed) * statistics.median(done) / 3600
+                print(f"{printed} of {num_runs} runs; one after another, the others take {hours:.1f} hours", flush=True)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_S)
     except KeyboardInterrupt:
