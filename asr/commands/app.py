@@ -56,7 +56,7 @@ from werdict.errors import (
 from werdict.files import flatten, trust
 
 # configs that Hydra's plugins bring along
-PLUGINS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
+PLUGINS = ("submitit_slurm", "submitit_local", "ray")
 # refused because of the name that was given, and not of the state of the machine
 OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOENT)
 FIXED = ("data", "augment")  # groups that take no further keys
@@ -124,7 +124,7 @@ def _explain_choice(error: MissingConfigException, config_path: str, command: st
     # names of recipes hold slashes, as groups of Hydra's do
     group, _, choice = config_path.rpartition("/") if config_path.startswith("hydra/") else config_path.partition("/")
     if group == "hydra/launcher" and choice in PLUGINS:
-        return f"{group}: the plugin for {choice} is not installed: pip install 'werdict[{PLUGINS[choice]}]'"
+        return f"{group}: the plugin for {choice} is not installed: pip install 'werdict[cluster]'"
     allowed = error.options or [*choices(config_folder(command), group)]
     corpora = {name.partition("/")[0] for name in allowed if "/" in name}
     meant = "" if choice in corpora else did_you_mean(choice, corpora) or did_you_mean(choice, allowed)
