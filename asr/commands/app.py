@@ -22,8 +22,8 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-import asr
 from asr.commands.startup import advice_at_start, ended_code, importing
+from asr.doctor import version_lines
 from asr.processes import (
     INTERRUPTED,
     RUN_DIR_VARIABLE,
@@ -226,7 +226,7 @@ class _App:
             print(command_help(self.command, folder))
             return
         if "--version" in arguments:
-            print(f"werdict {asr.__version__}")
+            print(*version_lines(), sep="\n")
             return
         if self.command != "train" and {*MULTIRUN} & {*arguments}:
             raise ConfigError("-m is for sweeps of asr-train; this command runs once")

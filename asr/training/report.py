@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from torch import nn
 
 from asr.decoding.greedy import Decoder
 from asr.decoding.scorers import ShallowFusion
+from asr.doctor import source_commit
 from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.run.options import RunOptions
 from asr.runs.files import run_settings
@@ -288,21 +288,9 @@ def provenance() -> dict[str, Any]:
         "versions": {name: versions[0] for name, versions in installed.items() if versions},
         "machine": platform.processor() or platform.machine(),
         "command": sys.argv,
-        "commit": _commit(),
+        "commit": source_commit(),
         "date": datetime.datetime.now().astimezone().isoformat(" ", "seconds"),
     }
-
-
-def _commit() -> str | None:
-    """Return the commit of this source tree, with ``-dirty`` if files were changed; None outside a checkout."""
-    folder = Path(__file__).resolve().parent
-    # --exclude=*: the commit, even if it has a tag
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
 
 
 def start_lines(
