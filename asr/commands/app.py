@@ -35,6 +35,7 @@ from asr.processes import (
 )
 from asr.run.command_line import MULTIRUN, choices, command_help, config_folder, refuse_dashes
 from asr.run.compose import Composed, composed_from
+from asr.run.options import COMMANDS
 from asr.run.trust import is_of_third_party_code, is_raised_by_us, name_origin
 from werdict.console import one_line
 from werdict.errors import (
@@ -221,7 +222,9 @@ class _App:
         # a child that is started as a module would look for packages in the current folder first, unlike this process
         os.environ["PYTHONSAFEPATH"] = "1"
         folder = config_folder(self.command)
-        primary, arguments = composed_from(self.command, sys.argv[1:], folder)
+        has_json = "output_format" in COMMANDS[self.command].model_fields
+        words = ["output_format=json" if has_json and word == "--json" else word for word in sys.argv[1:]]
+        primary, arguments = composed_from(self.command, words, folder)
         if {"--help", "-h"} & {*arguments}:
             print(command_help(self.command, folder))
             return

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from asr.ranges import Fraction, PartialFraction, Positive, Seed, Text
+from werdict.console import OutputFormat
 from werdict.errors import ConfigError, did_you_mean
 from werdict.files import at, is_within
 
@@ -360,6 +361,9 @@ MaxSegment = Annotated[
 ]
 
 
+Printed = Annotated[OutputFormat, Option("table, or json (also --json): one document on standard output, for programs")]
+
+
 class Base(Section):
     """``encoder`` of a run that holds only a part of its pretrained model."""
 
@@ -418,6 +422,7 @@ class Evaluate(Reading, Sets):
         Option("true: first choose the decoder's weights on the run's dev sets; or a manifest to choose them on"),
     ]
     scoring: Scoring
+    output_format: Printed
 
 
 class Transcribe(Reading):
@@ -617,6 +622,7 @@ class Compare(Section):
     ]
     level: Annotated[PartialFraction, Option("of each question: which may be best, and which differ from the baseline")]
     out: Annotated[Place | None, Option("null: runs/<sweep>/comparison, or runs/comparison/<date_time>")]
+    output_format: Printed
     logger: dict[str, dict[str, Any] | None] | None = None
 
 
@@ -631,7 +637,7 @@ class Runs(Section):
             "last"
         ),
     ]
-    output_format: Annotated[Literal["table", "json"], Option("table, or json: a list for programs")]
+    output_format: Printed
 
 
 COMMANDS: dict[str, type[Section]] = {

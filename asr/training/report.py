@@ -30,7 +30,7 @@ from asr.training.module import TrainingModule
 from asr.training.run_page import RunPage, augmented_features, run_facts, token_alignments, write_run_page
 from asr.training.speech_data_module import SpeechDataModule
 from werdict.console import console
-from werdict.error_files import headline, summary
+from werdict.error_files import headline
 from werdict.errors import RunFailed
 from werdict.files import at, write_whole
 from werdict.formatting import percent
@@ -226,10 +226,7 @@ class _Evaluation:
 
 
 def _numbers(results: Mapping[str, Evaluated]) -> dict[str, dict[str, Any]]:
-    return {
-        name: {**summary(result.score, result.interval), "real_time_factor": result.real_time_factor}
-        for name, result in results.items()
-    }
+    return {name: result.plain() for name, result in results.items()}
 
 
 def _origin(checkpoint: LoadedCheckpoint) -> dict[str, Any]:
