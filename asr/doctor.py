@@ -8,18 +8,17 @@ import platform
 import resource
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import asr
+from asr.commit import source_commit
 from werdict.console import PlainConsole
 from werdict.errors import first_line
 from werdict.files import named_path
 
-COMMIT = Path(__file__).with_name("COMMIT")  # in a wheel, written when it is built
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 SHARED_MEMORY = Path("/dev/shm")
 CONTROL_GROUP = Path("/sys/fs/cgroup")
@@ -37,22 +36,6 @@ class Finding(NamedTuple):
     status: Literal["ok", "note", "problem"]
     what: str
     advice: str = ""
-
-
-def source_commit() -> str | None:
-    """Return the commit that this code is from, with ``-dirty`` if files were changed; None if that is not known."""
-    if COMMIT.is_file():
-        return COMMIT.read_text(encoding="utf-8").strip()
-    root = COMMIT.parents[1]
-    if not (root / ".git").exists():  # installed below another project's repository
-        return None
-    # --exclude=*: the commit, even if it has a tag
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
 
 
 def version_lines() -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr import doctor
+from asr import commit, doctor
 
 Usage = namedtuple("Usage", "free")
 
@@ -68,8 +68,8 @@ def test_all_is_printed_and_the_exit_code_says_whether_there_is_a_problem(monkey
 
 def test_the_commit_is_that_of_the_wheel_and_never_that_of_a_repository_around_it(monkeypatch, tmp_path):
     (tmp_path / "asr").mkdir()
-    monkeypatch.setattr(doctor, "COMMIT", tmp_path / "asr" / "COMMIT")
-    assert doctor.source_commit() is None
-    doctor.COMMIT.write_text("0123456789ab\n")
-    assert doctor.source_commit() == "0123456789ab"
+    monkeypatch.setattr(commit, "COMMIT", tmp_path / "asr" / "COMMIT")
+    assert commit.source_commit() is None
+    commit.COMMIT.write_text("0123456789ab\n")
+    assert commit.source_commit() == "0123456789ab"
     assert "0123456789ab" in doctor.version_lines()[0]

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from asr.commit import source_commit
 from asr.decoding.greedy import Decoder
 from asr.decoding.scorers import ShallowFusion
-from asr.doctor import source_commit
 from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.run.options import RunOptions
 from asr.runs.files import run_settings
