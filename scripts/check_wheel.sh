@@ -33,8 +33,8 @@ cd "$work/user"
 section "comparing without torch"
 "$python" -m venv "$work/light"
 mapfile -t light < <("$python" -c "import runpy, sys; print(*runpy.run_path(sys.argv[1])['light_requirements'](), sep='\n')" "$root/scripts/setup.py")
-"$work/light/bin/pip" install --quiet --no-deps "$wheel"
 "$work/light/bin/pip" install --quiet "${light[@]}"
+"$work/light/bin/pip" install --quiet --no-deps "$wheel"
 printf 'system,id,reference,hypothesis\n' > results.csv
 for id in 1 2 3 4 5 6; do printf 'x,%s,a b,a b\ny,%s,a b,a\n' "$id" "$id"; done >> results.csv
 "$work/light/bin/asr-compare" results=results.csv out=light --json | "$python" -m json.tool > light.json
@@ -43,8 +43,8 @@ for id in 1 2 3 4 5 6; do printf 'x,%s,a b,a b\ny,%s,a b,a\n' "$id" "$id"; done 
 
 section "optimizers with torch alone"
 "$python" -m venv "$work/optim"
-"$work/optim/bin/pip" install --quiet --no-deps "$wheel"
 "$work/optim/bin/pip" install --quiet torch
+"$work/optim/bin/pip" install --quiet --no-deps "$wheel"
 "$work/optim/bin/python" -c "$(sed -n '/^The optimizers need only torch/,/^A run is/p' "$root/README.md" | sed '/^```python$/,/^```$/!d;/^```/d')"
 
 section "the whole package"

@@ -26,12 +26,8 @@ def wheel(tmp_path_factory) -> Path:
 
 def test_the_wheel_holds_the_packages_and_their_data(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {
-        "asr",
-        "optim",
-        "werdict",
-        "hydra_plugins",
-    }
+    packages = {name.split("/")[0] for name in names if ".dist-info" not in name}
+    assert packages == {"asr", "optim", "werdict", "hydra_plugins"}
     for name in ("asr/configs/train.yaml", "asr/configs/optimizer/eve.yaml", "asr/recipes/digits/prepare.py"):
         assert name in names
     assert {"asr/py.typed", "optim/py.typed"} <= {*names}
@@ -55,7 +51,8 @@ def test_the_sdist_builds_the_same_wheel(wheel, tmp_path):
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path)]
     subprocess.run([*build, "--sdist", str(ROOT)], check=True, capture_output=True)
     (sdist,) = tmp_path.iterdir()
-    tarfile.open(sdist).extractall(tmp_path, filter="data")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
     subprocess.run([*build, "--wheel", str(tmp_path / sdist.name.removesuffix(".tar.gz"))], check=True)
     files = [
         {item.filename: item.CRC for item in zipfile.ZipFile(file).infolist() if not item.filename.endswith("/RECORD")}
