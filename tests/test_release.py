@@ -56,3 +56,9 @@ def test_actions_are_pinned_by_digest_and_jobs_end(file):
         assert action.startswith("./") or (re.search(r"@[0-9a-f]{40}$", action) and re.search("# v", comment)), action
     assert workflow["permissions"] == {"contents": "read"}
     assert [name for name, job in workflow["jobs"].items() if "uses" not in job and "timeout-minutes" not in job] == []
+
+
+def test_developers_have_what_the_extras_need():
+    extras, dev = PROJECT["project"]["optional-dependencies"], PROJECT["dependency-groups"]["dev"]
+    needed = {line for name, lines in extras.items() if name != "tts" for line in lines}
+    assert needed <= {*dev}
