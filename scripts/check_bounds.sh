@@ -10,13 +10,14 @@ kind=$1
 shift
 tests=("$@")
 [ $# -gt 0 ] || tests=(tests/werdict tests/text tests/data tests/training tests/tracking tests/test_options.py tests/test_schema.py)
+folder=$(mktemp -d)
 # hydra 1.4 needs omegaconf 2.4; indexed manifests and shards of lhotse 2.0 are to replace ours (asr/data/preparation)
+printf '%s\n' 'hydra-core>=1.4.0.dev0' 'omegaconf>=2.4.0.dev0' 'lhotse>=2.0.0a0' > "$folder/prereleases.txt"
 declare -A options=(
     [lowest]="--resolution lowest-direct"
     [newest]="--upgrade"
-    [prereleases]="--upgrade hydra-core>=1.4.0.dev0 omegaconf>=2.4.0.dev0 lhotse>=2.0.0a0"
+    [prereleases]="--upgrade --override $folder/prereleases.txt"
 )
-folder=$(mktemp -d)
 "${PYTHON:-python3}" -m venv "$folder/tools"
 "$folder/tools/bin/pip" install --quiet uv
 uv=$folder/tools/bin/uv

@@ -88,7 +88,7 @@ for number in range(40):
     lines.append(f"{number}.wav\t{('one two', 'two', 'one', 'two one')[number % 4]}\ts{number % 8}")
 open("my.tsv", "w").write("\n".join(lines))
 PYTHON
-asr-train recipe=custom/transformer_ctc data.source=my.tsv "${updates[@]}" tokenizer=char encoder.num_layers=1 \
+PYTHONPATH=$PWD asr-train recipe=custom/transformer_ctc data.source=my.tsv "${updates[@]}" tokenizer=char encoder.num_layers=1 \
     optimizer._target_=mypkg.plain.Plain optimizer.lr=0.01 run_dir=runs/own
 asr-train -m sweep.name=two optimizer=adamw,eve seed=1,2 "${small[@]}"
 asr-compare sweep=two --json | python -c "import json, sys; print(json.load(sys.stdin)['folder'])"
