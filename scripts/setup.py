@@ -1,8 +1,9 @@
-"""Set up ./.venv with this checkout and the named extras; run again it does only what is missing.
+"""Set up ./.venv with this checkout and the named extras and groups; run again it does only what is missing.
 
-    python3 scripts/setup.py [EXTRA …]
+    python3 scripts/setup.py [EXTRA …] [GROUP …]
 
-The extra `compare` alone installs what asr-compare needs for results of other toolkits: neither torch nor lhotse.
+pyproject.toml lists them: extras are what users may add, groups (dev, docs, bench, peers) are for work on the checkout.
+`compare` alone installs what asr-compare needs for results of other toolkits: neither torch nor lhotse.
 
 Runs on a bare Python, before anything is installed, and must be readable by old ones to tell them so.
 """
@@ -34,7 +35,11 @@ def main(extras):
     if any(extra.startswith("-") for extra in extras):
         print(__doc__)
         sys.exit(0 if set(extras) <= {"-h", "--help"} else 2)
-    installed = installed_extras()
+    known = {LIGHT, *settings()["project"]["optional-dependencies"], *settings()["dependency-groups"]}
+    unknown = sorted(set(extras) - known)
+    if unknown:
+        sys.exit("No extra or group is called %s; allowed: %s." % (unknown[0], ", ".join(sorted(known))))
+    installed = [name for name in installed_extras() if name in known]
     wanted = sorted(set(extras) | set(installed))
     if set(extras) != {LIGHT} or (os.path.exists(STAMP) and installed != [LIGHT]):
         wanted = [extra for extra in wanted if extra != LIGHT]  # all of it is a part of the whole
@@ -44,7 +49,10 @@ def main(extras):
     if not os.path.exists(PYTHON) or subprocess.call([PYTHON, "-m", "pip", "--version"], stdout=subprocess.DEVNULL):
         make_environment()
     print("Installing into %s (a few minutes the first time) ..." % VENV, flush=True)
-    installs = [["--editable", ROOT + ("[%s]" % ",".join(wanted) if wanted else "")]]
+    groups = settings()["dependency-groups"]
+    extras = [name for name in wanted if name not in groups]
+    requirements = [one for name in wanted if name in groups for one in groups[name]]
+    installs = [["--editable", ROOT + ("[%s]" % ",".join(extras) if extras else ""), *requirements]]
     if wanted == [LIGHT]:
         installs = [light_requirements(), ["--no-deps", "--editable", ROOT]]
     for words in installs:
@@ -57,11 +65,16 @@ def main(extras):
 def light_requirements():
     # type: () -> list[str]
     """Return the requirements of asr-compare for results of other toolkits."""
+    return [one for one in settings()["project"]["dependencies"] if re.split("[^a-z0-9-]", one)[0] in LIGHT_PACKAGES]
+
+
+def settings():
+    # type: () -> dict
+    """Return pyproject.toml."""
     import tomllib
 
     with open(os.path.join(ROOT, "pyproject.toml"), "rb") as file:
-        given = tomllib.load(file)["project"]["dependencies"]
-    return [one for one in given if re.split("[^a-z0-9-]", one)[0] in LIGHT_PACKAGES]
+        return tomllib.load(file)
 
 
 def make_environment():

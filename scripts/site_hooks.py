@@ -18,6 +18,7 @@ ON_SITE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
+    "AGENTS.md": "agents.md",
     "optim/README.md": "optim/index.md",
     "optim/RESULTS.md": "optim/results.md",
     "optim/HEAVYBALL.md": "optim/heavyball.md",

@@ -78,7 +78,7 @@ def test_a_bench_that_does_not_exist_is_refused(command, capsys):
 )
 def test_a_missing_peer_is_an_error_that_names_the_extra(command, monkeypatch, shapes_file, module, row):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ValueError, match=rf"{module} is not installed: pip install '.\[bench\]'"):
+    with pytest.raises(ValueError, match=rf"{module} is not installed: python3 scripts/setup.py bench"):
         command.main(["optimizers", "--shapes", shapes_file, "--only", row])
 
 

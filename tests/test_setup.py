@@ -41,10 +41,17 @@ def test_what_is_set_up_is_left_alone_and_extras_add_up(script, monkeypatch, tmp
     assert commands[-1][-1].endswith("[tts]")
     script.main(["tts"])
     assert sum("install" in command for command in commands) == 1
-    script.main(["dev"])
-    assert commands[-1][-1].endswith("[dev,tts]")
+    script.main(["dev", "demo"])
+    assert next(word for word in commands[-1] if word.endswith("[demo,tts]"))
+    assert any(word.startswith("pytest>=") for word in commands[-1])
     script.main(["tts"])
     assert sum("install" in command for command in commands) == 2
+
+
+def test_an_unknown_extra_is_refused_before_anything_is_made(script, tmp_path):
+    with pytest.raises(SystemExit, match=r"tests.*dev, docs"):
+        script.main(["tests"])
+    assert not (tmp_path / "venv").exists()
 
 
 def test_a_failed_installation_is_not_taken_for_done(script, monkeypatch, tmp_path):

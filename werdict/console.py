@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
@@ -15,6 +18,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 T = TypeVar("T")
+OutputFormat = Literal["table", "json"]
 LINE_EVERY_S = 9.0  # without a terminal
 
 # C0 and C1 control characters move the cursor or change the window's title; line ends and tabs are harmless
@@ -85,6 +89,22 @@ class PlainConsole(Console):
 # of standard output, for all parts that print during a run: rich prints nothing into the line of a progress bar only if
 # both have one console
 console = PlainConsole()
+
+
+@contextlib.contextmanager
+def json_result(output_format: OutputFormat) -> Iterator[dict[str, Any]]:
+    """Yield what a command fills with its result, also if it then fails.
+
+    As ``json`` the result alone goes to standard output, and what the command prints to standard error.
+    """
+    result: dict[str, Any] = {}
+    is_json = output_format == "json"
+    try:
+        with contextlib.redirect_stdout(sys.stderr) if is_json else contextlib.nullcontext():
+            yield result
+    finally:
+        if is_json and result:
+            print(json.dumps(result, indent=1))
 
 
 def bar_title(text: str) -> str:

@@ -265,7 +265,7 @@ class Normalization:
                 from whisper_normalizer.english import EnglishTextNormalizer
             except ImportError as error:
                 raise ValueError(
-                    "scoring.normalize=english needs the package whisper-normalizer: python3 scripts/setup.py scoring"
+                    "scoring.normalize=english needs the package whisper-normalizer: pip install 'werdict[scoring]'"
                 ) from error
             self._change = EnglishTextNormalizer()
             package = f"whisper-normalizer {version('whisper-normalizer')}"

@@ -22,18 +22,19 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-import asr
 from asr import processes
 from asr.commands.startup import advice_at_start, ended_code, importing
+from asr.doctor import version_lines
 from asr.run.command_line import MULTIRUN, choices, command_help, config_folder, refuse_dashes
 from asr.run.compose import Composed, composed_from
+from asr.run.options import COMMANDS
 from asr.run.trust import is_of_third_party_code, is_raised_by_us, name_origin
 from werdict import errors
 from werdict.console import one_line
 from werdict.files import flatten, trust
 
 # configs that Hydra's plugins bring along
-PLUGINS = {"submitit_slurm": "slurm", "submitit_local": "slurm", "ray": "ray"}
+PLUGINS = ("submitit_slurm", "submitit_local", "ray")
 # refused because of the name that was given, and not of the state of the machine
 OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOENT)
 FIXED = ("data", "augment")  # groups that take no further keys
@@ -112,7 +113,7 @@ def _explain_choice(error: MissingConfigException, config_path: str, command: st
     # names of recipes hold slashes, as groups of Hydra's do
     group, _, choice = config_path.rpartition("/") if config_path.startswith("hydra/") else config_path.partition("/")
     if group == "hydra/launcher" and choice in PLUGINS:
-        return f"{group}: the plugin for {choice} is not installed: pip install 'werdict[{PLUGINS[choice]}]'"
+        return f"{group}: the plugin for {choice} is not installed: pip install 'werdict[cluster]'"
     allowed = error.options or [*choices(config_folder(command), group)]
     corpora = {name.partition("/")[0] for name in allowed if "/" in name}
     meant = "" if choice in corpora else errors.did_you_mean(choice, corpora) or errors.did_you_mean(choice, allowed)
@@ -209,12 +210,14 @@ class _App:
         # a child that is started as a module would look for packages in the current folder first, unlike this process
         os.environ["PYTHONSAFEPATH"] = "1"
         folder = config_folder(self.command)
-        primary, arguments = composed_from(self.command, sys.argv[1:], folder)
+        has_json = "output_format" in COMMANDS[self.command].model_fields
+        words = ["output_format=json" if has_json and word == "--json" else word for word in sys.argv[1:]]
+        primary, arguments = composed_from(self.command, words, folder)
         if {"--help", "-h"} & {*arguments}:
             print(command_help(self.command, folder))
             return
         if "--version" in arguments:
-            print(f"werdict {asr.__version__}")
+            print(*version_lines(), sep="\n")
             return
         if self.command != "train" and {*MULTIRUN} & {*arguments}:
             raise errors.ConfigError("-m is for sweeps of asr-train; this command runs once")

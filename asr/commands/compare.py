@@ -16,12 +16,12 @@ from asr.run.options import Compare, texts
 from asr.runs.folders import find_run_folders, read_runs, with_configs
 from asr.sweeps.jobs import RECORDS, check_sweep_name, records
 from werdict.comparison import compare
-from werdict.console import PlainConsole
+from werdict.console import PlainConsole, json_result
 from werdict.errors import ConfigError, did_you_mean
-from werdict.files import get_nested, named_path, read_yaml
+from werdict.files import get_nested, named_path, read_json, read_yaml
 from werdict.formatting import count, shortlist
 from werdict.report.headline import MOST_SEEDS
-from werdict.report.pages import tables, write_errors, write_json, write_report_files
+from werdict.report.pages import JSON_FILE, tables, write_errors, write_json, write_report_files
 from werdict.result import Comparison
 from werdict.results import named_speakers, read_results, runs_of_rows, with_speakers
 from werdict.runs import Inputs, read_tuning
@@ -33,6 +33,13 @@ console = PlainConsole()
 
 def run(options: Compare) -> None:
     """Compare runs or results, print what is found and write it to a new folder."""
+    with json_result(options.output_format) as result:
+        folder = _compare(options)
+        result |= {"folder": str(folder), **read_json(folder / JSON_FILE)}
+
+
+def _compare(options: Compare) -> Path:
+    """Return the folder of the comparison."""
     is_results = options.results is not None or options.pattern is not None
     sweep, folders = (None, []) if is_results else _run_folders(options)
     # before the work, so that its result can be written after it
@@ -66,6 +73,7 @@ def run(options: Compare) -> None:
     console.print_line(f"report: {report}")
     _track(options.logger, comparison, files, output, sweep)
     console.print_line(f"comparison: {output}")
+    return output
 
 
 def _run_folders(options: Compare) -> tuple[Path | None, list[Path]]:

@@ -35,7 +35,7 @@ console = PlainConsole()
 def run(options: Demo) -> None:
     """Serve the page until Ctrl-C; the first line that is printed is its address."""
     if importlib.util.find_spec("gradio") is None:
-        raise ConfigError("asr-demo needs Gradio: pip install gradio, or python3 scripts/setup.py demo")
+        raise ConfigError("asr-demo needs Gradio: pip install 'werdict[demo]'")
     restored = restore(options, decoder=options.decoder, torch_threads=options.torch_threads)
     page, theme = demo_page(
         restored.checkpoint.title,

@@ -13,7 +13,7 @@ from asr.decoding.scorers import ShallowFusion
 from asr.inference.evaluate import evaluate_sets, report_trials, tune
 from asr.run.options import Evaluate
 from asr.run.restore import Restored, prepared_data, restore_reader
-from werdict.console import PlainConsole
+from werdict.console import PlainConsole, json_result
 from werdict.errors import ConfigError, RunFailed
 from werdict.files import named_path
 from werdict.scoring import UNIT_NOTES, Normalization
@@ -25,6 +25,14 @@ console = PlainConsole()
 
 def run(options: Evaluate) -> None:
     """Decode the sets, write hypotheses and error rates, and print them."""
+    with json_result(options.output_format) as result:
+        failures = _evaluate(options, result)
+    if failures:
+        raise RunFailed(failures[0])
+
+
+def _evaluate(options: Evaluate, result: dict[str, Any]) -> list[str]:
+    """Fill in the result; return a message for each set of which nothing could be read."""
     check_name(options)
     normalization = Normalization(options.scoring.normalize)
     restored = restore_reader(options, options.decoder)
@@ -47,10 +55,12 @@ def run(options: Evaluate) -> None:
             trials = tune(*parts, tuned_on)
             notes.append(report_trials(trials, list(tuned_on), output))
         notes += [checkpoint.decoding_note(), *restored.notes, *UNIT_NOTES[restored.loaders.unit]]
-        _, failures = evaluate_sets(*parts, sets, notes, output, normalization)
+        results, failures = evaluate_sets(*parts, sets, notes, output, normalization)
+    result |= {"folder": str(output), "checkpoint": str(checkpoint.path), "update": checkpoint.update}
+    result |= {"weights": checkpoint.described, "failures": failures}
+    result["sets"] = {name: evaluated.plain() for name, evaluated in results.items()}
     console.print_line(f"hypotheses and error rates: {output}")
-    if failures:
-        raise RunFailed(failures[0])
+    return failures
 
 
 def _tuning_sets(options: Evaluate, restored: Restored) -> dict[str, Any]:

@@ -28,6 +28,8 @@ def run(options: Runs) -> None:
     rows.sort(key=lambda row: sort_key(row, options.sort))
     if options.output_format == "json":
         print(json.dumps([asdict(row) for row in rows], indent=1))
+        for problem in problems:
+            PlainConsole(stderr=True).print_line(f"problem: {problem}")
         return
     for text in lines_of(rows):
         console.print_line(text)

@@ -30,7 +30,7 @@ from asr.models.heads.protocols import FrameScores
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import UNKNOWN_ID, Tokenizer
 from werdict.console import PlainConsole, one_line
-from werdict.error_files import Interval, bootstrap_interval, headline, write_report
+from werdict.error_files import Interval, bootstrap_interval, headline, summary, write_report
 from werdict.errors import RunFailed
 from werdict.files import read_json, write_new, write_whole
 from werdict.formatting import percent, shortlist
@@ -132,6 +132,10 @@ class Evaluated(NamedTuple):
     score: Score
     interval: Interval
     real_time_factor: float | None
+
+    def plain(self) -> dict[str, float | int | str | None]:
+        """Return the numbers for JSON; rates are fractions."""
+        return {**summary(self.score, self.interval), "real_time_factor": self.real_time_factor}
 
 
 def evaluate_sets(

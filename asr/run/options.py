@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from asr.ranges import Fraction, PartialFraction, Positive, Seed, Text
+from werdict.console import OutputFormat
 from werdict.errors import ConfigError, did_you_mean
 from werdict.files import get_nested, is_within
 
@@ -442,6 +443,9 @@ MaxSegment = Annotated[
 ]
 
 
+Printed = Annotated[OutputFormat, Option("table, or json (also --json): one document on standard output, for programs")]
+
+
 class Base(Section):
     """``encoder`` of a run that holds only a part of its pretrained model."""
 
@@ -500,6 +504,7 @@ class Evaluate(Reading, Sets):
         Option("true: first choose the decoder's weights on the run's dev sets; or a manifest to choose them on"),
     ]
     scoring: Scoring
+    output_format: Printed
 
 
 class Transcribe(Reading):
@@ -699,6 +704,7 @@ class Compare(Section):
     ]
     level: Annotated[PartialFraction, Option("of each question: which may be best, and which differ from the baseline")]
     out: Annotated[Place | None, Option("null: runs/<sweep>/comparison, or runs/comparison/<date_time>")]
+    output_format: Printed
     logger: dict[str, dict[str, Any] | None] | None = None
 
 
@@ -713,7 +719,7 @@ class Runs(Section):
             "last"
         ),
     ]
-    output_format: Annotated[Literal["table", "json"], Option("table, or json: a list for programs")]
+    output_format: Printed
 
 
 COMMANDS: dict[str, type[Section]] = {

@@ -254,7 +254,7 @@ def check_loggers(loggers: Sequence[Configured]) -> None:
         if hasattr(factory.func, "check_machine"):
             factory.func.check_machine()
         if factory.func.__module__ == "lightning.pytorch.loggers.tensorboard" and not any(map(find_spec, TENSORBOARD)):
-            raise ConfigError(f"{factory.key}: tensorboard is not installed: pip install 'werdict[tensorboard]'")
+            raise ConfigError(f"{factory.key}: tensorboard is not installed: pip install tensorboard")
 
 
 def factories(targets: Mapping[str, Target | None] | None, group: Literal["logger", "callbacks"]) -> list[Configured]:

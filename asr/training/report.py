@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from asr.commit import source_commit
 from asr.decoding.greedy import Decoder
 from asr.decoding.scorers import ShallowFusion
 from asr.inference.evaluate import Evaluated, evaluate_sets
@@ -30,7 +30,7 @@ from asr.training.module import TrainingModule
 from asr.training.run_page import RunPage, augmented_features, run_facts, token_alignments, write_run_page
 from asr.training.speech_data_module import SpeechDataModule
 from werdict.console import console
-from werdict.error_files import headline, summary
+from werdict.error_files import headline
 from werdict.errors import RunFailed
 from werdict.files import get_nested, write_whole
 from werdict.formatting import percent
@@ -226,10 +226,7 @@ class _Evaluation:
 
 
 def _numbers(results: Mapping[str, Evaluated]) -> dict[str, dict[str, Any]]:
-    return {
-        name: {**summary(result.score, result.interval), "real_time_factor": result.real_time_factor}
-        for name, result in results.items()
-    }
+    return {name: result.plain() for name, result in results.items()}
 
 
 def _origin(checkpoint: LoadedCheckpoint) -> dict[str, Any]:
@@ -288,21 +285,9 @@ def provenance() -> dict[str, Any]:
         "versions": {name: versions[0] for name, versions in installed.items() if versions},
         "machine": platform.processor() or platform.machine(),
         "command": sys.argv,
-        "commit": _commit(),
+        "commit": source_commit(),
         "date": datetime.datetime.now().astimezone().isoformat(" ", "seconds"),
     }
-
-
-def _commit() -> str | None:
-    """Return the commit of this source tree, with ``-dirty`` if files were changed; None outside a checkout."""
-    folder = Path(__file__).resolve().parent
-    # --exclude=*: the commit, even if it has a tag
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
 
 
 def start_lines(

@@ -23,13 +23,13 @@ T = TypeVar("T")
 Value = str | dict[str, str]  # text, or cells by the titles of their columns
 
 INSTALL = {
-    "heavyball": "pip install '.[bench]'",
-    "pytorch_optimizer": "pip install '.[bench]'",
-    "schedulefree": "pip install '.[peers]'",
-    "pytest": "pip install '.[dev]'",
-    "hypothesis": "pip install '.[dev]'",
-    "espeakng_loader": "pip install '.[tts]'",
-    # its requirements exclude the torch that this project needs, so the extra cannot hold it; some files of it are read
+    "heavyball": "python3 scripts/setup.py bench",
+    "pytorch_optimizer": "python3 scripts/setup.py bench",
+    "schedulefree": "python3 scripts/setup.py peers",
+    "pytest": "python3 scripts/setup.py dev",
+    "hypothesis": "python3 scripts/setup.py dev",
+    "espeakng_loader": "python3 scripts/setup.py tts",
+    # its requirements exclude the torch that this project needs, so the group cannot hold it; some files of it are read
     "zipformer": "pip install --no-deps 'zipformer==0.1.3'",
 }
 NUM_WARM_UPS = 3  # before a capture: lazily made state, and kernels that are chosen by trying

@@ -1,6 +1,6 @@
 """How long one step of each optimizer takes on the parameters of a Zipformer, next to torch's fused AdamW.
 
-    pip install '.[bench]' && pip install --no-deps 'zipformer==0.1.3'
+    python3 scripts/setup.py bench && pip install --no-deps 'zipformer==0.1.3'
     python scripts/bench optimizers [--only Adafactor,MaxFactor] [--limits] [--markdown]
     python scripts/bench optimizers-zipformer_m --device cuda         beside replayed steps and numbers of kernels
 

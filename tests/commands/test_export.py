@@ -35,7 +35,7 @@ def test_a_folder_holds_all_that_decoding_needs(exported):
     assert re.search(r"^test_wavs/0\.wav: digits-test-\d+ of ", printed, re.M)
 
 
-@pytest.mark.skipif(find_spec("sherpa_onnx") is None, reason="sherpa-onnx is not installed (extra dev)")
+@pytest.mark.skipif(find_spec("sherpa_onnx") is None, reason="sherpa-onnx is not installed (group dev)")
 def test_the_page_beside_it_decodes(exported):
     folder, _ = exported
     page = (folder / "README.md").read_text()

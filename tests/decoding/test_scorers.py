@@ -89,7 +89,7 @@ def test_a_model_that_knows_no_beginning_or_end_scores_the_rest(tmp_path):
 @pytest.mark.parametrize("order", [2, 3, 5])  # kenlm reads no model of order 1
 @pytest.mark.parametrize("words", [("a", "b", "<unk>"), ("a", "b")])
 def test_scores_equal_those_of_kenlm(order, words, tmp_path):
-    kenlm = pytest.importorskip("kenlm", reason="pip install '.[peers]', with CMake and a C++ compiler")
+    kenlm = pytest.importorskip("kenlm", reason="python3 scripts/setup.py peers, with CMake and a C++ compiler")
     text = random_arpa(order, order, words, pruned=False)
     scorer = scorer_of(text, tmp_path)
     peer = kenlm.Model(str(tmp_path / "lm.arpa"))

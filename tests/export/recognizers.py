@@ -87,4 +87,4 @@ def text_of(tokens: list[int]) -> str:
 
 def sherpa():
     """Return sherpa-onnx, or skip."""
-    return pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed (extra dev)")
+    return pytest.importorskip("sherpa_onnx", reason="sherpa-onnx is not installed (group dev)")

@@ -105,7 +105,7 @@ ADOPT = {**CLIPPED, "weight_decouple": True, "clip_lambda": lambda step: (step -
     ],
 )
 def test_pytorch_optimizer_makes_the_same_steps(name, options, theirs):
-    peers = pytest.importorskip("pytorch_optimizer", reason="pip install '.[peers]'")
+    peers = pytest.importorskip("pytorch_optimizer", reason="python3 scripts/setup.py peers")
     params = make_parameters(torch.float64)
     twins = copies(params)
     optimizer = getattr(optim, name)(params, lr=0.01, **options)

@@ -184,7 +184,7 @@ def test_other_optimizers_are_evaluated_where_they_train(params):
 
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.2, "warmup_steps": 5, "r": 0.5, "betas": (0.8, 0.95)}])
 def test_it_equals_the_authors_package(params, options):
-    schedulefree = pytest.importorskip("schedulefree", reason="the authors' package, of the extra peers")
+    schedulefree = pytest.importorskip("schedulefree", reason="the authors' package, of the group peers")
     theirs = copies(params)
     options = {"lr": 0.02, "betas": (0.9, 0.99), "eps": 1e-6, **options}
     optimizer, other = ScheduleFreeAdamW(params, **options), schedulefree.AdamWScheduleFree(theirs, **options)

@@ -127,7 +127,7 @@ def test_the_schedule_refreshes_as_often_as_its_probability_says_and_equally_in_
 )
 def test_an_independent_implementation_takes_the_same_steps(shape, options):
     """Decay is left out, which stands after its step; so is the first basis, which eigh leaves to rounding."""
-    pytorch_optimizer = pytest.importorskip("pytorch_optimizer", reason="pip install '.[peers]'")
+    pytorch_optimizer = pytest.importorskip("pytorch_optimizer", reason="python3 scripts/setup.py peers")
     options = {"merge_dims": False, "precondition_frequency": 10, "betas": (0.9, 0.95), "weight_decay": 0.0, **options}
     theirs = {"max_precond_dim": "max_precondition_dim", "normalize_grads": "normalize_gradient"}
     ours, other = (nn.Parameter(drawn(*shape)) for _ in range(2))

@@ -25,6 +25,8 @@ from werdict.report.utterances import cost_tables, errors_of
 from werdict.result import Comparison
 from werdict.statistics.judge import count_errors
 
+JSON_FILE = "comparison.json"
+
 
 def render(template: str, package: str = "werdict", **values: Any) -> str:
     """Return a page.
@@ -87,7 +89,7 @@ def page(comparison: Comparison, plots: Plots | None = None) -> str:
 
 def write_json(comparison: Comparison, folder: Path) -> Path:
     """Write ``comparison.json``; return its path."""
-    path = folder / "comparison.json"
+    path = folder / JSON_FILE
     path.write_text(json_text(comparison), encoding="utf-8")
     return path
 

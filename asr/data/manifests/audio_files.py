@@ -177,7 +177,7 @@ def write_flac(path: Path, target: Path) -> None:
     try:
         import av
     except ImportError:
-        needed = "PyAV: python3 scripts/setup.py media; or convert it to WAV or FLAC"
+        needed = "PyAV: pip install 'werdict[media]'; or convert it to WAV or FLAC"
         raise ValueError(f"{path.suffix} needs {needed}") from None
     with reading(str(path)), _open_media(path) as media:
         audio = media.streams.audio[0] if media.streams.audio else None

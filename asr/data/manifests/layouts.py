@@ -397,9 +397,7 @@ def read_saved(
         import pyarrow
         import pyarrow.ipc
     except ImportError as error:
-        raise ValueError(
-            f"{folder} is saved by datasets, which needs pyarrow: pip install 'werdict[datasets]'"
-        ) from error
+        raise ValueError(f"{folder} is saved by datasets, which needs pyarrow: pip install 'werdict[media]'") from error
 
     def records() -> Iterator[dict[str, Any]]:
         for file in arrow_files(folder):

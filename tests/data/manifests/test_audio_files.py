@@ -114,7 +114,7 @@ def test_without_pyav_media_files_are_named_with_what_reads_them(folder, monkeyp
     files = find_audio(["."], (*ENDINGS, *MEDIA_ENDINGS))
     read, unread = audio_files([*files], 5.0, folder=folder)
     assert len(read) == 5
-    assert [(path, "setup.py media" in why) for path, why in unread] == [("a.mp4", True)]
+    assert [(path, "werdict[media]" in why) for path, why in unread] == [("a.mp4", True)]
     assert len(list(groups_of([*files], max_files=9, max_s=10.0))) == 1
 
 
