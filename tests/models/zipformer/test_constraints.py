@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asr.models.encoders.zipformer import scaling
-from asr.models.encoders.zipformer.modules import attend, attention_weights
+from asr.models.encoders.zipformer.modules import SignPenalty, attend, attention_weights
 from asr.models.encoders.zipformer.scaling import OFTEN, SELDOM, Balancer, BatchCount, Whiten, limit_param_value
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -100,9 +100,9 @@ def test_scores_beyond_25_are_pulled_back():
         query += 1.0
     attn_mask = torch.zeros(1, 1, 1, 3)
     gradients = []
-    for penalize in (False, True):
+    for limit in (None, SignPenalty()):
         query.grad = None
-        weights = attention_weights(query, key, query.detach(), torch.zeros(1, 1, 4), attn_mask, penalize)
+        weights = attention_weights(query, key, query.detach(), torch.zeros(1, 1, 4), attn_mask, limit)
         attend(weights, torch.zeros(1, 1, 3, 1)).sum().backward()
         assert query.grad is not None
         gradients.append(query.grad.flatten().tolist())

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from asr.models import devices, kernels
 from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.modules import attend, attention_weights
+from asr.models.encoders.zipformer.modules import SignPenalty, attend, attention_weights
 from asr.models.encoders.zipformer.scaling import (
     OFTEN,
     SELDOM,
@@ -62,7 +62,7 @@ def attention() -> tuple[Tensor, list[Tensor]]:
     shapes = (3, 2, 4, 5), (3, 2, 6, 5), (3, 2, 4, 2), (2, 2, 9), (3, 2, 6, 3)
     query, key, pos_query, pos, values = inputs = [(3 * torch.randn(shape)).requires_grad_() for shape in shapes]
     attn_mask = torch.where(torch.rand(3, 1, 4, 6) < 0.3, -1000.0, 0.0)
-    return attend(attention_weights(query, key, pos_query, pos, attn_mask, True), values), inputs
+    return attend(attention_weights(query, key, pos_query, pos, attn_mask, SignPenalty()), values), inputs
 
 
 def result(kernel) -> list[Tensor]:

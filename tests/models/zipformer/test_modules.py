@@ -61,7 +61,7 @@ def test_attention_is_a_softmax_over_what_may_be_seen_and_used_by_several(monkey
     attn_mask = torch.where(torch.arange(6) >= torch.tensor([6, 3, 0])[:, None, None, None], -1000.0, 0.0)
 
     def attended(query, key, pos_query, pos, values, first_values):
-        weights = attention_weights(query, key, pos_query, pos, attn_mask, False)
+        weights = attention_weights(query, key, pos_query, pos, attn_mask, None)
         return attend(weights, values), attend(weights, first_values), attend(weights, values**2)
 
     query, key, pos_query, pos, values, first_values = inputs
@@ -80,7 +80,7 @@ def test_attention_is_a_softmax_over_what_may_be_seen_and_used_by_several(monkey
 def test_a_backward_pass_that_stopped_short_or_went_another_way_leaves_nothing_behind(first):
     torch.manual_seed(0)
     query, key, *values = (torch.randn(2, 2, 4, 3, requires_grad=True) for _ in range(5))
-    weights = attention_weights(query, key, query.detach(), torch.zeros(2, 3, 7), torch.zeros(2, 1, 1, 4), False)
+    weights = attention_weights(query, key, query.detach(), torch.zeros(2, 3, 7), torch.zeros(2, 1, 1, 4), None)
     attended = [attend(weights, each) for each in values]
     expected = [(query @ key.mT).softmax(dim=-1) @ each for each in values]
 
@@ -100,7 +100,7 @@ def test_what_all_values_have_in_common_does_not_drown_the_gradient_of_attention
     for dtype in (torch.float32, torch.float64):
         inputs = [x.to(dtype).requires_grad_() for x in (query, key)]
         pos, attn_mask = torch.zeros(1, 5, 11, dtype=dtype), torch.zeros(1, 1, 1, 6, dtype=dtype)
-        weights = attention_weights(*inputs, inputs[0].detach(), pos, attn_mask, False)
+        weights = attention_weights(*inputs, inputs[0].detach(), pos, attn_mask, None)
         attend(weights, values.to(dtype)).backward(d_attended.to(dtype))
         gradients.append(inputs[0].grad.double())
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)

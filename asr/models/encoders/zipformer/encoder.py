@@ -16,13 +16,14 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from asr.models import devices
+from asr.models.encoders.streaming import StreamingState
 from asr.models.encoders.zipformer.modules import (
     ALL,
     PENALTY_PROBABILITY,
     WHOLE,
     BypassModule,
     Chunks,
+    ChunkSampler,
     ConvolutionModule,
     FeedforwardModule,
     LayerSize,
@@ -31,8 +32,10 @@ from asr.models.encoders.zipformer.modules import (
     SelfAttention,
     SimpleDownsample,
     StreamingCache,
+    added_mask,
+    attention_mask,
     compact_rel_pos_encoding,
-    draw_chunks,
+    streaming_mask,
 )
 from asr.models.encoders.zipformer.scaling import (
     LOG_SCALE_LIMIT,
@@ -45,7 +48,6 @@ from asr.models.encoders.zipformer.scaling import (
     Whiten,
     limits,
     masked,
-    refilled,
     whitening_schedule,
 )
 from asr.models.encoders.zipformer.subsampling import CONTEXT, ZipformerSubsampling, halved_frames
@@ -55,10 +57,8 @@ OUTPUT_DOWNSAMPLING_FACTOR = 2  # from 50 Hz to 25
 FEATURE_CONTEXT = 7  # features that a frame at 50 Hz sees besides its own two
 INITIAL_SKIP_RATE, FINAL_SKIP_RATE = 0.5, 0.035
 POS_DROPOUT = 0.15
-HIDDEN = -1000.0  # added to a score, it makes the weight 0; -inf alone in a row would make its softmax NaN
 WARMUP_BATCHES = 4000.0
 MASK_PROBABILITY = 0.125  # for each of two parts of the channels
-EVERYTHING = 1 << 30  # chunks: more than any utterance has
 
 HiddenDim = Annotated[int, Field(ge=4)]  # of which three quarters are at least one channel, and a quarter too
 EvenDim = Annotated[int, Field(ge=2, multiple_of=2)]
@@ -287,12 +287,10 @@ class ZipformerStack(nn.Module):
     def _layers(self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None) -> Tensor:
         num_frames = x.shape[1]
         padding = is_padding(lengths, num_frames)
-        hidden = padding[:, None, None, :]
-        if chunks is not None:
-            hidden = hidden | chunks.hidden(num_frames, x.device)
+        hidden = attention_mask(padding, chunks)
         pos_emb = compact_rel_pos_encoding(num_frames, num_frames, self.pos_dim, x.device).to(x.dtype)
         pos_emb = F.dropout(pos_emb, POS_DROPOUT, self.training)
-        attn_mask = torch.where(hidden, HIDDEN, 0.0).to(x.dtype)
+        attn_mask = added_mask(hidden, x.dtype)
         equal = None
         if self.training:
             visible = (~hidden.squeeze(1)).to(x.dtype)
@@ -339,12 +337,10 @@ class ZipformerStack(nn.Module):
     def _chunk(self, x: Tensor, lengths: Tensor, num_processed: Tensor, num_left: int) -> Frames:
         num_frames = x.shape[1]
         padding = is_padding(lengths, num_frames)
-        # at first the cache holds zeros, which are no frames
-        missing = torch.arange(num_left, device=x.device) < (num_left - num_processed).unsqueeze(1)
-        hidden = torch.cat((missing, padding), dim=1)[:, None, None, :]
+        hidden = streaming_mask(padding, num_left, num_processed)
         pos_emb = compact_rel_pos_encoding(num_frames, num_left + num_frames, self.pos_dim, x.device)
         chunk = Chunks(num_frames, None, num_frames)
-        return Frames(pos_emb.to(x.dtype), padding, torch.where(hidden, HIDDEN, 0.0).to(x.dtype), chunk)
+        return Frames(pos_emb.to(x.dtype), padding, added_mask(hidden, x.dtype), chunk)
 
 
 class ZipformerEncoder(nn.Module):
@@ -391,6 +387,7 @@ class ZipformerEncoder(nn.Module):
     subsampling_factor = 4
     center_frames = 5.5  # of the eleven that the first two vectors at 50 Hz see, which are one at 25 Hz
     supports_cuda_graphs = True  # by CUDA graphs, in training
+    stream_overlap = 2 * CONTEXT + FEATURE_CONTEXT
 
     def __init__(
         self,
@@ -416,16 +413,12 @@ class ZipformerEncoder(nn.Module):
         ref_duration_s: PositiveFloat = 600.0,
     ) -> None:
         super().__init__()
-        factors = sorted({OUTPUT_DOWNSAMPLING_FACTOR, *downsampling_factor})
-        for size in chunk_size if causal else ():
-            if size != ALL and (size < 1 or any(size % factor for factor in factors)):
-                raise ValueError(f"chunk_size must be -1, or multiples of all of {factors}, given {size}")
-        self.causal, self.chunk_size, self.left_context_frames = causal, chunk_size, left_context_frames
+        factors = OUTPUT_DOWNSAMPLING_FACTOR, *downsampling_factor
+        self.sampler = ChunkSampler(causal, chunk_size, left_context_frames, factors)
         self.encoder_dim, self.encoder_unmasked_dim, self.d_model = encoder_dim, encoder_unmasked_dim, max(encoder_dim)
         self.ref_duration_s = ref_duration_s
         self.batch_count = BatchCount()
         self.chunks: Chunks | None = None
-        self.chunk_values = torch.empty(0)  # size and left context on a GPU
         self.has_begun = False
         falling = ScheduledFloat(self.batch_count, (0.0, 3 * dropout), (20_000.0, dropout))
         self.encoder_embed = ZipformerSubsampling(
@@ -480,7 +473,7 @@ class ZipformerEncoder(nn.Module):
             self.begin_pass(features.device)
         self.has_begun = False
         # nothing drawn in evaluation: results must not depend on a seed
-        chunks = self.chunks if self.training else self._draw_chunks(slice(1))
+        chunks = self.chunks if self.training else self.sampler.first()
         x, lengths = self.encoder_embed(features, num_frames)
         masks = self._channel_masks(x)
         outputs = []
@@ -496,18 +489,37 @@ class ZipformerEncoder(nn.Module):
             The random choices: passes with equal ones launch the same kernels.
         """
         is_active = self.batch_count.begin_pass(device)
-        chunks, self.has_begun = self._draw_chunks(slice(None)), True
-        if chunks is None or not devices.on_accelerator(self.batch_count.values):
-            self.chunks = chunks
-            return chunks, is_active
-        left = EVERYTHING if chunks.left_context is None else chunks.left_context
-        self.chunk_values = refilled(self.chunk_values, [chunks.size, left], device)
-        size, left_context = self.chunk_values.unbind()
-        self.chunks = Chunks(size, left_context, chunks.smallest)
-        return True, is_active
+        self.chunks, kernels = self.sampler.draw(self.batch_count.values)
+        self.has_begun = True
+        return kernels, is_active
 
-    def _draw_chunks(self, choices: slice) -> Chunks | None:
-        return draw_chunks(self.chunk_size[choices], self.left_context_frames[choices]) if self.causal else None
+    def cache_shapes(self, left_frames: int) -> tuple[tuple[int, ...], list[tuple[tuple[int, int], ...]]]:
+        """Return the shapes of `StreamingState` without the batch: of the front end, and of each layer's modules."""
+        of_layers = [shapes for stack in self.stacks for shapes in stack.cache_shapes(left_frames)]
+        return (CONTEXT, *self.encoder_embed.image_shape), of_layers
+
+    @property
+    def stacks(self) -> list[ZipformerStack]:
+        """The stacks of layers, in order."""
+        return [stack for stack in self.encoders if isinstance(stack, ZipformerStack)]
+
+    def stream(
+        self, features: Tensor, num_frames: Tensor, state: StreamingState
+    ) -> tuple[Tensor, Tensor, StreamingState]:
+        """Encode a chunk, see `StreamingEncoder`."""
+        chunk_size, left_frames = self.sampler.chunk_size[0], self.sampler.left_context_frames[0]
+        # the last three frames are there for the ConvNeXt layer: the next chunk encodes them
+        lengths = halved_frames(num_frames).clamp(max=chunk_size)
+        x, front_end = self.encoder_embed.stream(features, num_frames, state.subsampling)
+        outputs, past, new_past = [], iter(state.layers), list[tuple[Tensor, ...]]()
+        for stack, width in zip(self.stacks, self.encoder_dim, strict=True):
+            x = convert_num_channels(x, width)
+            x, layers = stack.stream(x, lengths, past, state.num_processed, left_frames)
+            outputs.append(x)
+            new_past.extend(layers)
+        encodings = self.downsample_output(full_dim_output(outputs), lengths)
+        new = StreamingState(state.num_processed + chunk_size, front_end, tuple(new_past))
+        return encodings, (lengths + 1) // 2, new
 
     def _channel_masks(self, x: Tensor) -> list[Tensor | None]:
         """Return factors (B, 1, D) for each stack: 0 for the upper channels of some utterances, in training.
@@ -542,84 +554,3 @@ def full_dim_output(outputs: Sequence[Tensor]) -> Tensor:
             parts.append(output[..., width:])
             width = output.shape[-1]
     return torch.cat(parts, dim=-1) if len(parts) > 1 else outputs[-1]
-
-
-@dataclass(frozen=True)
-class StreamingState:
-    """State of a stream between two chunks; each chunk returns a new one.
-
-    Attributes:
-        num_processed: (B,) int64 frames at 50 Hz so far.
-        subsampling: (B, 3, F', C'), frames that the front end's ConvNeXt sees again.
-        layers: of each layer (B, P, D) keys, what the non-linear attention attends to, values of the first attention,
-            frames of the first convolution, values of the second attention, frames of the second convolution.
-    """
-
-    num_processed: Tensor
-    subsampling: Tensor
-    layers: tuple[tuple[Tensor, ...], ...]
-
-
-class StreamingZipformer:
-    """Encodes utterances chunk by chunk, with the result that the encoder gives for whole utterances.
-
-    Args:
-        encoder: causal. Its first ``chunk_size`` and its first ``left_context_frames`` must not be -1, and the second
-            must be a multiple of the first. It is put into evaluation mode, and has to stay there.
-
-    Raises:
-        ValueError: the encoder is not like that.
-    """
-
-    def __init__(self, encoder: ZipformerEncoder) -> None:
-        chunk, left = encoder.chunk_size[0], encoder.left_context_frames[0]
-        if not encoder.causal or ALL in (chunk, left) or left < chunk or left % chunk:
-            raise ValueError(
-                "streaming needs causal: true, chunks of a size, and a left context of one or more of them, given "
-                f"causal: {encoder.causal}, chunk_size {chunk}, left_context_frames {left}"
-            )
-        self.encoder = encoder.eval()
-        self.stacks = [stack for stack in encoder.encoders if isinstance(stack, ZipformerStack)]
-        self.chunk_size, self.left_frames = chunk, left
-        self.num_features = 2 * (chunk + CONTEXT) + FEATURE_CONTEXT
-        self.shift_features = 2 * chunk
-
-    def initial_state(self, batch_size: int) -> StreamingState:
-        """Return the state before the first chunk of ``batch_size`` utterances."""
-        like = next(self.encoder.parameters())
-        layers = [
-            tuple(like.new_zeros(batch_size, *shape) for shape in shapes)
-            for stack in self.stacks
-            for shapes in stack.cache_shapes(self.left_frames)
-        ]
-        # zeros are what the ConvNeXt layer sees before a whole utterance
-        front_end = like.new_zeros(batch_size, CONTEXT, *self.encoder.encoder_embed.image_shape)
-        return StreamingState(torch.zeros(batch_size, dtype=torch.int64, device=like.device), front_end, tuple(layers))
-
-    @torch.no_grad()
-    def __call__(
-        self, features: Tensor, num_frames: Tensor, state: StreamingState
-    ) -> tuple[Tensor, Tensor, StreamingState]:
-        """Encode a chunk.
-
-        Args:
-            features: (B, ``num_features``, F), of which the next chunk begins ``shift_features`` later.
-            num_frames: (B,) int64 valid features; fewer than all if the utterance ends.
-            state: from the chunk before.
-
-        Returns:
-            Encodings (B, C / 2, D), their valid lengths (B,), and the state for the next chunk.
-        """
-        encoder = self.encoder
-        # the last three frames are there for the ConvNeXt layer: the next chunk encodes them
-        lengths = halved_frames(num_frames).clamp(max=self.chunk_size)
-        x, front_end = encoder.encoder_embed.stream(features, num_frames, state.subsampling)
-        outputs, past, new_past = [], iter(state.layers), list[tuple[Tensor, ...]]()
-        for stack, width in zip(self.stacks, encoder.encoder_dim, strict=True):
-            x = convert_num_channels(x, width)
-            x, layers = stack.stream(x, lengths, past, state.num_processed, self.left_frames)
-            outputs.append(x)
-            new_past.extend(layers)
-        encodings = encoder.downsample_output(full_dim_output(outputs), lengths)
-        new = StreamingState(state.num_processed + self.chunk_size, front_end, tuple(new_past))
-        return encodings, (lengths + 1) // 2, new
