@@ -130,8 +130,8 @@ def icefall_state(path: Path) -> Mapping[str, Tensor]:
     """Return the tensors of a model, saved alone or under ``model``, by their names.
 
     Raises:
-        ValueError: the file is damaged, holds none of these encoders, or more than tensors and plain data; icefall's export.py
-            writes one of weights alone.
+        ValueError: the file is damaged, holds none of these encoders, or more than tensors and plain data; icefall's
+            export.py writes one of weights alone.
     """
     state = read_tensors(path)
     state = state.get("model", state) if isinstance(state, Mapping) else state

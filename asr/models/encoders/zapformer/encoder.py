@@ -34,7 +34,7 @@ from asr.models.encoders.zipformer.modules import (
     attention_mask,
     streaming_mask,
 )
-from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat, limit_param_value
+from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat, limit_param_value, refilled
 from asr.models.encoders.zipformer.subsampling import halved_frames
 from asr.models.kernels import is_padding, is_tracing
 
@@ -224,7 +224,7 @@ class ZapformerEncoder(nn.Module):
         self.ref_duration_s = ref_duration_s
         self.batch_count = BatchCount()
         falling = ScheduledFloat(self.batch_count, (LIMITER_DECAY, limiter_scale), (LIMITER_DECAY, limiter_scale / 4))
-        self.place = self.batch_count.register(falling).start
+        self.falling, self.limiter_scale = falling, torch.empty(0)
         self.chunks: Chunks | None = None
         self.has_begun = False
         self.encoder_embed = ZapformerSubsampling(num_features, input_dim, subsampling_channels, noise, causal)
@@ -277,7 +277,7 @@ class ZapformerEncoder(nn.Module):
         self.has_begun = False
         # nothing drawn in evaluation: results must not depend on a seed
         chunks = self.chunks if self.training else self.sampler.first()
-        limiter_scale = self.batch_count.values[self.place] if self.training and not is_tracing() else None
+        limiter_scale = self.limiter_scale[0] if self.training and not is_tracing() else None
         for stack in self.stacks:
             share = stack.factor / (OUTPUT_DOWNSAMPLING_FACTOR * len(self.encoders))
             x = stack(x, lengths, chunks, None if limiter_scale is None else limiter_scale * share)
@@ -289,8 +289,9 @@ class ZapformerEncoder(nn.Module):
         Returns:
             The random choices: passes with equal ones launch the same kernels.
         """
-        self.batch_count.begin_pass(device)
-        self.chunks, kernels = self.sampler.draw(self.batch_count.values)
+        # a tensor, because the passes of a CUDA graph read it
+        self.limiter_scale = refilled(self.limiter_scale, [float(self.falling)], device)
+        self.chunks, kernels = self.sampler.draw(self.limiter_scale)
         self.has_begun = True
         return kernels
 

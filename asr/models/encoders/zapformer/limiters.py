@@ -1,4 +1,4 @@
-"""Limiters of a Zapformer: they change nothing in the forward pass, and add a term to the gradient in the backward pass.
+"""Limiters of a Zapformer, which change nothing in the forward pass, and add to gradients in the backward pass.
 
 Each term is the gradient of a penalty, times a scale () that training sets. The penalties are sums over utterances and
 frames, of padding too, like a loss that is summed over utterances.

@@ -128,7 +128,7 @@ class _Scaled(Function):
         if ctx.largest < math.inf:
             # computed again: whether a value was cut would take a byte for each
             gradient = gradient.masked_fill((x * factor).abs_() > ctx.largest, 0.0)
-        d_factor = torch.linalg.vecdot(gradient, x).unsqueeze(-1)
+        d_factor = torch.linalg.vecdot(gradient, x.to(gradient.dtype)).unsqueeze(-1)
         return gradient * factor, d_factor.sum_to_size(factor.shape), None
 
 

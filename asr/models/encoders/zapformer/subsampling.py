@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from asr.models.encoders.transformer import padded_to
 from asr.models.encoders.zipformer.scaling import Mlp, Swoosh, scaled_linear
 from asr.models.encoders.zipformer.subsampling import CONTEXT, KERNEL_SIZE, MIN_FRAMES, halved_frames
-from asr.models.kernels import DepthwiseConv2d, is_padding, is_tracing
+from asr.models.kernels import DepthwiseConv2d, at_least_float32, is_padding, is_tracing
 
 SWASH_L = Swoosh(shift=1.0, offset=0.00875, beta=4.0)
 SWASH_R = Swoosh(shift=0.25, offset=0.07831542175, beta=4.0)
@@ -124,4 +124,5 @@ class ZapformerSubsampling(nn.Module):
 
     def _project(self, x: Tensor) -> Tensor:
         """Map (B, T, F', C) to (B, T, D)."""
-        return OUTPUT_SCALE * self.out(x.transpose(2, 3).flatten(2))
+        # in 32 bits under autocast too: all stacks add to this
+        return OUTPUT_SCALE * at_least_float32(self.out(x.transpose(2, 3).flatten(2)))

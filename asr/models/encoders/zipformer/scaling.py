@@ -200,9 +200,9 @@ class _LimitParamValue(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (parameter,) = ctx.saved_tensors
+        beyond = parameter - parameter.clamp(ctx.least, ctx.most)
         # a descent along a gradient of this sign would lead further out
-        outwards = ((parameter < ctx.least) & (gradient > 0)) | ((parameter > ctx.most) & (gradient < 0))
-        return torch.where(outwards, -gradient, gradient), None, None
+        return torch.where(beyond.sign_() * gradient < 0, -gradient, gradient), None, None
 
 
 def limit_param_value(parameter: Tensor, limits: Tensor | tuple[float, float] | None) -> Tensor:
