@@ -145,7 +145,8 @@ class AverageScoreLimit:
 
     def kept(self, block: slice, scores: Tensor, weights: Tensor) -> Tensor:
         """Return the scale (b, H, T, 1) of each frame's penalty, 0 where it does not apply."""
-        average = (scores.abs() * weights).sum(dim=-1, keepdim=True)
+        # in place: nobody needs the scores any more
+        average = scores.abs_().mul_(weights).sum(dim=-1, keepdim=True)
         applies = (average > MAX_SCORE) & ~self.padding[block, None, :, None]
         return applies * (self.scale * (SCORE_SCALE / (MAX_SCORE * scores.shape[1])))
 

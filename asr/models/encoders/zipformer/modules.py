@@ -306,7 +306,7 @@ class ScoreLimit(Protocol):
     """Pulls scores that are too large back, by what it adds to their gradient."""
 
     def kept(self, block: slice, scores: Tensor, weights: Tensor) -> Tensor:
-        """Return what the backward pass needs of the scores (b, H, T, S) of a block of utterances."""
+        """Return what the backward pass needs of the scores (b, H, T, S) of a block of utterances; they may change."""
 
     def pull_(self, gradient: Tensor, kept: Tensor, scores: Callable[[], Tensor], weights: Tensor) -> None:
         """Change the gradient (b, H, T, S) of a block; ``scores`` computes the scores again."""
@@ -416,7 +416,11 @@ class _Weights(Function):
         weights, kept = query.new_empty(*query.shape[:3], key.shape[2]), []
         for block in blocks(weights):
             scores = _scores(query[block], key[block], pos_query[block], pos)
-            weights[block] = (scores + attn_mask[block]).softmax(dim=-1)
+            masked_scores = scores + attn_mask[block]
+            if masked_scores.dtype == weights.dtype:
+                torch.softmax(masked_scores, dim=-1, out=weights[block])  # without a copy
+            else:
+                weights[block] = masked_scores.softmax(dim=-1)
             if limit is not None:
                 # of scores without the mask, which is not a score to pull back
                 kept.append(limit.kept(block, scores, weights[block]))
