@@ -128,8 +128,10 @@ class ZapformerStack(nn.Module):
     def _apply(self, x: Tensor, frames: Frames, caches: Sequence[StreamingCache]) -> Tensor:
         joined = x.reshape(x.shape[0], -1, self.factor * int(x.shape[2]))
         inner = F.linear(joined, self._projection())
-        scales = limit_param_value(self.residual_scales, self.scale_limits)
-        total, inner = scales[0] * inner, limit_param_value(self.input_scale, (0.5, 2.0)) * inner
+        scales, input_scale = self.residual_scales, self.input_scale
+        if not is_tracing():
+            scales, input_scale = limit_param_value(scales, self.scale_limits), limit_param_value(input_scale, (0.5, 2.0))
+        total, inner = scales[0] * inner, input_scale * inner
         for layer, scale, cache in zip(self.layers, scales[1:], caches, strict=True):
             inner = layer(inner, frames, cache)
             total = total + scale * inner

@@ -210,7 +210,7 @@ def position_freqs(num_freqs: int) -> Tensor:
 def position_basis(num_targets: int, num_sources: int, freqs: Tensor) -> Tensor:
     """Return waves over the distances from sources to targets, which fade as the bands of their frequencies are wide.
 
-    A wave e^(iωt), averaged over a triangular band of frequencies around ω that reaches to its neighbors.
+    A wave e^(iωt) is averaged over a triangular band of frequencies around ω that reaches to its neighbors.
 
     Args:
         num_targets: T, frames that attend.
@@ -222,20 +222,29 @@ def position_basis(num_targets: int, num_sources: int, freqs: Tensor) -> Tensor:
 
     Reference:
         ``AngularFreqBasis`` of icefall's Zapformer. As there, the foot of a triangle below its frequency is as far away
-        as the next higher frequency, and the other way round; trained weights fit these.
+        as the next higher frequency, and the other way round; trained weights fit these. Differs: 32 bits suffice.
     """
-    # in 64 bits: differences of cosines are divided by t²
-    center, gaps = freqs.double(), freqs.double().diff()
+    # With feet at ω − b and ω + a, the averaged wave is ((e^iωt − e^i(ω−b)t) / b + (e^iωt − e^i(ω+a)t) / a) / t² w with
+    # w = (a + b) / 2. Differences of waves are written as products, in which no digits are lost.
+    gaps = freqs.diff()
     below, above = torch.cat((gaps, gaps[-1:])), torch.cat((gaps[:1], gaps))
-    distance = torch.arange(1 - num_sources, num_targets, device=freqs.device, dtype=torch.float64).unsqueeze(1)
-    is_zero = distance == 0
-    squared = torch.where(is_zero, 1.0, distance.square()) * (below + above) / 2
-    waves = []
-    for wave, at_zero in ((torch.cos, 1.0), (torch.sin, 0.0)):
-        middle, lower, upper = (wave(f * distance) for f in (center, center - below, center + above))
-        averaged = ((middle - lower) / below + (middle - upper) / above) / squared
-        waves.append(torch.where(is_zero, at_zero, averaged))
-    return torch.cat(waves, dim=1).float()
+    lower, upper, width = freqs - below / 2, freqs + above / 2, (below + above) / 2
+    middle = (lower + upper) / 2
+    t = torch.arange(1 - num_sources, num_targets, device=freqs.device, dtype=freqs.dtype).unsqueeze(1)
+    faded, faded_below, faded_above = (_one_minus_sinc(gap * t / 2) for gap in (width, below, above))
+    skew = (faded_above - faded_below) / (width * torch.where(t == 0, 1.0, t))
+    cosines = (middle * t).cos() * (1 - faded) * (1 - faded_above) - (lower * t).sin() * skew
+    sines = (middle * t).sin() * (1 - faded) * (1 - faded_below) + (upper * t).cos() * skew
+    return torch.cat((cosines, sines), dim=1)
+
+
+def _one_minus_sinc(x: Tensor) -> Tensor:
+    """Return 1 − sin(x) / x for x (…)."""
+    square = x.square()
+    # by a series near 0, where the difference would have few digits
+    series = square / 6 * (1 - square / 20 * (1 - square / 42 * (1 - square / 72 * (1 - square / 110))))
+    is_small = square < 1
+    return torch.where(is_small, series, 1 - x.sin() / torch.where(is_small, 1.0, x))
 
 
 class RelativePositions(nn.Module):
