@@ -130,7 +130,10 @@ class ZapformerStack(nn.Module):
         inner = F.linear(joined, self._projection())
         scales, input_scale = self.residual_scales, self.input_scale
         if not is_tracing():
-            scales, input_scale = limit_param_value(scales, self.scale_limits), limit_param_value(input_scale, (0.5, 2.0))
+            scales, input_scale = (
+                limit_param_value(scales, self.scale_limits),
+                limit_param_value(input_scale, (0.5, 2.0)),
+            )
         total, inner = scales[0] * inner, input_scale * inner
         for layer, scale, cache in zip(self.layers, scales[1:], caches, strict=True):
             inner = layer(inner, frames, cache)
