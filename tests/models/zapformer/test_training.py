@@ -20,7 +20,7 @@ def hot(causal: bool) -> ZapformerEncoder:
             if parameter.dim() > 1 and "embed" not in name:
                 parameter.mul_(4.0)
     encoder.encoder_embed.noise = 0.0
-    return encoder.train()
+    return encoder.to("cpu").train()
 
 
 def gradients(encoder: ZapformerEncoder) -> dict[str, torch.Tensor]:

@@ -93,7 +93,7 @@ class ZapformerStack(nn.Module):
         basis = position_basis(num_frames, num_frames, self.freqs)
         scale = None if limiter_scale is None else limiter_scale / len(self.layers)
         frames = Frames(basis, padding, added_mask(mask, x.dtype), counts, scale)
-        return self._apply(x, frames, [StreamingCache() for _ in self.layers])
+        return self._through_layers(x, frames, [StreamingCache() for _ in self.layers])
 
     def stream(
         self, x: Tensor, lengths: Tensor, past: Iterable[Sequence[Tensor]], num_processed: Tensor, left_frames: int
@@ -117,7 +117,7 @@ class ZapformerStack(nn.Module):
         counts = num_processed[:, None, None] + torch.arange(1, num_frames + 1, device=x.device)[:, None]
         basis = position_basis(num_frames, num_left + num_frames, self.freqs)
         caches = [StreamingCache(layer_past) for _, layer_past in zip(self.layers, past, strict=False)]
-        y = self._apply(x, Frames(basis, padding, added_mask(mask, x.dtype), counts), caches)
+        y = self._through_layers(x, Frames(basis, padding, added_mask(mask, x.dtype), counts), caches)
         return y, [tuple(cache.kept) for cache in caches]
 
     def cache_shapes(self, left_frames: int) -> list[tuple[tuple[int, int], ...]]:
@@ -125,7 +125,7 @@ class ZapformerStack(nn.Module):
         layers = (layer for layer in self.layers if isinstance(layer, ZapformerEncoderLayer))
         return [layer.cache_shapes(left_frames // self.factor) for layer in layers]
 
-    def _apply(self, x: Tensor, frames: Frames, caches: Sequence[StreamingCache]) -> Tensor:
+    def _through_layers(self, x: Tensor, frames: Frames, caches: Sequence[StreamingCache]) -> Tensor:
         joined = x.reshape(x.shape[0], -1, self.factor * int(x.shape[2]))
         inner = F.linear(joined, self._projection())
         scales, input_scale = self.residual_scales, self.input_scale
