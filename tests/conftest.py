@@ -104,6 +104,14 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def golden() -> Path:
+    """Return the folder of what authors' own code computed, or skip."""
+    if not (folder := DATA.with_name("golden")).is_dir():
+        pytest.skip(f"no golden files at {folder}, beside the folder that WERDICT_DATA names")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def programs() -> Programs:
     """Return what starts the commands quickly."""
     return session_programs()

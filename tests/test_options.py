@@ -10,6 +10,7 @@ from asr.decoding.beam import AttentionRescoring, CtcBeam, TransducerBeam
 from asr.decoding.greedy import TransducerGreedy
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import TransformerEncoder
+from asr.models.encoders.zapformer.encoder import ZapformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.heads.ctc import CrCtcHead, CtcAttentionHead, CtcHead
 from asr.models.heads.transducer import TransducerCtcHead, TransducerHead
@@ -38,6 +39,11 @@ ZIPFORMER = {
     **{"downsampling_factor": [0], "pos_dim": 47, "query_head_dim": 0, "subsampling_channels": [8, 16]},
     **{"dropout": 0.4, "ref_duration_s": 0.0, "chunk_size": [], "left_context_frames": [-2]},
 }
+ZAPFORMER = {
+    **{"input_dim": 0, "encoder_dim": [0], "feedforward_multiple": [0], "num_encoder_layers": [1, 0]},
+    **{"downsampling_factor": [0], "num_freqs": 1, "query_head_dim": 0, "subsampling_channels": [8, 16]},
+    **{"noise": -1.0, "limiter_scale": -0.1, "ref_duration_s": 0.0, "chunk_size": [], "left_context_frames": [-2]},
+}
 EFFECT, NO_JOBS = {"probability": 1.5}, {"num_jobs": 0}
 NO_SIZE = {"num_train": 0, "num_dev": 0, "num_test": 0}
 REFUSED = {
@@ -60,6 +66,7 @@ REFUSED = {
     TransformerEncoder: LAYERED,
     ConformerEncoder: {**LAYERED, "kernel_width": 0},
     ZipformerEncoder: ZIPFORMER,
+    ZapformerEncoder: ZAPFORMER,
     CtcHead: {"dropout": 1.0, "intermediate_layers": [0], "intermediate_weight": 1.0},
     CrCtcHead: {"consistency_weight": 0.0, "intermediate_weight": 0.0},
     CtcAttentionHead: {"num_layers": 0, "num_heads": 0, "d_feedforward": 0, "ctc_weight": 1.0, "label_smoothing": -0.1},

@@ -17,12 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.models.encoders.pretrained import PretrainedEncoder
-from asr.models.encoders.zipformer.encoder import (
-    StreamingState,
-    StreamingZipformer,
-    ZipformerEncoder,
-    ZipformerEncoderLayer,
-)
+from asr.models.encoders.streaming import StreamingEncoder, StreamingState
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder, ZipformerEncoderLayer
 from asr.models.heads.protocols import FrameScores, Transduces
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import BLANK_ID
@@ -171,7 +167,7 @@ class ChunkEncoder(nn.Module):
                 f"streaming=true: {type(encoder).__name__} sees whole utterances; train a Zipformer with "
                 "encoder.causal=true, or export with streaming=false"
             )
-        self.chunks = StreamingZipformer(encoder)
+        self.chunks = StreamingEncoder(encoder)
         bins, channels = encoder.encoder_embed.image_shape
         self.embed_bins = bins if embed_bins is None else embed_bins
         if channels > EMBED_CHANNELS or bins > self.embed_bins:
@@ -180,7 +176,7 @@ class ChunkEncoder(nn.Module):
                 f"{EMBED_CHANNELS} of {self.embed_bins}, those of 80 mel bins; export with streaming=false"
             )
         self.recognizer, self.encoder, self.score = recognizer, encoder, score
-        self.num_layers = sum(len(stack.layers) for stack in self.chunks.stacks)
+        self.num_layers = sum(len(stack.layers) for stack in encoder.stacks)
         self.eval()
 
     def forward(self, features: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
@@ -240,7 +236,7 @@ class ChunkEncoder(nn.Module):
         )
 
     def _metadata(self, comment: str) -> dict[str, object]:
-        stacks = self.chunks.stacks
+        stacks = self.encoder.stacks
         # all layers of a stack are alike
         sizes = [
             layer.size for stack in stacks for layer in stack.layers[:1] if isinstance(layer, ZipformerEncoderLayer)

@@ -13,7 +13,7 @@ from asr.data.manifests.audio_files import Samples, mono_samples
 from asr.data.parallel import one_thread
 from asr.decoding.greedy import CtcStream, Decoder, TransducerGreedy, TransducerStream
 from asr.models import devices
-from asr.models.encoders.zipformer.encoder import StreamingZipformer, ZipformerEncoder
+from asr.models.encoders.streaming import StreamingEncoder, SupportsStreaming
 from asr.models.heads.protocols import FrameScores, Transduces
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
@@ -38,7 +38,8 @@ class StreamingRecognizer:
     The text is that of the whole recording decoded at once with the same chunks, whatever the size of the pieces.
 
     Args:
-        recognizer: with a causal Zipformer, and a head with CTC or a transducer; the transducer is used if it has both.
+        recognizer: with a causal Zipformer or Zapformer, and a head with CTC or a transducer; the transducer is used
+            if it has both.
         tokenizer: tokens → text.
         features: that the recognizer was trained with.
         decoder: a greedy one of transducers says how many tokens a frame may have; others are not used.
@@ -58,14 +59,14 @@ class StreamingRecognizer:
         rate_hz: int = 16_000,
         endpoint_s: float = 0.8,
     ) -> None:
-        if not isinstance(recognizer.encoder, ZipformerEncoder) or not isinstance(features, LogMel):
+        if not isinstance(recognizer.encoder, SupportsStreaming) or not isinstance(features, LogMel):
             raise ValueError(
-                "only a causal Zipformer with log-mel features can stream, not "
+                "only a causal Zipformer or Zapformer with log-mel features can stream, not "
                 f"{type(recognizer.encoder).__name__} with {type(features).__name__}; train one with "
                 "encoder=zipformer_s encoder.causal=true"
             )
         self.recognizer, self.tokenizer = recognizer.eval(), tokenizer
-        self.encoder = StreamingZipformer(recognizer.encoder)
+        self.encoder = StreamingEncoder(recognizer.encoder)
         self.search = _search(recognizer, decoder)
         self.features = FeatureStream(features, rate_hz)
         self.state = self.encoder.initial_state(1)

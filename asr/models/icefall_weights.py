@@ -1,4 +1,4 @@
-"""Weights of icefall's Zipformer, and of the package ``zipformer``, for our encoder and our heads.
+"""Weights of icefall's Zipformer and Zapformer, and of the package ``zipformer``, for our encoders and our heads.
 
 Theirs are the front end ``encoder_embed`` and the stacks ``encoder`` of one model, and its heads. Ours have the same
 names but for what the rules change.
@@ -21,12 +21,14 @@ from asr.models.pretrained import check_finite, read_tensors
 # the first that matches the whole name counts
 ENCODER_RULES = (
     (r"(encoder_embed)\.conv\.0\.(weight|bias)", r"\1.conv1.\2"),
-    (r"(encoder_embed)\.conv\.4\.(weight|bias)", r"\1.conv2.\2"),
-    (r"(encoder_embed)\.conv\.7\.(weight|bias)", r"\1.conv3.\2"),
+    # the second number is the Zapformer's
+    (r"(encoder_embed)\.conv\.[43]\.(weight|bias)", r"\1.conv2.\2"),
+    (r"(encoder_embed)\.conv\.[75]\.(weight|bias)", r"\1.conv3.\2"),
     (r"(encoder_embed\.(?:convnext|out|out_norm)\..+)", r"\1"),
     # at the full rate a stack holds its layers, elsewhere an encoder that does
     (r"encoder\.(encoders\.\d+)\.(?:encoder\.)?(layers\.\d+\..+)", r"\1.\2"),
-    (r"encoder\.(encoders\.\d+\.out_combiner\.bypass_scale)", r"\1"),
+    (r"encoder\.(encoders\.\d+\.(?:out_combiner\.bypass_scale|proj\.weight|residual_scales|input_scale))", r"\1"),
+    (r"encoder\.(out_norm\.(?:scale|eps))", r"\1"),
     (r"encoder\.(encoders\.\d+\.downsample|downsample_output)\.bias", r"\1.logits"),
 )
 UNUSED = r"encoder\.encoders\.\d+\.(?:encoder\.)?layers\.\d+\.bypass_scale"  # exists, but nothing reads it
@@ -128,13 +130,13 @@ def icefall_state(path: Path) -> Mapping[str, Tensor]:
     """Return the tensors of a model, saved alone or under ``model``, by their names.
 
     Raises:
-        ValueError: the file is damaged, holds no Zipformer, or more than tensors and plain data; icefall's export.py
-            writes one of weights alone.
+        ValueError: the file is damaged, holds none of these encoders, or more than tensors and plain data; icefall's
+            export.py writes one of weights alone.
     """
     state = read_tensors(path)
     state = state.get("model", state) if isinstance(state, Mapping) else state
     if not isinstance(state, Mapping) or FIRST_FRONT_END not in state or FIRST_PROJECTION not in state:
-        raise ValueError(f"it contains no Zipformer: {FIRST_FRONT_END} or {FIRST_PROJECTION} is missing")
+        raise ValueError(f"it contains no Zipformer or Zapformer: {FIRST_FRONT_END} or {FIRST_PROJECTION} is missing")
     check_finite(state, path)
     return state
 

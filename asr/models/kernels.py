@@ -68,13 +68,13 @@ def is_tracing() -> bool:
     return bool(torch.jit.is_tracing()) or torch.compiler.is_compiling()  # type: ignore[attr-defined]
 
 
-def depthwise_conv1d(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) -> Tensor:
+def depthwise_conv1d(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int = 0) -> Tensor:
     """Convolve each channel with its own kernel.
 
     Args:
         x: (B, T, D).
         weight: (D, 1, W).
-        bias: (D,).
+        bias: (D,); None: none.
         padding: zeros before the first and after the last frame.
 
     Returns:
@@ -86,7 +86,7 @@ def depthwise_conv1d(x: Tensor, weight: Tensor, bias: Tensor, padding: int = 0) 
 
 
 class _DepthwiseConv1d(Function):
-    """`depthwise_conv1d` on a CPU: x (B, T, D), weight (D, 1, W), bias (D,).
+    """`depthwise_conv1d` on a CPU: x (B, T, D), weight (D, 1, W), bias (D,) or None.
 
     Convolves images with channels last, of height 1 for the output, of width 1 for the gradient of the kernel.
 
@@ -94,13 +94,13 @@ class _DepthwiseConv1d(Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, padding: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.padding = padding
+        ctx.padding, ctx.has_bias = padding, bias is not None
         return _as_row(x, weight, bias, padding)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
         x, weight = ctx.saved_tensors
         # the gradient of a sum is an expanded view: its strides of 0 make the convolution 18 times as slow
         gradient = gradient.contiguous()
@@ -116,7 +116,7 @@ class _DepthwiseConv1d(Function):
             padding=(ctx.padding, 0),
             groups=x.shape[2],
         )
-        return d_x, d_weight.squeeze(3), gradient.flatten(0, 1).sum(dim=0), None
+        return d_x, d_weight.squeeze(3), gradient.flatten(0, 1).sum(dim=0) if ctx.has_bias else None, None
 
 
 def _as_row(x: Tensor, weight: Tensor, bias: Tensor | None, padding: int) -> Tensor:

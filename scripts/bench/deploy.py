@@ -48,7 +48,8 @@ from asr.decoding.greedy import CtcGreedy, TransducerGreedy
 from asr.export.graphs import export_of
 from asr.export.onnx_files import onnx_session, write_int8, write_onnx
 from asr.inference.streaming import StreamingRecognizer
-from asr.models.encoders.zipformer.encoder import StreamingZipformer, ZipformerEncoder
+from asr.models.encoders.streaming import StreamingEncoder
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
 from asr.run.instantiate import build_component
@@ -114,7 +115,7 @@ def _by_torch(
     num_encodings = frames.shape[1]
     if streaming:
         assert isinstance(recognizer.encoder, ZipformerEncoder)
-        encoder = StreamingZipformer(recognizer.encoder)
+        encoder = StreamingEncoder(recognizer.encoder)
         # sherpa-onnx waits for one frame more than a chunk
         num_chunks = -(-(frames.shape[1] - encoder.num_features) // encoder.shift_features)
         frames = frames[:, : (num_chunks - 1) * encoder.shift_features + encoder.num_features]

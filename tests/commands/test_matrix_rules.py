@@ -35,6 +35,12 @@ LEFT_TO_ADAMW = {
         "encoder.encoders.#.layers.#.conv_module#.depthwise_conv.chunkwise_conv_scale": (2, 96, 31),
         "head.project.weight": (500, 128),
     },
+    "zapformer_xs": {
+        "encoder.encoder_embed.conv#.weight": (4, 1, 3, 3),
+        "encoder.encoder_embed.convnext.depthwise_conv.weight": (32, 1, 7, 7),
+        "encoder.encoders.#.layers.#.conv_module.depthwise_conv.weight": (96, 1, 31),
+        "head.project.weight": (500, 128),
+    },
 }
 HEADS = [(encoder, head) for encoder in LEFT_TO_ADAMW for head in ("ctc", "cr_ctc")] + [
     ("transformer_xxs", "inter_ctc")

@@ -41,6 +41,10 @@ SIZES = {
         ),
         *("encoder.num_encoder_layers=[1,1,1]", "encoder.subsampling_channels=[2,4,4]"),
     ),
+    "zapformer": (
+        *("encoder.input_dim=16", "encoder.encoder_dim=[16,24,16]", "encoder.num_encoder_layers=[1,1,1]"),
+        "encoder.subsampling_channels=[2,4,4]",
+    ),
 }
 SWEPT = ("trainer.max_steps=4", "trainer.val_check_interval=2")
 TUNED = ("sweep.trials=2", "sweep.max_extra_trials=0")
@@ -51,7 +55,8 @@ def shortened(line: str) -> str:
     if not re.match(r"asr-(train|prepare)\b", line) or "resume=" in line or "--cfg" in line:
         return line
     own = "encoder._target_" in line
-    size = () if own else SIZES["zipformer" if "zipformer" in line else "transformer"]
+    kind = next((kind for kind in ("zipformer", "zapformer") if kind in line), "transformer")
+    size = () if own else SIZES[kind]
     if "recipe=finetune" in line:
         size = ("trainer=cpu",)
     has_source = re.search("recipe=(custom|finetune)", line)

@@ -1,8 +1,11 @@
+import json
+
+import numpy as np
 import pytest
 import torch
 from lhotse.dataset.signal_transforms import SpecAugment as LhotseSpecAugment
 
-from asr.features.specaugment import SpecAugment
+from asr.features.specaugment import AlternatingSpecAugment, SpecAugment, alternating_masks, warped
 
 
 def apply(seed: int, features: torch.Tensor, lengths: torch.Tensor, **options) -> torch.Tensor:
@@ -75,3 +78,53 @@ def test_negative_options_are_refused(option):
         SpecAugment(**{option: -1})
     with pytest.raises(ValueError, match="max_time_fraction"):
         SpecAugment(max_time_fraction=1.5)
+
+
+@pytest.mark.parametrize("case", ["defaults", "plain", "warp", "many", "ties"])
+def test_alternating_masks_are_the_union_of_the_spans_that_their_authors_draw(golden, case):
+    with np.load(golden / "zapformer" / "spec_augment.npz") as file:
+        meta = json.loads(str(file["meta"]))
+        names = sorted({*file.files, *meta["same"]})
+        arrays = {
+            name.removeprefix(f"{case}/"): torch.from_numpy(file[meta["same"].get(name, name)])
+            for name in names
+            if name.startswith(f"{case}/")
+        }
+    drawn = [array for name, array in arrays.items() if name.startswith("draw/")]
+    features, lengths = arrays["in/x"], arrays["in/lens"]
+    center = torch.ones_like(lengths)
+    moved, places = center.clone(), iter(zip(meta[case]["draws"], drawn, strict=True))
+    if case in ("defaults", "warp"):
+        for i, length in enumerate(lengths):
+            _, number = next(places)
+            if number <= 0.9 and length > 2 * meta[case].get("time_warp_factor", 80) + 1:
+                center[i], moved[i] = next(places)[1], next(places)[1]
+    features = warped(features, lengths, center, moved)
+    rest = [array for _, array in places]
+    masked = {}
+    shares = {"feature": (0.675, features.shape[2]), "frame": (0.725, features.shape[1])}
+    for i, (side, (share, size)) in enumerate(shares.items()):
+        num = torch.full((len(lengths),), rest[3 * i].shape[1] // 2)
+        whole = torch.full_like(num, size)
+        masked[side] = alternating_masks(whole, num, share, size, tuple(rest[3 * i : 3 * i + 3]))
+        if meta[case][f"{side}_is_union_of_rounded_spans"]:
+            assert torch.equal(masked[side], arrays[f"{side}/masked"])
+    kept = ~(masked["feature"].unsqueeze(1) | masked["frame"].unsqueeze(2)) | (rest[-1] >= meta[case].get("p", 0.9))
+    if case != "ties":
+        torch.testing.assert_close(features[kept], arrays["out/y"][kept], rtol=0, atol=1e-5)
+
+
+def test_alternating_masks_cover_a_third_of_the_time_and_depend_on_nothing_else_in_a_batch():
+    features, lengths = torch.randn(3, 400, 40), torch.tensor([400, 250, 90])
+    augment = AlternatingSpecAugment(probability=1.0)
+    covered = []
+    for seed in range(40):
+        changed = augment(features, lengths, torch.Generator().manual_seed(seed))
+        other = features.clone()
+        other[1, 250:], other[0] = torch.nan, 1.0
+        again = augment(other, lengths, torch.Generator().manual_seed(seed))
+        assert torch.equal(changed[1, :250], again[1, :250])
+        full = (changed[0] == changed[0].flatten().mode()[0]).all(dim=1)
+        covered.append(float(full.float().mean()))
+    assert 0.28 < sum(covered) / len(covered) < 0.44
+    assert max(covered) < 0.725

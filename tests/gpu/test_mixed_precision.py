@@ -16,8 +16,8 @@ from asr.decoding.forced_alignment import align
 from asr.decoding.greedy import CtcStream, TransducerStream
 from asr.inference.decode import decode
 from asr.models import devices
+from asr.models.encoders.streaming import StreamingEncoder
 from asr.models.encoders.zipformer import scaling
-from asr.models.encoders.zipformer.encoder import StreamingZipformer
 from asr.models.heads.protocols import FrameScores, ScoresPaths, Transduces
 from asr.run.parts import build_encoder
 from asr.training.module import TrainingModule
@@ -84,7 +84,7 @@ def decode_in_every_way(module: TrainingModule) -> None:
 @pytest.mark.parametrize(("encoder", "head"), [pair for pair in PAIRS if "causal" in pair.id])
 def test_a_recognizer_streams_in_every_precision(encoder, head, precision):
     dtype, recognizer = PRECISIONS[precision], module_of(encoder, head).recognizer.eval()
-    stream = StreamingZipformer(recognizer.encoder)
+    stream = StreamingEncoder(recognizer.encoder)
     state = stream.initial_state(1)
     searches = [TransducerStream(recognizer.head, 3)] if isinstance(recognizer.head, Transduces) else []
     searches += [CtcStream(recognizer.head)] if isinstance(recognizer.head, FrameScores) else []

@@ -9,6 +9,7 @@ from asr.decoding.greedy import CtcGreedy, TransducerGreedy
 from asr.features.log_mel import GlobalNorm
 from asr.inference.streaming import StreamingRecognizer
 from asr.models.encoders.transformer import TransformerEncoder
+from asr.models.encoders.zapformer.encoder import ZapformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.heads.transducer import TransducerHead
@@ -17,12 +18,18 @@ from asr.text.tokenizer import CharacterTokenizerTrainer
 from tests.models.zipformer.sizes import WAVE
 
 TOKENIZER = CharacterTokenizerTrainer().train(["abc d"])
-STREAMED = {**WAVE, "causal": True, "chunk_size": [16], "left_context_frames": [32]}
+CHUNKS = {"causal": True, "chunk_size": [16], "left_context_frames": [32]}
+STREAMED = {**WAVE, **CHUNKS}
+ZAPFORMER = {
+    **{"input_dim": 16, "encoder_dim": [16, 24], "feedforward_multiple": [2, 1], "num_encoder_layers": [1, 2]},
+    **{"cnn_module_kernel": [7, 5], "downsampling_factor": [1, 4], "num_heads": 2, "num_freqs": 8, **CHUNKS},
+}
 
 
 def recognizer(kind: str, **options) -> Recognizer:
     torch.manual_seed(1)
-    encoder = ZipformerEncoder(80, **{**STREAMED, **options})
+    is_zapformer, kind = kind.endswith("zapformer"), kind.split()[0]
+    encoder = ZapformerEncoder(80, **ZAPFORMER) if is_zapformer else ZipformerEncoder(80, **{**STREAMED, **options})
     with torch.no_grad():
         for parameter in encoder.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -55,11 +62,11 @@ def babble(seed: int, seconds: float, rate_hz: int = 16_000) -> np.ndarray:
     return np.concatenate(pieces).astype(np.float32)
 
 
-@pytest.mark.parametrize("kind", ["ctc", "transducer"])
+@pytest.mark.parametrize("kind", ["ctc", "transducer", "ctc of a zapformer"])
 @pytest.mark.parametrize("packet", [160, 1600, 12_345, 10**6])
 def test_the_text_is_that_of_the_whole(kind, packet):
     model, features = recognizer(kind), LogMel()
-    greedy = CtcGreedy() if kind == "ctc" else TransducerGreedy()
+    greedy = CtcGreedy() if kind != "transducer" else TransducerGreedy()
     texts = set()
     for seed, seconds in enumerate((0.1, 0.5, 2.0, 3.3) if packet == 160 else (5.0, 1.28)):
         samples = babble(seed, seconds)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import TransformerEncoder
+from asr.models.encoders.zapformer.encoder import ZapformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 
 NUM_FEATURES = 16
@@ -35,6 +36,28 @@ def make_zipformer(causal: bool, chunk_size: int = -1, **smaller: list[int]) -> 
     return encoder
 
 
+def make_zapformer(causal: bool, chunk_size: int = -1) -> ZapformerEncoder:
+    encoder = ZapformerEncoder(
+        NUM_FEATURES,
+        input_dim=16,
+        encoder_dim=[16, 24, 16],
+        feedforward_multiple=[2, 1, 2],
+        num_encoder_layers=[1, 2, 1],
+        cnn_module_kernel=[7, 5, 7],
+        downsampling_factor=[1, 4, 2],
+        num_heads=2,
+        query_head_dim=8,
+        value_head_dim=6,
+        num_freqs=8,
+        subsampling_channels=(2, 4, 8),
+        causal=causal,
+        chunk_size=[chunk_size],
+        left_context_frames=[8],
+    )
+    encoder.set_trained_seconds(audio_s=1e9)
+    return encoder
+
+
 @dataclass(frozen=True)
 class EncoderCase:
     name: str
@@ -56,6 +79,9 @@ CASES = [
     EncoderCase("zipformer", lambda: make_zipformer(causal=False), min_frames=9),
     EncoderCase("zipformer, causal", lambda: make_zipformer(causal=True), min_frames=9),
     EncoderCase("zipformer, causal, in chunks", lambda: make_zipformer(causal=True, chunk_size=8), min_frames=9),
+    EncoderCase("zapformer", lambda: make_zapformer(causal=False), min_frames=9),
+    EncoderCase("zapformer, causal", lambda: make_zapformer(causal=True), min_frames=9),
+    EncoderCase("zapformer, causal, in chunks", lambda: make_zapformer(causal=True, chunk_size=8), min_frames=9),
     EncoderCase(
         "transformer, at 50 Hz",
         lambda: TransformerEncoder(

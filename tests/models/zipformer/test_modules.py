@@ -75,7 +75,7 @@ def test_attention_is_a_softmax_over_what_may_be_seen_and_used_by_several(monkey
     attn_mask = torch.where(torch.arange(6) >= torch.tensor([6, 3, 0])[:, None, None, None], -1000.0, 0.0)
 
     def attended(query, key, pos_query, pos, values, first_values):
-        weights = attention_weights(query, key, pos_query, pos, attn_mask, False)
+        weights = attention_weights(query, key, pos_query, pos, attn_mask, None)
         return attend(weights, values), attend(weights, first_values), attend(weights, values**2)
 
     query, key, pos_query, pos, values, first_values = inputs
@@ -94,7 +94,7 @@ def test_attention_is_a_softmax_over_what_may_be_seen_and_used_by_several(monkey
 def test_a_backward_pass_that_stopped_short_or_went_another_way_leaves_nothing_behind(first):
     torch.manual_seed(0)
     query, key, *values = (torch.randn(2, 2, 4, 3, requires_grad=True) for _ in range(5))
-    weights = attention_weights(query, key, query.detach(), torch.zeros(2, 3, 7), torch.zeros(2, 1, 1, 4), False)
+    weights = attention_weights(query, key, query.detach(), torch.zeros(2, 3, 7), torch.zeros(2, 1, 1, 4), None)
     attended = [attend(weights, each) for each in values]
     expected = [(query @ key.mT).softmax(dim=-1) @ each for each in values]
 
@@ -114,7 +114,7 @@ def test_what_all_values_have_in_common_does_not_drown_the_gradient_of_attention
     for dtype in (torch.float32, torch.float64):
         inputs = [x.to(dtype).requires_grad_() for x in (query, key)]
         pos, attn_mask = torch.zeros(1, 5, 11, dtype=dtype), torch.zeros(1, 1, 1, 6, dtype=dtype)
-        weights = attention_weights(*inputs, inputs[0].detach(), pos, attn_mask, False)
+        weights = attention_weights(*inputs, inputs[0].detach(), pos, attn_mask, None)
         attend(weights, values.to(dtype)).backward(d_attended.to(dtype))
         gradients.append(inputs[0].grad.double())
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
@@ -269,9 +269,9 @@ def test_scores_beyond_25_are_pulled_back():
         query += 1.0
     attn_mask = torch.zeros(1, 1, 1, 3)
     gradients = []
-    for penalize in (False, True):
+    for limit in (None, SignPenalty()):
         query.grad = None
-        weights = attention_weights(query, key, query.detach(), torch.zeros(1, 1, 4), attn_mask, penalize)
+        weights = attention_weights(query, key, query.detach(), torch.zeros(1, 1, 4), attn_mask, limit)
         attend(weights, torch.zeros(1, 1, 3, 1)).sum().backward()
         assert query.grad is not None
         gradients.append(query.grad.flatten().tolist())
@@ -315,7 +315,7 @@ def attention() -> tuple[Tensor, list[Tensor]]:
     shapes = (3, 2, 4, 5), (3, 2, 6, 5), (3, 2, 4, 2), (2, 2, 9), (3, 2, 6, 3)
     query, key, pos_query, pos, values = inputs = [(3 * torch.randn(shape)).requires_grad_() for shape in shapes]
     attn_mask = torch.where(torch.rand(3, 1, 4, 6) < 0.3, -1000.0, 0.0)
-    return attend(attention_weights(query, key, pos_query, pos, attn_mask, True), values), inputs
+    return attend(attention_weights(query, key, pos_query, pos, attn_mask, SignPenalty()), values), inputs
 
 
 def result(kernel) -> list[Tensor]:

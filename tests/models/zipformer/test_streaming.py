@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asr.models.encoders.zipformer.encoder import StreamingZipformer, ZipformerEncoder
+from asr.models.encoders.streaming import StreamingEncoder
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from tests.models.zipformer.sizes import WAVE
 
 LENGTHS = torch.tensor([260, 203])
@@ -22,7 +23,7 @@ def make(**options) -> ZipformerEncoder:
     return encoder.eval()
 
 
-def streamed(streaming: StreamingZipformer, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def streamed(streaming: StreamingEncoder, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     encodings, lengths = [], torch.zeros(len(features), dtype=torch.int64)
     state = streaming.initial_state(len(features))
     for start in range(0, features.shape[1], streaming.shift_features):
@@ -39,7 +40,7 @@ def test_chunk_by_chunk_is_as_a_whole():
     encoder, features = make(), torch.randn(2, 260, 80)
     with torch.inference_mode():
         whole, lengths = encoder(features, LENGTHS)
-    encodings, streamed_lengths = streamed(StreamingZipformer(encoder), features)
+    encodings, streamed_lengths = streamed(StreamingEncoder(encoder), features)
     assert streamed_lengths.tolist() == lengths.tolist()
     for i, length in enumerate(lengths):
         torch.testing.assert_close(encodings[i, :length], whole[i, :length], rtol=1e-5, atol=1e-5)
@@ -50,4 +51,4 @@ def test_chunk_by_chunk_is_as_a_whole():
 )
 def test_an_encoder_that_cannot_stream_is_refused(options):
     with pytest.raises(ValueError, match="streaming needs causal"):
-        StreamingZipformer(make(**options))
+        StreamingEncoder(make(**options))

@@ -7,19 +7,38 @@ K, R and V channels of a head: of queries, of queries for positions, of values.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from asr.models import devices
 from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.zipformer.scaling import (
+    BIAS_RANGE,
+    SWOOSH_L,
+    SWOOSH_R,
+    ActivationDropoutAndLinear,
+    Balancer,
+    BatchCount,
+    ScheduledFloat,
+    Whiten,
+    limit_param_value,
+    masked,
+    refilled,
+    scaled_linear,
+    whitening_schedule,
+)
 from asr.models.kernels import DepthwiseConv1d, autocast_dtype, blocks, depthwise_conv1d, is_padding, is_tracing
 
 ALL = -1
+EVERYTHING = 1 << 30  # chunks: more than any utterance has
+HIDDEN = -1000.0  # added to a score, it makes the weight 0; -inf alone in a row would make its softmax NaN
 LARGEST_SCORE, PENALTY = 25.0, 1e-4  # relative to gradients of a loss that is summed over utterances
 PENALTY_PROBABILITY = 0.1
 MAX_USES = 3  # of the weights of a layer
@@ -99,6 +118,49 @@ def _one_of(choices: Sequence[int]) -> int:
     return choices[int(scaling.draw() * len(choices))] if len(choices) > 1 else choices[0]
 
 
+class ChunkSampler:
+    """The chunks of an encoder: training draws them for each pass, evaluation has the first ones.
+
+    Args:
+        causal: whether there are chunks.
+        chunk_size: see `draw_chunks`.
+        left_context_frames: see `draw_chunks`.
+        factors: by which the frame rate is divided; each must divide all chunks.
+
+    Raises:
+        ValueError: a chunk has another size.
+    """
+
+    def __init__(
+        self, causal: bool, chunk_size: Sequence[int], left_context_frames: Sequence[int], factors: Iterable[int]
+    ) -> None:
+        factors = sorted(set(factors))
+        for size in chunk_size if causal else ():
+            if size != ALL and (size < 1 or any(size % factor for factor in factors)):
+                raise ValueError(f"chunk_size must be -1, or multiples of all of {factors}, given {size}")
+        self.causal, self.chunk_size, self.left_context_frames = causal, chunk_size, left_context_frames
+        self.on_device = torch.empty(0)  # size and left context on a GPU
+
+    def first(self) -> Chunks | None:
+        """Return the first choices: nothing is drawn in evaluation, whose results must not depend on a seed."""
+        return draw_chunks(self.chunk_size[:1], self.left_context_frames[:1]) if self.causal else None
+
+    def draw(self, like: Tensor) -> tuple[Chunks | None, Hashable]:
+        """Draw the chunks of a pass on the device of a tensor.
+
+        Returns:
+            The chunks, and what the kernels that the pass launches depend on: of chunks on a GPU, only whether there
+            are any.
+        """
+        chunks = draw_chunks(self.chunk_size, self.left_context_frames) if self.causal else None
+        if chunks is None or not devices.on_accelerator(like):
+            return chunks, chunks
+        left = EVERYTHING if chunks.left_context is None else chunks.left_context
+        self.on_device = refilled(self.on_device, [chunks.size, left], like.device)
+        size, left_context = self.on_device.unbind()
+        return Chunks(size, left_context, chunks.smallest), True
+
+
 class StreamingCache:
     """Keeps frames of earlier chunks for the modules of a layer, in the order in which they ask for them.
 
@@ -119,6 +181,15 @@ class StreamingCache:
         self.kept.append(extended[:, x.shape[1] :])
         return extended
 
+    def cumsum(self, x: Tensor) -> Tensor:
+        """Return the sums (B, T, D) of the frames of x (B, T, D) up to each of them, and keep the last."""
+        sums = x.cumsum(dim=1)
+        if self.past is None:
+            return sums
+        sums = sums + self.past[len(self.kept)]
+        self.kept.append(sums[:, -1:])
+        return sums
+
     def pad(self, x: Tensor, num_frames: int) -> Tensor:
         """Return x (B, T, D) after ``num_frames`` frames: those that are kept, or zeros before a whole x."""
         if self.past is None:
@@ -129,6 +200,29 @@ class StreamingCache:
 
 
 WHOLE = StreamingCache()
+
+
+def attention_mask(padding: Tensor, chunks: Chunks | None) -> Tensor:
+    """Return (B, 1, T or 1, T), true where a frame must not attend to: padding (B, T), and what chunks hide."""
+    hidden = padding[:, None, None, :]
+    return hidden if chunks is None else hidden | chunks.hidden(padding.shape[1], padding.device)
+
+
+def streaming_mask(padding: Tensor, num_left: int, num_processed: Tensor) -> Tensor:
+    """Return (B, 1, 1, P + T), true where a chunk must not attend to.
+
+    Args:
+        padding: (B, T) of the chunk.
+        num_left: P, frames before the chunk.
+        num_processed: (B,) frames so far: at first the cache holds zeros, which are no frames.
+    """
+    missing = torch.arange(num_left, device=padding.device) < (num_left - num_processed).unsqueeze(1)
+    return torch.cat((missing, padding), dim=1)[:, None, None, :]
+
+
+def added_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what is added to scores, far below 0 where ``hidden`` (B, 1, T or 1, S) is true."""
+    return torch.where(hidden, HIDDEN, 0.0).to(dtype)
 
 
 def gated(x: Tensor, gate: Tensor, activation: Callable[[Tensor], Tensor], zero: Tensor | None = None) -> Tensor:
@@ -208,6 +302,28 @@ class _ByDistance(Function):
         return torch.where((source >= 0) & (source < num), taken, 0.0)
 
 
+class ScoreLimit(Protocol):
+    """Pulls scores that are too large back, by what it adds to their gradient."""
+
+    def kept(self, block: slice, scores: Tensor, weights: Tensor) -> Tensor:
+        """Return what the backward pass needs of the scores (b, H, T, S) of a block of utterances; they may change."""
+
+    def pull_(self, gradient: Tensor, kept: Tensor, scores: Callable[[], Tensor], weights: Tensor) -> None:
+        """Change the gradient (b, H, T, S) of a block; ``scores`` computes the scores again."""
+
+
+class SignPenalty:
+    """Adds 1e-4 times the sign of scores beyond ±25 to their gradient."""
+
+    def kept(self, block: slice, scores: Tensor, weights: Tensor) -> Tensor:
+        """Return the sign of scores that are too large: one byte instead of four."""
+        return (scores.sign() * (scores.abs() > LARGEST_SCORE)).to(torch.int8)
+
+    def pull_(self, gradient: Tensor, kept: Tensor, scores: Callable[[], Tensor], weights: Tensor) -> None:
+        """Add the penalty to the gradient."""
+        gradient.add_(kept, alpha=PENALTY)
+
+
 @dataclass(frozen=True)
 class AttentionWeights:
     """Attention weights, and the factors of their gradient.
@@ -230,7 +346,7 @@ class AttentionWeights:
 
 
 def attention_weights(
-    query: Tensor, key: Tensor, pos_query: Tensor, pos: Tensor, attn_mask: Tensor, penalize: bool
+    query: Tensor, key: Tensor, pos_query: Tensor, pos: Tensor, attn_mask: Tensor, limit: ScoreLimit | None
 ) -> AttentionWeights:
     """Return softmax(query · key + pos_query · pos + attn_mask) over the sources.
 
@@ -240,7 +356,7 @@ def attention_weights(
         pos_query: (B, H, T, R).
         pos: (H, R, T + S − 1), from the farthest past to the farthest future.
         attn_mask: (B, 1, T or 1, S), 0 where a frame may attend to, far below 0 elsewhere.
-        penalize: whether scores beyond ±25 are pulled back, by a gradient of 1e-4.
+        limit: of the scores; None: none.
     """
     uses: list[Use | None] = []
     if is_tracing():
@@ -248,7 +364,7 @@ def attention_weights(
         by_place = _ByDistance.apply(pos_query @ pos) if compiles else _by_distance_traced(pos_query, pos)
         scores = query @ key.transpose(2, 3) + by_place
         return AttentionWeights((scores + attn_mask).softmax(dim=-1), query.new_empty(0), uses)
-    values, handle = _Weights.apply(query, key, pos_query, pos, attn_mask, penalize, uses)
+    values, handle = _Weights.apply(query, key, pos_query, pos, attn_mask, limit, uses)
     return AttentionWeights(values, handle, uses)
 
 
@@ -294,21 +410,23 @@ class _Weights(Function):
         pos_query: Tensor,
         pos: Tensor,
         attn_mask: Tensor,
-        penalize: bool,
+        limit: ScoreLimit | None,
         uses: list[Use | None],
     ) -> tuple[Tensor, Tensor]:
-        weights = query.new_empty(*query.shape[:3], key.shape[2])
-        # all that the penalty needs of the scores is their sign where they are too large: one byte instead of four
-        excess = torch.empty_like(weights, dtype=torch.int8) if penalize else None
+        weights, kept = query.new_empty(*query.shape[:3], key.shape[2]), []
         for block in blocks(weights):
-            scores = query[block] @ key[block].mT
-            scores += by_distance(pos_query[block] @ pos, key.shape[2])
-            if excess is not None:
-                # before the mask, which is not a score to pull back
-                excess[block] = scores.sign() * (scores.abs() > LARGEST_SCORE)
-            weights[block] = (scores + attn_mask[block]).softmax(dim=-1)
+            scores = _scores(query[block], key[block], pos_query[block], pos)
+            masked_scores = scores + attn_mask[block]
+            if masked_scores.dtype == weights.dtype:
+                torch.softmax(masked_scores, dim=-1, out=weights[block])  # without a copy
+            else:
+                weights[block] = masked_scores.softmax(dim=-1)
+            if limit is not None:
+                # of scores without the mask, which is not a score to pull back
+                kept.append(limit.kept(block, scores, weights[block]))
         # the gradient of a softmax needs its output, not the scores
-        ctx.save_for_backward(query, key, pos_query, pos, weights, excess)
+        ctx.save_for_backward(query, key, pos_query, pos, weights, *kept)
+        ctx.limit = limit
         # else autograd would ask each use for the T × S gradient that `handle` stands for
         ctx.mark_non_differentiable(weights)
         # else the gradient of the weights would arrive as zeros, as large as the weights
@@ -318,7 +436,7 @@ class _Weights(Function):
 
     @staticmethod
     def backward(ctx: Any, _: None, went_through: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, pos_query, pos, weights, excess = ctx.saved_tensors
+        query, key, pos_query, pos, weights, *kept = ctx.saved_tensors
         # in memory (B, T, H, K), as the projection of frames is: the gradient of that is then a view, not a copy
         d_query, d_key, d_pos_query = (
             x.new_empty([x.shape[axis] for axis in (0, 2, 1, 3)]).transpose(1, 2) for x in (query, key, pos_query)
@@ -326,10 +444,11 @@ class _Weights(Function):
         d_pos = torch.zeros_like(pos)
         # factors of an earlier backward pass that stopped before the weights are multiplied by 0
         uses = [(use[0] * through, use[1]) for use, through in zip(ctx.uses, went_through, strict=False) if use]
-        for block in blocks(weights):
+        for number, block in enumerate(blocks(weights)):
             scores = _through_softmax(weights[block], [(d_y[block], values[block]) for d_y, values in uses])
-            if excess is not None:
-                scores.add_(excess[block], alpha=PENALTY)
+            if ctx.limit is not None:
+                again = partial(_scores, query[block], key[block], pos_query[block], pos)
+                ctx.limit.pull_(scores, kept[number], again, weights[block])
             d_query[block] = scores @ key[block]
             d_key[block] = scores.mT @ query[block]
             # written through the view: places that no source has stay 0
@@ -340,6 +459,11 @@ class _Weights(Function):
         # emptied in place, for all uses hold this list: the next backward pass must find no factors of this one
         ctx.uses[:] = [None] * len(ctx.uses)
         return d_query, d_key, d_pos_query, d_pos, None, None, None
+
+
+def _scores(query: Tensor, key: Tensor, pos_query: Tensor, pos: Tensor) -> Tensor:
+    """Return the scores (b, H, T, S) of `attention_weights`, without the mask."""
+    return (query @ key.mT).add_(by_distance(pos_query @ pos, key.shape[2]))
 
 
 def _through_softmax(weights: Tensor, uses: list[Use]) -> Tensor:
@@ -391,18 +515,18 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         Yao et al. 2024, "Zipformer", arXiv:2310.11230.
     """
 
-    def __init__(self, batch_count: scaling.BatchCount, size: LayerSize) -> None:
+    def __init__(self, batch_count: BatchCount, size: LayerSize) -> None:
         super().__init__()
         self.batch_count, self.num_heads = batch_count, size.num_heads
         query_dim, pos_query_dim = size.num_heads * size.query_head_dim, size.num_heads * size.pos_head_dim
         # queries, keys and position queries come from one matrix product
         self.dims = query_dim, query_dim, pos_query_dim
-        self.in_proj = scaling.scaled_linear(size.encoder_dim, sum(self.dims), scale=size.query_head_dim**-0.25)
-        self.linear_pos = scaling.scaled_linear(size.pos_dim, pos_query_dim, scale=0.05, bias=False)
+        self.in_proj = scaled_linear(size.encoder_dim, sum(self.dims), scale=size.query_head_dim**-0.25)
+        self.linear_pos = scaled_linear(size.pos_dim, pos_query_dim, scale=0.05, bias=False)
         # scores do not depend on the mean of the keys, whose bias would wander with rounding errors
-        self.balance_keys = scaling.Balancer(batch_count, 0.4, 0.6, 0.0, 100.0, probability=0.025)
-        self.whiten_keys = scaling.Whiten(
-            batch_count, scaling.whitening_schedule(batch_count, 3.0), gradient_scale=0.025, num_groups=size.num_heads
+        self.balance_keys = Balancer(batch_count, 0.4, 0.6, 0.0, 100.0, probability=0.025)
+        self.whiten_keys = Whiten(
+            batch_count, whitening_schedule(batch_count, 3.0), gradient_scale=0.025, num_groups=size.num_heads
         )
 
     def forward(self, x: Tensor, pos_emb: Tensor, attn_mask: Tensor, cache: StreamingCache) -> AttentionWeights:
@@ -417,24 +541,24 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         query, key, pos_query = self.in_proj(x).split(self.dims, dim=-1)
         key = cache.extend(self.whiten_keys(self.balance_keys(key)))
         # a limit on the scores themselves: a softmax near 0 or 1 has no gradient left that could bring them back
-        penalize = self.training and self.batch_count.is_active(PENALTY_PROBABILITY)
+        limit = SignPenalty() if self.training and self.batch_count.is_active(PENALTY_PROBABILITY) else None
         pos = self.linear_pos(pos_emb).t().unflatten(0, (self.num_heads, -1))
         # (B, T, H · K) → (B, H, T, K)
         query, key, pos_query = (
             each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in (query, key, pos_query)
         )
-        return attention_weights(query, key, pos_query, pos, attn_mask, penalize)
+        return attention_weights(query, key, pos_query, pos, attn_mask, limit)
 
 
 class SelfAttention(nn.Module):
     """Projects frames to values, averages them by attention weights, and projects them back."""
 
-    def __init__(self, batch_count: scaling.BatchCount, size: LayerSize) -> None:
+    def __init__(self, batch_count: BatchCount, size: LayerSize) -> None:
         super().__init__()
         self.num_heads = size.num_heads
         self.in_proj = nn.Linear(size.encoder_dim, size.num_heads * size.value_head_dim)
-        self.out_proj = scaling.scaled_linear(size.num_heads * size.value_head_dim, size.encoder_dim, scale=0.05)
-        self.whiten = scaling.Whiten(batch_count, scaling.whitening_schedule(batch_count, 7.5, ratio=3.0))
+        self.out_proj = scaled_linear(size.num_heads * size.value_head_dim, size.encoder_dim, scale=0.05)
+        self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5, ratio=3.0))
 
     def forward(self, x: Tensor, weights: AttentionWeights, cache: StreamingCache) -> Tensor:
         """Attend from every frame of x (B, T, D)."""
@@ -449,20 +573,20 @@ class NonlinAttention(nn.Module):
         Yao et al. 2024, "Zipformer", arXiv:2310.11230.
     """
 
-    def __init__(self, batch_count: scaling.BatchCount, channels: int) -> None:
+    def __init__(self, batch_count: BatchCount, channels: int) -> None:
         super().__init__()
         hidden_channels = 3 * channels // 4
         self.in_proj = nn.Linear(channels, 3 * hidden_channels)
-        self.out_proj = scaling.scaled_linear(hidden_channels, channels, scale=0.05)
-        self.balancer = scaling.Balancer(
+        self.out_proj = scaled_linear(hidden_channels, channels, scale=0.05)
+        self.balancer = Balancer(
             batch_count,
-            scaling.ScheduledFloat(batch_count, (0.0, 0.25), (20_000.0, 0.05)),
-            scaling.ScheduledFloat(batch_count, (0.0, 0.75), (20_000.0, 0.95)),
+            ScheduledFloat(batch_count, (0.0, 0.25), (20_000.0, 0.05)),
+            ScheduledFloat(batch_count, (0.0, 0.75), (20_000.0, 0.95)),
             0.5,
             5.0,
         )
-        self.whiten1 = scaling.Whiten(batch_count, scaling.whitening_schedule(batch_count, 5.0))
-        self.whiten2 = scaling.Whiten(batch_count, scaling.whitening_schedule(batch_count, 5.0, ratio=3.0))
+        self.whiten1 = Whiten(batch_count, whitening_schedule(batch_count, 5.0))
+        self.whiten2 = Whiten(batch_count, whitening_schedule(batch_count, 5.0, ratio=3.0))
 
     def forward(
         self,
@@ -491,12 +615,12 @@ class NonlinAttention(nn.Module):
 class FeedforwardModule(nn.Module):
     """A linear map, SwooshL, and a linear map back."""
 
-    def __init__(self, batch_count: scaling.BatchCount, embed_dim: int, feedforward_dim: int) -> None:
+    def __init__(self, batch_count: BatchCount, embed_dim: int, feedforward_dim: int) -> None:
         super().__init__()
         self.in_proj = nn.Linear(embed_dim, feedforward_dim)
-        self.balancer = scaling.Balancer(batch_count, 0.3, 1.0, 0.75, 5.0)
-        self.out_proj = scaling.ActivationDropoutAndLinear(feedforward_dim, embed_dim, scaling.SWOOSH_L, scale=0.1)
-        self.out_whiten = scaling.Whiten(batch_count, scaling.whitening_schedule(batch_count, 7.5))
+        self.balancer = Balancer(batch_count, 0.3, 1.0, 0.75, 5.0)
+        self.out_proj = ActivationDropoutAndLinear(feedforward_dim, embed_dim, SWOOSH_L, scale=0.1)
+        self.out_whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5))
 
     def forward(self, x: Tensor, dropout: Tensor | None = None) -> Tensor:
         """Map x (B, T, D); factors (B, 1, H) of the hidden channels are those of dropout."""
@@ -519,7 +643,7 @@ class ChunkCausalDepthwiseConv1d(nn.Module):
         self.kernel_size = kernel_size
         self.causal_conv = nn.Conv1d(channels, channels, (kernel_size + 1) // 2, groups=channels)
         assert self.causal_conv.bias is not None
-        nn.init.uniform_(self.causal_conv.bias, -scaling.BIAS_RANGE, scaling.BIAS_RANGE)
+        nn.init.uniform_(self.causal_conv.bias, -BIAS_RANGE, BIAS_RANGE)
         self.chunkwise_conv = DepthwiseConv1d(channels, kernel_size)
         self.chunkwise_conv_scale = nn.Parameter(torch.zeros(2, channels, kernel_size))
 
@@ -570,30 +694,30 @@ class ChunkCausalDepthwiseConv1d(nn.Module):
 class ConvolutionModule(nn.Module):
     """A gated linear unit, a depthwise convolution, SwooshR and a linear map."""
 
-    def __init__(self, batch_count: scaling.BatchCount, size: LayerSize) -> None:
+    def __init__(self, batch_count: BatchCount, size: LayerSize) -> None:
         super().__init__()
         channels = size.encoder_dim
         self.in_proj = nn.Linear(channels, 2 * channels)
-        self.balancer1 = scaling.Balancer(
+        self.balancer1 = Balancer(
             batch_count,
-            scaling.ScheduledFloat(batch_count, (0.0, 0.05), (8000.0, 0.025)),
+            ScheduledFloat(batch_count, (0.0, 0.05), (8000.0, 0.025)),
             1.0,
             1.5,
-            scaling.ScheduledFloat(batch_count, (0.0, 5.0), (8000.0, 10.0)),
+            ScheduledFloat(batch_count, (0.0, 5.0), (8000.0, 10.0)),
         )
         self.depthwise_conv: ChunkCausalDepthwiseConv1d | DepthwiseConv1d
         self.depthwise_conv = (ChunkCausalDepthwiseConv1d if size.causal else DepthwiseConv1d)(
             channels, size.cnn_module_kernel
         )
-        self.balancer2 = scaling.Balancer(
+        self.balancer2 = Balancer(
             batch_count,
-            scaling.ScheduledFloat(batch_count, (0.0, 0.1), (8000.0, 0.05)),
+            ScheduledFloat(batch_count, (0.0, 0.1), (8000.0, 0.05)),
             1.0,
-            scaling.ScheduledFloat(batch_count, (0.0, 0.2), (20_000.0, 0.5)),
+            ScheduledFloat(batch_count, (0.0, 0.2), (20_000.0, 0.5)),
             10.0,
         )
-        self.whiten = scaling.Whiten(batch_count, scaling.whitening_schedule(batch_count, 7.5))
-        self.out_proj = scaling.ActivationDropoutAndLinear(channels, channels, scaling.SWOOSH_R, scale=0.05)
+        self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5))
+        self.out_proj = ActivationDropoutAndLinear(channels, channels, SWOOSH_R, scale=0.05)
 
     def forward(self, x: Tensor, padding: Tensor, chunks: Chunks | None, cache: StreamingCache) -> Tensor:
         """Convolve x (B, T, D); padding (B, T) true after an utterance's end; chunks None: all in one."""
@@ -629,10 +753,10 @@ class BypassModule(nn.Module):
     Early in training the scale is kept near 1, so that every module learns something.
     """
 
-    def __init__(self, batch_count: scaling.BatchCount, embed_dim: int) -> None:
+    def __init__(self, batch_count: BatchCount, embed_dim: int) -> None:
         super().__init__()
         self.bypass_scale = nn.Parameter(torch.full((embed_dim,), 0.5))
-        self.scale_min = scaling.ScheduledFloat(batch_count, (0.0, 0.9), (20_000.0, 0.2))
+        self.scale_min = ScheduledFloat(batch_count, (0.0, 0.9), (20_000.0, 0.2))
 
     def forward(
         self, before: Tensor, after: Tensor, limits: Tensor | None = None, mask: Tensor | None = None
@@ -645,7 +769,7 @@ class BypassModule(nn.Module):
             limits: (2,) of the scale; None: it is not limited.
             mask: (B, 1, 1), 0 for utterances that go past the modules; None: none does.
         """
-        scale = scaling.masked(scaling.limit_param_value(self.bypass_scale, limits), mask).to(before.dtype)
+        scale = masked(limit_param_value(self.bypass_scale, limits), mask).to(before.dtype)
         if is_tracing():
             return torch.lerp(before, after, scale)
         return _Mixture.apply(before, after, scale)

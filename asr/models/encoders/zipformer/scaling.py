@@ -98,7 +98,7 @@ class BatchCount:
         """
         if self._num_batches is None:
             raise RuntimeError(
-                "a Zipformer in training mode must know how far training is: call set_trained_seconds(audio_s) before "
+                "this encoder in training mode must know how far training is: call set_trained_seconds(audio_s) before "
                 "each update, or eval() to encode without training"
             )
         return self._num_batches
@@ -189,27 +189,33 @@ def draw() -> float:
 
 
 class _LimitParamValue(Function):
-    """`limit_param_value`: parameter (…), limits (2,)."""
+    """`limit_param_value`: parameter (…), its least and its largest value, numbers or tensors."""
 
     @staticmethod
-    def forward(ctx: Any, parameter: Tensor, limits: Tensor) -> Tensor:
-        ctx.save_for_backward(parameter, limits)
+    def forward(ctx: Any, parameter: Tensor, least: Tensor | float, most: Tensor | float) -> Tensor:
+        ctx.save_for_backward(parameter)
+        ctx.least, ctx.most = least, most
         return parameter.view_as(parameter)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        parameter, limits = ctx.saved_tensors
-        least, most = limits.unbind()
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (parameter,) = ctx.saved_tensors
+        beyond = parameter - parameter.clamp(ctx.least, ctx.most)
         # a descent along a gradient of this sign would lead further out
-        outwards = ((parameter < least) & (gradient > 0)) | ((parameter > most) & (gradient < 0))
-        return torch.where(outwards, -gradient, gradient), None
+        return torch.where(beyond.sign_() * gradient < 0, -gradient, gradient), None, None
 
 
-def limit_param_value(parameter: Tensor, limits: Tensor | None) -> Tensor:
-    """Return a parameter (…) unchanged; elements outside of the limits (2,) get gradients that lead back inside."""
+def limit_param_value(parameter: Tensor, limits: Tensor | tuple[float, float] | None) -> Tensor:
+    """Return a parameter (…) unchanged; elements outside of the limits get gradients that lead back inside.
+
+    Args:
+        parameter: of any shape.
+        limits: two numbers, or (2,) or (2, …) of which each is broadcast to the parameter; None: none.
+    """
     if limits is None:
         return parameter
-    return _LimitParamValue.apply(parameter, limits)
+    least, most = limits
+    return _LimitParamValue.apply(parameter, least, most)
 
 
 def scale_grad(x: Tensor, scale: float) -> Tensor:
@@ -290,24 +296,26 @@ class SharedDropout(nn.Module):
         return x * (mask / (1 - probability)).to(x.dtype)
 
 
-def scale_initial_(layer: nn.Linear | nn.Conv2d, scale: float) -> None:
-    """Multiply the initial weights by ``scale``, and draw biases from ±0.1 · ``scale``."""
+def scale_initial_(layer: nn.Linear | nn.Conv2d, scale: float, bias_range: float = BIAS_RANGE) -> None:
+    """Multiply the initial weights by ``scale``, and draw biases from ±``bias_range`` · ``scale``."""
     with torch.no_grad():
         layer.weight.mul_(scale)
         if layer.bias is not None:
-            nn.init.uniform_(layer.bias, -BIAS_RANGE * scale, BIAS_RANGE * scale)
+            nn.init.uniform_(layer.bias, -bias_range * scale, bias_range * scale)
 
 
-def scaled_linear(num_inputs: int, num_outputs: int, scale: float, bias: bool = True) -> nn.Linear:
+def scaled_linear(
+    num_inputs: int, num_outputs: int, scale: float, bias: bool = True, bias_range: float = BIAS_RANGE
+) -> nn.Linear:
     """Return a linear map whose output is at first ``scale`` times as large as PyTorch's would be."""
     layer = nn.Linear(num_inputs, num_outputs, bias=bias)
-    scale_initial_(layer, scale)
+    scale_initial_(layer, scale, bias_range)
     return layer
 
 
 @dataclass(frozen=True)
 class Swoosh:
-    """log(1 + e^(x − shift)) − 0.08 x − offset.
+    """log(1 + e^(β (x − shift))) / β − 0.08 x − offset; of the Zapformer's swash, β is 4.
 
     Reference:
         Yao et al. 2024, "Zipformer", arXiv:2310.11230.
@@ -316,6 +324,7 @@ class Swoosh:
 
     shift: float
     offset: float
+    beta: float = 1.0
 
     def __call__(self, x: Tensor, zero: Tensor | None = None) -> Tensor:
         """Return the activation of a tensor of any shape; the backward pass keeps only x.
@@ -323,25 +332,36 @@ class Swoosh:
         The result is 0 where ``zero``, which has as many dimensions, is true.
         """
         if is_tracing():
-            shifted = x - self.shift
+            shifted = self._shifted(x)
             # not softplus, which takes three times as long in onnxruntime
-            activated = F.relu(shifted) + (1.0 + (-shifted.abs()).exp()).log() - SLOPE * x - self.offset
+            activated = F.relu(shifted) + (1.0 + (-shifted.abs()).exp()).log()
+            activated = (activated if self.beta == 1.0 else activated / self.beta) - SLOPE * x - self.offset
             return activated if zero is None else activated.masked_fill(zero, 0.0)
         return _Activation.apply(x, self, zero)
 
     def value(self, x: Tensor) -> Tensor:
         """Return the activation of x (…), of its shape, without a graph."""
         # the default threshold of 20 would be an error of 2e-9 in float64
-        return F.softplus(x - self.shift, threshold=LINEAR_FROM).sub_(x, alpha=SLOPE).sub_(self.offset)
+        activated = F.softplus(x - self.shift, beta=self.beta, threshold=LINEAR_FROM)
+        return activated.sub_(x, alpha=SLOPE).sub_(self.offset)
+
+    def slope(self, x: Tensor) -> Tensor:
+        """Return the derivative (…) at x (…), without a graph."""
+        return self._shifted(x).sigmoid_().sub_(SLOPE)
+
+    def _shifted(self, x: Tensor) -> Tensor:
+        """Return β (x − shift)."""
+        return x - self.shift if self.beta == 1.0 else (x - self.shift) * self.beta
 
     def value_and_slope(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the activation of x (…) and its derivative (…), without a graph: log(1 + e^t) is −log σ(−t)."""
-        shifted = x - self.shift
+        shifted = self._shifted(x)
         # σ must be a normal number, or its logarithm is wrong: it is at 78 in 32 bits, and at 8 in float16; beyond
         # that, the activation is t
         complement = shifted.clamp(max=-0.9 * math.log(torch.finfo(x.dtype).tiny)).neg_().sigmoid_()
         # one σ serves both
         value = torch.maximum(complement.log().neg_(), shifted, out=shifted)
+        value = value if self.beta == 1.0 else value.mul_(1 / self.beta)
         return value.sub_(x, alpha=SLOPE).sub_(self.offset), complement.neg_().add_(1.0 - SLOPE)
 
 
@@ -367,8 +387,7 @@ class _Activation(Function):
         x, zero = ctx.saved_tensors
         d_x = torch.empty_like(x)
         for block in blocks(x):
-            slope = (x[block] - ctx.swoosh.shift).sigmoid_().sub_(SLOPE)
-            torch.mul(gradient[block], slope, out=d_x[block])
+            torch.mul(gradient[block], ctx.swoosh.slope(x[block]), out=d_x[block])
         # not a product with 0, which would keep what is not finite in the gradient of padding
         return d_x if zero is None else d_x.masked_fill_(zero, 0.0), None, None
 
@@ -409,11 +428,14 @@ class ActivationDropoutAndLinear(nn.Linear):
 
     Args:
         scale: of the initial weights, relative to PyTorch's.
+        bias_range: of the initial biases, relative to ``scale``.
     """
 
-    def __init__(self, num_inputs: int, num_outputs: int, swoosh: Swoosh, scale: float) -> None:
+    def __init__(
+        self, num_inputs: int, num_outputs: int, swoosh: Swoosh, scale: float, bias_range: float = BIAS_RANGE
+    ) -> None:
         super().__init__(num_inputs, num_outputs)
-        scale_initial_(self, scale)
+        scale_initial_(self, scale, bias_range)
         self.swoosh = swoosh
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

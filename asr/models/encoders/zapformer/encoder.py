@@ -1,0 +1,324 @@
+"""The Zapformer: stacks of layers at several frame rates, whole utterances and streaming.
+
+B batch, T frames, F mel bins, D width of a stack, E width between stacks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from asr.models.encoders.streaming import StreamingState
+from asr.models.encoders.zapformer.limiters import keep_orthogonal
+from asr.models.encoders.zapformer.modules import (
+    Frames,
+    LayerSize,
+    RmsNorm,
+    ZapformerEncoderLayer,
+    position_basis,
+    position_freqs,
+)
+from asr.models.encoders.zapformer.subsampling import ZapformerSubsampling
+from asr.models.encoders.zipformer.modules import (
+    ALL,
+    Chunks,
+    ChunkSampler,
+    StreamingCache,
+    added_mask,
+    attention_mask,
+    streaming_mask,
+)
+from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat, limit_param_value, refilled
+from asr.models.encoders.zipformer.subsampling import halved_frames
+from asr.models.kernels import is_padding, is_tracing
+
+OUTPUT_DOWNSAMPLING_FACTOR = 2  # from 50 Hz to 25
+FEATURE_CONTEXT = 7  # features that a frame at 50 Hz sees besides its own two
+PROJECTION_RMS = 0.3  # of the stored weights of projections: large ones change slowly
+LIMITER_DECAY = 2000.0  # batches after which limiters count a quarter
+
+Choices = Annotated[Sequence[Annotated[int, Field(ge=ALL)]], Field(min_length=1)]
+
+
+class ZapformerStack(nn.Module):
+    """Layers at a lower frame rate, between a projection and its transpose.
+
+    Frames are joined, each ``factor`` to one. The output is the input, plus the transposed projection of a weighted sum
+    of all layers' outputs minus the projected input.
+
+    Args:
+        size: of the layers.
+        num_layers: at least 1.
+        factor: frames that become one.
+        input_dim: E, width of a frame that is not joined.
+    """
+
+    def __init__(self, size: LayerSize, num_layers: int, factor: int, input_dim: int) -> None:
+        super().__init__()
+        self.size, self.factor = size, factor
+        joined_dim = factor * input_dim
+        self.proj = nn.Linear(joined_dim, size.encoder_dim, bias=False)
+        nn.init.normal_(self.proj.weight, std=PROJECTION_RMS)
+        self.proj_scale = joined_dim**-0.5 / PROJECTION_RMS
+        self.layers = nn.ModuleList(ZapformerEncoderLayer(size) for _ in range(num_layers))
+        self.residual_scales = nn.Parameter(torch.tensor([-1.0, *[1 / num_layers] * num_layers]))
+        self.input_scale = nn.Parameter(torch.ones(1))
+        least = [-1.0, *[0.0] * (num_layers - 1), min(0.5, 1 / num_layers)]
+        most = [-0.5, *[1.0] * num_layers]
+        self.freqs = nn.Buffer(position_freqs(size.num_freqs), persistent=False)
+        self.scale_limits = nn.Buffer(torch.tensor([least, most]), persistent=False)
+
+    def forward(self, x: Tensor, lengths: Tensor, chunks: Chunks | None, limiter_scale: Tensor | None = None) -> Tensor:
+        """Apply the stack.
+
+        Args:
+            x: (B, T, E), of a T that ``factor`` divides.
+            lengths: (B,) valid frames.
+            chunks: of a size that is a multiple of ``factor``; None: the whole utterance is one.
+            limiter_scale: () of the whole stack; None: limiters add nothing to gradients.
+        """
+        num_frames, factor = x.shape[1] // self.factor, self.factor
+        padding = is_padding((lengths + factor - 1) // factor, num_frames)
+        mask = attention_mask(padding, None if chunks is None else chunks.downsampled(factor))
+        if self.size.causal:
+            counts = torch.arange(1, num_frames + 1, device=x.device)[None, :, None]
+        else:
+            counts = (~padding).sum(dim=1).clamp(min=1)[:, None, None]
+        basis = position_basis(num_frames, num_frames, self.freqs)
+        scale = None if limiter_scale is None else limiter_scale / len(self.layers)
+        frames = Frames(basis, padding, added_mask(mask, x.dtype), counts, scale)
+        return self._through_layers(x, frames, [StreamingCache() for _ in self.layers])
+
+    def stream(
+        self, x: Tensor, lengths: Tensor, past: Iterable[Sequence[Tensor]], num_processed: Tensor, left_frames: int
+    ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+        """Apply the stack to a chunk.
+
+        Args:
+            x: (B, T, E), one chunk.
+            lengths: (B,) valid frames of it.
+            past: what each layer has kept, see `StreamingCache`; what follows is left to later stacks.
+            num_processed: (B,) frames before the chunk.
+            left_frames: how many of them attention sees.
+
+        Returns:
+            (B, T, E), and what each layer keeps.
+        """
+        factor, num_frames = self.factor, x.shape[1] // self.factor
+        num_left, num_processed = left_frames // factor, num_processed // factor
+        padding = is_padding((lengths + factor - 1) // factor, num_frames)
+        mask = streaming_mask(padding, num_left, num_processed)
+        counts = num_processed[:, None, None] + torch.arange(1, num_frames + 1, device=x.device)[:, None]
+        basis = position_basis(num_frames, num_left + num_frames, self.freqs)
+        caches = [StreamingCache(layer_past) for _, layer_past in zip(self.layers, past, strict=False)]
+        y = self._through_layers(x, Frames(basis, padding, added_mask(mask, x.dtype), counts), caches)
+        return y, [tuple(cache.kept) for cache in caches]
+
+    def cache_shapes(self, left_frames: int) -> list[tuple[tuple[int, int], ...]]:
+        """Return what each layer keeps between chunks that see ``left_frames`` at 50 Hz before them."""
+        layers = (layer for layer in self.layers if isinstance(layer, ZapformerEncoderLayer))
+        return [layer.cache_shapes(left_frames // self.factor) for layer in layers]
+
+    def _through_layers(self, x: Tensor, frames: Frames, caches: Sequence[StreamingCache]) -> Tensor:
+        joined = x.reshape(x.shape[0], -1, self.factor * int(x.shape[2]))
+        inner = F.linear(joined, self._projection())
+        scales, input_scale = self.residual_scales, self.input_scale
+        if not is_tracing():
+            scales, input_scale = (
+                limit_param_value(scales, self.scale_limits),
+                limit_param_value(input_scale, (0.5, 2.0)),
+            )
+        total, inner = scales[0] * inner, input_scale * inner
+        for layer, scale, cache in zip(self.layers, scales[1:], caches, strict=True):
+            inner = layer(inner, frames, cache)
+            total = total + scale * inner
+        # each use has a penalty of its own
+        return (joined + F.linear(total, self._projection().t())).view(x.shape)
+
+    def _projection(self) -> Tensor:
+        weight = self.proj.weight * self.proj_scale
+        return keep_orthogonal(weight) if self.training and not is_tracing() else weight
+
+
+def last_repeated(x: Tensor, lengths: Tensor, multiple: int) -> Tensor:
+    """Return x (B, T, D) with the last of the valid ``lengths`` (B,) frames repeated, to a multiple of frames."""
+    # at 25 Hz and less, frames that are joined with valid ones are seen
+    missing = -x.shape[1] % multiple
+    x = F.pad(x, (0, 0, 0, missing)) if is_tracing() or missing else x
+    last = (lengths - 1).clamp(min=0)
+    newest = x.gather(1, last[:, None, None].expand(-1, 1, x.shape[2]))
+    return torch.where(is_padding(lengths, x.shape[1]).unsqueeze(2), newest, x)
+
+
+class ZapformerEncoder(nn.Module):
+    """Stacks of layers at different frame rates, between subsampling to 50 Hz and an output at 25 Hz.
+
+    An utterance's encoding depends neither on padding nor on the other utterances of its batch. What limiters add to
+    gradients also counts padded frames, as in the authors' code.
+
+    Args:
+        num_features: mel bins F of a frame, at least 7.
+        input_dim: E, width of the front end, of all that passes by the stacks; the output is twice as wide.
+        encoder_dim: width of each stack.
+        feedforward_multiple: hidden width of each stack's feed-forward modules, relative to its width.
+        num_encoder_layers: of each stack.
+        cnn_module_kernel: frames of each stack's convolutions, odd unless causal.
+        downsampling_factor: frames at 50 Hz that become one in each stack.
+        num_heads: of attention.
+        query_head_dim: of a head's queries and keys.
+        value_head_dim: of a head's values.
+        pos_head_dim: of a head's queries for positions.
+        num_freqs: of relative positions.
+        subsampling_channels: of the front end's three convolutions.
+        noise: in training, added after the first convolution, relative to its root mean square.
+        limiter_scale: of what limiters add to gradients, relative to a loss that is summed over utterances; a quarter
+            of it after 2000 batches.
+        causal: whether to work in chunks, and never to see beyond the end of one.
+        chunk_size: frames at 50 Hz of a chunk; training draws one of them, -1 being the whole utterance; evaluation
+            uses the first.
+        left_context_frames: frames at 50 Hz that a chunk sees before itself, chosen in the same way; rounded down to
+            whole chunks, and at least one.
+        ref_duration_s: seconds of audio that count as one batch.
+
+    Raises:
+        ValueError: chunks do not fit the stacks, a kernel is even, or a stack lacks one of its numbers.
+
+    Reference:
+        ``egs/librispeech/ASR/zapformer`` of icefall's pull request 2082, commit 7e077af0.
+        Differs: `docs/models.md` has a table.
+    """
+
+    subsampling_factor = 4
+    center_frames = 5.5  # of the eleven that the first two vectors at 50 Hz see, which are one at 25 Hz
+    supports_cuda_graphs = True  # by CUDA graphs, in training
+    stream_overlap = FEATURE_CONTEXT
+    layers_to_compile = ()  # limiters would be left out
+
+    def __init__(
+        self,
+        num_features: int,
+        input_dim: PositiveInt,
+        encoder_dim: Sequence[PositiveInt],
+        feedforward_multiple: Sequence[PositiveInt],
+        num_encoder_layers: Sequence[PositiveInt],
+        cnn_module_kernel: Sequence[PositiveInt],
+        downsampling_factor: Sequence[PositiveInt],
+        num_heads: PositiveInt = 4,
+        query_head_dim: PositiveInt = 64,
+        value_head_dim: PositiveInt = 96,
+        pos_head_dim: PositiveInt = 4,
+        num_freqs: Annotated[int, Field(ge=2)] = 64,
+        subsampling_channels: tuple[PositiveInt, PositiveInt, PositiveInt] = (16, 64, 128),
+        noise: NonNegativeFloat = 0.005,
+        limiter_scale: NonNegativeFloat = 0.05,
+        causal: bool = False,
+        chunk_size: Choices = (32, 16, 64, ALL),
+        left_context_frames: Choices = (128, 64, 256, ALL),
+        ref_duration_s: PositiveFloat = 600.0,
+    ) -> None:
+        super().__init__()
+        factors = OUTPUT_DOWNSAMPLING_FACTOR, *downsampling_factor
+        self.sampler = ChunkSampler(causal, chunk_size, left_context_frames, factors)
+        self.multiple, self.d_model = math.lcm(*factors), OUTPUT_DOWNSAMPLING_FACTOR * input_dim
+        self.ref_duration_s = ref_duration_s
+        self.batch_count = BatchCount()
+        falling = ScheduledFloat(self.batch_count, (LIMITER_DECAY, limiter_scale), (LIMITER_DECAY, limiter_scale / 4))
+        self.falling, self.limiter_scale = falling, torch.empty(0)
+        self.chunks: Chunks | None = None
+        self.has_begun = False
+        self.encoder_embed = ZapformerSubsampling(num_features, input_dim, subsampling_channels, noise, causal)
+        self.encoders = nn.ModuleList()
+        of_heads = num_heads, query_head_dim, value_head_dim, pos_head_dim
+        of_stacks = encoder_dim, feedforward_multiple, num_encoder_layers, cnn_module_kernel, downsampling_factor
+        for dim, multiple, num_layers, kernel, factor in zip(*of_stacks, strict=True):
+            if kernel % 2 == 0 and not causal:
+                raise ValueError(f"cnn_module_kernel must be odd unless causal, given {kernel}")
+            heads, *of_head = of_heads
+            size = LayerSize(dim, multiple * dim, heads, kernel, *of_head, num_freqs, causal)
+            self.encoders.append(ZapformerStack(size, num_layers, factor, input_dim))
+        self.out_norm = RmsNorm()
+
+    @property
+    def stacks(self) -> list[ZapformerStack]:
+        """The stacks of layers, in order."""
+        return [stack for stack in self.encoders if isinstance(stack, ZapformerStack)]
+
+    def set_trained_seconds(self, audio_s: float) -> None:
+        """Set how far training is, in seconds of audio so far; to be called before each update."""
+        self.batch_count.set(audio_s / self.ref_duration_s)
+
+    def output_frames(self, num_frames: Tensor) -> Tensor:
+        """Return the numbers of encodings (B,) of utterances of ``num_frames`` (B,) frames."""
+        return torch.div(halved_frames(num_frames) + 1, 2, rounding_mode="floor")
+
+    def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode features at a quarter of their rate.
+
+        Args:
+            features: (B, T, F); padding may hold any finite value.
+            num_frames: (B,) int64 valid frames; fewer than 9 give no encoding.
+
+        Returns:
+            Encodings (B, T', D), unspecified where padded, and their valid lengths (B,), in 40 ms frames.
+        """
+        x, lengths = self.encoder_embed(features, num_frames)
+        encodings = self.encode(last_repeated(x, lengths, self.multiple), lengths)
+        return encodings[:, : (x.shape[1] + 1) // 2], self.output_frames(num_frames)
+
+    def encode(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Return encodings (B, T / 2, 2E) of vectors (B, T, E) of the front end, of valid lengths (B,).
+
+        What is after an utterance's end in x is seen where it is joined with valid frames. T is a multiple of all
+        factors.
+        """
+        if self.training and not self.has_begun:
+            self.begin_pass(x.device)
+        self.has_begun = False
+        # nothing drawn in evaluation: results must not depend on a seed
+        chunks = self.chunks if self.training else self.sampler.first()
+        limiter_scale = self.limiter_scale[0] if self.training and not is_tracing() else None
+        for stack in self.stacks:
+            share = stack.factor / (OUTPUT_DOWNSAMPLING_FACTOR * len(self.encoders))
+            x = stack(x, lengths, chunks, None if limiter_scale is None else limiter_scale * share)
+        return self._joined(x)
+
+    def begin_pass(self, device: torch.device) -> Hashable:
+        """Draw the chunks of the next forward pass in training; without it that pass does so itself.
+
+        Returns:
+            The random choices: passes with equal ones launch the same kernels.
+        """
+        # a tensor, because the passes of a CUDA graph read it
+        self.limiter_scale = refilled(self.limiter_scale, [float(self.falling)], device)
+        self.chunks, kernels = self.sampler.draw(self.limiter_scale)
+        self.has_begun = True
+        return kernels
+
+    def cache_shapes(self, left_frames: int) -> tuple[tuple[int, ...], list[tuple[tuple[int, int], ...]]]:
+        """Return the shapes of `StreamingState` without the batch: of the front end, and of each layer's modules."""
+        of_layers = [shapes for stack in self.stacks for shapes in stack.cache_shapes(left_frames)]
+        return self.encoder_embed.past_shape, of_layers
+
+    def stream(
+        self, features: Tensor, num_frames: Tensor, state: StreamingState
+    ) -> tuple[Tensor, Tensor, StreamingState]:
+        """Encode a chunk, see `StreamingEncoder`."""
+        left_frames = self.sampler.left_context_frames[0]
+        x, front_end = self.encoder_embed.stream(features, num_frames, state.subsampling)
+        lengths = halved_frames(num_frames)
+        x = last_repeated(x, lengths, self.multiple)
+        past, new_past = iter(state.layers), list[tuple[Tensor, ...]]()
+        for stack in self.stacks:
+            x, layers = stack.stream(x, lengths, past, state.num_processed, left_frames)
+            new_past.extend(layers)
+        new = StreamingState(state.num_processed + self.sampler.chunk_size[0], front_end, tuple(new_past))
+        return self._joined(x), (lengths + 1) // 2, new
+
+    def _joined(self, x: Tensor) -> Tensor:
+        return self.out_norm(x.reshape(x.shape[0], -1, self.d_model))
