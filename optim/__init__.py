@@ -1,7 +1,7 @@
 """Optimizers and learning-rate schedules for PyTorch, each checked against its reference."""
 
 from optim.adafactor import Adafactor, AdafactorSchedule
-from optim.adamw import AdamW
+from optim.adamw import AdamC, AdamW
 from optim.adopt import ADOPT
 from optim.aliases import ALIASES
 from optim.cain import Cain
@@ -44,6 +44,7 @@ __all__ = [
     "SOAP",
     "Adafactor",
     "AdafactorSchedule",
+    "AdamC",
     "AdamW",
     "Branches",
     "Cain",

@@ -49,7 +49,9 @@ def step(
     if ending is not None:
         return ending(p, u, state, t, options)
     decays = u * p >= 0 if options["cautious_weight_decay"] else np.full(p.shape, True)
-    return p - lr * options["weight_decay"] * np.where(decays, p, 0) - lr * u
+    # Defazio 2025, arXiv:2506.02285, AdamC
+    ratio = lr / (options["max_lr"] or options["lr"]) if options["corrected_weight_decay"] else 1.0
+    return p - lr * ratio * options["weight_decay"] * np.where(decays, p, 0) - lr * u
 
 
 def corrected(g: Array, state: State, options: Mapping[str, Any]) -> Array:

@@ -60,7 +60,8 @@ def schedule_free(y: Array, u: Array, state: State, t: int, options: Mapping[str
     beta, warmup_steps = options["betas"][0], options["warmup_steps"]
     lr = options["lr"] * (t / warmup_steps if t < warmup_steps else 1.0)
     x, z = state.get("x", y), state.get("z", y)
-    z = z - lr * (u + options["weight_decay"] * y)
+    decays = u * y >= 0 if options["cautious_weight_decay"] else 1.0
+    z = z - lr * (u + options["weight_decay"] * y * decays)
     state["lr_max"] = max(lr, state.get("lr_max", 0.0))
     weight = t ** options["r"] * state["lr_max"] ** options["weight_lr_power"]
     state["weight_sum"] = state.get("weight_sum", 0.0) + weight
