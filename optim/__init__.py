@@ -2,6 +2,7 @@
 
 from optim.adafactor import Adafactor, AdafactorSchedule
 from optim.adamw import AdamC, AdamW
+from optim.ademamix import AdEMAMix
 from optim.adopt import ADOPT
 from optim.aliases import ALIASES
 from optim.cain import Cain
@@ -42,6 +43,7 @@ from optim.transforms.compose import Branches, Sequential, transform
 __all__ = [
     "ADOPT",
     "SOAP",
+    "AdEMAMix",
     "Adafactor",
     "AdafactorSchedule",
     "AdamC",

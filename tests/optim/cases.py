@@ -14,7 +14,7 @@ import optim
 from optim.composable import Composable
 from optim.engine.chain import Chain
 from tests.optim.oracles.common import Ending, Rule
-from tests.optim.oracles.elementwise import adamw, adopt, divided_by_rms, laprop, lion, rmsprop, schedule_free
+from tests.optim.oracles.elementwise import adamw, ademamix, adopt, divided_by_rms, laprop, lion, rmsprop, schedule_free
 from tests.optim.oracles.muon import muon, muon_laprop, nor_muon
 from tests.optim.oracles.psgd_kron import psgd_kron
 from tests.optim.oracles.scion import scion
@@ -310,6 +310,27 @@ CASES = [
             {"weight_decay": 0.3},
             {"weight_decay": 0.3, "max_lr": 0.01, "warmup_steps": 7},
             {"weight_decay": 0.3, "max_lr": 0.01, "cautious_weight_decay": True},
+        ),
+    ),
+    OptimizerCase(
+        optimizer=optim.AdEMAMix,
+        state_bytes=12,
+        quadratic={"lr": 0.02, "betas": (0.9, 0.99, 0.99)},
+        other_group={
+            "lr": 0.02,
+            "betas": (0.8, 0.9, 0.99),
+            "alpha": 5.0,
+            "alpha_warmup": 4,
+            "beta3_warmup": 3,
+            "eps": 1e-3,
+            "weight_decay": 0.05,
+        },
+        bad_options={"betas": (0.9, 0.9, 1.0), "alpha": -1.0, "alpha_warmup": 0, "beta3_warmup": 0.5},
+        oracle=ademamix,
+        oracle_runs=(
+            {},
+            {"betas": (0.0, 0.7, 0.99), "eps": 0.1, "weight_decay": 0.3, "warmup_steps": 7},
+            {"alpha": 8.0, "alpha_warmup": 12, "beta3_warmup": 20},
         ),
     ),
     OptimizerCase(

@@ -17,6 +17,20 @@ def adamw(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) 
     return state["m"] / (1 - beta1**t) / (np.sqrt(mean_square(g, state, t, options)) + options["eps"])
 
 
+def ademamix(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return AdEMAMix's: Pagliardini et al. 2024, arXiv:2409.03137, algorithm 1, with the authors' schedules."""
+    beta1, _, beta3 = options["betas"]
+    alpha, alpha_warmup, beta3_warmup = (options[name] for name in ("alpha", "alpha_warmup", "beta3_warmup"))
+    alpha *= min(1.0, t / alpha_warmup) if alpha_warmup else 1.0
+    if beta3_warmup and t < beta3_warmup:
+        start, end = (np.log(0.5) / np.log(beta + 1e-8) - 1 for beta in (beta1, beta3))
+        beta3 = 0.5 ** (1 / (start + (end - start) * t / beta3_warmup + 1))
+    state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * g
+    state["slow"] = beta3 * state.get("slow", 0) + (1 - beta3) * g
+    root = np.sqrt(mean_square(g, state, t, options))
+    return (state["m"] / (1 - beta1**t) + alpha * state["slow"]) / (root + options["eps"])
+
+
 def laprop(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
     """Return LaProp's: Ziyin et al. 2020, arXiv:2002.04839, algorithm 1."""
     beta1 = options["betas"][0]
