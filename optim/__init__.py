@@ -20,6 +20,7 @@ from optim.lion import Lion
 from optim.maxfactor import MaxFactor
 from optim.muon import MatrixOptions, Muon, MuonLaProp, NorMuon, Scion
 from optim.parameter_groups import grouped
+from optim.prodigy import Prodigy
 from optim.psgd.optimizer import PSGDKron
 from optim.rmsprop import RMSprop
 from optim.rubik import Rubik
@@ -75,6 +76,7 @@ __all__ = [
     "NorMuon",
     "PSGDKron",
     "ParamBatch",
+    "Prodigy",
     "RMSprop",
     "Rubik",
     "ScaledAdam",

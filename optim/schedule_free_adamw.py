@@ -299,6 +299,7 @@ class ScheduleFreeAdamW(Composable):
     refused: ClassVar = {
         **Composable.refused,
         **dict.fromkeys(("corrected_weight_decay", "max_lr"), "lr follows no schedule here"),
+        **dict.fromkeys(("update_norm", "min_param_rms"), "the average of points on a sphere is none"),
     }
 
     def __init__(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from torch import Tensor
+
 from optim.engine.options import OR_NONE, SWITCH, WHOLE
 from optim.engine.param_batch import Group, ParamBatch, Scalar, State, Update, at_least, at_most
 from optim.engine.transform import OptionHolder, Transform
+from optim.transforms.update_norm import TINY, is_on_sphere
 
-TINY = 1e-30
+ESTIMATED_LR = "estimated_lr"
+"""The statistic of a group that `learning_rate` is multiplied by, if there is one."""
 
 
 class LearningRate(Transform):
@@ -38,10 +42,22 @@ class WarmupLearningRate(LearningRate):
 
 
 def learning_rate(batch: ParamBatch) -> Scalar:
-    """Return the rate of this step: the group's ``lr``, times min(1, t/warmup_steps) at the parameter's step t."""
+    """Return the rate of this step: the group's ``lr``, times min(1, t/warmup_steps) at the parameter's step t.
+
+    A transform may estimate a factor of it, see `optim.prodigy.EstimatedDistance`.
+    """
     lr: Scalar = batch.group["lr"]
     warmup_steps: int = batch.group.get("warmup_steps", 0)
+    if ESTIMATED_LR in batch.group.get("shared_state", ()):
+        lr = estimate(batch, ESTIMATED_LR) * lr
     return lr * at_most(batch.step / warmup_steps, 1.0) if warmup_steps else lr
+
+
+def estimate(batch: ParamBatch, key: str) -> Scalar:
+    """Return a number of a group's shared state, a tensor without axes, for these parameters."""
+    number: Tensor = batch.group["shared_state"][key]
+    # parameters may be on another device
+    return batch.read(number.to(batch.param.device, batch.param.dtype))
 
 
 class CorrectedDecay(OptionHolder):
@@ -120,8 +136,9 @@ class DecoupledDecay(Transform):
         return bool(group["weight_decay"] == 0 or group.get("cautious_weight_decay", False))
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
-        """Shrink the parameters."""
-        shrink(update, batch, learning_rate(batch) * decay_of(batch))
+        """Shrink the parameters, unless their size is fixed."""
+        if not is_on_sphere(batch):
+            shrink(update, batch, learning_rate(batch) * decay_of(batch))
         return update
 
 

@@ -14,7 +14,17 @@ import optim
 from optim.composable import Composable
 from optim.engine.chain import Chain
 from tests.optim.oracles.common import Ending, Rule
-from tests.optim.oracles.elementwise import adamw, ademamix, adopt, divided_by_rms, laprop, lion, rmsprop, schedule_free
+from tests.optim.oracles.elementwise import (
+    adamw,
+    ademamix,
+    adopt,
+    divided_by_rms,
+    laprop,
+    lion,
+    prodigy,
+    rmsprop,
+    schedule_free,
+)
 from tests.optim.oracles.muon import muon, muon_laprop, nor_muon
 from tests.optim.oracles.psgd_kron import psgd_kron
 from tests.optim.oracles.scion import scion
@@ -80,6 +90,7 @@ BAD_OPTIONS = (
     *(("lr", value) for value in (-1.0, float("nan"), float("inf"), torch.tensor([0.1, 0.2]))),
     *(("betas", (0.9, 1.0)), ("eps", -1e-8), ("weight_decay", -0.1), ("warmup_steps", 1.5), ("seed", 0.5)),
     *(("beta2_scale", 0.0), ("mars_gamma", -1.0), ("update_clipping", "global_norm"), ("ns_steps", 0)),
+    *(("update_norm", "l2"), ("min_param_rms", -1.0)),
 )
 
 CASES = [
@@ -334,6 +345,31 @@ CASES = [
         ),
     ),
     OptimizerCase(
+        optimizer=optim.Prodigy,
+        not_shardable="EstimatedDistance",
+        state_bytes=16,
+        quadratic={},
+        no_decay={"d0": 1.0},
+        other_group={"betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.05},
+        bad_options={"beta3": 1.0, "d0": 0.0, "d_coef": 0.0, "growth_rate": 1.0},
+        oracle=prodigy,
+        oracle_runs=(
+            {},
+            {"d0": 1e-3, "d_coef": 2.0, "betas": (0.8, 0.7), "eps": 0.1, "weight_decay": 0.3},
+            {"d0": 1e-3, "beta3": 0.8, "growth_rate": 1.3, "use_bias_correction": True},
+            {"d0": 1e-2, "safeguard_warmup": True, "warmup_steps": 7},
+        ),
+        exceptions=dict.fromkeys(
+            (
+                "test_dtypes_may_mix_within_a_group",
+                "test_a_parameter_whose_gradients_come_late_does_what_it_would_have_done_at_first",
+                "test_every_optimizer_does_what_it_does_after_the_backward_pass",
+                "test_small_parameters_of_one_shape_agree_up_to_rounding",
+            ),
+            "the estimate is that of all parameters together",
+        ),
+    ),
+    OptimizerCase(
         optimizer=optim.RMSprop,
         state_bytes=4,
         quadratic={"lr": 0.02},
@@ -557,10 +593,12 @@ SINGLE_RUNS: tuple[Options, ...] = (
         {"caution": True},
         {"weight_decay": 0.3, "cautious_weight_decay": True},
         {"mars": True, "mars_gamma": 0.1},
+        {"update_norm": "param", "min_param_rms": 1.0, "weight_decay": 0.3},
         PALM_RUN,
     ),
 )
 COMMON_RUNS: tuple[Options, ...] = (
+    {"update_norm": "hyperball", "weight_decay": 0.3, "warmup_steps": 5},
     {"mars": True, "mars_gamma": 0.1, "gradient_clipping": "global_norm", "update_clipping": "trust_region"},
     {
         **PALM_RUN,

@@ -92,3 +92,31 @@ def test_rules_with_a_decay_of_their_own_spare_what_the_update_moves_away_from_z
         torch.testing.assert_close(cautious, expected, rtol=1e-12, atol=1e-14)
         assert not torch.equal(cautious, none)
         assert not torch.equal(cautious, every)
+
+
+@pytest.mark.parametrize("how", ["param", "hyperball"])
+@pytest.mark.parametrize("build", [optim.AdamW, optim.Lion, optim.Muon])
+def test_a_step_is_as_long_as_lr_says_relative_to_the_matrix(build, how):
+    params = [*make_parameters(torch.float64)[3:], torch.nn.Parameter(torch.zeros(4, 5, dtype=torch.float64))]
+    optimizer = build(params, lr=LR, update_norm=how, min_param_rms=0.5, weight_decay=0.0)
+    sizes = [max(p.detach().square().mean().sqrt().item(), 0.5) for p in params]
+    for step in range(5):
+        before = [p.detach().clone() for p in params]
+        run(optimizer, params, [step])
+        for p, old, size in zip(params, before, sizes, strict=True):
+            new, moved = p.detach().square().mean().sqrt().item(), (p - old).square().mean().sqrt().item()
+            if how == "hyperball":
+                assert new == pytest.approx(size, rel=1e-12)
+            else:
+                assert moved == pytest.approx(LR * max(old.square().mean().sqrt().item(), 0.5), rel=1e-12)
+
+
+def test_a_matrix_on_a_sphere_steps_by_a_graph_and_in_half_precision():
+    params, twins = make_parameters(), make_parameters()
+    small = [torch.nn.Parameter(p.detach().bfloat16()) for p in params]
+    options = {"lr": LR, "update_norm": "hyperball"}
+    run(optim.AdamW(params, capturable=True, **options), params, range(6))
+    run(optim.AdamW(twins, **options), twins, range(6))
+    run(optim.AdamW(small, **options), small, range(6))
+    torch.testing.assert_close(params, twins)
+    torch.testing.assert_close([p.detach().float() for p in small], [p.detach() for p in twins], rtol=0.02, atol=0.02)

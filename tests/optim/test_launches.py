@@ -20,6 +20,7 @@ def muon_with_adamw(params):
 BUDGETS = [
     (optim.AdamW, 1, 60),
     (optim.LaProp, 1, 60),
+    (optim.Prodigy, 1, 110),
     (optim.AdEMAMix, 1, 60),
     (optim.ADOPT, 1, 60),
     (optim.Lion, 1, 60),

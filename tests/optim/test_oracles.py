@@ -32,12 +32,14 @@ def test_the_slow_form_is_followed(row, options, repeats, device, request):
     optimizer = row.factory(params, **{name: value for name, value in options.items() if name in known})
     slow = [param.detach().numpy().copy() for param in params]
     # random draws depend on the place of a parameter
-    states = [{"name": f"parameter {place} of group 0"} for place in range(len(params))]
+    shared = {}
+    states = [{"name": f"parameter {place} of group 0", "shared": shared} for place in range(len(params))]
     options = optimizer.defaults
     for t in range(1, 26):
         for place, param in enumerate(params):
             param.grad = make_gradient(param, t, place)
         grads = [param.grad.numpy() for param in params]
+        shared.update(params=[*slow], grads=grads)
         pairs = zip(grads, states, strict=True)
         total_norm = np.sqrt(sum(np.sum(corrected(g, state, options) ** 2) for g, state in pairs))
         for place, g in enumerate(grads):

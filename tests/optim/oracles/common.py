@@ -32,14 +32,12 @@ def step(
         rule: makes a direction of a gradient.
         p: the parameter; not modified.
         g: its gradient; not modified.
-        state: what rule and options keep; {} before the first step.
+        state: what rule and options keep; before the first step the parameter's name, and what all parameters share.
         t: number of the step, from 1.
         options: all of the optimizer's, its defaults included.
         total_norm: of what `corrected` makes of all parameters' gradients.
         ending: moves the parameter by u in place of decay and lr.
     """
-    warmup_steps = options["warmup_steps"]
-    lr = options["lr"] * (t / warmup_steps if t < warmup_steps else 1.0)
     c = clipped(corrected(g, state, options), options["gradient_clipping"], total_norm)
     state["previous"] = g
     u = clipped(rule(p, c, state, t, options), options["update_clipping"])
@@ -48,6 +46,16 @@ def step(
         u = np.where(kept, u, 0) * u.size / max(1, kept.sum())
     if ending is not None:
         return ending(p, u, state, t, options)
+    warmup_steps = options["warmup_steps"]
+    lr = options["lr"] * (t / warmup_steps if t < warmup_steps else 1.0) * state.get("estimated_lr", 1.0)
+    on_sphere = options["update_norm"] == "hyperball" and p.ndim >= 2
+    if options["update_norm"] and p.ndim >= 2:  # Wen et al. 2026, arXiv:2606.16899
+        size = max(np.sqrt(np.mean(p**2)), options["min_param_rms"])
+        size = state.setdefault("radius", size) if on_sphere else size
+        u = u * size / max(np.sqrt(np.mean(u**2)), 1e-30)
+    if on_sphere:
+        moved = p - lr * u
+        return moved * size / np.sqrt(np.mean(moved**2))
     decays = u * p >= 0 if options["cautious_weight_decay"] else np.full(p.shape, True)
     # Defazio 2025, arXiv:2506.02285, AdamC
     ratio = lr / (options["max_lr"] or options["lr"]) if options["corrected_weight_decay"] else 1.0

@@ -64,6 +64,39 @@ def lion(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -
     return np.sign(beta1 * m + (1 - beta1) * g)
 
 
+def prodigy(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return Prodigy's: Mishchenko and Defazio 2023, arXiv:2306.06101, algorithm 4."""
+    (beta1, beta2), shared = options["betas"], state["shared"]
+    if shared.get("t") != t:
+        shared["t"] = t
+        estimate(shared, t, options)
+    d, state["estimated_lr"] = shared["d_before"], shared["estimated_lr"]
+    beta2 = beta2_of(t, options)
+    state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * d * g
+    state["v"] = beta2 * state.get("v", 0) + (1 - beta2) * d**2 * g**2
+    return state["m"] / (np.sqrt(state["v"]) + shared["d"] * options["eps"])
+
+
+def estimate(shared: State, t: int, options: Mapping[str, Any]) -> None:
+    """Find d of all parameters, from their gradients as they came."""
+    (beta1, beta2), d0, params = options["betas"], options["d0"], shared["params"]
+    beta3 = beta2**0.5 if options["beta3"] is None else options["beta3"]
+    start, d = shared.setdefault("start", params), shared.get("d", d0)
+    correction = (1 - beta2**t) ** 0.5 / (1 - beta1**t) if options["use_bias_correction"] else 1.0
+    warmup_steps = options["warmup_steps"]
+    rate = d * options["lr"] * correction * (t / warmup_steps if t < warmup_steps else 1.0)
+    path = sum(np.sum(g * (p0 - p)) for g, p0, p in zip(shared["grads"], start, params, strict=True))
+    shared["r"] = beta3 * shared.get("r", 0) + d / d0 * rate * path
+    weight = d / d0 * (d if options["safeguard_warmup"] else rate)
+    former = shared.get("s", [0] * len(start))
+    shared["s"] = [beta3 * s + weight * g for s, g in zip(former, shared["grads"], strict=True)]
+    found = options["d_coef"] * shared["r"] / sum(np.abs(s).sum() for s in shared["s"])
+    shared["d_before"], shared["estimated_lr"] = d, d * correction
+    d = max(d, found) if d == d0 else d
+    shared["d_max"] = max(shared.get("d_max", d0), found)
+    shared["d"] = min(shared["d_max"], d * (options["growth_rate"] or np.inf))
+
+
 def divided_by_rms(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
     """Return that of Schedule-Free AdamW, see `schedule_free`."""
     return g / (np.sqrt(mean_square(g, state, t, options)) + options["eps"])
