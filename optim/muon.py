@@ -27,7 +27,7 @@ class MatrixOptions(CommonOptions, total=False):
     """Options of every optimizer that orthogonalizes; `Orthogonalize` describes them and has their defaults.
 
     Attributes:
-        orthogonalization: newton_schulz, polar_express, svd or qr.
+        orthogonalization: newton_schulz, polar_express, svd or qr; None, for `SOAP` alone, for none.
         ns_steps: iterations of the first two, 1 to 100.
         ns_dtype: of their arithmetic; None chooses by device.
         adjust_lr_fn: what the length of an update follows from: original, match_rms_adamw or spectral.
@@ -41,7 +41,7 @@ class MatrixOptions(CommonOptions, total=False):
         'match_rms_adamw'
     """
 
-    orthogonalization: str
+    orthogonalization: str | None
     ns_steps: int
     ns_dtype: torch.dtype | str | None
     adjust_lr_fn: str

@@ -469,6 +469,9 @@ CASES = [
             {"precondition_1d": True, "precondition_frequency": 10},
             {"normalize_grads": True, "weight_decay": 0.3, "warmup_steps": 7},
             {"use_precond_schedule": True, "precond_scheduler": (1.0, 1.0), "precondition_frequency": 1},
+            {"kl_factors": True, "precondition_frequency": 3, "shampoo_beta": 0.5},
+            {"kl_factors": True, "max_precond_dim": 16, "correct_bias": False},
+            {"orthogonalization": "polar_express", "kl_factors": True, "weight_decay": 0.3},
         ),
         exceptions={
             "test_a_parameter_without_gradient_is_untouched_and_keeps_no_state": (

@@ -8,10 +8,19 @@ from typing import Any
 import numpy as np
 
 from tests.optim.oracles.common import Array, State
+from tests.optim.oracles.orthogonal import by_matrix, orthogonal, resized
 
 
 def soap(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
     """Return the direction of a step."""
+    u = rotated_adam(p, g, state, t, options)
+    if options["orthogonalization"] is None or g.ndim < 2 or not u.any():
+        return u
+    return by_matrix(u, options, lambda m: resized(orthogonal(m, options), options))
+
+
+def rotated_adam(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return the direction before it may be made orthogonal."""
     assert not options["merge_dims"]
     sizes = [size for size in g.shape if size > 1]
     axes = [axis for axis, size in enumerate(sizes) if size <= options["max_precond_dim"]]
@@ -22,7 +31,9 @@ def soap(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -
     if s == 0:
         state["C"] = {axis: np.zeros((sizes[axis], sizes[axis])) for axis in axes}
     u = adam(x, x, state, s, options, state["Q"]) if s else np.zeros_like(x)
-    for axis in axes:
+    if options["kl_factors"]:
+        kl_factors(x, axes, state, s, options["shampoo_beta"])
+    for axis in axes if not options["kl_factors"] else ():
         unfolded = np.moveaxis(x, axis, 0).reshape(sizes[axis], -1)
         decay = options["shampoo_beta"]
         state["C"][axis] = decay * state["C"][axis] + (1 - decay) * unfolded @ unfolded.T
@@ -32,6 +43,29 @@ def soap(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -
         for axis in axes:
             refresh(axis, state)
     return u.reshape(g.shape)
+
+
+def kl_factors(x: Array, axes: list[int], state: State, s: int, decay: float) -> None:
+    """Add a gradient to all covariances: Lin et al. 2025, arXiv:2509.03378, with the authors' eigenvalues."""
+    former = state.setdefault("eigenvalues", {axis: np.full(x.shape[axis], 0.1) for axis in axes})
+    new = {}
+    for axis in axes:
+        # the inverse of the Kronecker product of the other factors
+        metric = np.eye(1)
+        for other, size in enumerate(x.shape):
+            if other != axis:
+                known = s > 0 and other in axes
+                factor = (state["Q"][other] / former[other]) @ state["Q"][other].T if known else np.eye(size)
+                metric = np.kron(metric, factor)
+        unfolded = np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1)
+        seen = unfolded @ metric @ unfolded.T * x.shape[axis] / x.size
+        state["C"][axis] = decay * state["C"][axis] + (1 - decay) * seen
+        new[axis] = former[axis]
+        if s:
+            in_basis = np.diag(state["Q"][axis].T @ seen @ state["Q"][axis])
+            least = np.clip(x.shape[axis], 10, 4000) ** -2.0
+            new[axis] = np.maximum(decay * former[axis] + (1 - decay) * in_basis, least)
+    state["eigenvalues"] = new
 
 
 def adam(g: Array, x: Array, state: State, t: int, options: Mapping[str, Any], bases: Mapping[int, Array]) -> Array:
@@ -70,6 +104,8 @@ def refresh(axis: int, state: State) -> None:
     order = np.argsort(-np.diag(q.T @ c @ q), kind="stable")
     state["Q"][axis] = np.linalg.qr((c @ q)[:, order])[0]
     state["v"] = np.take(state["v"], order, axis)
+    if "eigenvalues" in state:
+        state["eigenvalues"][axis] = state["eigenvalues"][axis][order]
 
 
 def drawn(s: int, options: Mapping[str, Any]) -> bool:
