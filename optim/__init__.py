@@ -6,7 +6,7 @@ from optim.ademamix import AdEMAMix
 from optim.adopt import ADOPT
 from optim.aliases import ALIASES
 from optim.cain import Cain
-from optim.combined import Combined
+from optim.combined import Combined, torch_muon
 from optim.composable import CommonOptions, Composable
 from optim.engine.chain import Chain, chain
 from optim.engine.param_batch import ParamBatch, Update
@@ -37,6 +37,7 @@ from optim.schedules import (
     WarmupLinear,
     WarmupStableDecay,
 )
+from optim.shampoo import Shampoo
 from optim.soap import SOAP
 from optim.t5x_adafactor import FactorDim, HParamMap, T5XAdafactor, standard_logical_factor_rules
 from optim.transforms.compose import Branches, Sequential, transform
@@ -84,6 +85,7 @@ __all__ = [
     "ScheduleFreeAdamW",
     "Scion",
     "Sequential",
+    "Shampoo",
     "SkipUpdate",
     "StepInBackward",
     "T5XAdafactor",
@@ -97,6 +99,7 @@ __all__ = [
     "grouped",
     "standard_logical_factor_rules",
     "step_in_backward",
+    "torch_muon",
     "transform",
 ]
 

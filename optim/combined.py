@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -138,3 +139,48 @@ class Combined(Optimizer):
             state = {place: value for place, value in state_dict["state"].items() if place in places}
             optimizer.load_state_dict({"state": state, "param_groups": own})
         self._join()  # loading has replaced the members' groups and states by new objects
+
+
+def torch_muon(
+    params: Any,
+    lr: float = 1e-3,
+    weight_decay: float = 0.1,
+    momentum: float = 0.95,
+    adjust_lr_fn: str = "match_rms_adamw",
+) -> Optimizer:
+    """Return torch's own Muon for parameters of two axes, which are all that it takes, and torch's AdamW for others.
+
+    A baseline: `Muon` also takes convolutions as matrices, and ``parameter_rules=matrices`` keeps embeddings from it.
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups.
+        lr: learning rate of both.
+        weight_decay: of both, times lr.
+        momentum: of torch.optim.Muon.
+        adjust_lr_fn: of torch.optim.Muon; the default makes its steps as long as AdamW's.
+
+    Examples:
+        >>> optimizer = optim.torch_muon(nn.Linear(3, 2).named_parameters(), lr=0.01)
+        >>> [(type(each).__name__, each.param_groups[0]["param_names"]) for each in optimizer.optimizers]
+        [('Muon', ['weight']), ('AdamW', ['bias'])]
+    """
+    given = list(params)
+    groups = given if given and isinstance(given[0], dict) else [{"params": given}]
+    makers = {
+        True: partial(torch.optim.Muon, momentum=momentum, adjust_lr_fn=adjust_lr_fn),
+        False: partial(torch.optim.AdamW, betas=(0.9, 0.98)),  # usual for transformers: arXiv:1706.03762, section 5.3
+    }
+    members = []
+    for takes_matrices, make in makers.items():
+        halves = [
+            {**group, "params": [p for p in group["params"] if (_tensor(p).dim() == 2) == takes_matrices]}
+            for group in groups
+        ]
+        if kept := [half for half in halves if half["params"]]:
+            members.append(make(kept, lr=lr, weight_decay=weight_decay))
+    return members[0] if len(members) == 1 else Combined(members)
+
+
+def _tensor(param: Any) -> Tensor:
+    tensor: Tensor = param[1] if isinstance(param, tuple) else param
+    return tensor

@@ -429,7 +429,8 @@ class ForeachBatch(ParamBatch):
         row_scale = self.joined(row_scales) if row_scales else None
         direction = self.joined([update.direction for update in updates])
         overwritable, scales = all(update.overwritable for update in updates), [update.scale for update in updates]
-        if all(scale is scales[0] for scale in scales):
+        of_members = isinstance(scales[0], Tensor) and scales[0].dim()  # of a single part, in the shape for its stack
+        if all(scale is scales[0] for scale in scales) and not of_members:
             return Update(direction, scales[0], overwritable, row_scale)
         # numbers that follow from shapes: a call takes one per tensor, but a vector of them would come from the host
         numbers = [1.0 if isinstance(scale, Tensor) else scale for scale in scales]

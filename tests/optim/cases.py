@@ -28,7 +28,7 @@ from tests.optim.oracles.elementwise import (
 from tests.optim.oracles.muon import muon, muon_laprop, nor_muon
 from tests.optim.oracles.psgd_kron import psgd_kron
 from tests.optim.oracles.scion import scion
-from tests.optim.oracles.soap import soap
+from tests.optim.oracles.soap import shampoo, soap
 
 Options = dict[str, Any]
 
@@ -478,6 +478,39 @@ CASES = [
                 "the first step prepares the basis: matrices stand still with a gradient too"
             ),
         },
+    ),
+    OptimizerCase(
+        optimizer=optim.Shampoo,
+        not_capturable="KroneckerRoots",
+        not_shardable="KroneckerRoots",
+        state_bytes=4 * (2 + 2 * (300**2 + 200**2) / (300 * 200)),
+        quadratic={"lr": 0.05},
+        other_group={
+            "lr": 0.02,
+            "betas": (0.8, 0.9),
+            "shampoo_beta": 0.8,
+            "eps": 1e-3,
+            "matrix_eps": 1e-3,
+            "weight_decay": 0.05,
+            "precondition_frequency": 1,
+            "exponent": 0.4,
+            "one_sided": True,
+        },
+        bad_options={
+            "shampoo_beta": 1.0,
+            "matrix_eps": 0.0,
+            "exponent": 0.0,
+            "graft": "sgd",
+            "precondition_frequency": 0,
+            "max_precond_dim": 0,
+        },
+        oracle=shampoo,
+        oracle_runs=(
+            {},
+            {"graft": None, "betas": (0.0, 0.7), "shampoo_beta": 0.5, "precondition_frequency": 1},
+            {"one_sided": True, "precondition_frequency": 3, "weight_decay": 0.3, "warmup_steps": 7},
+            {"exponent": 0.4, "matrix_eps": 1e-3, "eps": 0.1, "max_precond_dim": 16},
+        ),
     ),
     OptimizerCase(
         optimizer=optim.PSGDKron,

@@ -36,6 +36,8 @@ BUDGETS = [
     (optim.Rubik, 1, 1180),  # 1.3 of Muon alone
     (optim.LearnedGradient, 10, 1200),
     (optim.SOAP, 2, 1300),
+    (partial(optim.SOAP, kl_factors=True), 2, 3000),
+    (optim.Shampoo, 2, 2500),
     (optim.PSGDKron, 2, 3000),
 ]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.optim.oracles.common import Array, State
+from tests.optim.oracles.common import Array, State, mean_square
 from tests.optim.oracles.orthogonal import by_matrix, orthogonal, resized
 
 
@@ -83,6 +83,33 @@ def adam(g: Array, x: Array, state: State, t: int, options: Mapping[str, Any], b
         # made 1 before both corrections, as in the paper's code
         n *= np.sqrt(corrections[1] / np.mean(n**2))
     return n / corrections[0]
+
+
+def shampoo(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return Shampoo's direction: Gupta et al. 2018, arXiv:1802.09568, with averages, and grafted to Adam."""
+    assert not options["merge_dims"]
+    beta1, decay = options["betas"][0], options["shampoo_beta"]
+    sizes = [size for size in g.shape if size > 1]
+    axes = [axis for axis, size in enumerate(sizes) if size <= options["max_precond_dim"]]
+    state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * g
+    m = state["m"] / (1 - beta1**t)
+    a = m / (np.sqrt(mean_square(g, state, t, options)) + options["eps"])
+    if len(sizes) < 2 or not axes:
+        return a
+    if options["one_sided"]:
+        axes = [min(axes, key=lambda axis: sizes[axis])]
+    x, u = g.reshape(sizes), m.reshape(sizes)
+    covariances = state.setdefault("C", {axis: np.zeros((sizes[axis], sizes[axis])) for axis in axes})
+    roots = state.setdefault("P", {})
+    for axis in axes:
+        unfolded = np.moveaxis(x, axis, 0).reshape(sizes[axis], -1)
+        covariances[axis] = decay * covariances[axis] + (1 - decay) * unfolded @ unfolded.T
+        if t == 1 or t % options["precondition_frequency"] == 0:
+            values, q = np.linalg.eigh(covariances[axis] / (1 - decay**t))
+            values = np.maximum(values, 0) + options["matrix_eps"] * values.max()
+            roots[axis] = q @ np.diag(values ** -(options["exponent"] or 0.5 / len(axes))) @ q.T
+    u = rotated(u, roots).reshape(g.shape)
+    return u if options["graft"] is None else u * np.linalg.norm(a) / np.linalg.norm(u)
 
 
 def rotated(x: Array, bases: Mapping[int, Array]) -> Array:
