@@ -26,6 +26,7 @@ from optim.rmsprop import RMSprop
 from optim.rubik import Rubik
 from optim.scaled_adam import ScaledAdam
 from optim.schedule_free_adamw import ScheduleFree, ScheduleFreeAdamW
+from optim.schedule_free_plus import ScheduleFreePlus
 from optim.schedules import (
     Constant,
     Eden,
@@ -83,6 +84,7 @@ __all__ = [
     "ScaledAdam",
     "ScheduleFree",
     "ScheduleFreeAdamW",
+    "ScheduleFreePlus",
     "Scion",
     "Sequential",
     "Shampoo",

@@ -86,7 +86,7 @@ class Combined(Optimizer):
                 chain.count("skipped_steps")
             return loss
         for optimizer in self.optimizers:
-            optimizer.step()
+            optimizer.step((lambda: loss) if isinstance(optimizer, Chain) and loss is not None else None)
         return loss
 
     @property

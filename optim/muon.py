@@ -33,6 +33,7 @@ class MatrixOptions(CommonOptions, total=False):
         adjust_lr_fn: what the length of an update follows from: original, match_rms_adamw or spectral.
         stacked_matrices: whether the last two axes of a parameter are matrices, and the others count them.
         shard_matrix_work: in a distributed run, divide the matrices over the processes.
+        equilibrate: divide rows, columns or both of a matrix by their norms before (MuonEq); None for nothing.
 
     Examples:
         >>> options: optim.MatrixOptions = {"orthogonalization": "polar_express", "adjust_lr_fn": "match_rms_adamw"}
@@ -47,6 +48,7 @@ class MatrixOptions(CommonOptions, total=False):
     adjust_lr_fn: str
     stacked_matrices: bool
     shard_matrix_work: bool
+    equilibrate: str | None
 
 
 MATRIX_DEFAULTS: Mapping[str, Any] = {

@@ -98,8 +98,8 @@ class ScheduleFree(Transform):
             cautious_weight_decay=cautious_weight_decay,
         )
 
-    def beta(self, group: Group) -> float:
-        """Return β."""
+    def beta(self, group: Group, step: Scalar = 1) -> Scalar:
+        """Return β after a parameter's step."""
         return float(group["beta"])
 
     def new_state(self, param: Tensor, group: Group) -> State:
@@ -150,7 +150,7 @@ class ScheduleFree(Transform):
                 if state := optimizer.state.get(param):
                     # what rounding took off a half-precision parameter belongs to its value
                     y = param.float() + state["rounding_error"] if param.dtype in HALF else param
-                    x = y.lerp(state[self.prefix + "z"], 1 - 1 / self.beta(self.unprefixed(group)))
+                    x = y.lerp(state[self.prefix + "z"], 1 - 1 / self.beta(self.unprefixed(group), state["step"]))
                     # a copy: computing it back from x would round
                     state[self.prefix + TRAINING_POINT] = param.detach().clone()
                     param.copy_(x)
@@ -183,7 +183,7 @@ class FirstBetaScheduleFree(ScheduleFree):
     def __init__(self, betas: tuple[float, float], **options: Any) -> None:
         Transform.__init__(self, betas=betas, **options)
 
-    def beta(self, group: Group) -> float:
+    def beta(self, group: Group, step: Scalar = 1) -> Scalar:
         """Return β."""
         return float(group["betas"][0])
 

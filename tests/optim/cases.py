@@ -24,6 +24,7 @@ from tests.optim.oracles.elementwise import (
     prodigy,
     rmsprop,
     schedule_free,
+    schedule_free_plus,
 )
 from tests.optim.oracles.muon import muon, muon_laprop, nor_muon
 from tests.optim.oracles.psgd_kron import psgd_kron
@@ -437,6 +438,52 @@ CASES = [
         ),
     ),
     OptimizerCase(
+        optimizer=optim.ScheduleFreePlus,
+        options={"lr": 0.01},
+        not_shardable="PolyakStep",
+        state_bytes=12 + 8 / (300 * 200),
+        quadratic={"lr": 0.1},
+        other_group={
+            "lr": 0.02,
+            "betas": (0.8, 0.9),
+            "sf_beta1": 0.8,
+            "sf_beta1_max": 0.9,
+            "sf_beta1_anneal_steps": 3,
+            "c_warmup": 2,
+            "eps": 1e-3,
+            "weight_decay": 0.5,
+            "r": 1.0,
+            "weight_lr_power": 1.0,
+        },
+        bad_options={
+            "sf_beta1": 1.0,
+            "sf_beta1_max": 0.0,
+            "sf_beta1_anneal_steps": -1,
+            "c_warmup": 0.5,
+            "polyak_beta": 1.0,
+            "r": -1.0,
+        },
+        oracle=adamw,
+        oracle_ending=schedule_free_plus,
+        oracle_runs=(
+            {},
+            {"betas": (0.7, 0.8), "eps": 0.1, "weight_decay": 5.0, "warmup_steps": 7},
+            {"r": 1.5, "weight_lr_power": 1.0, "c_warmup": 4, "sf_beta1_anneal_steps": 12, "sf_beta1": 0.6},
+        ),
+        exceptions=dict.fromkeys(
+            (
+                "test_every_optimizer_does_what_it_does_after_the_backward_pass",
+                "test_small_parameters_of_one_shape_agree_up_to_rounding",
+            ),
+            "the rate is that of all parameters together",
+        )
+        | {
+            "test_a_closure_is_called_once_with_gradients_enabled_and_its_loss_returned": (
+                "its loss sets the rate: a step without it makes another update"
+            ),
+        },
+    ),
+    OptimizerCase(
         optimizer=optim.SOAP,
         not_capturable="RotatedAdam",
         not_shardable="RotatedAdam",
@@ -571,8 +618,10 @@ CASES = [
             {},
             {"nesterov": False, "betas": (0.5, 0.99), "adjust_lr_fn": "match_rms_adamw", "weight_decay": 0.3},
             {"orthogonalization": "polar_express", "ns_steps": 9, "warmup_steps": 7, "adjust_lr_fn": "spectral"},
-            {"orthogonalization": "svd", "stacked_matrices": True},
+            {"orthogonalization": "svd", "stacked_matrices": True, "equilibrate": "rows"},
             {"orthogonalization": "qr"},
+            {"equilibrate": "both", "nesterov": False},
+            {"equilibrate": "columns", "adjust_lr_fn": "match_rms_adamw"},
         ),
     ),
     OptimizerCase(

@@ -26,6 +26,7 @@ BUDGETS = [
     (optim.Lion, 1, 60),
     (optim.RMSprop, 1, 60),
     (optim.ScheduleFreeAdamW, 1, 60),
+    (optim.ScheduleFreePlus, 1, 150),
     (optim.Eve, 1, 110),
     (partial(optim.ScaledAdam, clipping_scale=2.0), 4, 280),
     (optim.Adafactor, 1, 450),

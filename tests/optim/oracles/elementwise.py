@@ -102,6 +102,24 @@ def divided_by_rms(p: Array, g: Array, state: State, t: int, options: Mapping[st
     return g / (np.sqrt(mean_square(g, state, t, options)) + options["eps"])
 
 
+def schedule_free_plus(y: Array, u: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return the next y of all three sequences: Defazio 2026, arXiv:2605.19095, with a rate that is given."""
+    warmup_steps, anneal_steps = options["warmup_steps"], options["sf_beta1_anneal_steps"]
+    lr = options["lr"] * (t / warmup_steps if t < warmup_steps else 1.0)
+    share = min((t - 1) / anneal_steps, 1.0) if anneal_steps else 0.0
+    beta = 1 - np.exp(np.log(1 - options["sf_beta1"]) * (1 - share) + np.log(1 - options["sf_beta1_max"]) * share)
+    x, z = state.get("x", y), state.get("z", y)
+    decays = u * y >= 0 if options["cautious_weight_decay"] else 1.0
+    z = z - lr**2 * options["weight_decay"] * y * decays - lr * u
+    state["lr_max"], c = max(lr, state.get("lr_max", 0.0)), 1.0
+    if t > options["c_warmup"]:
+        weight = t ** options["r"] * state["lr_max"] ** options["weight_lr_power"]
+        state["weight_sum"] = state.get("weight_sum", 0.0) + weight
+        c = weight / state["weight_sum"]
+    state["x"], state["z"] = (1 - c) * x + c * z, z
+    return (1 - beta) * z + beta * state["x"]
+
+
 def schedule_free(y: Array, u: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
     """Return the next y of all three sequences: Defazio et al. 2024, arXiv:2405.15682, algorithm 1."""
     beta, warmup_steps = options["betas"][0], options["warmup_steps"]

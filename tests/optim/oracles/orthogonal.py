@@ -25,7 +25,9 @@ POLAR_EXPRESS = [
 
 def orthogonal(m: Array, options: Mapping[str, Any]) -> Array:
     """Return the orthogonal matrix that a method makes of a matrix."""
-    method = options["orthogonalization"]
+    method, eps = options["orthogonalization"], 1e-8  # Chang et al. 2026, arXiv:2603.28254
+    rows, columns = (np.sqrt(np.sum(m**2, axis, keepdims=True) + eps) for axis in (1, 0))
+    m = m / {None: 1.0, "rows": rows, "columns": columns, "both": rows * columns}[options["equilibrate"]]
     if method == "qr":
         q, r = np.linalg.qr(m if m.shape[0] >= m.shape[1] else m.T)
         q = q * np.sign(np.diag(r))
