@@ -92,13 +92,3 @@ class AdamC(AdamW):
     """
 
     common_defaults: ClassVar = {**AdamW.common_defaults, "corrected_weight_decay": True}
-
-    def __init__(
-        self,
-        params: Any,
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        **common: Unpack[CommonOptions],
-    ) -> None:
-        super().__init__(params, lr, betas, eps, **common)

@@ -170,17 +170,11 @@ def torch_muon(
         True: partial(torch.optim.Muon, momentum=momentum, adjust_lr_fn=adjust_lr_fn),
         False: partial(torch.optim.AdamW, betas=(0.9, 0.98)),  # usual for transformers: arXiv:1706.03762, section 5.3
     }
-    members = []
-    for takes_matrices, make in makers.items():
-        halves = [
-            {**group, "params": [p for p in group["params"] if (_tensor(p).dim() == 2) == takes_matrices]}
-            for group in groups
-        ]
-        if kept := [half for half in halves if half["params"]]:
-            members.append(make(kept, lr=lr, weight_decay=weight_decay))
+    halves: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    for group in groups:
+        for is_matrix, half in halves.items():
+            tensors = [(p[1] if isinstance(p, tuple) else p, p) for p in group["params"]]
+            if kept := [p for tensor, p in tensors if (tensor.dim() == 2) == is_matrix]:
+                half.append({**group, "params": kept})
+    members = [makers[i](half, lr=lr, weight_decay=weight_decay) for i, half in halves.items() if half]
     return members[0] if len(members) == 1 else Combined(members)
-
-
-def _tensor(param: Any) -> Tensor:
-    tensor: Tensor = param[1] if isinstance(param, tuple) else param
-    return tensor

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
-from torch._utils import _flatten_dense_tensors as flatten
 
 from optim.composable import CommonOptions, Composable
 from optim.engine.options import OR_NONE, SWITCH
-from optim.engine.param_batch import (
-    HALF,
-    Group,
-    ParamBatch,
-    ParamEntry,
-    Scalar,
-    State,
-    Update,
-    at_most,
-    state_dtype,
-    zeros,
-)
+from optim.engine.param_batch import Group, ParamBatch, ParamEntry, State, Update, copied, progress, shared_zero, zeros
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS, average_squares, beta2_of
-from optim.transforms.learning_rate import ESTIMATED_LR, estimate
+from optim.transforms.learning_rate import ESTIMATED_LR, estimate, scheduled_lr
 
 
 class Prodigy(Composable):
@@ -139,17 +126,12 @@ class EstimatedDistance(Transform):
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return averages and a sum of zero, and a copy, all in the parameter's shape."""
-        # the copy not in the storage dtype: rounding would move it
-        p0 = param.detach().to(state_dtype(param), copy=True, memory_format=torch.preserve_format)
+        p0 = copied(param)
         return {"p0": p0, "s": torch.zeros_like(p0), **{key: zeros(param, group) for key in ("exp_avg", "exp_avg_sq")}}
 
     def new_shared_state(self, group: Group) -> State:
         """Return d₀, and a sum of zero, as tensors without axes."""
-        params = group["params"]
-        wide = any(param.dtype == torch.float64 for param in params)
-        d0 = torch.full(
-            (), group["d0"], dtype=torch.float64 if wide else torch.float32, device=params[0].device if params else None
-        )
+        d0 = shared_zero(group) + group["d0"]
         names = ("d", "d_max", "d_before", ESTIMATED_LR)
         return {**{name: d0.clone() for name in names}, "d_numerator": torch.zeros_like(d0)}
 
@@ -160,17 +142,22 @@ class EstimatedDistance(Transform):
         first = groups[0][0]
         shared, beta3 = first["shared_state"], first["beta3"]
         beta3 = first["betas"][1] ** 0.5 if beta3 is None else beta3
-        d, sums = shared["d"].clone(), [shared["d_numerator"] * beta3]
-        norms = []
+        d, numerator = shared["d"].clone(), shared["d_numerator"] * beta3
+        denominator = torch.zeros_like(d)
         for group, entries in groups:
             group["shared_state"]["d_before"].copy_(d)
-            group["shared_state"][ESTIMATED_LR].copy_(d * _bias_correction(group))
-            rate = group["shared_state"][ESTIMATED_LR] * _group_lr(group)
-            weights = d / group["d0"] * rate, d / group["d0"] * (d if group["safeguard_warmup"] else rate)
-            for progress, norm in _sums(entries, group, weights, beta3):
-                sums.append(progress.to(d.device, d.dtype))
-                norms.append(norm.to(d.device, d.dtype))
-        numerator, denominator = torch.stack(sums).sum(), torch.stack(norms).sum()
+            count, (beta1, beta2) = group["shared_state"]["steps"] + 1, group["betas"]
+            correction = (1 - beta2**count) ** 0.5 / (1 - beta1**count) if group["use_bias_correction"] else 1.0
+            group["shared_state"][ESTIMATED_LR].copy_(d * correction)
+            rate = d * correction * scheduled_lr(group, count)
+            weight, sign = d / group["d0"], -1 if group["maximize"] else 1
+            of_sum = weight * (d if group["safeguard_warmup"] else rate) * sign
+            for members, grads, product in progress(entries, "p0"):
+                sums = [entry.state["s"] for entry in members]
+                torch._foreach_mul_(sums, beta3)
+                torch._foreach_add_(sums, torch._foreach_mul(grads, of_sum.to(product)))
+                numerator += product.to(d) * weight * rate * sign
+                denominator += torch.stack(torch._foreach_norm(sums, 1)).sum().to(d)
         # not reached by NaN, and not moved before there is a gradient
         found = torch.where(denominator > 0, first["d_coef"] * numerator / denominator, d)
         d_max = torch.where(found > shared["d_max"], found, shared["d_max"])
@@ -190,36 +177,3 @@ class EstimatedDistance(Transform):
         m = batch.state["exp_avg"].lerp_(u, 1 - batch.group["betas"][0])
         v = average_squares(batch.state["exp_avg_sq"], u, beta2_of(batch))
         return Update(m / v.sqrt().add_(d * batch.group["eps"]), overwritable=True)
-
-
-def _group_lr(group: Group) -> Scalar:
-    """Return the lr of a group in this step, with its own warm-up."""
-    count, warmup_steps = group["shared_state"]["steps"] + 1, group.get("warmup_steps", 0)
-    lr: Scalar = group["lr"]
-    return lr * at_most(count / warmup_steps, 1.0) if warmup_steps else lr
-
-
-def _bias_correction(group: Group) -> Scalar:
-    count, (beta1, beta2) = group["shared_state"]["steps"] + 1, group["betas"]
-    return (1 - beta2**count) ** 0.5 / (1 - beta1**count) if group["use_bias_correction"] else 1.0
-
-
-def _sums(
-    entries: Sequence[ParamEntry], group: Group, weights: tuple[Tensor, Tensor], beta3: float
-) -> list[tuple[Tensor, Tensor]]:
-    """Add the gradients of a group to s; return the parts of r and of ‖s‖₁, for each dtype and device."""
-    kinds: dict[Any, list[ParamEntry]] = defaultdict(list)
-    for entry in entries:
-        kinds[entry.param.dtype, entry.grad.dtype, entry.param.device].append(entry)
-    results = []
-    for (dtype, _, device), members in kinds.items():
-        wide = state_dtype(members[0].param)
-        grads, sums = [entry.grad.to(wide) for entry in members], [entry.state["s"] for entry in members]
-        path = flatten([entry.state["p0"] for entry in members]) - flatten([entry.param for entry in members]).to(wide)
-        if dtype in HALF:
-            path -= flatten([entry.state["rounding_error"] for entry in members]).to(wide)
-        of_path, of_sum = ((-weight if group["maximize"] else weight).to(device, wide) for weight in weights)
-        torch._foreach_mul_(sums, beta3)
-        torch._foreach_add_(sums, torch._foreach_mul(grads, of_sum))
-        results.append((torch.dot(flatten(grads), path) * of_path, torch.stack(torch._foreach_norm(sums, 1)).sum()))
-    return results

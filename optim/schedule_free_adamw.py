@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from optim.composable import CommonOptions, Composable
 from optim.engine.options import SWITCH, WHOLE
-from optim.engine.param_batch import HALF, Group, ParamBatch, Scalar, State, Update, state_dtype, zero_per_axes, zeros
+from optim.engine.param_batch import HALF, Group, ParamBatch, Scalar, State, Update, copied, zero_per_axes, zeros
 from optim.engine.transform import FusedTransform, Transform
 from optim.transforms.adam import average_squares, beta2_correction, beta2_of, has_kernel, same_layout, step_by_rms
 from optim.transforms.learning_rate import learning_rate
@@ -88,15 +88,8 @@ class ScheduleFree(Transform):
         *,
         name: str = "",
     ) -> None:
-        super().__init__(
-            name=name,
-            beta=beta,
-            weight_decay=weight_decay,
-            warmup_steps=warmup_steps,
-            r=r,
-            weight_lr_power=weight_lr_power,
-            cautious_weight_decay=cautious_weight_decay,
-        )
+        options = {"weight_decay": weight_decay, "cautious_weight_decay": cautious_weight_decay, "r": r}
+        super().__init__(name=name, beta=beta, warmup_steps=warmup_steps, weight_lr_power=weight_lr_power, **options)
 
     def beta(self, group: Group, step: Scalar = 1) -> Scalar:
         """Return β after a parameter's step."""
@@ -104,9 +97,7 @@ class ScheduleFree(Transform):
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return a z that equals the parameter, in its shape, and γ_max and a sum of weights of zero, (1, …)."""
-        # not in the storage dtype: z is a parameter of another kind, which rounding would move
-        z = param.detach().to(state_dtype(param), copy=True, memory_format=torch.preserve_format)
-        state: State = {"z": z, "lr_max": zero_per_axes(param, ()), "weight_sum": zero_per_axes(param, ())}
+        state: State = {"z": copied(param), "lr_max": zero_per_axes(param, ()), "weight_sum": zero_per_axes(param, ())}
         # a state that was saved between `eval` and `train`
         return {**state, TRAINING_POINT: torch.empty_like(param)} if self._has_moved(group) else state
 

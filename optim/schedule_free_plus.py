@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Unpack
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._utils import _flatten_dense_tensors as flatten
 
 from optim.composable import CommonOptions, Composable
 from optim.engine.options import WHOLE
 from optim.engine.param_batch import (
-    HALF,
     Group,
     ParamBatch,
     ParamEntry,
@@ -25,7 +22,8 @@ from optim.engine.param_batch import (
     at_least,
     at_most,
     choose,
-    state_dtype,
+    progress,
+    shared_zero,
 )
 from optim.engine.transform import Transform
 from optim.schedule_free_adamw import AVERAGED, ScheduleFree, ScheduleFreeAdamW
@@ -130,11 +128,7 @@ class PolyakStep(Transform):
 
     def new_shared_state(self, group: Group) -> State:
         """Return numbers as tensors without axes."""
-        params = group["params"]
-        wide = any(param.dtype == torch.float64 for param in params)
-        zero = torch.zeros(
-            (), dtype=torch.float64 if wide else torch.float32, device=params[0].device if params else None
-        )
+        zero = shared_zero(group)
         return {"loss": zero.clone(), "has_loss": zero.clone(), "grad_l1_ema": zero, ESTIMATED_LR: zero + 1}
 
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
@@ -148,10 +142,15 @@ class PolyakStep(Transform):
             # gradients are those of all processes, and so must be the rate
             dist.all_reduce(loss)
             loss /= dist.get_world_size()
-        sums = [pair for group, entries in groups for pair in _sums(entries, group)]
-        l1, progress = (torch.stack([each.to(loss) for each in part]).sum() for part in zip(*sums, strict=True))
+        l1, inner = torch.zeros_like(loss), torch.zeros_like(loss)
+        for group, entries in groups:
+            for members, grads, product in progress(entries, "z"):
+                # y = (1 − β) z + β x with the β of the last step
+                step = members[0].state["step"]
+                inner += (product * (sf_beta(group, step + 1) / sf_beta(group, step))).to(loss)
+                l1 += torch.stack(torch._foreach_norm(grads, 1)).sum().to(loss)
         size = decay * shared["grad_l1_ema"] + (1 - decay) * math.sqrt(math.pi / 2) * l1
-        rate = ((-loss if first["maximize"] else loss) + progress).clamp(min=0) / (size / (1 - decay**count))
+        rate = ((loss + inner) * (-1 if first["maximize"] else 1)).clamp(min=0) / (size / (1 - decay**count))
         rate = torch.where((shared["has_loss"] == 0) | (size == 0), shared[ESTIMATED_LR], rate)
         for group, _ in groups:
             group["shared_state"]["grad_l1_ema"].copy_(size)
@@ -160,24 +159,6 @@ class PolyakStep(Transform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update unchanged."""
         return update
-
-
-def _sums(entries: Sequence[ParamEntry], group: Group) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield Σ ‖g‖₁ and β Σ ⟨g, z − x⟩ of a group, for each dtype, device and count of steps."""
-    kinds: dict[Any, list[ParamEntry]] = defaultdict(list)
-    for entry in entries:
-        step = entry.state["step"]
-        count = id(step) if isinstance(step, Tensor) else step
-        kinds[entry.param.dtype, entry.grad.dtype, entry.param.device, count].append(entry)
-    for (dtype, *_), members in kinds.items():
-        wide, step = state_dtype(members[0].param), members[0].state["step"]
-        grads = [entry.grad.to(wide) for entry in members]
-        path = flatten([entry.state["z"] for entry in members]) - flatten([entry.param for entry in members]).to(wide)
-        if dtype in HALF:
-            path -= flatten([entry.state["rounding_error"] for entry in members]).to(wide)
-        # y = (1 − β) z + β x with the β of the last step
-        ratio = sf_beta(group, step + 1) / sf_beta(group, step) * (-1 if group["maximize"] else 1)
-        yield torch.stack(torch._foreach_norm(grads, 1)).sum(), torch.dot(flatten(grads), path) * ratio
 
 
 def sf_beta(group: Group, step: Scalar) -> Scalar:

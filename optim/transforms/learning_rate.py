@@ -46,11 +46,15 @@ def learning_rate(batch: ParamBatch) -> Scalar:
 
     A transform may estimate a factor of it, see `optim.prodigy.EstimatedDistance`.
     """
-    lr: Scalar = batch.group["lr"]
-    warmup_steps: int = batch.group.get("warmup_steps", 0)
-    if ESTIMATED_LR in batch.group.get("shared_state", ()):
-        lr = estimate(batch, ESTIMATED_LR) * lr
-    return lr * at_most(batch.step / warmup_steps, 1.0) if warmup_steps else lr
+    lr = scheduled_lr(batch.group, batch.step)
+    return estimate(batch, ESTIMATED_LR) * lr if ESTIMATED_LR in batch.group.get("shared_state", ()) else lr
+
+
+def scheduled_lr(group: Group, step: Scalar) -> Scalar:
+    """Return the group's lr at a step, with its own warm-up."""
+    lr: Scalar = group["lr"]
+    warmup_steps: int = group.get("warmup_steps", 0)
+    return lr * at_most(step / warmup_steps, 1.0) if warmup_steps else lr
 
 
 def estimate(batch: ParamBatch, key: str) -> Scalar:
