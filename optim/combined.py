@@ -166,7 +166,7 @@ def torch_muon(
     """
     given = list(params)
     groups = given if given and isinstance(given[0], dict) else [{"params": given}]
-    makers = {
+    makers: dict[bool, Callable[..., Optimizer]] = {
         True: partial(torch.optim.Muon, momentum=momentum, adjust_lr_fn=adjust_lr_fn),
         False: partial(torch.optim.AdamW, betas=(0.9, 0.98)),  # usual for transformers: arXiv:1706.03762, section 5.3
     }

@@ -119,6 +119,8 @@ class PolyakStep(Transform):
         e ← polyak_beta e + (1 − polyak_beta) √(π/2) Σ ‖g‖₁
         γ = lr · max(0, F + β Σ ⟨g, z − x⟩)/(e/(1 − polyak_betaᵗ))
 
+    ``polyak_beta`` is that of the first group.
+
     State of a group: the loss (``loss``), whether there was one (``has_loss``), e (``grad_l1_ema``), and γ/lr
     (``estimated_lr``).
     """

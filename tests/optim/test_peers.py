@@ -13,6 +13,9 @@ DECAYED = {"betas": BETAS, "weight_decay": 0.1}
 CLIPPED = {**DECAYED, "eps": 0.3}
 # the peer counts the steps of ADOPT's bound from the first, which makes none; the paper from the second
 ADOPT = {**CLIPPED, "weight_decouple": True, "clip_lambda": lambda step: (step - 1) ** 0.25}
+MIXED = {"betas": (*BETAS, 0.99), "alpha": 5.0, "weight_decay": 0.1}
+COUPLED = {"weight_decouple": True}
+ESTIMATED = {**DECAYED, "d0": 0.1, "d_coef": 2.0, "growth_rate": 1.3}
 
 
 @pytest.mark.parametrize(
@@ -22,6 +25,8 @@ ADOPT = {**CLIPPED, "weight_decouple": True, "clip_lambda": lambda step: (step -
         ("ADOPT", CLIPPED, ADOPT),
         ("ADOPT", {**CLIPPED, "clip_exponent": None}, {**ADOPT, "clip_lambda": None}),
         ("Lion", DECAYED, {**DECAYED, "weight_decouple": True}),
+        ("AdEMAMix", {**MIXED, "alpha_warmup": 10, "beta3_warmup": 10}, {**MIXED, **COUPLED, "t_alpha_beta3": 10}),
+        ("Prodigy", ESTIMATED, ESTIMATED),
     ],
 )
 def test_pytorch_optimizer_makes_the_same_steps(name, options, theirs):
