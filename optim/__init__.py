@@ -1,11 +1,12 @@
 """Optimizers and learning-rate schedules for PyTorch, each checked against its reference."""
 
 from optim.adafactor import Adafactor, AdafactorSchedule
-from optim.adamw import AdamW
+from optim.adamw import AdamC, AdamW
+from optim.ademamix import AdEMAMix
 from optim.adopt import ADOPT
 from optim.aliases import ALIASES
 from optim.cain import Cain
-from optim.combined import Combined
+from optim.combined import Combined, torch_muon
 from optim.composable import CommonOptions, Composable
 from optim.engine.chain import Chain, chain
 from optim.engine.param_batch import ParamBatch, Update
@@ -19,11 +20,13 @@ from optim.lion import Lion
 from optim.maxfactor import MaxFactor
 from optim.muon import MatrixOptions, Muon, MuonLaProp, NorMuon, Scion
 from optim.parameter_groups import grouped
+from optim.prodigy import Prodigy
 from optim.psgd.optimizer import PSGDKron
 from optim.rmsprop import RMSprop
 from optim.rubik import Rubik
 from optim.scaled_adam import ScaledAdam
 from optim.schedule_free_adamw import ScheduleFree, ScheduleFreeAdamW
+from optim.schedule_free_plus import ScheduleFreePlus
 from optim.schedules import (
     Constant,
     Eden,
@@ -35,6 +38,7 @@ from optim.schedules import (
     WarmupLinear,
     WarmupStableDecay,
 )
+from optim.shampoo import Shampoo
 from optim.soap import SOAP
 from optim.t5x_adafactor import FactorDim, HParamMap, T5XAdafactor, standard_logical_factor_rules
 from optim.transforms.compose import Branches, Sequential, transform
@@ -42,8 +46,10 @@ from optim.transforms.compose import Branches, Sequential, transform
 __all__ = [
     "ADOPT",
     "SOAP",
+    "AdEMAMix",
     "Adafactor",
     "AdafactorSchedule",
+    "AdamC",
     "AdamW",
     "Branches",
     "Cain",
@@ -72,13 +78,16 @@ __all__ = [
     "NorMuon",
     "PSGDKron",
     "ParamBatch",
+    "Prodigy",
     "RMSprop",
     "Rubik",
     "ScaledAdam",
     "ScheduleFree",
     "ScheduleFreeAdamW",
+    "ScheduleFreePlus",
     "Scion",
     "Sequential",
+    "Shampoo",
     "SkipUpdate",
     "StepInBackward",
     "T5XAdafactor",
@@ -92,6 +101,7 @@ __all__ = [
     "grouped",
     "standard_logical_factor_rules",
     "step_in_backward",
+    "torch_muon",
     "transform",
 ]
 

@@ -15,6 +15,7 @@ from optim.engine.param_batch import Group, ParamBatch, Scalar, Update, at_least
 from optim.engine.transform import Transform
 from optim.transforms.clipping import ClipByRms
 from optim.transforms.factored import FactoredMoments
+from optim.transforms.learning_rate import shrink
 from optim.transforms.momentum import Momentum
 
 
@@ -41,6 +42,7 @@ class Adafactor(Chain):
         scale_parameter: make the step relative to rms(p).
         relative_step: choose the step by the count of steps instead of lr; a schedule cannot set it then.
         warmup_init: begin the relative step at 10⁻⁶.
+        cautious_weight_decay: see `shrink`.
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
         capturable: see `Chain`.
@@ -77,6 +79,7 @@ class Adafactor(Chain):
         relative_step: bool = True,
         warmup_init: bool = False,
         *,
+        cautious_weight_decay: bool = False,
         maximize: bool = False,
         skip_nonfinite: bool = False,
         capturable: bool = False,
@@ -87,6 +90,7 @@ class Adafactor(Chain):
             RelativeStep(
                 eps=eps,
                 weight_decay=weight_decay,
+                cautious_weight_decay=cautious_weight_decay,
                 scale_parameter=scale_parameter,
                 relative_step=relative_step,
                 warmup_init=warmup_init,
@@ -105,7 +109,7 @@ class RelativeStep(Transform):
 
         a = lr,  or with relative_step  min(10⁻², 1/√t)  (10⁻⁶ t in place of 10⁻² with warmup_init)
         a ← max(eps₂, rms(p)) · a                           with scale_parameter
-        p ← p − weight_decay · a · p,   u ← a u
+        p ← p − weight_decay · a · p,   u ← a u             the decay may be cautious: `shrink`
 
     Reference:
         Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, sections 8 and 9.
@@ -115,6 +119,7 @@ class RelativeStep(Transform):
         "lr": "[0, inf)" + OR_NONE,
         "eps": ("[0, inf)", "[0, inf)"),
         "weight_decay": "[0, inf)",
+        "cautious_weight_decay": SWITCH,
         "scale_parameter": SWITCH,
         "relative_step": SWITCH,
         "warmup_init": SWITCH,
@@ -139,7 +144,7 @@ class RelativeStep(Transform):
             # measured before the decay changes the parameter
             step_size = at_least(batch.rms(batch.param), group["eps"][1]) * step_size
         if group["weight_decay"] != 0:
-            batch.param.mul_(1 - group["weight_decay"] * step_size)
+            shrink(update, batch, group["weight_decay"] * step_size)
         # a factor of the update, multiplied when the parameter moves: no pass over the elements
         return update.times(step_size)
 

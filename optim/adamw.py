@@ -1,4 +1,4 @@
-"""AdamW with the options of the HeavyBall family."""
+"""AdamW and AdamC with the options of the HeavyBall family."""
 
 from __future__ import annotations
 
@@ -55,3 +55,40 @@ class AdamW(Composable):
         **common: Unpack[CommonOptions],
     ) -> None:
         super().__init__(params, [Adam(betas, eps)], lr=lr, **common)
+
+
+class AdamC(AdamW):
+    """`AdamW` whose decay falls with the square of lr: norms of gradients stay as they are while a schedule ends.
+
+    Nothing but ``corrected_weight_decay=True``, an option that every rule with decoupled decay has: see `decay_of`.
+    Layers that no normalization follows, such as the output layer, belong to a group with False.
+
+    Use: with a schedule that decays far, `WarmupCosine` or `WarmupLinear`, and weight decay of 0.05 or more.
+
+    State: 8 bytes per float32 parameter, as `AdamW`.
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups.
+        lr: learning rate, at least 0; a tensor of one element is allowed.
+        betas: decay of the averages of g and of g², each in [0, 1).
+        eps: added to the root, at least 0.
+        common: see `CommonOptions`.
+
+    Raises:
+        ValueError: an option is unknown or out of range, or a parameter is not real floating point.
+
+    Reference:
+        Defazio 2025, "Why Gradients Rapidly Increase Near the End of Training", arXiv:2506.02285, AdamC. The
+        defaults are `AdamW`'s.
+
+    Examples:
+        >>> param = nn.Parameter(torch.ones(1))
+        >>> optimizer = optim.AdamC([param], lr=0.1, weight_decay=0.5)
+        >>> optimizer.param_groups[0]["lr"] = 0.01  # what a schedule does
+        >>> param.grad = torch.zeros(1)
+        >>> optimizer.step()
+        >>> param.data  # 0.01 · 0.5, of which 0.01/0.1 is left
+        tensor([0.9995])
+    """
+
+    common_defaults: ClassVar = {**AdamW.common_defaults, "corrected_weight_decay": True}

@@ -50,6 +50,8 @@ TABLE: Mapping[str, tuple[type[Composable], Mapping[str, Any]]] = {
     "PrecondScheduleSOAP": (SOAP, SCHEDULED),
     "PrecondSchedulePaLMForeachSOAP": (SOAP, {**SCHEDULED, "palm": True}),
     "PrecondSchedulePaLMSOAP": (SOAP, {**SCHEDULED, "palm": True}),
+    "KLSOAP": (SOAP, {**EIGENBASIS, "kl_factors": True}),
+    "HyperBallAdamW": (RMSprop, {**COMMON, "eps": 1e-8, "update_norm": "hyperball"}),
     "ForeachPSGDKron": (PSGDKron, KRON),
     "ForeachPurePSGD": (PSGDKron, {**KRON, "exp_avg_input": False}),
     "PurePSGD": (PSGDKron, {**KRON, "exp_avg_input": False}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,7 +86,7 @@ class Combined(Optimizer):
                 chain.count("skipped_steps")
             return loss
         for optimizer in self.optimizers:
-            optimizer.step()
+            optimizer.step((lambda: loss) if isinstance(optimizer, Chain) and loss is not None else None)
         return loss
 
     @property
@@ -144,3 +145,42 @@ class Combined(Optimizer):
             state = {place: value for place, value in state_dict["state"].items() if place in places}
             optimizer.load_state_dict({"state": state, "param_groups": own})
         self._join()  # loading has replaced the members' groups and states by new objects
+
+
+def torch_muon(
+    params: Any,
+    lr: float = 1e-3,
+    weight_decay: float = 0.1,
+    momentum: float = 0.95,
+    adjust_lr_fn: str = "match_rms_adamw",
+) -> Optimizer:
+    """Return torch's own Muon for parameters of two axes, which are all that it takes, and torch's AdamW for others.
+
+    A baseline: `Muon` also takes convolutions as matrices, and ``parameter_rules=matrices`` keeps embeddings from it.
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups.
+        lr: learning rate of both.
+        weight_decay: of both, times lr.
+        momentum: of torch.optim.Muon.
+        adjust_lr_fn: of torch.optim.Muon; the default makes its steps as long as AdamW's.
+
+    Examples:
+        >>> optimizer = optim.torch_muon(nn.Linear(3, 2).named_parameters(), lr=0.01)
+        >>> [(type(each).__name__, each.param_groups[0]["param_names"]) for each in optimizer.optimizers]
+        [('Muon', ['weight']), ('AdamW', ['bias'])]
+    """
+    given = list(params)
+    groups = given if given and isinstance(given[0], dict) else [{"params": given}]
+    makers: dict[bool, Callable[..., Optimizer]] = {
+        True: partial(torch.optim.Muon, momentum=momentum, adjust_lr_fn=adjust_lr_fn),
+        False: partial(torch.optim.AdamW, betas=(0.9, 0.98)),  # usual for transformers: arXiv:1706.03762, section 5.3
+    }
+    halves: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    for group in groups:
+        for is_matrix, half in halves.items():
+            tensors = [(p[1] if isinstance(p, tuple) else p, p) for p in group["params"]]
+            if kept := [p for tensor, p in tensors if (tensor.dim() == 2) == is_matrix]:
+                half.append({**group, "params": kept})
+    members = [makers[i](half, lr=lr, weight_decay=weight_decay) for i, half in halves.items() if half]
+    return members[0] if len(members) == 1 else Combined(members)

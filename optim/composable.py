@@ -12,11 +12,15 @@ from optim.engine.chain import Chain
 from optim.engine.transform import StateStorage, Transform
 from optim.transforms.adam import PalmBeta2
 from optim.transforms.clipping import Clipper, Clipping
-from optim.transforms.learning_rate import CautiousDecay, DecoupledDecay, WarmupLearningRate
+from optim.transforms.learning_rate import CautiousDecay, CorrectedDecay, DecoupledDecay, WarmupLearningRate
 from optim.transforms.momentum import Caution, MarsCorrection
+from optim.transforms.update_norm import MIN_PARAM_RMS, OnSphere, UpdateNorm
 
 BETA2 = ("palm", "beta2_scale")
-ENDING = ("weight_decay", "cautious_weight_decay", "warmup_steps")
+ENDING = (
+    *("weight_decay", "cautious_weight_decay", "corrected_weight_decay", "max_lr"),
+    *("update_norm", "min_param_rms", "warmup_steps"),
+)
 
 
 class CommonOptions(TypedDict, total=False):
@@ -26,6 +30,11 @@ class CommonOptions(TypedDict, total=False):
         weight_decay: fraction lr · weight_decay that each step takes off the parameter, at least 0.
         cautious_weight_decay: take it only off elements that the update does not move away from zero, see
             `CautiousDecay`.
+        corrected_weight_decay: multiply the decay by lr/max_lr once more, see `CorrectedDecay`.
+        max_lr: the largest lr of the schedule, above 0; None for the lr that the group was built with.
+        update_norm: size of a matrix's update: None for its own; param for that of the matrix, so that lr is relative
+            to it; or hyperball, which keeps the matrix at its first size too; see `UpdateNorm`.
+        min_param_rms: least size of a matrix there, at least 0.
         warmup_steps: steps over which lr rises linearly to its full value, by each parameter's own count.
         gradient_clipping: how gradients are limited: l2, rms_norm, trust_region, mu_law, a_law, global_norm, identity,
             a function of one parameter's tensor, or None; see `Clipping`.
@@ -51,6 +60,10 @@ class CommonOptions(TypedDict, total=False):
 
     weight_decay: float
     cautious_weight_decay: bool
+    corrected_weight_decay: bool
+    max_lr: float | None
+    update_norm: str | None
+    min_param_rms: float
     warmup_steps: int
     gradient_clipping: str | Clipper | None
     update_clipping: str | Clipper | None
@@ -69,7 +82,7 @@ class CommonOptions(TypedDict, total=False):
 class Composable(Chain):
     """A rule of transforms with the options of `CommonOptions` around it.
 
-        g  →  MARS  →  gradient clipping  →  the rule  →  update clipping  →  caution  →  u
+        g  →  MARS  →  gradient clipping  →  the rule  →  update clipping  →  caution  →  its size  →  u
         p ← p (1 − lr · weight_decay),   p ← p − lr · u
 
     The order is HeavyBall's. MARS stands before the clipping as in its paper. Differs from HeavyBall 1.4.1: caution
@@ -100,7 +113,8 @@ class Composable(Chain):
     refused: ClassVar[Mapping[str, str]] = {"foreach": "what is faster on the device of the parameters is always done"}
     """Options of HeavyBall's class that do nothing here -> why."""
     common_defaults: ClassVar[Mapping[str, Any]] = {
-        **{"weight_decay": 0.0, "cautious_weight_decay": False, "warmup_steps": 0},
+        **{"weight_decay": 0.0, "cautious_weight_decay": False, "corrected_weight_decay": False, "max_lr": None},
+        **{"update_norm": None, "min_param_rms": MIN_PARAM_RMS, "warmup_steps": 0},
         **{"gradient_clipping": None, "update_clipping": None, "caution": False},
         **{"mars": False, "mars_gamma": 0.025, "palm": False, "beta2_scale": 0.8},
         **{"storage_dtype": "float32", "seed": 0, "maximize": False, "skip_nonfinite": False, "capturable": False},
@@ -148,6 +162,12 @@ class Composable(Chain):
         ]
         if not ending:
             weight_decay = take("weight_decay")
-            decays = [DecoupledDecay(weight_decay), CautiousDecay(weight_decay, take("cautious_weight_decay"))]
-            ending = [*decays, WarmupLearningRate(take("warmup_steps"))]
+            ending = [
+                UpdateNorm(take("update_norm"), take("min_param_rms")),
+                CorrectedDecay(take("corrected_weight_decay"), take("max_lr")),
+                DecoupledDecay(weight_decay),
+                CautiousDecay(weight_decay, take("cautious_weight_decay")),
+                WarmupLearningRate(take("warmup_steps")),
+                OnSphere(),
+            ]
         super().__init__(params, [*transforms, *ending], lr=lr, **given)

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from optim.engine.chain import Chain
-from optim.engine.param_batch import ParamBatch, Update
+from optim.engine.options import SWITCH
+from optim.engine.param_batch import Group, ParamBatch, Update
 from optim.engine.transform import Transform
 from optim.transforms.adam import Adam
-from optim.transforms.learning_rate import LearningRate
+from optim.transforms.learning_rate import LearningRate, shrink
 
 
 class Eve(Chain):
@@ -31,6 +32,7 @@ class Eve(Chain):
         eps: added to the root, at least 0.
         weight_decay: fraction taken off per step, in [0, 0.1].
         target_rms: in (0, 10].
+        cautious_weight_decay: see `shrink`.
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
         capturable: see `Chain`.
@@ -61,11 +63,14 @@ class Eve(Chain):
         weight_decay: float = 1e-3,
         target_rms: float = 0.1,
         *,
+        cautious_weight_decay: bool = False,
         maximize: bool = False,
         skip_nonfinite: bool = False,
         capturable: bool = False,
     ) -> None:
-        transforms = [ShrinkAbove(weight_decay, target_rms), Adam(betas, eps), LearningRate()]
+        # a decay that asks the update comes after it; the other one before, so that torch's kernel can do the rest
+        decays = [kind(weight_decay, target_rms, cautious_weight_decay) for kind in (ShrinkAbove, CautiousShrinkAbove)]
+        transforms = [decays[0], Adam(betas, eps), decays[1], LearningRate()]
         super().__init__(
             params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
         )
@@ -79,15 +84,23 @@ class ShrinkAbove(Transform):
     Args:
         weight_decay: fraction per step, not multiplied by lr, in [0, 0.1].
         target_rms: in (0, 10].
+        cautious_weight_decay: leave it to `CautiousShrinkAbove`, which asks the update.
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"weight_decay": "[0, 0.1]", "target_rms": "(0, 10]"}
+    allowed: ClassVar = {"weight_decay": "[0, 0.1]", "target_rms": "(0, 10]", "cautious_weight_decay": SWITCH}
     foreach = True
     shardable = True
 
-    def __init__(self, weight_decay: float, target_rms: float, *, name: str = "") -> None:
-        super().__init__(name=name, weight_decay=weight_decay, target_rms=target_rms)
+    def __init__(
+        self, weight_decay: float, target_rms: float, cautious_weight_decay: bool = False, *, name: str = ""
+    ) -> None:
+        options = {"weight_decay": weight_decay, "target_rms": target_rms}
+        super().__init__(name=name, **options, cautious_weight_decay=cautious_weight_decay)
+
+    def is_noop(self, group: Group) -> bool:
+        """Return whether the other of both does it."""
+        return bool(group["cautious_weight_decay"])
 
     def kind(self, shape: torch.Size) -> Hashable:
         """Return whether a parameter has one element, which is treated in another way."""
@@ -100,8 +113,16 @@ class ShrinkAbove(Transform):
             norm, limit = batch.norm(batch.param), batch.group["target_rms"] * batch.numel**0.5
             if isinstance(norm, Tensor):
                 # decided on the device, in the parameter's dtype: bool times float would have the default one
-                batch.param.mul_(1 - fraction * (norm > limit).to(batch.param.dtype))
+                shrink(update, batch, fraction * (norm > limit).to(batch.param.dtype))
             elif norm > limit:
                 # on a CPU the norm is a number: most tensors are small enough and cost no pass over the elements
-                batch.param.mul_(1 - fraction)
+                shrink(update, batch, fraction)
         return update
+
+
+class CautiousShrinkAbove(ShrinkAbove):
+    """`ShrinkAbove` of elements that the update does not move away from zero, see `shrink`; follows the update."""
+
+    def is_noop(self, group: Group) -> bool:
+        """Return whether the other of both does it."""
+        return not group["cautious_weight_decay"]

@@ -12,7 +12,7 @@ from optim.engine.chain import Chain
 from optim.engine.options import SWITCH
 from optim.engine.param_batch import Group, ParamBatch, Scalar, State, Update, at_least, at_most, zero_per_axes, zeros
 from optim.engine.transform import Transform
-from optim.transforms.learning_rate import DecoupledDecay
+from optim.transforms.learning_rate import CautiousDecay, DecoupledDecay
 
 EPS = ("(0, inf)", "[0, inf)")
 
@@ -40,6 +40,7 @@ class MaxFactor(Chain):
         max_norm: divide by the row maximum, and move a row as one.
         min_lr: lower bound of ρ.
         scalar_boost: factor of the step of single elements.
+        cautious_weight_decay: see `shrink`.
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
         capturable: see `Chain`.
@@ -78,6 +79,7 @@ class MaxFactor(Chain):
         min_lr: float = 1e-7,
         scalar_boost: float = 2.0,
         *,
+        cautious_weight_decay: bool = False,
         maximize: bool = False,
         skip_nonfinite: bool = False,
         capturable: bool = False,
@@ -90,6 +92,7 @@ class MaxFactor(Chain):
             BoundedRelativeStep(eps=eps, min_lr=min_lr, scalar_boost=scalar_boost),
             # last: the step is relative to the parameter before its decay
             DecoupledDecay(weight_decay),
+            CautiousDecay(weight_decay, cautious_weight_decay),
         ]
         super().__init__(
             params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable

@@ -27,12 +27,13 @@ class MatrixOptions(CommonOptions, total=False):
     """Options of every optimizer that orthogonalizes; `Orthogonalize` describes them and has their defaults.
 
     Attributes:
-        orthogonalization: newton_schulz, polar_express, svd or qr.
+        orthogonalization: newton_schulz, polar_express, svd or qr; None, for `SOAP` alone, for none.
         ns_steps: iterations of the first two, 1 to 100.
         ns_dtype: of their arithmetic; None chooses by device.
         adjust_lr_fn: what the length of an update follows from: original, match_rms_adamw or spectral.
         stacked_matrices: whether the last two axes of a parameter are matrices, and the others count them.
         shard_matrix_work: in a distributed run, divide the matrices over the processes.
+        equilibrate: divide rows, columns or both of a matrix by their norms before (MuonEq); None for nothing.
 
     Examples:
         >>> options: optim.MatrixOptions = {"orthogonalization": "polar_express", "adjust_lr_fn": "match_rms_adamw"}
@@ -41,12 +42,13 @@ class MatrixOptions(CommonOptions, total=False):
         'match_rms_adamw'
     """
 
-    orthogonalization: str
+    orthogonalization: str | None
     ns_steps: int
     ns_dtype: torch.dtype | str | None
     adjust_lr_fn: str
     stacked_matrices: bool
     shard_matrix_work: bool
+    equilibrate: str | None
 
 
 MATRIX_DEFAULTS: Mapping[str, Any] = {

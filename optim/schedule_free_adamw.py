@@ -10,14 +10,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optim.composable import CommonOptions, Composable
-from optim.engine.options import WHOLE
-from optim.engine.param_batch import HALF, Group, ParamBatch, Scalar, State, Update, state_dtype, zero_per_axes, zeros
+from optim.engine.options import SWITCH, WHOLE
+from optim.engine.param_batch import HALF, Group, ParamBatch, Scalar, State, Update, copied, zero_per_axes, zeros
 from optim.engine.transform import FusedTransform, Transform
 from optim.transforms.adam import average_squares, beta2_correction, beta2_of, has_kernel, same_layout, step_by_rms
 from optim.transforms.learning_rate import learning_rate
 
 EVALUATING = "evaluating"
 """Whether the parameters of a group hold x; in the group's shared state."""
+AVERAGED = ("weight_decay", "cautious_weight_decay", "warmup_steps")
+"""Common options that belong to the averaging here."""
 TRAINING_POINT = "training_point"
 """The statistic that keeps y while a parameter holds x."""
 
@@ -27,7 +29,7 @@ class ScheduleFree(Transform):
 
     With the update u that arrives, the learning rate γ of step t, and γ_max, the largest one so far:
 
-        z ← z − γ (u + weight_decay · y)
+        z ← z − γ (u + weight_decay · y)                      y · [u y ≥ 0] in place of this y if the decay is cautious
         c = w_t/(w_1 + … + w_t),   w_t = tʳ · γ_max^weight_lr_power
         x ← (1 − c) x + c z,   y = (1 − β) z + β x
 
@@ -46,6 +48,7 @@ class ScheduleFree(Transform):
         warmup_steps: steps over which γ rises linearly to lr, by each parameter's own count.
         r: power of the step in the weights of the average, at least 0; 0 weights all alike.
         weight_lr_power: power of γ_max in the weights of the average, at least 0: steps of the warm-up count less.
+        cautious_weight_decay: see `shrink`.
         name: see `Transform`.
 
     Reference:
@@ -69,6 +72,7 @@ class ScheduleFree(Transform):
         "warmup_steps": "[0, inf)" + WHOLE,
         "r": "[0, inf)",
         "weight_lr_power": "[0, inf)",
+        "cautious_weight_decay": SWITCH,
     }
     has_eval_mode: ClassVar = True
     foreach = True
@@ -80,21 +84,20 @@ class ScheduleFree(Transform):
         warmup_steps: int = 0,
         r: float = 0.0,
         weight_lr_power: float = 2.0,
+        cautious_weight_decay: bool = False,
         *,
         name: str = "",
     ) -> None:
-        options = {"weight_decay": weight_decay, "warmup_steps": warmup_steps, "r": r}
-        super().__init__(name=name, beta=beta, **options, weight_lr_power=weight_lr_power)
+        options = {"weight_decay": weight_decay, "cautious_weight_decay": cautious_weight_decay, "r": r}
+        super().__init__(name=name, beta=beta, warmup_steps=warmup_steps, weight_lr_power=weight_lr_power, **options)
 
-    def beta(self, group: Group) -> float:
-        """Return β."""
+    def beta(self, group: Group, step: Scalar = 1) -> Scalar:
+        """Return β after a parameter's step."""
         return float(group["beta"])
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return a z that equals the parameter, in its shape, and γ_max and a sum of weights of zero, (1, …)."""
-        # not in the storage dtype: z is a parameter of another kind, which rounding would move
-        z = param.detach().to(state_dtype(param), copy=True, memory_format=torch.preserve_format)
-        state: State = {"z": z, "lr_max": zero_per_axes(param, ()), "weight_sum": zero_per_axes(param, ())}
+        state: State = {"z": copied(param), "lr_max": zero_per_axes(param, ()), "weight_sum": zero_per_axes(param, ())}
         # a state that was saved between `eval` and `train`
         return {**state, TRAINING_POINT: torch.empty_like(param)} if self._has_moved(group) else state
 
@@ -106,7 +109,9 @@ class ScheduleFree(Transform):
         """Move z, let y follow the average, and return the rest of y's update."""
         y, lr, c = batch.param, learning_rate(batch), self.share_of_newest(batch)
         if batch.group["weight_decay"]:
-            update = Update(update.writable().add_(y, alpha=batch.group["weight_decay"]), overwritable=True)
+            u = update.writable()
+            decayed = y * (u * y >= 0).to(y.dtype) if batch.group["cautious_weight_decay"] else y
+            update = Update(u.add_(decayed, alpha=batch.group["weight_decay"]), overwritable=True)
         # x is eliminated from the paper's three sequences: y ← (1 − c) y + c z − γ (1 − β (1 − c)) u, with the old z
         y.lerp_(batch.state["z"], c)
         update.times(lr).subtract_from(batch.state["z"])
@@ -136,7 +141,7 @@ class ScheduleFree(Transform):
                 if state := optimizer.state.get(param):
                     # what rounding took off a half-precision parameter belongs to its value
                     y = param.float() + state["rounding_error"] if param.dtype in HALF else param
-                    x = y.lerp(state[self.prefix + "z"], 1 - 1 / self.beta(self.unprefixed(group)))
+                    x = y.lerp(state[self.prefix + "z"], 1 - 1 / self.beta(self.unprefixed(group), state["step"]))
                     # a copy: computing it back from x would round
                     state[self.prefix + TRAINING_POINT] = param.detach().clone()
                     param.copy_(x)
@@ -166,13 +171,10 @@ class FirstBetaScheduleFree(ScheduleFree):
         "betas": ("(0, 1]", "[0, 1)"),
     }
 
-    def __init__(
-        self, betas: tuple[float, float], weight_decay: float, warmup_steps: int, r: float, weight_lr_power: float
-    ) -> None:
-        options: dict[str, Any] = {"weight_decay": weight_decay, "warmup_steps": warmup_steps, "r": r}
-        Transform.__init__(self, betas=betas, **options, weight_lr_power=weight_lr_power)
+    def __init__(self, betas: tuple[float, float], **options: Any) -> None:
+        Transform.__init__(self, betas=betas, **options)
 
-    def beta(self, group: Group) -> float:
+    def beta(self, group: Group, step: Scalar = 1) -> Scalar:
         """Return β."""
         return float(group["betas"][0])
 
@@ -219,6 +221,7 @@ class ScaleByRms(FusedTransform):
         averaging, u, (param, z) = later[0], update.value(), (batch.param, batch.state["z"])
         assert isinstance(averaging, ScheduleFree)
         known = has_kernel(param.device, batch.group["lr"]) and not isinstance(batch.step, Tensor)
+        known = known and not batch.group["cautious_weight_decay"]
         if known and same_layout(u, z) and same_layout(z, param):
             _fused_step(u, batch, averaging)
         else:
@@ -286,7 +289,8 @@ class ScheduleFreeAdamW(Composable):
     has_beta2: ClassVar = True
     refused: ClassVar = {
         **Composable.refused,
-        "cautious_weight_decay": "the decay is a part of the update of z here, not a step of its own",
+        **dict.fromkeys(("corrected_weight_decay", "max_lr"), "lr follows no schedule here"),
+        **dict.fromkeys(("update_norm", "min_param_rms"), "the average of points on a sphere is none"),
     }
 
     def __init__(
@@ -300,6 +304,6 @@ class ScheduleFreeAdamW(Composable):
         **common: Unpack[CommonOptions],
     ) -> None:
         options: dict[str, Any] = {**common}
-        decay, warmup_steps = options.pop("weight_decay", 0.0), options.pop("warmup_steps", 0)
-        averaging = FirstBetaScheduleFree(betas, decay, warmup_steps, r, weight_lr_power)
+        own = {name: options.pop(name, self.common_defaults[name]) for name in AVERAGED}
+        averaging = FirstBetaScheduleFree(betas, **own, r=r, weight_lr_power=weight_lr_power)
         super().__init__(params, [ScaleByRms(betas, eps)], lr=lr, ending=[averaging], **options)

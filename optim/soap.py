@@ -17,14 +17,16 @@ from typing import Any, ClassVar, NamedTuple, Unpack, cast
 import torch
 from torch import Tensor
 
-from optim.composable import CommonOptions, Composable
+from optim.composable import Composable
 from optim.engine import group_step
 from optim.engine.distributed import divided
 from optim.engine.options import SWITCH, WHOLE
 from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, State, TensorList, Update, state_dtype, zeros
 from optim.engine.transform import GroupTransform
+from optim.muon import MATRIX_DEFAULTS, MatrixOptions, split_options
 from optim.transforms.adam import BETAS, average_squares, beta2_correction, beta2_of
 from optim.transforms.matrices import MergedDims, matmul, merged_dims
+from optim.transforms.orthogonalize import METHODS, Orthogonalize
 
 PRECOND_SCHEDULER = (1 / 3, 9)
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
@@ -32,6 +34,8 @@ TINY = 1e-30  # keeps the quotient finite if a direction is zero
 STRIP = 128  # rows of a covariance that are computed by one call: fewer skip more above the diagonal, but call more
 STACK_NUMEL = 1 << 25  # elements of bases that are improved together: they take 40 bytes each
 FLOOR = 1e-10  # of the largest eigenvalue, where gradients are zero
+FIRST_EIGENVALUE = 0.1
+MOST_INVERSE_ROOT = (10, 4000)  # as many as the axis has elements, within these
 
 
 class SOAP(Composable):
@@ -59,10 +63,12 @@ class SOAP(Composable):
         normalize_grads: make the rms of Adam's uncorrected direction 1.
         correct_bias: correct Adam's averages for their start at zero.
         split: cut axes longer than max_precond_dim into blocks.
+        kl_factors: KL-SOAP: fit the covariances of all axes together; d more numbers for each axis of d elements.
         use_precond_schedule: refresh ever more rarely.
         precond_scheduler: (a, b) of that schedule, each above 0.
-        shard_matrix_work: in a distributed run, divide the new bases over the processes.
-        common: see `CommonOptions`; ``weight_decay`` is 0.01 by default.
+        options: see `MatrixOptions` and `CommonOptions`; ``weight_decay`` is 0.01 by default. With
+            ``orthogonalization``, None by default, steps of matrices become orthogonal as `Muon`'s, with the lengths of
+            ``adjust_lr_fn="match_rms_adamw"``. ``shard_matrix_work`` divides the new bases over the processes.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -70,7 +76,9 @@ class SOAP(Composable):
     Reference:
         Vyas et al. 2024, "SOAP: Improving and Stabilizing Shampoo using Adam", arXiv:2409.11321, algorithm 3. The
         defaults, the first step, the order of the columns, correct_bias and normalize_grads are those of the authors'
-        code, github.com/nikhilvyas/SOAP, whose shampoo_beta of -1 stands for betas[1].
+        code, github.com/nikhilvyas/SOAP, whose shampoo_beta of -1 stands for betas[1]. KL-SOAP: Lin et al. 2025,
+        "Understanding and Improving Shampoo and SOAP via Kullback-Leibler Minimization", arXiv:2509.03378, and the
+        authors' code, github.com/yorkerlin/KL-Methods.
         Differs: eps is added to the corrected root, as in torch's Adam; weights decay before they move, and in the
         first step; parameters without a matrix move in the first step; axes of size 1 do not count; the basis of the
         eigenvalue 0 of a first covariance follows from the other eigenvectors, where rounding chooses it there.
@@ -85,7 +93,10 @@ class SOAP(Composable):
     """
 
     has_beta2: ClassVar = True
-    common_defaults: ClassVar = {**Composable.common_defaults, "weight_decay": 0.01}
+    common_defaults: ClassVar = {
+        **MATRIX_DEFAULTS,
+        **{"orthogonalization": None, "adjust_lr_fn": "match_rms_adamw", "weight_decay": 0.01},
+    }
     refused: ClassVar = {
         "foreach": "what is faster on the device of the parameters is always done",
         "data_format": "torch's kernels have their channels first in every memory format",
@@ -105,11 +116,12 @@ class SOAP(Composable):
         normalize_grads: bool = False,
         correct_bias: bool = True,
         split: bool = False,
+        kl_factors: bool = False,
         use_precond_schedule: bool = False,
         precond_scheduler: tuple[float, float] = PRECOND_SCHEDULER,
-        shard_matrix_work: bool = False,
-        **common: Unpack[CommonOptions],
+        **options: Unpack[MatrixOptions],
     ) -> None:
+        own, common = split_options({"orthogonalization": None, "adjust_lr_fn": "match_rms_adamw", **options})
         rule = RotatedAdam(
             betas=betas,
             shampoo_beta=shampoo_beta,
@@ -121,11 +133,22 @@ class SOAP(Composable):
             normalize_grads=normalize_grads,
             correct_bias=correct_bias,
             split=split,
+            kl_factors=kl_factors,
             use_precond_schedule=use_precond_schedule,
             precond_scheduler=precond_scheduler,
-            shard_matrix_work=shard_matrix_work,
+            shard_matrix_work=own.get("shard_matrix_work", False),
         )
-        super().__init__(params, [rule], lr=lr, **common)
+        super().__init__(params, [rule, OrthogonalSteps(**own)], lr=lr, **common)
+
+
+class OrthogonalSteps(Orthogonalize):
+    """`Orthogonalize` that ``orthogonalization=None`` switches off."""
+
+    allowed: ClassVar = {**Orthogonalize.allowed, "orthogonalization": [None, *METHODS]}
+
+    def is_noop(self, group: Group) -> bool:
+        """Return whether updates stay as they are."""
+        return group["orthogonalization"] is None
 
 
 class RotatedAdam(GroupTransform):
@@ -151,6 +174,14 @@ class RotatedAdam(GroupTransform):
     divisors 1 − βˢ are 1. With ``normalize_grads`` the rms of the rotated quotient m/(√v + …) is made 1 before it is
     divided by them.
 
+    With ``kl_factors`` each C sees the gradient in the metric of all other axes. With eigenvalues λ_k, at first 0.1,
+    and d_k and N elements on axis k and in all, from t = 2
+
+        H_k = g' divided by √λ_j along each other axis j with a matrix,   C_k ← … (d_k/N) (H_k ×_k Q_k)_(k) (…)ᵀ …
+        λ_k ← max(shampoo_beta λ_k + (1 − shampoo_beta) mean of H_k² over the other axes, 1/clamp(d_k, 10, 4000)²)
+
+    and at t = 1, C_k ← (1 − shampoo_beta) (d_k/N) G_(k) G_(k)ᵀ.
+
     With ``use_precond_schedule`` and precond_scheduler = (a, b), such a step refreshes Q only with the frequency
     p = 1/(1 + log₁₀(sᵃ)ᵇ): if the fractional part of s · (√5 − 1)/2 is below p. These parts cover [0, 1) evenly, so
     that the number of refreshes follows the sum of p, and s alone decides.
@@ -162,7 +193,8 @@ class RotatedAdam(GroupTransform):
     multiplies is not divided: to send all statistics would take longer.
 
     State: m (``exp_avg``) and v (``exp_avg_sq``), in the basis and merged; for block b and axis k, C (``gg_b_k``), in
-    which elements above the diagonal are those of the last refresh, and Qᵀ (``q_b_k``).
+    which elements above the diagonal are those of the last refresh, and Qᵀ (``q_b_k``), and with ``kl_factors`` λ
+    (``eigenvalues_b_k``).
 
     Reference:
         Vyas et al. 2024, "SOAP", arXiv:2409.11321, algorithm 3; see `SOAP`.
@@ -180,6 +212,7 @@ class RotatedAdam(GroupTransform):
         "normalize_grads": SWITCH,
         "correct_bias": SWITCH,
         "split": SWITCH,
+        "kl_factors": SWITCH,
         "use_precond_schedule": SWITCH,
         "precond_scheduler": ("(0, inf)", "(0, inf)"),
         "shard_matrix_work": SWITCH,
@@ -202,6 +235,8 @@ class RotatedAdam(GroupTransform):
             for axis, size in zip(axes, shape, strict=True):
                 for matrix in ("gg", "q") if axis else ():
                     state[f"{matrix}_{axis}"] = param.new_zeros(size, size, dtype=dtype)
+                if axis and group["kl_factors"]:
+                    state[f"eigenvalues_{axis}"] = param.new_full((size,), FIRST_EIGENVALUE, dtype=dtype)
         return state
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
@@ -247,7 +282,7 @@ class RotatedAdam(GroupTransform):
                 directions += _directions(some, clock)
             for block in some:
                 # only now: with this gradient in the basis, its own large elements would be made small
-                block.cover(group["shampoo_beta"])
+                block.cover(group["shampoo_beta"], first=clock.step == 0)
         due = blocks if clock.step == 0 or _refreshes(clock.step, group) else []
         if not directions:
             return Update(torch.zeros_like(u), overwritable=True), due
@@ -290,8 +325,10 @@ def _blocks(u: Tensor, batch: ParamBatch) -> Iterator[Block]:
     for (part, plan), x in zip(_parts(batch), batch.tensors(u), strict=True):
         tensors = (plan.dims.merge(x, stacked=part.stacked), part.state["exp_avg"], part.state["exp_avg_sq"])
         for g, m, v, axes in zip(*map(plan.dims.split, tensors), plan.axes, strict=True):
-            covariances, bases = ([part.state.get(f"{what}_{axis}") for axis in axes] for what in ("gg", "q"))
-            yield Block(g, m, v, covariances, bases)
+            yield Block(
+                *(g, m, v),
+                *([part.state.get(f"{what}_{axis}") for axis in axes] for what in ("gg", "q", "eigenvalues")),
+            )
 
 
 def _sharing_calls(blocks: list[Block], batch: ParamBatch) -> list[list[Block]]:
@@ -360,6 +397,7 @@ class Block(NamedTuple):
         exp_avg_sq: v, in the basis.
         covariances: C or None, one per axis.
         bases: Q or None, one per axis.
+        eigenvalues: λ (d) or (N, d), or None, one per axis; only with ``kl_factors``.
     """
 
     grad: Tensor
@@ -367,11 +405,38 @@ class Block(NamedTuple):
     exp_avg_sq: Tensor
     covariances: list[Tensor | None]
     bases: list[Tensor | None]
+    eigenvalues: list[Tensor | None]
 
-    def cover(self, decay: float) -> None:
-        """Add the gradient to the covariances."""
-        for axis, covariance, _ in self._matrices():
-            cover(covariance, self.grad, axis, decay)
+    def cover(self, decay: float, *, first: bool) -> None:
+        """Add the gradient to the covariances, and with ``kl_factors`` to their eigenvalues."""
+        num_axes = len(self.bases)
+        numel = math.prod(self.grad.shape[self.grad.dim() - num_axes :])
+        kept = enumerate(self.eigenvalues, -num_axes)
+        roots = [None if x is None else self._along(axis, x.rsqrt()) for axis, x in kept]
+        turned = self.grad if first or not any(x is not None for x in roots) else rotated(self.grad, self.bases)
+        for axis, covariance, basis in self._matrices():
+            eigenvalues = self.eigenvalues[axis]
+            if eigenvalues is None:
+                cover(covariance, self.grad, axis, decay)
+                continue
+            size = self.grad.shape[axis]
+            scaled = turned * (size / numel) ** 0.5
+            if not first:
+                for other, root in enumerate(roots, -num_axes):
+                    if root is not None and other != axis:
+                        scaled = scaled * root
+                rows = scaled.movedim(axis, -num_axes).reshape(*eigenvalues.shape, -1)
+                least = min(max(size, MOST_INVERSE_ROOT[0]), MOST_INVERSE_ROOT[1]) ** -2.0
+                eigenvalues.lerp_(rows.square().sum(-1), 1 - decay).clamp_(min=least)
+                own = [basis if other == axis else None for other in range(-num_axes, 0)]
+                scaled = rotated(scaled, own, back=True)
+            cover(covariance, scaled, axis, decay)
+
+    def _along(self, axis: int, x: Tensor) -> Tensor:
+        """Return (d) or (N, d) in a shape that broadcasts along an axis, counted from the end."""
+        shape = [1] * len(self.bases)
+        shape[axis] = x.shape[-1]
+        return x.reshape(*x.shape[:-1], *shape)
 
     def turns(self, *, first: bool) -> list[Turn]:
         """Return what is to be computed for new bases.
@@ -396,7 +461,10 @@ class Block(NamedTuple):
         average = self.exp_avg if first else rotated(self.exp_avg, self.bases, back=True)
         for (axis, _, basis), (new, *orders) in zip(self._matrices(), results, strict=True):
             basis.copy_(new)
+            eigenvalues = self.eigenvalues[axis]
             for order in orders:
+                if eigenvalues is not None:
+                    eigenvalues.copy_(reordered(eigenvalues, order, -1))
                 self.exp_avg_sq.copy_(reordered(self.exp_avg_sq, order, axis))
         if not first:
             self.exp_avg.copy_(rotated(average, self.bases))

@@ -182,6 +182,7 @@ class T5XAdafactor(Chain):
             a whole.
         initial_step: where the count begins, as if restored there; not read with ``per_param_step``.
         per_param_step: use the parameter's own step instead of the optimizer's count.
+        cautious_weight_decay: see `shrink`.
         maximize: ascend instead of descend.
         skip_nonfinite: see `Chain`.
         capturable: see `Chain`.
@@ -231,6 +232,7 @@ class T5XAdafactor(Chain):
         initial_step: int = 0,
         per_param_step: bool = False,
         *,
+        cautious_weight_decay: bool = False,
         maximize: bool = False,
         skip_nonfinite: bool = False,
         capturable: bool = False,
@@ -246,7 +248,7 @@ class T5XAdafactor(Chain):
             LearningRate(),
             # after the learning rate, as in T5X: a changed lr acts with the momentum's delay
             Momentum(beta1, dtype_momentum),
-            AbsoluteDecay(weight_decay_rate, weight_decay_rate_lr_exponent),
+            AbsoluteDecay(weight_decay_rate, weight_decay_rate_lr_exponent, cautious_weight_decay),
         ]
         super().__init__(
             params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable

@@ -172,6 +172,7 @@ class Chain(Optimizer):
         ):
             self.count("skipped_steps")
             return loss
+        self.give_loss(loss)
         # `Health` looks into the update itself, also where a graph replays it
         try:
             (self.update if self._runner is None or self.limited is not None else self._runner)()
@@ -179,6 +180,15 @@ class Chain(Optimizer):
             saved_state.explain_cast(self, self._fresh_state, error)
             raise
         return loss
+
+    def give_loss(self, loss: Any) -> None:
+        """Keep the loss of this step, and whether there is one, for a transform whose groups have a place for both."""
+        for shared in (group["shared_state"] for group in self.param_groups if "has_loss" in group["shared_state"]):
+            shared["has_loss"].fill_(loss is not None)
+            if isinstance(loss, Tensor):
+                shared["loss"].copy_(loss.detach())
+            elif loss is not None:
+                shared["loss"].fill_(loss)
 
     def update(self) -> None:
         """Move every parameter by the gradient that is there: a step without its closure and its checks."""

@@ -7,7 +7,8 @@ tensors are `TensorList`: lists with a Tensor's methods, whose elementwise ones 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, cast
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors as flatten
 
 State = dict[str, Any]
 Group = dict[str, Any]
@@ -56,6 +58,11 @@ def zeros(param: Tensor, group: Group) -> Tensor:
     return torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
 
 
+def copied(param: Tensor) -> Tensor:
+    """Return a statistic that equals the parameter; not in the storage dtype, as rounding would move it."""
+    return param.detach().to(state_dtype(param), copy=True, memory_format=torch.preserve_format)
+
+
 def zero_per_axes(param: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Return a statistic of zeros in the parameter's shape, but with size 1 on all axes except the given ones."""
     # size 1, not squeezed: the statistic then broadcasts against the parameter without a reshape in every step
@@ -73,6 +80,14 @@ def constant(value: float, like: Tensor, dtype: torch.dtype | None = None) -> Te
 @lru_cache(maxsize=256)
 def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.full((), value, dtype=dtype, device=device)
+
+
+def shared_zero(group: Group) -> Tensor:
+    """Return a statistic of a whole group, a zero without axes, on the device of its parameters."""
+    params = group["params"]
+    wide = any(param.dtype == torch.float64 for param in params)
+    device = params[0].device if params else None
+    return torch.zeros((), dtype=torch.float64 if wide else torch.float32, device=device)
 
 
 def at_least(x: Scalar, floor: float) -> Scalar:
@@ -119,6 +134,22 @@ class ParamEntry(NamedTuple):
     state: State
     name: str = ""
     shard: Shard | None = None
+
+
+def progress(entries: Sequence[ParamEntry], key: str) -> Iterator[tuple[list[ParamEntry], list[Tensor], Tensor]]:
+    """Yield parameters of one dtype, device and count of steps, their gradients, and Σ ⟨g, state[key] − p⟩ of them."""
+    kinds: dict[Any, list[ParamEntry]] = defaultdict(list)
+    for entry in entries:
+        step = entry.state["step"]
+        count = id(step) if isinstance(step, Tensor) else step
+        kinds[entry.param.dtype, entry.grad.dtype, entry.param.device, count].append(entry)
+    for (dtype, *_), members in kinds.items():
+        wide = state_dtype(members[0].param)
+        grads = [entry.grad.to(wide) for entry in members]
+        path = flatten([entry.state[key] for entry in members]) - flatten([entry.param for entry in members]).to(wide)
+        if dtype in HALF:
+            path -= flatten([entry.state["rounding_error"] for entry in members]).to(wide)
+        yield members, grads, torch.dot(flatten(grads), path)
 
 
 Limits = list[tuple[Scalar, Sequence[ParamEntry]]]
@@ -429,7 +460,8 @@ class ForeachBatch(ParamBatch):
         row_scale = self.joined(row_scales) if row_scales else None
         direction = self.joined([update.direction for update in updates])
         overwritable, scales = all(update.overwritable for update in updates), [update.scale for update in updates]
-        if all(scale is scales[0] for scale in scales):
+        of_members = isinstance(scales[0], Tensor) and scales[0].dim()  # of a single part, in the shape for its stack
+        if all(scale is scales[0] for scale in scales) and not of_members:
             return Update(direction, scales[0], overwritable, row_scale)
         # numbers that follow from shapes: a call takes one per tensor, but a vector of them would come from the host
         numbers = [1.0 if isinstance(scale, Tensor) else scale for scale in scales]

@@ -24,7 +24,7 @@ from optim.engine.param_batch import (
     zeros,
 )
 from optim.engine.transform import FusedTransform, OptionHolder, Transform
-from optim.transforms.learning_rate import DecoupledDecay, LearningRate, learning_rate
+from optim.transforms.learning_rate import DecoupledDecay, LearningRate, decay_of, learning_rate
 
 BETAS = ("[0, 1)", "[0, 1)")
 FUSED_ON = ("cpu", "cuda", "meta", "mps", "xpu")
@@ -75,12 +75,13 @@ class Adam(FusedTransform):
         """Return whether the learning rate follows, and at most the decay of weights before it."""
         *decays, last = later or [self]
         # the kernel decays before it moves, and reads the options under their plain names
-        known = isinstance(last, LearningRate) and all(isinstance(decay, DecoupledDecay) for decay in decays)
+        known = isinstance(last, LearningRate) and all(type(decay) is DecoupledDecay for decay in decays)
         return known and len(decays) <= 1 and not any(transform.prefix for transform in later)
 
     def takes_found_inf(self, group: Group, entries: Sequence[ParamEntry]) -> bool:
         """Return whether torch's kernel, which can skip, takes all of the parameters as they are."""
-        return not group.get("palm") and all(
+        tensor_decay = group.get("corrected_weight_decay") and isinstance(group["lr"], Tensor)
+        return not (group.get("palm") or tensor_decay) and all(
             entry.param.dtype not in HALF
             and entry.shard is None
             and has_kernel(entry.param.device, group["lr"])
@@ -91,11 +92,12 @@ class Adam(FusedTransform):
     def move(self, update: Update, batch: ParamBatch, later: Sequence[Transform]) -> None:
         """Decay the weights if a later transform does, apply Adam's equations, and subtract lr times the result."""
         # not the option alone: Eve has a weight_decay too, which an earlier transform of its own applies
-        weight_decay = batch.group["weight_decay"] if len(later) > 1 else 0.0
+        weight_decay = decay_of(batch) if len(later) > 1 else 0.0
         u, palm_on_device = update.value(), isinstance(batch.step, Tensor) and batch.group.get("palm")
         params, us, ms = map(batch.tensors, (batch.param, u, batch.state["exp_avg"]))
-        known = has_kernel(batch.param.device, batch.group["lr"]) and not palm_on_device  # its decay would be a tensor
-        if known and same_layout(batch.param, batch.state["exp_avg"]):
+        # the kernel takes no decay that is a tensor
+        known = has_kernel(batch.param.device, batch.group["lr"]) and not palm_on_device
+        if known and not isinstance(weight_decay, Tensor) and same_layout(batch.param, batch.state["exp_avg"]):
             us = [u if same_layout(u, m) else torch.empty_like(m).copy_(u) for u, m in zip(us, ms, strict=True)]
             _fused_step(params, us, ms, batch.tensors(batch.state["exp_avg_sq"]), batch, weight_decay)
         elif isinstance(batch, ForeachBatch):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from optim.engine.options import Domain, check_options, did_you_mean
-from optim.engine.param_batch import Group, ParamBatch, ParamEntry, State, Update, state_dtype, zeros
+from optim.engine.param_batch import Group, ParamBatch, ParamEntry, State, Update, copied, zeros
 from optim.engine.transform import Transform, applied, merged_options, merged_shared_state, merged_state
 
 COPIED = ("update", "gradient")
@@ -73,7 +73,7 @@ def _start(start: Start, param: Tensor, group: Group) -> Tensor:
     if callable(start):
         return start(param)
     if start == "param":
-        return torch.empty_like(param, dtype=state_dtype(param)).copy_(param.detach())
+        return copied(param)
     return zeros(param, group)
 
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from torch import Tensor
+
 from optim.engine.options import OR_NONE, SWITCH, WHOLE
-from optim.engine.param_batch import Group, ParamBatch, Scalar, Update, at_most
-from optim.engine.transform import Transform
+from optim.engine.param_batch import Group, ParamBatch, Scalar, State, Update, at_least, at_most
+from optim.engine.transform import OptionHolder, Transform
+from optim.transforms.update_norm import TINY, is_on_sphere
+
+ESTIMATED_LR = "estimated_lr"
+"""The statistic of a group that `learning_rate` is multiplied by, if there is one."""
 
 
 class LearningRate(Transform):
@@ -36,16 +42,82 @@ class WarmupLearningRate(LearningRate):
 
 
 def learning_rate(batch: ParamBatch) -> Scalar:
-    """Return the rate of this step: the group's ``lr``, times min(1, t/warmup_steps) at the parameter's step t."""
-    lr: Scalar = batch.group["lr"]
-    warmup_steps: int = batch.group.get("warmup_steps", 0)
-    return lr * at_most(batch.step / warmup_steps, 1.0) if warmup_steps else lr
+    """Return the rate of this step: the group's ``lr``, times min(1, t/warmup_steps) at the parameter's step t.
+
+    A transform may estimate a factor of it, see `optim.prodigy.EstimatedDistance`.
+    """
+    lr = scheduled_lr(batch.group, batch.step)
+    return estimate(batch, ESTIMATED_LR) * lr if ESTIMATED_LR in batch.group.get("shared_state", ()) else lr
+
+
+def scheduled_lr(group: Group, step: Scalar) -> Scalar:
+    """Return the group's lr at a step, with its own warm-up."""
+    lr: Scalar = group["lr"]
+    warmup_steps: int = group.get("warmup_steps", 0)
+    return lr * at_most(step / warmup_steps, 1.0) if warmup_steps else lr
+
+
+def estimate(batch: ParamBatch, key: str) -> Scalar:
+    """Return a number of a group's shared state, a tensor without axes, for these parameters."""
+    number: Tensor = batch.group["shared_state"][key]
+    # parameters may be on another device
+    return batch.read(number.to(batch.param.device, batch.param.dtype))
+
+
+class CorrectedDecay(OptionHolder):
+    """Holds the options of `decay_of`: AdamC's decay, which every rule with decoupled decay can have.
+
+    State of a group, only with ``corrected_weight_decay``: the lr that it was built with (``max_lr``).
+
+    Args:
+        corrected_weight_decay: multiply the decay by lr/max_lr once more.
+        max_lr: the largest lr of the schedule, above 0; None for the lr that the group was built with.
+
+    Reference:
+        Defazio 2025, "Why Gradients Rapidly Increase Near the End of Training", arXiv:2506.02285, AdamC. The
+        paper corrects all linear layers but the output layer, which no normalization follows: that keeps plain decay.
+    """
+
+    allowed: ClassVar = {"corrected_weight_decay": SWITCH, "max_lr": "(0, inf)" + OR_NONE}
+
+    def __init__(self, corrected_weight_decay: bool = False, max_lr: float | None = None) -> None:
+        super().__init__(corrected_weight_decay=corrected_weight_decay, max_lr=max_lr)
+
+    def new_shared_state(self, group: Group) -> State:
+        """Return the lr before any schedule, above 0, as a number or a tensor of one element."""
+        return {"max_lr": at_least(group["lr"], TINY)} if group["corrected_weight_decay"] else {}
+
+
+def decay_of(batch: ParamBatch) -> Scalar:
+    """Return the decay that lr multiplies: the group's ``weight_decay``, times lr/max_lr if it is corrected.
+
+    The fraction that a step takes off is then weight_decay · lr²/max_lr: so a layer that a normalization follows keeps
+    its ratio of gradient to weight, √(2 weight_decay/max_lr), while the schedule lowers lr.
+    """
+    group = batch.group
+    decay: Scalar = group["weight_decay"]
+    if not group.get("corrected_weight_decay"):
+        return decay
+    return decay * (learning_rate(batch) / (group["max_lr"] or group["shared_state"]["max_lr"]))
+
+
+def shrink(update: Update, batch: ParamBatch, fraction: Scalar) -> None:
+    """Take a fraction off the parameters; with ``cautious_weight_decay`` only where the update does not oppose it.
+
+        p ← p (1 − fraction),  or  p ← p (1 − fraction · [u p ≥ 0])
+
+    Reference:
+        Chen et al. 2025, "Cautious Weight Decay", arXiv:2510.12402, algorithm 1.
+    """
+    if batch.group.get("cautious_weight_decay"):
+        fraction = (update.value() * batch.param >= 0).to(batch.param.dtype) * fraction
+    batch.param.mul_(1 - fraction)
 
 
 class DecoupledDecay(Transform):
     """Shrinks the parameter by a fraction that follows lr.
 
-        p ← p (1 − lr · weight_decay)
+        p ← p (1 − lr · weight_decay)                                               which may be corrected: `decay_of`
 
     Args:
         weight_decay: at least 0.
@@ -68,41 +140,30 @@ class DecoupledDecay(Transform):
         return bool(group["weight_decay"] == 0 or group.get("cautious_weight_decay", False))
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
-        """Shrink the parameters."""
-        batch.param.mul_(1 - learning_rate(batch) * batch.group["weight_decay"])
+        """Shrink the parameters, unless their size is fixed."""
+        if not is_on_sphere(batch):
+            shrink(update, batch, learning_rate(batch) * decay_of(batch))
         return update
 
 
-class CautiousDecay(Transform):
-    """Shrinks the elements of a parameter that the update does not move away from zero; `DecoupledDecay` rests then.
-
-        p ← p (1 − lr · weight_decay · [u p ≥ 0])
+class CautiousDecay(DecoupledDecay):
+    """Shrinks the elements of a parameter that the update does not move away from zero, see `shrink`; `DecoupledDecay`
+    rests then.
 
     Args:
         weight_decay: at least 0; the option of `DecoupledDecay`.
         cautious_weight_decay: False leaves the decay to `DecoupledDecay`.
         name: see `Transform`.
-
-    Reference:
-        Chen et al. 2025, "Cautious Weight Decay", arXiv:2510.12402, algorithm 1.
     """
 
-    allowed: ClassVar = {"weight_decay": "[0, inf)", "cautious_weight_decay": SWITCH}
-    foreach = True
-    shardable = True
+    allowed: ClassVar = {**DecoupledDecay.allowed, "cautious_weight_decay": SWITCH}
 
     def __init__(self, weight_decay: float = 0.01, cautious_weight_decay: bool = True, *, name: str = "") -> None:
-        super().__init__(name=name, weight_decay=weight_decay, cautious_weight_decay=cautious_weight_decay)
+        Transform.__init__(self, name=name, weight_decay=weight_decay, cautious_weight_decay=cautious_weight_decay)
 
     def is_noop(self, group: Group) -> bool:
         """Return whether there is nothing to take off, or `DecoupledDecay` does it."""
         return bool(group["weight_decay"] == 0 or not group["cautious_weight_decay"])
-
-    def __call__(self, update: Update, batch: ParamBatch) -> Update:
-        """Shrink the parameters."""
-        agrees = (update.value() * batch.param >= 0).to(batch.param.dtype)
-        batch.param.mul_(1 - learning_rate(batch) * batch.group["weight_decay"] * agrees)
-        return update
 
 
 class AbsoluteDecay(Transform):
@@ -114,12 +175,14 @@ class AbsoluteDecay(Transform):
     Args:
         weight_decay_rate: None for no decay.
         weight_decay_rate_lr_exponent: None or 0 for a fixed fraction.
+        cautious_weight_decay: see `shrink`.
         name: see `Transform`.
     """
 
     allowed: ClassVar = {
         "weight_decay_rate": "[0, inf)" + OR_NONE,
         "weight_decay_rate_lr_exponent": "(-inf, inf)" + OR_NONE,
+        "cautious_weight_decay": SWITCH,
     }
     foreach = True
     shardable = True
@@ -128,11 +191,16 @@ class AbsoluteDecay(Transform):
         self,
         weight_decay_rate: float | None = None,
         weight_decay_rate_lr_exponent: float | None = None,
+        cautious_weight_decay: bool = False,
         *,
         name: str = "",
     ) -> None:
-        options = {"weight_decay_rate": weight_decay_rate}
-        super().__init__(name=name, **options, weight_decay_rate_lr_exponent=weight_decay_rate_lr_exponent)
+        super().__init__(
+            name=name,
+            weight_decay_rate=weight_decay_rate,
+            weight_decay_rate_lr_exponent=weight_decay_rate_lr_exponent,
+            cautious_weight_decay=cautious_weight_decay,
+        )
 
     def check(self, group: Group) -> None:
         """Refuse a rate of zero with an exponent."""
@@ -148,7 +216,7 @@ class AbsoluteDecay(Transform):
         """Shrink the parameters."""
         rate, exponent = batch.group["weight_decay_rate"], batch.group["weight_decay_rate_lr_exponent"]
         if exponent:
-            batch.param.mul_(1 - (1.0 if rate is None else rate) * batch.group["lr"] ** exponent)
+            shrink(update, batch, (1.0 if rate is None else rate) * batch.group["lr"] ** exponent)
         elif rate:
-            batch.param.mul_(1 - rate)
+            shrink(update, batch, rate)
         return update

@@ -6,7 +6,7 @@ By Newton-Schulz iterations, QR or SVD. Shapes: R×C matrices, m = min(R, C) and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +21,9 @@ from optim.transforms.matrices import addmm, matmul
 ITERATIVE = ("newton_schulz", "polar_express")
 METHODS = (*ITERATIVE, "qr", "svd")
 NUM_STEPS = 5
+EQUILIBRATED = {"rows": (-1,), "columns": (-2,), "both": (-1, -2)}
+"""What is summed for the norms, by the name in ``equilibrate``."""
+EQUILIBRATION_EPS = 1e-8
 SIZES = {
     "original": lambda rows, cols: max(1.0, rows / cols) ** 0.5,
     "match_rms_adamw": lambda rows, cols: 0.2 * max(rows, cols) ** 0.5,
@@ -79,11 +82,13 @@ class Orthogonalize(GroupTransform):
         stacked_matrices: see above.
         shard_matrix_work: in a distributed run, divide the matrices over the processes; see
             `optim.engine.distributed.divided`. All processes must hold gradients of the same parameters.
+        equilibrate: divide the ``rows`` of the matrix, its ``columns``, or ``both``, by their norms before (MuonEq).
         more: options of a subclass, and the name; see `Transform`.
 
     Reference:
         Jordan et al. 2024, "Muon", kellerjordan.github.io/posts/muon; Liu et al. 2025, "Muon is Scalable for LLM
-        Training", arXiv:2502.16982; Amsel et al. 2025, "The Polar Express", arXiv:2505.16932.
+        Training", arXiv:2502.16982; Amsel et al. 2025, "The Polar Express", arXiv:2505.16932; Chang et al. 2026,
+        "MuonEq: Balancing Before Orthogonalization with Lightweight Equilibration", arXiv:2603.28254.
     """
 
     allowed: ClassVar = {
@@ -93,6 +98,7 @@ class Orthogonalize(GroupTransform):
         "adjust_lr_fn": [*SIZES],
         "stacked_matrices": SWITCH,
         "shard_matrix_work": SWITCH,
+        "equilibrate": [None, *EQUILIBRATED],
     }
 
     def __init__(
@@ -103,6 +109,7 @@ class Orthogonalize(GroupTransform):
         adjust_lr_fn: str = "original",
         stacked_matrices: bool = False,
         shard_matrix_work: bool = False,
+        equilibrate: str | None = None,
         **more: Any,
     ) -> None:
         super().__init__(
@@ -112,6 +119,7 @@ class Orthogonalize(GroupTransform):
             adjust_lr_fn=adjust_lr_fn,
             stacked_matrices=stacked_matrices,
             shard_matrix_work=shard_matrix_work,
+            equilibrate=equilibrate,
             **more,
         )
 
@@ -171,7 +179,11 @@ def matrix_axes(num_axes: int, group: Group) -> tuple[int, ...]:
 def orthogonal(x: Tensor, group: Group) -> Tensor:
     """Return orthogonal matrices close to x (…, R, C), in its shape and dtype and contiguous, by a group's options."""
     # contiguous, as what another process sends: the order of a later sum follows the layout, and so do its last bits
-    method = group["orthogonalization"]
+    method, axes = group["orthogonalization"], EQUILIBRATED.get(group["equilibrate"], ())
+    if axes:
+        # of the matrix as it came, also for both
+        norms = [(x.square().sum(axis, keepdim=True) + EQUILIBRATION_EPS).rsqrt_() for axis in axes]
+        x = reduce(torch.mul, norms, x)
     if method not in ITERATIVE:
         return (by_svd(x) if method == "svd" else by_qr(x)).contiguous()
     dtype = x.dtype if x.dtype == torch.float64 or x.device.type == "cpu" else torch.bfloat16

@@ -17,6 +17,7 @@ from tests.optim.oracles import (
     Ending,
     Rule,
     adamw,
+    ademamix,
     adopt,
     divided_by_rms,
     laprop,
@@ -24,10 +25,13 @@ from tests.optim.oracles import (
     muon,
     muon_laprop,
     nor_muon,
+    prodigy,
     psgd_kron,
     rmsprop,
     schedule_free,
+    schedule_free_plus,
     scion,
+    shampoo,
     soap,
 )
 
@@ -91,6 +95,7 @@ BAD_OPTIONS = (
     *(("lr", value) for value in (-1.0, float("nan"), float("inf"), torch.tensor([0.1, 0.2]))),
     *(("betas", (0.9, 1.0)), ("eps", -1e-8), ("weight_decay", -0.1), ("warmup_steps", 1.5), ("seed", 0.5)),
     *(("beta2_scale", 0.0), ("mars_gamma", -1.0), ("update_clipping", "global_norm"), ("ns_steps", 0)),
+    *(("update_norm", "l2"), ("min_param_rms", -1.0)),
 )
 
 CASES = [
@@ -310,6 +315,66 @@ CASES = [
         oracle_runs=({}, {"betas": (0.8, 0.7), "eps": 0.1}, {"weight_decay": 0.3, "warmup_steps": 7}),
     ),
     OptimizerCase(
+        optimizer=optim.AdamC,
+        state_bytes=8,
+        quadratic={"lr": 0.05},
+        no_decay={"weight_decay": 0.0},
+        other_group={"lr": 0.02, "betas": (0.8, 0.9), "weight_decay": 0.05, "max_lr": 0.1, "warmup_steps": 3},
+        bad_options={"max_lr": 0.0, "corrected_weight_decay": 1},
+        oracle=adamw,
+        oracle_runs=(
+            {"weight_decay": 0.3},
+            {"weight_decay": 0.3, "max_lr": 0.01, "warmup_steps": 7},
+            {"weight_decay": 0.3, "max_lr": 0.01, "cautious_weight_decay": True},
+        ),
+    ),
+    OptimizerCase(
+        optimizer=optim.AdEMAMix,
+        state_bytes=12,
+        quadratic={"lr": 0.02, "betas": (0.9, 0.99, 0.99)},
+        other_group={
+            "lr": 0.02,
+            "betas": (0.8, 0.9, 0.99),
+            "alpha": 5.0,
+            "alpha_warmup": 4,
+            "beta3_warmup": 3,
+            "eps": 1e-3,
+            "weight_decay": 0.05,
+        },
+        bad_options={"betas": (0.9, 0.9, 1.0), "alpha": -1.0, "alpha_warmup": 0, "beta3_warmup": 0.5},
+        oracle=ademamix,
+        oracle_runs=(
+            {},
+            {"betas": (0.0, 0.7, 0.99), "eps": 0.1, "weight_decay": 0.3, "warmup_steps": 7},
+            {"alpha": 8.0, "alpha_warmup": 12, "beta3_warmup": 20},
+        ),
+    ),
+    OptimizerCase(
+        optimizer=optim.Prodigy,
+        not_shardable="EstimatedDistance",
+        state_bytes=16,
+        quadratic={},
+        no_decay={"d0": 1.0},
+        other_group={"betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.05},
+        bad_options={"beta3": 1.0, "d0": 0.0, "d_coef": 0.0, "growth_rate": 1.0},
+        oracle=prodigy,
+        oracle_runs=(
+            {},
+            {"d0": 1e-3, "d_coef": 2.0, "betas": (0.8, 0.7), "eps": 0.1, "weight_decay": 0.3},
+            {"d0": 1e-3, "beta3": 0.8, "growth_rate": 1.3, "use_bias_correction": True},
+            {"d0": 1e-2, "safeguard_warmup": True, "warmup_steps": 7},
+        ),
+        exceptions=dict.fromkeys(
+            (
+                "test_dtypes_may_mix_within_a_group",
+                "test_a_parameter_whose_gradients_come_late_does_what_it_would_have_done_at_first",
+                "test_every_optimizer_does_what_it_does_after_the_backward_pass",
+                "test_small_parameters_of_one_shape_agree_up_to_rounding",
+            ),
+            "the estimate is that of all parameters together",
+        ),
+    ),
+    OptimizerCase(
         optimizer=optim.RMSprop,
         state_bytes=4,
         quadratic={"lr": 0.02},
@@ -377,6 +442,52 @@ CASES = [
         ),
     ),
     OptimizerCase(
+        optimizer=optim.ScheduleFreePlus,
+        options={"lr": 0.01},
+        not_shardable="PolyakStep",
+        state_bytes=12 + 8 / (300 * 200),
+        quadratic={"lr": 0.1},
+        other_group={
+            "lr": 0.02,
+            "betas": (0.8, 0.9),
+            "sf_beta1": 0.8,
+            "sf_beta1_max": 0.9,
+            "sf_beta1_anneal_steps": 3,
+            "c_warmup": 2,
+            "eps": 1e-3,
+            "weight_decay": 0.5,
+            "r": 1.0,
+            "weight_lr_power": 1.0,
+        },
+        bad_options={
+            "sf_beta1": 1.0,
+            "sf_beta1_max": 0.0,
+            "sf_beta1_anneal_steps": -1,
+            "c_warmup": 0.5,
+            "polyak_beta": 1.0,
+            "r": -1.0,
+        },
+        oracle=adamw,
+        oracle_ending=schedule_free_plus,
+        oracle_runs=(
+            {},
+            {"betas": (0.7, 0.8), "eps": 0.1, "weight_decay": 5.0, "warmup_steps": 7},
+            {"r": 1.5, "weight_lr_power": 1.0, "c_warmup": 4, "sf_beta1_anneal_steps": 12, "sf_beta1": 0.6},
+        ),
+        exceptions=dict.fromkeys(
+            (
+                "test_every_optimizer_does_what_it_does_after_the_backward_pass",
+                "test_small_parameters_of_one_shape_agree_up_to_rounding",
+            ),
+            "the rate is that of all parameters together",
+        )
+        | {
+            "test_a_closure_is_called_once_with_gradients_enabled_and_its_loss_returned": (
+                "its loss sets the rate: a step without it makes another update"
+            ),
+        },
+    ),
+    OptimizerCase(
         optimizer=optim.SOAP,
         not_capturable="RotatedAdam",
         not_shardable="RotatedAdam",
@@ -409,12 +520,48 @@ CASES = [
             {"precondition_1d": True, "precondition_frequency": 10},
             {"normalize_grads": True, "weight_decay": 0.3, "warmup_steps": 7},
             {"use_precond_schedule": True, "precond_scheduler": (1.0, 1.0), "precondition_frequency": 1},
+            {"kl_factors": True, "precondition_frequency": 3, "shampoo_beta": 0.5},
+            {"kl_factors": True, "max_precond_dim": 16, "correct_bias": False},
+            {"orthogonalization": "polar_express", "kl_factors": True, "weight_decay": 0.3},
         ),
         exceptions={
             "test_a_parameter_without_gradient_is_untouched_and_keeps_no_state": (
                 "the first step prepares the basis: matrices stand still with a gradient too"
             ),
         },
+    ),
+    OptimizerCase(
+        optimizer=optim.Shampoo,
+        not_capturable="KroneckerRoots",
+        not_shardable="KroneckerRoots",
+        state_bytes=4 * (2 + 2 * (300**2 + 200**2) / (300 * 200)),
+        quadratic={"lr": 0.05},
+        other_group={
+            "lr": 0.02,
+            "betas": (0.8, 0.9),
+            "shampoo_beta": 0.8,
+            "eps": 1e-3,
+            "matrix_eps": 1e-3,
+            "weight_decay": 0.05,
+            "precondition_frequency": 1,
+            "exponent": 0.4,
+            "one_sided": True,
+        },
+        bad_options={
+            "shampoo_beta": 1.0,
+            "matrix_eps": 0.0,
+            "exponent": 0.0,
+            "graft": "sgd",
+            "precondition_frequency": 0,
+            "max_precond_dim": 0,
+        },
+        oracle=shampoo,
+        oracle_runs=(
+            {},
+            {"graft": None, "betas": (0.0, 0.7), "shampoo_beta": 0.5, "precondition_frequency": 1},
+            {"one_sided": True, "precondition_frequency": 3, "weight_decay": 0.3, "warmup_steps": 7},
+            {"exponent": 0.4, "matrix_eps": 1e-3, "eps": 0.1, "max_precond_dim": 16},
+        ),
     ),
     OptimizerCase(
         optimizer=optim.PSGDKron,
@@ -475,8 +622,10 @@ CASES = [
             {},
             {"nesterov": False, "betas": (0.5, 0.99), "adjust_lr_fn": "match_rms_adamw", "weight_decay": 0.3},
             {"orthogonalization": "polar_express", "ns_steps": 9, "warmup_steps": 7, "adjust_lr_fn": "spectral"},
-            {"orthogonalization": "svd", "stacked_matrices": True},
+            {"orthogonalization": "svd", "stacked_matrices": True, "equilibrate": "rows"},
             {"orthogonalization": "qr"},
+            {"equilibrate": "both", "nesterov": False},
+            {"equilibrate": "columns", "adjust_lr_fn": "match_rms_adamw"},
         ),
     ),
     OptimizerCase(
@@ -533,10 +682,12 @@ SINGLE_RUNS: tuple[Options, ...] = (
         {"caution": True},
         {"weight_decay": 0.3, "cautious_weight_decay": True},
         {"mars": True, "mars_gamma": 0.1},
+        {"update_norm": "param", "min_param_rms": 1.0, "weight_decay": 0.3},
         PALM_RUN,
     ),
 )
 COMMON_RUNS: tuple[Options, ...] = (
+    {"update_norm": "hyperball", "weight_decay": 0.3, "warmup_steps": 5},
     {"mars": True, "mars_gamma": 0.1, "gradient_clipping": "global_norm", "update_clipping": "trust_region"},
     {
         **PALM_RUN,

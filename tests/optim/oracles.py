@@ -35,14 +35,12 @@ def step(
         rule: makes a direction of a gradient.
         p: the parameter; not modified.
         g: its gradient; not modified.
-        state: what rule and options keep; {} before the first step.
+        state: what rule and options keep; before the first step the parameter's name, and what all parameters share.
         t: number of the step, from 1.
         options: all of the optimizer's, its defaults included.
         total_norm: of what `corrected` makes of all parameters' gradients.
         ending: moves the parameter by u in place of decay and lr.
     """
-    warmup_steps = options["warmup_steps"]
-    lr = options["lr"] * (t / warmup_steps if t < warmup_steps else 1.0)
     c = clipped(corrected(g, state, options), options["gradient_clipping"], total_norm)
     state["previous"] = g
     u = clipped(rule(p, c, state, t, options), options["update_clipping"])
@@ -51,8 +49,20 @@ def step(
         u = np.where(kept, u, 0) * u.size / max(1, kept.sum())
     if ending is not None:
         return ending(p, u, state, t, options)
+    warmup_steps = options["warmup_steps"]
+    lr = options["lr"] * (t / warmup_steps if t < warmup_steps else 1.0) * state.get("estimated_lr", 1.0)
+    on_sphere = options["update_norm"] == "hyperball" and p.ndim >= 2
+    if options["update_norm"] and p.ndim >= 2:  # Wen et al. 2026, arXiv:2606.16899
+        size = max(np.sqrt(np.mean(p**2)), options["min_param_rms"])
+        size = state.setdefault("radius", size) if on_sphere else size
+        u = u * size / max(np.sqrt(np.mean(u**2)), 1e-30)
+    if on_sphere:
+        moved = p - lr * u
+        return moved * size / np.sqrt(np.mean(moved**2))
     decays = u * p >= 0 if options["cautious_weight_decay"] else np.full(p.shape, True)
-    return p - lr * options["weight_decay"] * np.where(decays, p, 0) - lr * u
+    # Defazio 2025, arXiv:2506.02285, AdamC
+    ratio = lr / (options["max_lr"] or options["lr"]) if options["corrected_weight_decay"] else 1.0
+    return p - lr * ratio * options["weight_decay"] * np.where(decays, p, 0) - lr * u
 
 
 def corrected(g: Array, state: State, options: Mapping[str, Any]) -> Array:
@@ -104,6 +114,20 @@ def adamw(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) 
     return state["m"] / (1 - beta1**t) / (np.sqrt(mean_square(g, state, t, options)) + options["eps"])
 
 
+def ademamix(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return AdEMAMix's: Pagliardini et al. 2024, arXiv:2409.03137, algorithm 1, with the authors' schedules."""
+    beta1, _, beta3 = options["betas"]
+    alpha, alpha_warmup, beta3_warmup = (options[name] for name in ("alpha", "alpha_warmup", "beta3_warmup"))
+    alpha *= min(1.0, t / alpha_warmup) if alpha_warmup else 1.0
+    if beta3_warmup and t < beta3_warmup:
+        start, end = (np.log(0.5) / np.log(beta + 1e-8) - 1 for beta in (beta1, beta3))
+        beta3 = 0.5 ** (1 / (start + (end - start) * t / beta3_warmup + 1))
+    state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * g
+    state["slow"] = beta3 * state.get("slow", 0) + (1 - beta3) * g
+    root = np.sqrt(mean_square(g, state, t, options))
+    return (state["m"] / (1 - beta1**t) + alpha * state["slow"]) / (root + options["eps"])
+
+
 def laprop(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
     """Return LaProp's: Ziyin et al. 2020, arXiv:2002.04839, algorithm 1."""
     beta1 = options["betas"][0]
@@ -137,9 +161,60 @@ def lion(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -
     return np.sign(beta1 * m + (1 - beta1) * g)
 
 
+def prodigy(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return Prodigy's: Mishchenko and Defazio 2023, arXiv:2306.06101, algorithm 4."""
+    (beta1, beta2), shared = options["betas"], state["shared"]
+    if shared.get("t") != t:
+        shared["t"] = t
+        estimate(shared, t, options)
+    d, state["estimated_lr"] = shared["d_before"], shared["estimated_lr"]
+    beta2 = beta2_of(t, options)
+    state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * d * g
+    state["v"] = beta2 * state.get("v", 0) + (1 - beta2) * d**2 * g**2
+    return state["m"] / (np.sqrt(state["v"]) + shared["d"] * options["eps"])
+
+
+def estimate(shared: State, t: int, options: Mapping[str, Any]) -> None:
+    """Find d of all parameters, from their gradients as they came."""
+    (beta1, beta2), d0, params = options["betas"], options["d0"], shared["params"]
+    beta3 = beta2**0.5 if options["beta3"] is None else options["beta3"]
+    start, d = shared.setdefault("start", params), shared.get("d", d0)
+    correction = (1 - beta2**t) ** 0.5 / (1 - beta1**t) if options["use_bias_correction"] else 1.0
+    warmup_steps = options["warmup_steps"]
+    rate = d * options["lr"] * correction * (t / warmup_steps if t < warmup_steps else 1.0)
+    path = sum(np.sum(g * (p0 - p)) for g, p0, p in zip(shared["grads"], start, params, strict=True))
+    shared["r"] = beta3 * shared.get("r", 0) + d / d0 * rate * path
+    weight = d / d0 * (d if options["safeguard_warmup"] else rate)
+    former = shared.get("s", [0] * len(start))
+    shared["s"] = [beta3 * s + weight * g for s, g in zip(former, shared["grads"], strict=True)]
+    found = options["d_coef"] * shared["r"] / sum(np.abs(s).sum() for s in shared["s"])
+    shared["d_before"], shared["estimated_lr"] = d, d * correction
+    d = max(d, found) if d == d0 else d
+    shared["d_max"] = max(shared.get("d_max", d0), found)
+    shared["d"] = min(shared["d_max"], d * (options["growth_rate"] or np.inf))
+
+
 def divided_by_rms(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
     """Return that of Schedule-Free AdamW, see `schedule_free`."""
     return g / (np.sqrt(mean_square(g, state, t, options)) + options["eps"])
+
+
+def schedule_free_plus(y: Array, u: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return the next y of all three sequences: Defazio 2026, arXiv:2605.19095, with a rate that is given."""
+    warmup_steps, anneal_steps = options["warmup_steps"], options["sf_beta1_anneal_steps"]
+    lr = options["lr"] * (t / warmup_steps if t < warmup_steps else 1.0)
+    share = min((t - 1) / anneal_steps, 1.0) if anneal_steps else 0.0
+    beta = 1 - np.exp(np.log(1 - options["sf_beta1"]) * (1 - share) + np.log(1 - options["sf_beta1_max"]) * share)
+    x, z = state.get("x", y), state.get("z", y)
+    decays = u * y >= 0 if options["cautious_weight_decay"] else 1.0
+    z = z - lr**2 * options["weight_decay"] * y * decays - lr * u
+    state["lr_max"], c = max(lr, state.get("lr_max", 0.0)), 1.0
+    if t > options["c_warmup"]:
+        weight = t ** options["r"] * state["lr_max"] ** options["weight_lr_power"]
+        state["weight_sum"] = state.get("weight_sum", 0.0) + weight
+        c = weight / state["weight_sum"]
+    state["x"], state["z"] = (1 - c) * x + c * z, z
+    return (1 - beta) * z + beta * state["x"]
 
 
 def schedule_free(y: Array, u: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
@@ -147,7 +222,8 @@ def schedule_free(y: Array, u: Array, state: State, t: int, options: Mapping[str
     beta, warmup_steps = options["betas"][0], options["warmup_steps"]
     lr = options["lr"] * (t / warmup_steps if t < warmup_steps else 1.0)
     x, z = state.get("x", y), state.get("z", y)
-    z = z - lr * (u + options["weight_decay"] * y)
+    decays = u * y >= 0 if options["cautious_weight_decay"] else 1.0
+    z = z - lr * (u + options["weight_decay"] * y * decays)
     state["lr_max"] = max(lr, state.get("lr_max", 0.0))
     weight = t ** options["r"] * state["lr_max"] ** options["weight_lr_power"]
     state["weight_sum"] = state.get("weight_sum", 0.0) + weight
@@ -173,7 +249,9 @@ POLAR_EXPRESS = [
 
 def orthogonal(m: Array, options: Mapping[str, Any]) -> Array:
     """Return the orthogonal matrix that a method makes of a matrix."""
-    method = options["orthogonalization"]
+    method, eps = options["orthogonalization"], 1e-8  # Chang et al. 2026, arXiv:2603.28254
+    rows, columns = (np.sqrt(np.sum(m**2, axis, keepdims=True) + eps) for axis in (1, 0))
+    m = m / {None: 1.0, "rows": rows, "columns": columns, "both": rows * columns}[options["equilibrate"]]
     if method == "qr":
         q, r = np.linalg.qr(m if m.shape[0] >= m.shape[1] else m.T)
         q = q * np.sign(np.diag(r))
@@ -268,6 +346,14 @@ def scion(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) 
 
 def soap(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
     """Return SOAP's: Vyas et al. 2024, arXiv:2409.11321, algorithm 3, of parameters whose axes are not merged."""
+    u = rotated_adam(p, g, state, t, options)
+    if options["orthogonalization"] is None or g.ndim < 2 or not u.any():
+        return u
+    return by_matrix(u, options, lambda m: resized(orthogonal(m, options), options))
+
+
+def rotated_adam(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return the direction before it may be made orthogonal."""
     assert not options["merge_dims"]
     sizes = [size for size in g.shape if size > 1]
     axes = [axis for axis, size in enumerate(sizes) if size <= options["max_precond_dim"]]
@@ -278,7 +364,9 @@ def soap(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -
     if s == 0:
         state["C"] = {axis: np.zeros((sizes[axis], sizes[axis])) for axis in axes}
     u = adam(x, x, state, s, options, state["Q"]) if s else np.zeros_like(x)
-    for axis in axes:
+    if options["kl_factors"]:
+        kl_factors(x, axes, state, s, options["shampoo_beta"])
+    for axis in axes if not options["kl_factors"] else ():
         unfolded = np.moveaxis(x, axis, 0).reshape(sizes[axis], -1)
         decay = options["shampoo_beta"]
         state["C"][axis] = decay * state["C"][axis] + (1 - decay) * unfolded @ unfolded.T
@@ -288,6 +376,29 @@ def soap(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -
         for axis in axes:
             refresh(axis, state)
     return u.reshape(g.shape)
+
+
+def kl_factors(x: Array, axes: list[int], state: State, s: int, decay: float) -> None:
+    """Add a gradient to all covariances: Lin et al. 2025, arXiv:2509.03378, with the authors' eigenvalues."""
+    former = state.setdefault("eigenvalues", {axis: np.full(x.shape[axis], 0.1) for axis in axes})
+    new = {}
+    for axis in axes:
+        # the inverse of the Kronecker product of the other factors
+        metric = np.eye(1)
+        for other, size in enumerate(x.shape):
+            if other != axis:
+                known = s > 0 and other in axes
+                factor = (state["Q"][other] / former[other]) @ state["Q"][other].T if known else np.eye(size)
+                metric = np.kron(metric, factor)
+        unfolded = np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1)
+        seen = unfolded @ metric @ unfolded.T * x.shape[axis] / x.size
+        state["C"][axis] = decay * state["C"][axis] + (1 - decay) * seen
+        new[axis] = former[axis]
+        if s:
+            in_basis = np.diag(state["Q"][axis].T @ seen @ state["Q"][axis])
+            least = np.clip(x.shape[axis], 10, 4000) ** -2.0
+            new[axis] = np.maximum(decay * former[axis] + (1 - decay) * in_basis, least)
+    state["eigenvalues"] = new
 
 
 def adam(g: Array, x: Array, state: State, t: int, options: Mapping[str, Any], bases: Mapping[int, Array]) -> Array:
@@ -305,6 +416,33 @@ def adam(g: Array, x: Array, state: State, t: int, options: Mapping[str, Any], b
         # made 1 before both corrections, as in the paper's code
         n *= np.sqrt(corrections[1] / np.mean(n**2))
     return n / corrections[0]
+
+
+def shampoo(p: Array, g: Array, state: State, t: int, options: Mapping[str, Any]) -> Array:
+    """Return Shampoo's direction: Gupta et al. 2018, arXiv:1802.09568, with averages, and grafted to Adam."""
+    assert not options["merge_dims"]
+    beta1, decay = options["betas"][0], options["shampoo_beta"]
+    sizes = [size for size in g.shape if size > 1]
+    axes = [axis for axis, size in enumerate(sizes) if size <= options["max_precond_dim"]]
+    state["m"] = beta1 * state.get("m", 0) + (1 - beta1) * g
+    m = state["m"] / (1 - beta1**t)
+    a = m / (np.sqrt(mean_square(g, state, t, options)) + options["eps"])
+    if len(sizes) < 2 or not axes:
+        return a
+    if options["one_sided"]:
+        axes = [min(axes, key=lambda axis: sizes[axis])]
+    x, u = g.reshape(sizes), m.reshape(sizes)
+    covariances = state.setdefault("C", {axis: np.zeros((sizes[axis], sizes[axis])) for axis in axes})
+    roots = state.setdefault("P", {})
+    for axis in axes:
+        unfolded = np.moveaxis(x, axis, 0).reshape(sizes[axis], -1)
+        covariances[axis] = decay * covariances[axis] + (1 - decay) * unfolded @ unfolded.T
+        if t == 1 or t % options["precondition_frequency"] == 0:
+            values, q = np.linalg.eigh(covariances[axis] / (1 - decay**t))
+            values = np.maximum(values, 0) + options["matrix_eps"] * values.max()
+            roots[axis] = q @ np.diag(values ** -(options["exponent"] or 0.5 / len(axes))) @ q.T
+    u = rotated(u, roots).reshape(g.shape)
+    return u if options["graft"] is None else u * np.linalg.norm(a) / np.linalg.norm(u)
 
 
 def rotated(x: Array, bases: Mapping[int, Array]) -> Array:
@@ -326,6 +464,8 @@ def refresh(axis: int, state: State) -> None:
     order = np.argsort(-np.diag(q.T @ c @ q), kind="stable")
     state["Q"][axis] = np.linalg.qr((c @ q)[:, order])[0]
     state["v"] = np.take(state["v"], order, axis)
+    if "eigenvalues" in state:
+        state["eigenvalues"][axis] = state["eigenvalues"][axis][order]
 
 
 def drawn(s: int, options: Mapping[str, Any]) -> bool:

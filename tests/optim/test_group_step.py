@@ -320,10 +320,13 @@ def muon_with_adamw(params):
 BUDGETS = [
     (optim.AdamW, 1, 60),
     (optim.LaProp, 1, 60),
+    (optim.Prodigy, 1, 110),
+    (optim.AdEMAMix, 1, 60),
     (optim.ADOPT, 1, 60),
     (optim.Lion, 1, 60),
     (optim.RMSprop, 1, 60),
     (optim.ScheduleFreeAdamW, 1, 60),
+    (optim.ScheduleFreePlus, 1, 150),
     (optim.Eve, 1, 110),
     (partial(optim.ScaledAdam, clipping_scale=2.0), 4, 280),
     (optim.Adafactor, 1, 450),
@@ -334,6 +337,8 @@ BUDGETS = [
     (optim.Rubik, 1, 1180),  # 1.3 of Muon alone
     (optim.LearnedGradient, 10, 1200),
     (optim.SOAP, 2, 1300),
+    (partial(optim.SOAP, kl_factors=True), 2, 3000),
+    (optim.Shampoo, 2, 2500),
     (optim.PSGDKron, 2, 3000),
 ]
 

@@ -33,12 +33,14 @@ def test_the_slow_form_is_followed(row, options, repeats, device, request):
     optimizer = row.factory(params, **{name: value for name, value in options.items() if name in known})
     slow = [param.detach().numpy().copy() for param in params]
     # random draws depend on the place of a parameter
-    states = [{"name": f"parameter {place} of group 0"} for place in range(len(params))]
+    shared = {}
+    states = [{"name": f"parameter {place} of group 0", "shared": shared} for place in range(len(params))]
     options = optimizer.defaults
     for t in range(1, 26):
         for place, param in enumerate(params):
             param.grad = make_gradient(param, t, place)
         grads = [param.grad.numpy() for param in params]
+        shared.update(params=[*slow], grads=grads)
         pairs = zip(grads, states, strict=True)
         total_norm = np.sqrt(sum(np.sum(corrected(g, state, options) ** 2) for g, state in pairs))
         for place, g in enumerate(grads):
@@ -93,6 +95,9 @@ DECAYED = {"betas": BETAS, "weight_decay": 0.1}
 CLIPPED = {**DECAYED, "eps": 0.3}
 # the peer counts the steps of ADOPT's bound from the first, which makes none; the paper from the second
 ADOPT = {**CLIPPED, "weight_decouple": True, "clip_lambda": lambda step: (step - 1) ** 0.25}
+MIXED = {"betas": (*BETAS, 0.99), "alpha": 5.0, "weight_decay": 0.1}
+COUPLED = {"weight_decouple": True}
+ESTIMATED = {**DECAYED, "d0": 0.1, "d_coef": 2.0, "growth_rate": 1.3}
 
 
 @pytest.mark.parametrize(
@@ -102,6 +107,8 @@ ADOPT = {**CLIPPED, "weight_decouple": True, "clip_lambda": lambda step: (step -
         ("ADOPT", CLIPPED, ADOPT),
         ("ADOPT", {**CLIPPED, "clip_exponent": None}, {**ADOPT, "clip_lambda": None}),
         ("Lion", DECAYED, {**DECAYED, "weight_decouple": True}),
+        ("AdEMAMix", {**MIXED, "alpha_warmup": 10, "beta3_warmup": 10}, {**MIXED, **COUPLED, "t_alpha_beta3": 10}),
+        ("Prodigy", ESTIMATED, ESTIMATED),
     ],
 )
 def test_pytorch_optimizer_makes_the_same_steps(name, options, theirs):

@@ -12,7 +12,7 @@ from torch.autograd import gradcheck
 from asr.models import devices, kernels
 from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.modules import Chunks, attend, attention_weights
+from asr.models.encoders.zipformer.modules import Chunks, SignPenalty, attend, attention_weights
 from asr.models.encoders.zipformer.scaling import (
     OFTEN,
     SELDOM,
