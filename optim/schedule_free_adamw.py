@@ -71,7 +71,7 @@ class ScheduleFree(Transform):
         "weight_lr_power": "[0, inf)",
     }
     has_eval_mode: ClassVar = True
-    foreach = True
+    foreach = shardable = True
 
     def __init__(
         self,
@@ -193,6 +193,7 @@ class ScaleByRms(FusedTransform):
 
     allowed: ClassVar = {"betas": ("[0, 1]", "[0, 1)"), "eps": "[0, inf)"}
     one_call: ClassVar = False
+    shardable = True
 
     def __init__(self, betas: tuple[float, float], eps: float) -> None:
         super().__init__(betas=betas, eps=eps)
