@@ -284,6 +284,11 @@ def _check_health(options: RunOptions) -> None:
     """Refuse to measure steps that begin before all gradients are there."""
     health = options.callbacks.get("optimizer_health")
     every = None if health is None else health.every
+    if every is not None and options.trainer.strategy == "fsdp":
+        raise ConfigError(
+            f"callbacks.optimizer_health.every={every} measures whole parameters in one process, which have parts of "
+            "them with trainer.strategy=fsdp; set one of the two to its default"
+        )
     if every is not None and options.trainer.step_in_backward:
         raise ConfigError(
             f"callbacks.optimizer_health.every={every} measures gradients after the backward pass, where "
@@ -407,10 +412,14 @@ class Run:
         Raises:
             ConfigError: a part is refused, or does not fit the checkpoint.
         """
-        module = build_module(self.options, self.data, self.prepared, self.optimizer_factory)
+        module = self.new_module()
         if self.checkpoint is not None and self.changes:
             fit_checkpoint(self.checkpoint, self.options, self.changes, module)
         return module
+
+    def new_module(self) -> TrainingModule:
+        """Return a module with initial weights."""
+        return build_module(self.options, self.data, self.prepared, self.optimizer_factory)
 
     @property
     def needs_launcher(self) -> bool:

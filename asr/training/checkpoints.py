@@ -25,6 +25,7 @@ from werdict.former_names import with_present_names
 FORMAT = 2  # raise it when a class or callback of a run is renamed: checkpoints hold their names
 PREFIX = "recognizer."
 AVERAGES = "averages"
+PARTS = "parts"  # key of a checkpoint whose tensors are in a folder, and the suffix of the folder
 KINDS = ("raw", "average", "ema")  # of weights
 SPAN = 0.25  # a mean since the older mark covers at least this share of all updates
 NUMBERS = ("start_update", "update", "num_averaged", "ema_updates")  # attributes that a state holds as they are
@@ -94,6 +95,35 @@ def prune_checkpoints(folder: Path, newest: int, keep: int) -> None:
     for update, path in files.items():
         if update not in to_keep:
             path.unlink(missing_ok=True)
+    remove_unused_parts(folder)
+
+
+def remove_unused_parts(folder: Path) -> None:
+    """Remove what several processes have written of checkpoints that are gone, or were never complete."""
+    if parts := [*folder.glob(f"*.{PARTS}")]:
+        contents = (read_tensors(file) for file in folder.glob("*.ckpt") if file.is_file())
+        used = {content[PARTS]["folder"] for content in contents if PARTS in content}
+        for part in parts:
+            if part.name not in used:
+                shutil.rmtree(part, ignore_errors=True)
+
+
+def join_parts(folder: Path) -> None:
+    """Make one file of each checkpoint of a folder that several processes have written."""
+    for path in folder.glob("*.ckpt"):
+        if not path.is_symlink() and PARTS in read_tensors(path):
+            write(read_complete(path), path)
+    remove_unused_parts(folder)
+
+
+def read_complete(path: Path) -> Any:
+    """Return the content of a checkpoint, with the tensors that are in a folder beside it."""
+    content = read_tensors(path)
+    if not isinstance(content, dict) or PARTS not in content:
+        return content
+    from asr.training.sharded_checkpoints import completed  # torch's modules take 0.2 s
+
+    return completed(content, path)
 
 
 @contextlib.contextmanager
@@ -323,7 +353,7 @@ def load_checkpoint(path: Path, to_resume: bool = False) -> LoadedCheckpoint:
         OutOfMemory: it does not fit into memory.
     """
     with explaining_out_of_memory(lambda: f"when reading {path}: free some, or raise its limit (ulimit -v)"):
-        state = read_tensors(path)
+        state = read_complete(path)
     contents = state.get("werdict") if isinstance(state, Mapping) else None
     if contents is None or contents["format"] != FORMAT:
         problem = (
