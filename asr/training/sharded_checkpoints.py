@@ -10,6 +10,7 @@ import hashlib
 import json
 import pickle
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path, PosixPath
 from typing import Any
@@ -93,7 +94,9 @@ def completed(content: dict[str, Any], path: Path) -> dict[str, Any]:
         reader = _Reader(folder)
         known = reader.read_metadata().state_dict_metadata
         tensors = {key: torch.empty(x.size, dtype=x.properties.dtype) for key, x in known.items()}
-        dcp.load(tensors, storage_reader=reader, no_dist=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that one process loads alone, as it should
+            dcp.load(tensors, storage_reader=reader, no_dist=True)
     except (pickle.UnpicklingError, AttributeError) as error:
         raise ValueError(f"{folder} holds more than tensors ({error}); such files are not opened") from None
     for key, tensor in tensors.items():

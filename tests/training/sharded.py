@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,8 @@ from asr.training.fsdp import FsdpStrategy
 from asr.training.module import TrainingModule
 from tests.training import runs
 from tests.training.heads import module_with
-from tests.training.test_unreadable import unread
 from tests.training.test_zipformer import module_with_zipformer
-from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
+from tests.training.tiny import tiny_module
 
 RANK = int(os.environ["RANK"])
 OPTIONS: dict[str, Any] = {"devices": 2, "use_distributed_sampler": False}
