@@ -467,15 +467,17 @@ class Chain(Optimizer):
 
     def _parts(self, state_dict: Mapping[str, Any]) -> dict[int, State]:
         """Return the part of saved statistics that this process is to hold."""
-        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+        places_in_file = [place for group in state_dict["param_groups"] for place in group["params"]]
         states = dict(state_dict["state"])
-        for number, (name, param, group) in zip(numbers, saved_state.named_parameters(self), strict=False):
-            held = places(param) if number in states else ()
-            if param in self.owners and held and self.owners[param] != held[0].rank:
-                states[number] = {key: x for key, x in states[number].items() if key in ("step", DRAW_KEY)}
-            elif held:
-                like = self._meta_state(name, param, group)
-                states[number] = {key: part_like(x, like.get(key)) for key, x in states[number].items()}
+        if not any(places(param) for _, param, _ in saved_state.named_parameters(self)):
+            return states
+        expected = saved_state.saved_states(self, state_dict, self._meta_state)
+        by_param = {param: fresh for _, param, fresh, _ in expected if places(param)}
+        for i, (_, param, _) in zip(places_in_file, saved_state.named_parameters(self), strict=False):
+            if param in by_param and self.owners.get(param) in (None, places(param)[0].rank):
+                states[i] = {key: part_like(x, by_param[param].get(key)) for key, x in states[i].items()}
+            elif param in by_param:
+                states[i] = {key: x for key, x in states[i].items() if key in ("step", DRAW_KEY)}
         return states
 
     @torch.no_grad()

@@ -100,7 +100,7 @@ def check(optimizer: Optimizer, state_dict: Mapping[str, Any], fresh: Fresh) -> 
             raise ValueError(f"this state is not {owner}'s: its group {i} lacks shared_state, which this package saves")
         # a mark that this group has too, such as one of a schedule of the user's, is known
         check_names(saved.keys() - group.keys() - set(SCHEDULE_KEYS), group, f"the state saved for {owner}'s group {i}")
-    for name, param, expected, state in _saved_states(optimizer, state_dict, fresh):
+    for name, param, expected, state in saved_states(optimizer, state_dict, fresh):
         want, have = _shapes(expected), _shapes(state)
         if want != have and (is_held(state) or not places(param)):
             raise ValueError(f"the state saved for {name} does not fit {owner}: expected {want}, given {have}")
@@ -129,7 +129,7 @@ def restore(optimizer: Optimizer, state_dict: Mapping[str, Any], fresh: Fresh) -
 
     torch has just loaded them, and has cast every floating-point one to the dtype of its parameter.
     """
-    for _, param, expected, saved in _saved_states(optimizer, state_dict, fresh):
+    for _, param, expected, saved in saved_states(optimizer, state_dict, fresh):
         for key, value in saved.items():
             fresh_value = expected[key]
             if isinstance(fresh_value, Tensor):
@@ -147,14 +147,15 @@ def restore(optimizer: Optimizer, state_dict: Mapping[str, Any], fresh: Fresh) -
         shared["steps"] = int(shared["steps"])
 
 
-def _saved_states(
+def saved_states(
     optimizer: Optimizer, state_dict: Mapping[str, Any], fresh: Fresh
 ) -> Iterator[tuple[str, Tensor, State, Mapping[str, Any]]]:
     """Yield the parameters for which a state was saved, with their names, a state to compare with, and that state."""
     places = [(place, group) for group in state_dict["param_groups"] for place in group["params"]]
     for (name, param, group), (place, saved_group) in zip(named_parameters(optimizer), places, strict=False):
         if place in state_dict["state"]:
-            loaded = {**loaded_group(group, saved_group), "shared_state": saved_group["shared_state"]}
+            shared = {"shared_state": saved_group["shared_state"]} if "shared_state" in saved_group else {}
+            loaded = {**loaded_group(group, saved_group), **shared}
             yield name, param, fresh(name, param, loaded), state_dict["state"][place]
 
 
