@@ -65,6 +65,7 @@ def build_trainer(options: TrainerOptions, loggers: list[Any], callbacks: list[A
             f"trainer.replicate={replicate} trainer.shard={shard} are for trainer=fsdp, which divides the model"
         )
     if node.get("strategy") == "fsdp":
+        _refuse_beside_fsdp(options)
         node = _with_fsdp(node, replicate, shard, peer_timeout_s)
     node["max_epochs"] = -1
     node["val_check_interval"] *= node["accumulate_grad_batches"]
@@ -73,7 +74,6 @@ def build_trainer(options: TrainerOptions, loggers: list[Any], callbacks: list[A
         _set_ddp_options(trainer.strategy, peer_timeout_s)
     if isinstance(trainer.strategy, FsdpStrategy):
         trainer.strategy.check_sizes(trainer.world_size)
-        _refuse_beside_fsdp(options)
     if in_backward:
         check_in_backward(trainer)
     is_known = type(trainer.strategy) in (SingleDeviceStrategy, GraphedDDPStrategy)

@@ -17,7 +17,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from asr.models import devices
 from asr.models.pretrained import read_tensors
 from asr.models.recognizer import Recognizer
-from asr.run.folder import newest_update, resume_command, update_files
+from asr.run.folder import PARTS, newest_update, resume_command, update_files
 from werdict.errors import RunFailed, explaining_out_of_memory, remedy
 from werdict.files import TEMPORARY, WITHOUT_LINKS, named_path, replace_by, sync, write_more
 from werdict.former_names import with_present_names
@@ -25,7 +25,6 @@ from werdict.former_names import with_present_names
 FORMAT = 2  # raise it when a class or callback of a run is renamed: checkpoints hold their names
 PREFIX = "recognizer."
 AVERAGES = "averages"
-PARTS = "parts"  # key of a checkpoint whose tensors are in a folder, and the suffix of the folder
 KINDS = ("raw", "average", "ema")  # of weights
 SPAN = 0.25  # a mean since the older mark covers at least this share of all updates
 NUMBERS = ("start_update", "update", "num_averaged", "ema_updates")  # attributes that a state holds as they are

@@ -23,6 +23,7 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from asr.training import sharded_checkpoints
+from asr.training.checkpoints import write
 from werdict.errors import ConfigError
 
 ENTRIES = ("losses", "encode_layers", "losses_of")
@@ -117,7 +118,7 @@ class FsdpStrategy(ModelParallelStrategy):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """Write a checkpoint: every process its part, at the same time."""
-        sharded_checkpoints.save(checkpoint, Path(filepath))
+        sharded_checkpoints.save(checkpoint, Path(filepath), write)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Return a whole checkpoint, which may come from any number of processes."""

@@ -11,7 +11,7 @@ import json
 import pickle
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PosixPath
 from typing import Any
 
@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.tensor import DTensor
 
-from asr.training.checkpoints import PARTS, write
+from asr.run.folder import PARTS
 
 OF_OWNERS = "optimizer_states"
 """Where processes hold whole tensors that the others do not have."""
@@ -45,12 +45,13 @@ CLASSES = {
 """What the metadata of tensors are made of; pickle would import anything that a file names."""
 
 
-def save(checkpoint: Mapping[str, Any], path: Path) -> None:
+def save(checkpoint: Mapping[str, Any], path: Path, write: Callable[[Any, Path], None]) -> None:
     """Write a checkpoint, each process its parts; all processes must call this.
 
     Args:
         checkpoint: plain data and tensors; those that are no DTensors are the first process's, but in `OF_OWNERS`.
         path: of the file; the folder is beside it.
+        write: writes plain data to a file, in one step.
 
     Raises:
         OSError: it cannot be written; an existing file is unchanged.
