@@ -148,8 +148,8 @@ def divide(module: pl.LightningModule, recognizer: nn.Module) -> None:
 
     Args:
         module: knows the mesh, the precision, and the trainer.
-        recognizer: changed in place. Its encoder's ``layers_to_compile`` are gathered one by one, or without them the
-            members of its outermost lists of modules.
+        recognizer: changed in place. Its encoder's ``layers_to_shard`` are gathered one by one: modules that every
+            forward pass calls once. Without them its ``layers_to_compile`` are, or the members of its `nn.ModuleList`s.
     """
     mesh = module.device_mesh
     if mesh is None or isinstance(recognizer, FSDPModule):
@@ -165,7 +165,8 @@ def divide(module: pl.LightningModule, recognizer: nn.Module) -> None:
     if mesh.size(0) == 1:
         mesh = mesh[(mesh.mesh_dim_names or ())[-1]]
     encoder: Any = recognizer.encoder
-    layers = getattr(encoder, "layers_to_compile", None) or _outermost(encoder)
+    lists = [layer for child in encoder.children() if isinstance(child, nn.ModuleList) for layer in child]
+    layers = getattr(encoder, "layers_to_shard", getattr(encoder, "layers_to_compile", lists))
     for part in (*layers, recognizer):
         # a tensor without an axis cannot be divided
         whole = {parameter for parameter in part.parameters() if parameter.dim() == 0}
@@ -173,14 +174,6 @@ def divide(module: pl.LightningModule, recognizer: nn.Module) -> None:
     for name in ENTRIES:
         register_fsdp_forward_method(recognizer, name)
     recognizer.set_reduce_scatter_unused_params(True)
-
-
-def _outermost(encoder: nn.Module) -> list[nn.Module]:
-    """Return the members of the outermost lists of modules."""
-    layers: list[nn.Module] = []
-    for child in encoder.children():
-        layers += child if isinstance(child, nn.ModuleList) else _outermost(child)
-    return layers
 
 
 def _divided(recognizer: nn.Module) -> list[FSDPModule]:
