@@ -158,10 +158,28 @@ def on_all(rank: int) -> dict[tuple[str, str], tuple[float, float]]:
     return found
 
 
+def share_of_memory(name: str) -> float:
+    """Return the share of parameters, gradients and statistics that this process of four holds."""
+    model = nn.Sequential(*[layer for _ in range(8) for layer in (nn.Linear(24, 24), nn.Tanh())])
+    whole, counts = sum(p.numel() for p in model.parameters()), []
+    for each in (model, fully_shard(copy.deepcopy(model))):
+        optimizer = getattr(optim, name)(each.named_parameters(), lr=0.01)
+        each(torch.ones(2, 24)).sum().backward()
+        optimizer.step()
+        parts = [getattr(p, "to_local", lambda p=p: p)() for p in each.parameters()]
+        kept = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, Tensor)]
+        counts.append(
+            2 * sum(p.numel() for p in parts) + sum(getattr(x, "to_local", lambda x=x: x)().numel() for x in kept)
+        )
+    assert counts[0] >= 2 * whole
+    return counts[1] / counts[0]
+
+
 def _work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=WORLD)
-    torch.save(on_all(rank), f"{folder}/{rank}.pt")
+    shares = {name: share_of_memory(name) for name in ("AdamW", "Muon", "SOAP")}
+    torch.save({**on_all(rank), "shares": shares}, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -178,3 +196,8 @@ def found(tmp_path_factory) -> list[Any]:
 def test_any_number_of_processes_does_what_one_does_also_after_loading(row, topology, found):
     for rank in found:
         assert max(rank.get((row, topology), (0.0,))) <= ROWS[row][1]
+
+
+def test_memory_falls_with_the_number_of_processes(found):
+    for rank in found:
+        assert max(rank["shares"].values()) <= 0.35
