@@ -13,7 +13,8 @@ from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 from optim.engine.chain import Chain, refuse_step_while_evaluating
-from optim.engine.distributed import all_finite
+from optim.engine.distributed import all_finite, on_cpu
+from optim.engine.saved_state import with_states
 
 
 class Combined(Optimizer):
@@ -128,6 +129,17 @@ class Combined(Optimizer):
         if hasattr(self, "optimizers"):
             raise ValueError("add the group to one of `optimizers`, then combine them again")
         super().add_param_group(param_group)
+
+    def whole_state_dict(self) -> dict[str, Any]:
+        """Return what `state_dict` would if no parameter were sharded; see `Chain.whole_state_dict`."""
+        states: dict[Tensor, Any] = {}
+        for member in self.optimizers:
+            if isinstance(member, Chain):
+                states |= member.whole_states()
+            else:
+                params = [param for group in member.param_groups for param in group["params"]]
+                states |= {p: {key: on_cpu(x) for key, x in self.state[p].items()} for p in params if p in self.state}
+        return with_states(self, states)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load into every member its part of what `state_dict` returned.

@@ -161,7 +161,7 @@ class ScaledChange(Transform):
         "param_max_rms": "(0, inf)",
         "size_update_period": "[1, inf)" + WHOLE,
     }
-    foreach = True
+    foreach = shardable = True
 
     def check(self, group: Group) -> None:
         """Refuse an empty range of sizes."""

@@ -75,7 +75,7 @@ class ScheduleFree(Transform):
         "cautious_weight_decay": SWITCH,
     }
     has_eval_mode: ClassVar = True
-    foreach = True
+    foreach = shardable = True
 
     def __init__(
         self,
@@ -195,6 +195,7 @@ class ScaleByRms(FusedTransform):
 
     allowed: ClassVar = {"betas": ("[0, 1]", "[0, 1)"), "eps": "[0, inf)"}
     one_call: ClassVar = False
+    shardable = True
 
     def __init__(self, betas: tuple[float, float], eps: float) -> None:
         super().__init__(betas=betas, eps=eps)

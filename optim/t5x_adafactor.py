@@ -311,7 +311,7 @@ class T5XAdafactor(Chain):
         # only parameters with equal plans stack
         by_plan: dict[FactorPlan | None, list[ParamEntry]] = defaultdict(list)
         for entry in entries:
-            by_plan[plan_of(entry.name, entry.param.shape, group)].append(entry)
+            by_plan[plan_of(entry.name, entry.shape, group)].append(entry)
         for plan, members in by_plan.items():
             super()._move({**group, FACTOR_PLAN: plan}, members, limits)
 

@@ -301,6 +301,11 @@ def _check_callbacks(options: RunOptions) -> None:
         raise ConfigError(
             "weights=ema: with callbacks.averaging.ema_decay=null there are no EMA weights; allowed: raw, average"
         )
+    if health is not None and health.every is not None and options.trainer.strategy == "fsdp":
+        raise ConfigError(
+            f"callbacks.optimizer_health.every={health.every} measures whole parameters in one process, which have "
+            "parts of them with trainer.strategy=fsdp; set one of the two to its default"
+        )
     if health is not None and health.every is not None and options.trainer.step_in_backward:
         raise ConfigError(
             f"callbacks.optimizer_health.every={health.every} measures gradients after the backward pass, where "
@@ -373,10 +378,14 @@ class Run:
         Raises:
             ConfigError: a part is refused, or does not fit the checkpoint.
         """
-        module = build_module(self.options, self.outline.data, self.prepared, self.outline.optimizer)
+        module = self.new_module()
         if self.checkpoint is not None and self.changes:
             fit_checkpoint(self.checkpoint, self.options, self.changes, module)
         return module
+
+    def new_module(self) -> TrainingModule:
+        """Return a module with initial weights."""
+        return build_module(self.options, self.outline.data, self.prepared, self.outline.optimizer)
 
     @property
     def needs_launcher(self) -> bool:

@@ -19,6 +19,7 @@ INIT_RECORD = "init_source.json"  # which file the run started from, and how tha
 ACCEPTED = "accepted.yaml"  # changes that the user has accepted, since a checkpoint may be older
 FAILED = "failed.txt"  # why a run has ended by itself without a result
 PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
+PARTS = "parts"  # key of a checkpoint whose tensors are in a folder, and the suffix of the folder
 UPDATE_FILE = re.compile(r"update-(\d+)\.ckpt")
 UNSTARTED = {".lock", "config.yaml", DATA_RECORD, INIT_RECORD}
 

@@ -225,14 +225,20 @@ class Trainer(Target):
     accelerator: Annotated[Literal["cpu", "gpu", "cuda", "auto"], Option("cpu, gpu, cuda, or auto")] = "auto"
     devices: Annotated[int | str | list[int] | None, Option("processes, one for each GPU", "result")] = None
     num_nodes: Annotated[PositiveInt, Option("machines, for example with trainer=slurm", "result")] = 1
-    # other strategies shard the weights, or start processes in which a run cannot be resumed
+    # others start processes in which a run cannot be resumed
     strategy: Annotated[
-        Target | Literal["auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true"] | None,
-        Option("", "speed"),
+        Target
+        | Literal["auto", "ddp", "fsdp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true"]
+        | None,
+        Option("fsdp: weights and statistics are divided over processes", "speed"),
     ] = None
-    precision: Annotated[Literal["32-true", "16-mixed", "bf16-mixed"], Option("32-true, 16-mixed, or bf16-mixed")] = (
-        "32-true"
-    )
+    replicate: Annotated[
+        PositiveInt, Option("of fsdp: groups of processes that each hold the whole model, such as machines", "speed")
+    ] = 1
+    shard: Annotated[PositiveInt | None, Option("of fsdp: processes of a group; null: all of them", "speed")] = None
+    precision: Annotated[
+        Literal["32-true", "16-mixed", "bf16-mixed"] | None, Option("32-true, 16-mixed, or bf16-mixed")
+    ] = "32-true"
     max_steps: Annotated[PositiveInt, Option("updates")]
     max_epochs: Annotated[PositiveInt | Literal[-1] | None, Option("if given, converted to max_steps")] = None
     accumulate_grad_batches: Annotated[PositiveInt, Option("micro-batches per update")] = 1

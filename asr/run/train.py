@@ -36,7 +36,7 @@ from asr.run.parts import build_all, num_threads
 from asr.run.start import LAST_RECORDED, accept_changes, record_source, saying_how_to_resume, start_from
 from asr.run.trainer import build_trainer
 from asr.training.callbacks.measurements import measured_cost
-from asr.training.checkpoints import explaining_failed_writes
+from asr.training.checkpoints import explaining_failed_writes, join_parts
 from asr.training.fit import early_stop_reason, fit
 from asr.training.processes import broadcast_object, launch
 from asr.training.report import Stopwatch, report_run, start_lines
@@ -144,6 +144,9 @@ def _fit_and_report(run: Run, run_dir: Path) -> None:
         data = SpeechDataModule(run.prepared, run.loaders, options.seed, run.outline.data.augmentation)
         fit(trainer, module, data, checkpoint)
         early = early_stop_reason(trainer)
+        if is_first_process() and module.is_divided:
+            join_parts(run_dir / "checkpoints")
+            module.recognizer = run.new_module().recognizer  # whole, for the weights of a checkpoint
         if is_first_process():
             for before, backup in backup_existing(run_dir, ("decode", "report", *AFTER_TRAINING)):
                 console.print_line(f"the earlier {before} is kept as {backup}")

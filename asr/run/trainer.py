@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
@@ -15,6 +16,7 @@ from torch import nn
 from asr.run.instantiate import instantiate
 from asr.run.options import Trainer as TrainerOptions
 from asr.training.cuda_graphs import CompiledEncoder, CudaGraphs, GraphedDDPStrategy
+from asr.training.fsdp import FsdpStrategy
 from werdict.errors import ConfigError
 
 SLURM_VARIABLES = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NAME", "SLURM_PROCID")
@@ -57,11 +59,21 @@ def build_trainer(options: TrainerOptions, loggers: list[Any], callbacks: list[A
     cuda_graphs = node.pop("cuda_graphs", False)
     if cuda_graphs is not False and node.get("strategy") == "ddp":
         node["strategy"] = GraphedDDPStrategy(wraps=cuda_graphs is None)
+    replicate, shard = node.pop("replicate", 1), node.pop("shard", None)
+    if options.strategy != "fsdp" and (replicate, shard) != (1, None):
+        raise ConfigError(
+            f"trainer.replicate={replicate} trainer.shard={shard} are for trainer=fsdp, which divides the model"
+        )
+    if node.get("strategy") == "fsdp":
+        _refuse_beside_fsdp(options)
+        node = _with_fsdp(node, replicate, shard, peer_timeout_s)
     node["max_epochs"] = -1
     node["val_check_interval"] *= node["accumulate_grad_batches"]
     trainer = _instantiate(node, loggers, callbacks)
     if isinstance(trainer.strategy, DDPStrategy):
         _set_ddp_options(trainer.strategy, peer_timeout_s)
+    if isinstance(trainer.strategy, FsdpStrategy):
+        trainer.strategy.check_sizes(trainer.world_size)
     if in_backward:
         check_in_backward(trainer)
     is_known = type(trainer.strategy) in (SingleDeviceStrategy, GraphedDDPStrategy)
@@ -81,6 +93,34 @@ def build_trainer(options: TrainerOptions, loggers: list[Any], callbacks: list[A
             "and trainer.step_in_backward=false: a graph computes all gradients of the encoder at once"
         )
     return trainer
+
+
+def _with_fsdp(node: dict[str, Any], replicate: int, shard: int | None, peer_timeout_s: int | None) -> dict[str, Any]:
+    """Return options with the strategy that divides the model, and the precision that its device suggests."""
+    on_gpu = node.get("accelerator") != "cpu" and torch.cuda.is_available()
+    precision = node.get("precision") or ("bf16-mixed" if on_gpu else "32-true")
+    return {**node, "strategy": FsdpStrategy(replicate, shard, peer_timeout_s), "precision": precision}
+
+
+def _refuse_beside_fsdp(options: TrainerOptions) -> None:
+    """Refuse what needs whole parameters or gradients in one process.
+
+    Raises:
+        ConfigError: names the option.
+    """
+    impossible = (
+        ("cuda_graphs", options.cuda_graphs, "a graph cannot gather parameters", "false"),
+        ("step_in_backward", options.step_in_backward, "gradients are reduced layer by layer", "false"),
+        ("compile", options.compile, "layers are gathered by hooks, which compiled ones leave out", "false"),
+        ("deterministic", options.deterministic, "the order of reductions may differ between starts", "false"),
+        ("precision", options.precision == "16-mixed", "a gradient scaler needs whole gradients", "bf16-mixed"),
+    )
+    for name, value, reason, instead in impossible:
+        if value:
+            raise ConfigError(
+                f"trainer.{name}={options.plain()[name]} cannot work with trainer.strategy=fsdp: {reason}; "
+                f"give trainer.{name}={instead}, or train with trainer=ddp"
+            )
 
 
 def captures_encoder(trainer: Trainer, encoder: nn.Module) -> bool:

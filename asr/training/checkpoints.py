@@ -17,7 +17,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from asr.models import devices
 from asr.models.pretrained import read_tensors
 from asr.models.recognizer import Recognizer
-from asr.run.folder import newest_update, resume_command, update_files
+from asr.run.folder import PARTS, newest_update, resume_command, update_files
 from werdict.errors import RunFailed, explaining_out_of_memory, remedy
 from werdict.files import TEMPORARY, WITHOUT_LINKS, named_path, replace_by, sync, write_more
 from werdict.former_names import with_present_names
@@ -94,6 +94,35 @@ def prune_checkpoints(folder: Path, newest: int, keep: int) -> None:
     for update, path in files.items():
         if update not in to_keep:
             path.unlink(missing_ok=True)
+    remove_unused_parts(folder)
+
+
+def remove_unused_parts(folder: Path) -> None:
+    """Remove what several processes have written of checkpoints that are gone, or were never complete."""
+    if parts := [*folder.glob(f"*.{PARTS}")]:
+        contents = (read_tensors(file) for file in folder.glob("*.ckpt") if file.is_file())
+        used = {content[PARTS]["folder"] for content in contents if PARTS in content}
+        for part in parts:
+            if part.name not in used:
+                shutil.rmtree(part, ignore_errors=True)
+
+
+def join_parts(folder: Path) -> None:
+    """Make one file of each checkpoint of a folder that several processes have written."""
+    for path in folder.glob("*.ckpt"):
+        if not path.is_symlink() and PARTS in read_tensors(path):
+            write(read_complete(path), path)
+    remove_unused_parts(folder)
+
+
+def read_complete(path: Path) -> Any:
+    """Return the content of a checkpoint, with the tensors that are in a folder beside it."""
+    content = read_tensors(path)
+    if not isinstance(content, dict) or PARTS not in content:
+        return content
+    from asr.training.sharded_checkpoints import completed  # torch's modules take 0.2 s
+
+    return completed(content, path)
 
 
 @contextlib.contextmanager
@@ -323,7 +352,7 @@ def load_checkpoint(path: Path, to_resume: bool = False) -> LoadedCheckpoint:
         OutOfMemory: it does not fit into memory.
     """
     with explaining_out_of_memory(lambda: f"when reading {path}: free some, or raise its limit (ulimit -v)"):
-        state = read_tensors(path)
+        state = read_complete(path)
     contents = state.get("werdict") if isinstance(state, Mapping) else None
     if contents is None or contents["format"] != FORMAT:
         problem = (

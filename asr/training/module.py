@@ -13,7 +13,6 @@ import torch.distributed as dist
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -27,6 +26,7 @@ from asr.models.recognizer import Recognizer, is_pretrained
 from asr.text.tokenizer import Tokenizer
 from asr.training import optimizer_protocols as protocols
 from asr.training.checkpoints import PREFIX
+from asr.training.fsdp import average_whole, divide, local_part, total_norm
 from asr.training.nonfinite_guard import MAX_CONSECUTIVE_SKIPS, NonfiniteGuard, SkippedUpdate, UnreadableCuts
 from asr.training.processes import gather
 from werdict.errors import Diverged, RunFailed
@@ -188,6 +188,15 @@ class TrainingModule(pl.LightningModule):
         self.all_parameters: list[nn.Parameter] = []  # parameters() walks through all modules each time
         self.graphed_encoder: Any = None  # encodes in training, in the place of the encoder
 
+    def configure_model(self) -> None:
+        """Divide the recognizer over processes, if the trainer's strategy does so."""
+        divide(self, self.recognizer)
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether each process holds a part of the recognizer."""
+        return self.device_mesh is not None
+
     def build_updates(self) -> tuple[Optimizer, LRScheduler]:
         """Return the optimizer of the recognizer's parameters, as new, and its schedule."""
         optimizer = self.take_optimizer()
@@ -247,6 +256,8 @@ class TrainingModule(pl.LightningModule):
         self.sums = self.sums.plus(num_unreadable=len(batch.skipped))
         self._set_trained_seconds()
         frozen = self._frozen_parameters()
+        if len(batch) == 0 and self.is_divided:
+            return self._empty_loss()
         if len(batch) == 0:
             # DDP waits for the gradients of every parameter: without this term the other ranks would hang
             return torch.stack([0.0 * p.sum() for p in self.parameters() if p.requires_grad]).sum()
@@ -257,7 +268,7 @@ class TrainingModule(pl.LightningModule):
         losses = self.recognizer.losses(*inputs, generator, self.graphed_encoder)
         self.guard.record(batch.ids, losses)
         loss = losses.total.sum()
-        if frozen and self.trainer.world_size > 1:  # DDP waits for their gradients too
+        if frozen and self.trainer.world_size > 1 and not self.is_divided:  # DDP waits for their gradients too
             loss = loss + torch.stack([0.0 * parameter.sum() for parameter in frozen]).sum()
         self.sums = self.sums.plus(
             loss=loss.detach(),
@@ -269,6 +280,16 @@ class TrainingModule(pl.LightningModule):
         if self.in_backward is not None:
             self.in_backward.begin(loss, self.sums.num_tokens)
         return loss
+
+    def _empty_loss(self) -> Tensor:
+        """Return a loss of zero by a pass over silence: the other processes gather every layer from this one."""
+        counts = (
+            (size, self.recognizer.encoder.output_frames(torch.tensor([size]))) for size in map((2).__pow__, range(20))
+        )  # type: ignore[operator]
+        size = next(size for size, count in counts if count.item() >= 4)
+        features = torch.zeros(1, size, len(self.recognizer.normalize.mean), device=self.device)
+        one = torch.ones(1, dtype=torch.int64, device=self.device)
+        return 0.0 * self.recognizer.losses(features, size * one, one[None], one).total.sum()
 
     def _set_trained_seconds(self) -> None:
         self.recognizer.set_trained_seconds(self.nominal_audio.read(self.global_step, self.max_audio_per_update_s()))
@@ -324,7 +345,8 @@ class TrainingModule(pl.LightningModule):
         for parameter in self._frozen_parameters():
             parameter.grad = None  # zero, as of other processes or an empty batch: optimizers would still decay it
         gradients = [parameter.grad for parameter in self.all_parameters if parameter.grad is not None]
-        norm = get_total_norm(gradients) if self.in_backward is None else self.in_backward.end(self.global_step)
+        average_whole(gradients)
+        norm = total_norm(gradients) if self.in_backward is None else self.in_backward.end(self.global_step)
         # all ranks should have the same gradients; they must decide the same, or DDP would wait forever
         local, self.sums = self.sums.plus(num_nonfinite=~norm.isfinite()), StepStats()
         loss_names = self.recognizer.head.loss_names
@@ -334,7 +356,7 @@ class TrainingModule(pl.LightningModule):
         num_tokens = sums.num_tokens.clamp(min=1).to(torch.promote_types(norm.dtype, torch.float32))
         scale = self.trainer.accumulate_grad_batches * self.trainer.world_size / num_tokens
         if gradients:
-            torch._foreach_mul_(gradients, scale)
+            torch._foreach_mul_([local_part(gradient) for gradient in gradients], scale)
         self.gradient_norm = (norm * scale).to(norm.dtype)
         lr = optimizer.param_groups[0]["lr"]
         numbers: dict[str, Tensor | float] = {
@@ -378,7 +400,9 @@ class TrainingModule(pl.LightningModule):
         if gradient_clip_algorithm == "value":  # needs no norm
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_val:
-            clip_grads_with_norm_(self.all_parameters, gradient_clip_val, self.gradient_norm)
+            gradients = [local_part(parameter.grad) for parameter in self.all_parameters if parameter.grad is not None]
+            # as torch's clip_grads_with_norm_, which takes no parts
+            torch._foreach_mul_(gradients, (gradient_clip_val / (self.gradient_norm + 1e-6)).clamp(max=1.0))
 
     def on_validation_start(self) -> None:
         """Go to where the recognizer is to be evaluated."""

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch._utils import _flatten_dense_tensors as flatten
@@ -18,9 +19,10 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from optim.engine import saved_state
-from optim.engine.distributed import all_finite, check_sharded, local_entry
+from optim.engine.distributed import all_finite, check_sharded, local_entry, on_cpu, part_like, places, replicated
 from optim.engine.group_step import GroupStep, StateStacks
 from optim.engine.options import SWITCH, Domain, check_names, check_options, plain
+from optim.engine.owners import deal, whole_entries
 from optim.engine.param_batch import DRAW_KEY, HALF, Group, Limits, ParamEntry, State, state_dtype
 from optim.engine.random import key_of
 from optim.engine.transform import Transform, merged_options, merged_shared_state, merged_state
@@ -103,6 +105,7 @@ class Chain(Optimizer):
 
     found_inf: Tensor | None = None
     _runner: Callable[[], None] | None = None
+    _owners: dict[Tensor, int] | None = None
 
     def __init__(
         self,
@@ -135,6 +138,7 @@ class Chain(Optimizer):
             # made anew from the statistics, which are copied
             "_stacks": StateStacks(),
             "_counts": {},
+            "_owners": None,
         }
         return {**super().__getstate__(), **attributes}
 
@@ -177,7 +181,7 @@ class Chain(Optimizer):
         try:
             (self.update if self._runner is None or self.limited is not None else self._runner)()
         except (KeyError, RuntimeError) as error:
-            saved_state.explain_cast(self, self._fresh_state, error)
+            saved_state.explain_cast(self, self._meta_state, error)
             raise
         return loss
 
@@ -280,15 +284,27 @@ class Chain(Optimizer):
             if grad is None or param.numel() == 0:  # the mean of no elements is NaN
                 continue
             state, name = self.state[param], names[i] if names else ""
-            if param.dtype in HALF and state and "rounding_error" not in state:
+            # nearly all are plain, and that is asked faster
+            owner = None if type(param) is Parameter else self.owners.get(param)
+            if param.dtype in HALF and state and "rounding_error" not in state and owner is None:
                 state["rounding_error"] = torch.zeros_like(param)  # the model was cast after a step
             if not state:
-                state.update(self._fresh_state(name, param, group))
-                if DRAW_KEY in state:  # in the state, so that later names and places change no draw
+                # the rest of what an owner keeps begins when it has the whole parameter
+                state.update({"step": 0} if owner is not None else self._fresh_state(name, param, group))
+                if self._draws(group):  # in the state, so that later names and places change no draw
                     state[DRAW_KEY] = key_of(saved_state.name_of(group, i, place))
             entry = ParamEntry(param, grad, state, name)
-            # nearly all are plain, and that is asked faster
-            yield entry if type(param) is Parameter else local_entry(entry)
+            yield entry if type(param) is Parameter else local_entry(entry, owner)
+
+    @property
+    def owners(self) -> Mapping[Tensor, int]:
+        """Return the rank that steps each sharded parameter whose rule needs the whole; see `optim.engine.owners`."""
+        if self._owners is None:
+            self._owners = deal(self.transforms, self.param_groups)
+        return self._owners
+
+    def _draws(self, group: Group) -> bool:
+        return any(transform.draws(transform.unprefixed(group)) for transform in self.transforms)
 
     def _group_step(self, group: Group, limits: Limits | None = None) -> GroupStep:
         return GroupStep(self.transforms, group, self._stacks, self.state, limits, self.found_inf)
@@ -302,7 +318,14 @@ class Chain(Optimizer):
         self._move(group, entries, limits)
 
     def _move(self, group: Group, entries: list[ParamEntry], limits: Limits | None) -> None:
-        self._group_step(group, limits)(entries)
+        step = self._group_step(group, limits)
+        owned = [entry for entry in entries if entry.shard is not None and entry.shard.owner is not None]
+        step([entry for entry in entries if entry.shard is None or entry.shard.owner is None] if owned else entries)
+        for mine in whole_entries(owned):
+            for entry in mine:
+                if not entry.state.keys() - {"step", DRAW_KEY}:
+                    entry.state.update({**self._fresh_state(entry.name, entry.param, group), **entry.state})
+            step(mine, divides=False)
 
     def _count_steps(self, entries: list[ParamEntry], increment: int | Tensor) -> None:
         if self.capturable:
@@ -317,11 +340,17 @@ class Chain(Optimizer):
         step = torch.zeros((), dtype=state_dtype(param), device=param.device) if self.capturable else 0
         state: State = {"step": step}
         state |= merged_state(self.transforms, param, group)
-        if any(transform.draws(transform.unprefixed(group)) for transform in self.transforms):
+        if self._draws(group):
             state[DRAW_KEY] = 0
         if param.dtype in HALF:
             state["rounding_error"] = torch.zeros_like(param, memory_format=torch.preserve_format)
-        return state
+        return state if type(param) in (Tensor, Parameter) else {key: replicated(x) for key, x in state.items()}
+
+    def _meta_state(self, name: str, param: Tensor, group: Group) -> State:
+        """Return the statistics of a parameter before its first step without memory: names, shapes and dtypes."""
+        if param in self.owners:
+            return self._fresh_state(name, torch.empty(param.shape, dtype=param.dtype, device="meta"), group)
+        return self._fresh_state(name, param.to("meta"), group)
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group; a refused group leaves the optimizer as it was.
@@ -333,7 +362,7 @@ class Chain(Optimizer):
             ValueError: see the class.
         """
         super().add_param_group(param_group)
-        group = self.param_groups[-1]
+        self._owners, group = None, self.param_groups[-1]
         try:
             self._check_group(group)
             if self.capturable:
@@ -341,7 +370,7 @@ class Chain(Optimizer):
             # one parameter on the meta device finds two statistics of one name without allocating memory
             for param, name in zip(group["params"][:1], group.get("param_names", [""]), strict=False):
                 if not is_lazy(param):  # it has a shape only after the first forward pass
-                    self._fresh_state(name, param.to("meta"), group)
+                    self._meta_state(name, param, group)
         except ValueError:
             # torch has appended the group already
             self.param_groups.pop()
@@ -393,6 +422,7 @@ class Chain(Optimizer):
                 f"{owner} with capturable=True needs an lr on the device of its parameters, "
                 f"{group['params'][0].device}, given one on {lr.device}; a captured step would not see it change"
             )
+        check_sharded(owner, self.transforms, group, capturable=True)
         meta = {**group, "params": [param.to("meta") for param in group["params"]]}
         meta["lr"] = None if lr is None else torch.empty((), device="meta")
         meta["shared_state"] = {"steps": torch.empty((), device="meta"), **merged_shared_state(self.transforms, meta)}
@@ -442,6 +472,47 @@ class Chain(Optimizer):
             group.update({key: plain(value) for key, value in group.items() if key in self.defaults})
         return super().state_dict()
 
+    def whole_state_dict(self) -> dict[str, Any]:
+        """Return what `state_dict` would if no parameter were sharded, on the CPU; all processes must call this."""
+        return saved_state.with_states(self, self.whole_states())
+
+    @torch.no_grad()
+    def whole_states(self) -> dict[Tensor, State]:
+        """Return the whole statistics of every parameter that has some, on the CPU; all processes must call this."""
+        return {
+            param: {key: on_cpu(x) for key, x in self._owned_state(name, param, group, self.state[param]).items()}
+            for name, param, group in saved_state.named_parameters(self)
+            if self.state.get(param)
+        }
+
+    def _owned_state(self, name: str, param: Tensor, group: Group, state: State) -> State:
+        """Return the statistics of a parameter, from its owner if it has one."""
+        if param not in self.owners:
+            return state
+        like, [place] = self._meta_state(name, param, group), places(param)
+        owner, device = self.owners[param], param.device
+        for key, x in like.items():
+            if isinstance(x, Tensor):
+                value = state[key].contiguous() if owner == place.rank else torch.empty_like(x, device=device)
+                dist.broadcast(value, group=place.group, group_src=owner)
+                state = {**state, key: value}
+        return state
+
+    def _parts(self, state_dict: Mapping[str, Any]) -> dict[int, State]:
+        """Return the part of saved statistics that this process is to hold."""
+        places_in_file = [place for group in state_dict["param_groups"] for place in group["params"]]
+        states = dict(state_dict["state"])
+        if not any(places(param) for _, param, _ in saved_state.named_parameters(self)):
+            return states
+        expected = saved_state.saved_states(self, state_dict, self._meta_state)
+        by_param = {param: fresh for _, param, fresh, _ in expected if places(param)}
+        for i, (_, param, _) in zip(places_in_file, saved_state.named_parameters(self), strict=False):
+            if param in by_param and self.owners.get(param) in (None, places(param)[0].rank):
+                states[i] = {key: part_like(x, by_param[param].get(key)) for key, x in states[i].items()}
+            elif param in by_param:
+                states[i] = {key: x for key, x in states[i].items() if key in ("step", DRAW_KEY)}
+        return states
+
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` returned, on each parameter's device, in the dtypes that the state began with.
@@ -459,13 +530,14 @@ class Chain(Optimizer):
             state_dict = saved_state.align(self, state_dict)
             for saved_group, group in zip(state_dict["param_groups"], self.param_groups, strict=False):
                 self._check_group(saved_state.without_marks(self, saved_state.loaded_group(group, saved_group)))
-            saved_state.check(self, state_dict, self._fresh_state)
+            state_dict = {**state_dict, "state": self._parts(state_dict)}
+            saved_state.check(self, state_dict, self._meta_state)
             saved.append(state_dict)
             return state_dict
 
         def restore(_: Optimizer) -> None:
             """Put back dtypes."""
-            saved_state.restore(self, saved[0], self._fresh_state)
+            saved_state.restore(self, saved[0], self._meta_state)
             for group in self.param_groups if self.capturable else ():
                 keep_counts_on_device(group)
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from optim.engine.param_batch import Group, ParamEntry, Shard
+from optim.engine.param_batch import Group, ParamEntry, Place, Shard
 from optim.engine.transform import Transform
 
 if TYPE_CHECKING:
@@ -33,40 +33,108 @@ def local(x: Any) -> Any:
     return x.to_local() if _is_dtensor(x) else x
 
 
-def local_entry(entry: ParamEntry) -> ParamEntry:
+def on_cpu(x: Any) -> Any:
+    """Return a tensor on the CPU, whole if it is sharded: all processes must call this; anything else as it is."""
+    whole = x.full_tensor() if _is_dtensor(x) else x
+    return whole.cpu() if isinstance(whole, Tensor) else whole
+
+
+def part_like(x: Any, like: Any) -> Any:
+    """Return the part of a whole tensor that belongs here, divided like another one; anything else as it is."""
+    if not _is_dtensor(like) or not isinstance(x, Tensor) or _is_dtensor(x):
+        return x
+    from torch.distributed.tensor import distribute_tensor
+
+    # None: every process has the whole, and nothing is sent
+    return distribute_tensor(x.to(like.device_mesh.device_type), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def replicated(x: Any) -> Any:
+    """Return a statistic of a sharded parameter of which every process has only its share, such as a norm, whole."""
+    if not _is_dtensor(x) or not any(placement.is_partial() for placement in x.placements):
+        return x
+    from torch.distributed.tensor import Replicate
+
+    return x.redistribute(placements=[Replicate() if place.is_partial() else place for place in x.placements])
+
+
+def local_entry(entry: ParamEntry, owner: int | None = None) -> ParamEntry:
     """Return an entry with the parts that this process holds; an entry that is not sharded as it is.
 
     The statistics that are saved stay DTensors, of which checkpoints know how to join the parts.
+
+    Args:
+        entry: its gradient is sharded as the parameter is.
+        owner: rank that steps the whole parameter, if it has one; its statistics are not sharded.
     """
     param = entry.param
     if not _is_dtensor(param):
         return entry
-    state = {key: local(value) for key, value in entry.state.items()}
-    if not isinstance(state["step"], Tensor):
-        entry.state["step"] += 1  # `batches` counts the copy; a tensor is the same in both
-    shard = Shard(param.shape, _groups(param))
+    state = entry.state
+    if owner is None:
+        state = {key: local(value) for key, value in state.items()}
+        if not isinstance(state["step"], Tensor):
+            entry.state["step"] += 1  # `batches` counts the copy; a tensor is the same in both
+    shard = Shard(param.shape, places(param), owner)
     return entry._replace(param=local(param), grad=local(entry.grad), state=state, shard=shard)
 
 
-def _groups(param: DTensor) -> tuple[Any, ...]:
-    return tuple(param.device_mesh.get_group(i) for i, place in enumerate(param.placements) if place.is_shard())
+def places(param: Tensor) -> tuple[Place, ...]:
+    """Return where the part of a parameter lies that this process holds; empty if it holds the whole."""
+    if not _is_dtensor(param):
+        return ()
+    mesh = param.device_mesh
+    return tuple(
+        Place(place.dim, mesh.get_group(i), mesh.size(i), mesh.get_local_rank(i))
+        for i, place in enumerate(param.placements)
+        if place.is_shard()
+    )
 
 
-def check_sharded(owner: str, transforms: Sequence[Transform], group: Group) -> None:
-    """Refuse sharded parameters if an active transform needs whole ones.
+def whole_norms(norms: Sequence[Tensor], entries: Sequence[ParamEntry]) -> list[Tensor]:
+    """Return the Euclidean norms of whole tensors, given those of the parts of entries that this process holds."""
+    norms = list(norms)
+    alike: dict[Any, list[int]] = defaultdict(list)
+    for i, (norm, entry) in enumerate(zip(norms, entries, strict=True)):
+        if entry.shard is not None and entry.shard.places:
+            alike[entry.shard.places, norm.dtype].append(i)
+    for (held, _), members in alike.items():
+        squares = torch.stack([norms[i] for i in members]).square_()
+        for place in held:
+            dist.all_reduce(squares, group=place.group)
+        for i, norm in zip(members, squares.sqrt_().unbind(), strict=True):
+            norms[i] = norm
+    return norms
+
+
+def needs_whole(transforms: Sequence[Transform], group: Group) -> list[Transform]:
+    """Return the active transforms that need whole parameters: those that are not `shardable`."""
+    active = [transform for transform in transforms if not transform.is_noop(transform.unprefixed(group))]
+    return [transform for transform in active if not transform.shardable]
+
+
+def check_sharded(owner: str, transforms: Sequence[Transform], group: Group, *, capturable: bool = False) -> None:
+    """Refuse sharded parameters that cannot be gathered, if an active transform needs whole ones.
 
     Raises:
-        ValueError: a parameter is sharded, and a transform is not `shardable`.
+        ValueError: names a parameter, the transform and what to do.
     """
-    active = [transform for transform in transforms if not transform.is_noop(transform.unprefixed(group))]
-    needy = [type(transform).__name__ for transform in active if not transform.shardable]
+    needy = needs_whole(transforms, group)
     names = group.get("param_names", [f"parameter {i}" for i in range(len(group["params"]))])
     for name, param in zip(names, group["params"], strict=True) if needy else ():
-        if _is_dtensor(param) and _groups(param):
-            raise ValueError(
-                f"{owner}: {name} is sharded, as by fully_shard, and {needy[0]} needs whole parameters; use "
-                "an optimizer that treats elements alone, such as AdamW, or train with DDP"
-            )
+        problem = ""
+        if len(places(param)) > 1 or any(type(p).__name__ not in ("Shard", "Replicate") for p in _placements(param)):
+            problem = f"divided along several axes ({_placements(param)}); use fully_shard alone"
+        elif places(param) and capturable:
+            problem = "sharded, which a CUDA graph cannot gather; leave capturable out"
+        elif places(param) and group.get("mars") and group.get("gradient_clipping") == "global_norm":
+            problem = "sharded, and only its owner knows its gradient after MARS; use another gradient_clipping"
+        if problem:
+            raise ValueError(f"{owner}: {type(needy[0]).__name__} needs whole parameters, and {name} is {problem}")
+
+
+def _placements(param: Tensor) -> tuple[Any, ...]:
+    return param.placements if _is_dtensor(param) else ()
 
 
 def all_finite(gradients: Sequence[Tensor]) -> bool:
@@ -121,13 +189,18 @@ def divided(
     return [[next(exchanged) for _ in outputs] for outputs in results]
 
 
-def assign(costs: Sequence[float], num_ranks: int) -> list[int]:
+def assign(costs: Sequence[float], num_ranks: int, loads: list[float] | None = None) -> list[int]:
     """Return the rank of each piece of work: the dearest first, each to the rank that has least to do.
 
     The rule of the longest processing time first: the busiest rank has at most 4/3 of the work that the best division
     would give it.
+
+    Args:
+        costs: of each piece.
+        num_ranks: among whom they are divided.
+        loads: what each rank has to do already, to which its new work is added.
     """
-    owners, loads = [0] * len(costs), [0.0] * num_ranks
+    owners, loads = [0] * len(costs), [0.0] * num_ranks if loads is None else loads
     # sorted is stable and min takes the first: all processes come to the same answer
     for place in sorted(range(len(costs)), key=lambda i: -costs[i]):
         owners[place] = min(range(num_ranks), key=loads.__getitem__)

@@ -80,9 +80,14 @@ class GroupStep:
             return False
         return self.kernel.takes_found_inf(self.kernel.unprefixed(self.group), entries)
 
-    def __call__(self, entries: list[ParamEntry]) -> None:
-        """Make the step; counts of steps include it already."""
-        for place, transform in enumerate(self.active):
+    def __call__(self, entries: list[ParamEntry], *, divides: bool = True) -> None:
+        """Make the step; counts of steps include it already.
+
+        Args:
+            entries: the parameters.
+            divides: False if other processes step other parameters, so that there is nothing to divide.
+        """
+        for place, transform in enumerate(self.active if divides else ()):
             if isinstance(transform, GroupTransform) and transform.takes_all(transform.unprefixed(self.group)):
                 return self._step_jointly(entries, transform, place)
         # one call of the kernel moves all at the end, but for those that need wide copies of their statistics
@@ -184,7 +189,8 @@ class GroupStep:
         """Return one stack, or one parameter."""
         first, stacked = members[0], len(members) > 1
         group, step = self.group, first.state["step"]
-        shape, groups = first.shard or (first.param.shape, ())
+        shape = first.shape
+        groups = tuple(place.group for place in first.shard.places) if first.shard else ()
         copied = stacked or first.param.dtype in HALF
         if not (copied or widen):
             param, grad = self._param_and_grad(first)

@@ -68,7 +68,9 @@ def zero_per_axes(param: Tensor, axes: tuple[int, ...]) -> Tensor:
     # size 1, not squeezed: the statistic then broadcasts against the parameter without a reshape in every step
     full_axes = {axis % param.dim() for axis in axes}
     shape = [size if axis in full_axes else 1 for axis, size in enumerate(param.shape)]
-    return param.new_zeros(shape, dtype=state_dtype(param))
+    # of a sharded parameter a plain tensor, equal in all processes: one element cannot be divided
+    like = param.to_local() if hasattr(param, "to_local") else param
+    return like.new_zeros(shape, dtype=state_dtype(param))
 
 
 def constant(value: float, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -116,11 +118,27 @@ def assign(target: Tensor, value: Scalar) -> None:
         target.fill_(math.copysign(math.inf, value) if abs(value) > torch.finfo(target.dtype).max else value)
 
 
+class Place(NamedTuple):
+    """Where a part of a tensor lies: the axis that is divided, among whom, and which of the parts it is."""
+
+    axis: int
+    group: dist.ProcessGroup
+    size: int
+    rank: int
+
+
 class Shard(NamedTuple):
-    """The whole of a sharded tensor: its shape, and the process groups that hold the rest."""
+    """The whole of a sharded tensor.
+
+    Attributes:
+        shape: of the whole.
+        places: of this part, one per axis that is divided.
+        owner: rank that steps the whole, and holds its statistics; None if every process steps its part.
+    """
 
     shape: torch.Size
-    groups: tuple[dist.ProcessGroup, ...]
+    places: tuple[Place, ...]
+    owner: int | None = None
 
 
 class ParamEntry(NamedTuple):
@@ -134,6 +152,11 @@ class ParamEntry(NamedTuple):
     state: State
     name: str = ""
     shard: Shard | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """Return the shape of the whole parameter."""
+        return self.shard.shape if self.shard else self.param.shape
 
 
 def progress(entries: Sequence[ParamEntry], key: str) -> Iterator[tuple[list[ParamEntry], list[Tensor], Tensor]]:

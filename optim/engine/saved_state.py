@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from optim.engine.distributed import places
 from optim.engine.options import check_names
-from optim.engine.param_batch import Group, State
+from optim.engine.param_batch import DRAW_KEY, Group, State
 
 Fresh = Callable[[str, Tensor, Group], State]
-"""Returns the statistics that a parameter of a name and a group would begin with."""
+"""Returns the statistics that a parameter of a name and a group would begin with, on the meta device: a full set of
+them would need the memory of a second optimizer."""
 
 # what torch and its schedules write into groups: their state may be loaded before, or without, the schedule
 MARKS = (
@@ -33,6 +35,18 @@ def named_parameters(optimizer: Optimizer) -> Iterator[tuple[str, Tensor, Group]
     for place, group in enumerate(optimizer.param_groups):
         for i, param in enumerate(group["params"]):
             yield name_of(group, i, place), param, group
+
+
+def with_states(optimizer: Optimizer, states: Mapping[Tensor, State]) -> dict[str, Any]:
+    """Return an optimizer's ``state_dict`` with other statistics of its parameters."""
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    states = {place: states[param] for place, param in enumerate(params) if param in states}
+    return {**optimizer.state_dict(), "state": states}
+
+
+def is_held(state: Mapping[str, Any]) -> bool:
+    """Return whether there are statistics, and this process holds them; else it only counts the steps of the owner."""
+    return bool(state.keys() - {"step", DRAW_KEY})
 
 
 def align(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,9 +100,9 @@ def check(optimizer: Optimizer, state_dict: Mapping[str, Any], fresh: Fresh) -> 
             raise ValueError(f"this state is not {owner}'s: its group {i} lacks shared_state, which this package saves")
         # a mark that this group has too, such as one of a schedule of the user's, is known
         check_names(saved.keys() - group.keys() - set(SCHEDULE_KEYS), group, f"the state saved for {owner}'s group {i}")
-    for name, _, expected, state in _saved_states(optimizer, state_dict, fresh):
+    for name, param, expected, state in saved_states(optimizer, state_dict, fresh):
         want, have = _shapes(expected), _shapes(state)
-        if want != have:
+        if want != have and (is_held(state) or not places(param)):
             raise ValueError(f"the state saved for {name} does not fit {owner}: expected {want}, given {have}")
     for i, (group, saved) in enumerate(zip(optimizer.param_groups, state_dict["param_groups"], strict=False)):
         # names only: shapes depend on options, such as a period's length, that are loaded with this state
@@ -115,7 +129,7 @@ def restore(optimizer: Optimizer, state_dict: Mapping[str, Any], fresh: Fresh) -
 
     torch has just loaded them, and has cast every floating-point one to the dtype of its parameter.
     """
-    for _, param, expected, saved in _saved_states(optimizer, state_dict, fresh):
+    for _, param, expected, saved in saved_states(optimizer, state_dict, fresh):
         for key, value in saved.items():
             fresh_value = expected[key]
             if isinstance(fresh_value, Tensor):
@@ -133,16 +147,16 @@ def restore(optimizer: Optimizer, state_dict: Mapping[str, Any], fresh: Fresh) -
         shared["steps"] = int(shared["steps"])
 
 
-def _saved_states(
+def saved_states(
     optimizer: Optimizer, state_dict: Mapping[str, Any], fresh: Fresh
 ) -> Iterator[tuple[str, Tensor, State, Mapping[str, Any]]]:
     """Yield the parameters for which a state was saved, with their names, a state to compare with, and that state."""
     places = [(place, group) for group in state_dict["param_groups"] for place in group["params"]]
     for (name, param, group), (place, saved_group) in zip(named_parameters(optimizer), places, strict=False):
         if place in state_dict["state"]:
-            # on the meta device: a full set of fresh statistics would need the memory of a second optimizer
-            loaded = {**loaded_group(group, saved_group), "shared_state": saved_group["shared_state"]}
-            yield name, param, fresh(name, param.to("meta"), loaded), state_dict["state"][place]
+            shared = {"shared_state": saved_group["shared_state"]} if "shared_state" in saved_group else {}
+            loaded = {**loaded_group(group, saved_group), **shared}
+            yield name, param, fresh(name, param, loaded), state_dict["state"][place]
 
 
 def explain_cast(optimizer: Optimizer, fresh: Fresh, error: Exception) -> None:
@@ -153,7 +167,9 @@ def explain_cast(optimizer: Optimizer, fresh: Fresh, error: Exception) -> None:
     """
     for name, param, group in named_parameters(optimizer):
         state = optimizer.state.get(param) or {}
-        for key, fresh_value in fresh(name, param.to("meta"), group).items() if state else ():
+        for key, fresh_value in (
+            fresh(name, param, group).items() if state and (is_held(state) or not places(param)) else ()
+        ):
             if isinstance(fresh_value, Tensor) and getattr(state.get(key), "dtype", None) != fresh_value.dtype:
                 raise RuntimeError(
                     f"{type(optimizer).__name__}: {name} is {param.dtype} now, and {key} was made for another dtype; "

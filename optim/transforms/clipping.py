@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors as flatten
 
+from optim.engine.distributed import whole_norms
 from optim.engine.options import OR_NONE, WHOLE, check_range, did_you_mean
 from optim.engine.param_batch import Group, ParamBatch, ParamEntry, Scalar, State, Update, at_least, state_dtype
 from optim.engine.transform import Transform
@@ -40,7 +41,7 @@ class ClipByGlobalNorm(Transform):
     """
 
     allowed: ClassVar = {"global_norm_clip_threshold": "[0, inf)" + OR_NONE}
-    foreach = True
+    foreach = shardable = True
 
     def __init__(self, global_norm_clip_threshold: float | None = 1.0, *, name: str = "") -> None:
         super().__init__(name=name, global_norm_clip_threshold=global_norm_clip_threshold)
@@ -87,12 +88,15 @@ def limited_by(factor: Tensor, update: Update, batch: ParamBatch) -> Update:
 
 
 def gradient_norms(entries: Sequence[ParamEntry]) -> Sequence[Tensor]:
-    """Return the Euclidean norm of every gradient, by one call if they share dtype and device."""
+    """Return the Euclidean norm of every gradient, all shards together, by one call if they share dtype and device."""
     # dtype: the squares of float16 gradients overflow above 256
     dtypes = [state_dtype(entry.param) for entry in entries]
     if len({(entry.grad.dtype, entry.grad.device, dtype) for entry, dtype in zip(entries, dtypes, strict=True)}) == 1:
-        return torch._foreach_norm([entry.grad for entry in entries], 2, dtypes[0])
-    return [torch.linalg.vector_norm(entry.grad, dtype=dtype) for entry, dtype in zip(entries, dtypes, strict=True)]
+        norms = torch._foreach_norm([entry.grad for entry in entries], 2, dtypes[0])
+    else:
+        pairs = zip(entries, dtypes, strict=True)
+        norms = tuple(torch.linalg.vector_norm(entry.grad, dtype=dtype) for entry, dtype in pairs)
+    return whole_norms(norms, entries)
 
 
 def total_norm(norms: Sequence[Tensor]) -> Tensor:
@@ -131,7 +135,7 @@ class ClipByMedianNorm(Transform):
         "clipping_update_period": "[1, 100000]" + WHOLE,
         "scalar_lr_scale": "[0, inf)",
     }
-    foreach = True
+    foreach = shardable = True
 
     def __init__(
         self,
@@ -222,7 +226,7 @@ def _weighted_norm(entries: Sequence[ParamEntry], scalar_weight: float) -> Tenso
     # steps are relative to a parameter's size, so its gradient counts in proportion to that size
     norms = torch.stack(list(gradient_norms(entries)))
     one = norms.new_full((1,), scalar_weight)
-    weights = [one if x.param.numel() == 1 else x.state["param_rms"] for x in entries]
+    weights = [one if x.shape.numel() == 1 else x.state["param_rms"] for x in entries]
     return torch.linalg.vector_norm(norms * flatten(weights))
 
 
@@ -316,7 +320,7 @@ class Clipping(Transform):
         name: see `Transform`.
     """
 
-    foreach = True
+    foreach = shardable = True
 
     def __init__(self, how: str | Clipper | None, option: str, *, name: str = "") -> None:
         self.option, self.functions = option, dict[str, Clipper]()
@@ -331,7 +335,7 @@ class Clipping(Transform):
         label = f"{named.__module__}.{named.__qualname__}"
         if self.functions.setdefault(label, how) is not how:
             raise ValueError(f"{self.option} was given two functions called {label}; give one of them another name")
-        self.foreach = False  # it gets the tensor of one parameter
+        self.foreach = self.shardable = False  # it gets the tensor of one parameter
         return label
 
     def check(self, group: Group) -> None:
@@ -394,7 +398,7 @@ def _norms_after_mars(group: Group, entries: Sequence[ParamEntry]) -> Sequence[T
         previous = -entry.state["previous_grad"] if group["maximize"] else entry.state["previous_grad"]
         wide = entry.grad.to(state_dtype(entry.param))
         norms.append(torch.linalg.vector_norm(corrected_gradient(wide, previous, group, entry.state["step"] + 1)))
-    return norms
+    return whole_norms(norms, entries)
 
 
 class ClipByRms(Transform):
@@ -447,7 +451,7 @@ class Clamp(Transform):
     """
 
     acts_after_step: ClassVar = True
-    foreach = True
+    foreach = shardable = True
 
     def __init__(
         self,

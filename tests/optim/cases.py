@@ -58,7 +58,7 @@ class OptimizerCase:
         oracle_ending: how the slow form moves the parameter, if not by decay and lr.
         oracle_runs: options under which the oracle is followed.
         not_capturable: the transform that decides by the count of steps, if any; ``capturable`` is then refused.
-        not_shardable: the first transform that needs whole parameters, if any; sharded ones are then refused.
+        not_shardable: the first transform that needs whole parameters, if any; sharded ones then have owners.
         exceptions: name of a test -> why it cannot hold for this optimizer; shown when it is skipped.
     """
 
@@ -240,7 +240,6 @@ CASES = [
             "clipping_update_period": 0,
         },
         golden="ScaledAdam",
-        not_shardable="ScaledChange",
         couplings={"clipping_scale": "the norm is that of a whole group"},
         exceptions=dict.fromkeys(
             (
@@ -420,7 +419,6 @@ CASES = [
     ),
     OptimizerCase(
         optimizer=optim.ScheduleFreeAdamW,
-        not_shardable="ScaleByRms",
         state_bytes=8 + 8 / (300 * 200),
         quadratic={"lr": 0.1},
         other_group={

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -151,11 +152,6 @@ def sharding(rank: int) -> dict[str, Any]:
         train(model, resumed, range(4, 8))
         found[name] = {key: param.full_tensor().detach() for key, param in model.named_parameters()}
         assert all(value["step"] == 4 for value in saved["state"].values())
-    for case in CASES:
-        try:
-            case.factory(model.named_parameters())
-        except ValueError as error:
-            found[f"{case.name} refuses"] = str(error)
     return found
 
 
@@ -163,6 +159,14 @@ def _work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=WORLD)
     torch.save([work(rank) for work in (averaged, skipping, dividing, sharding)], f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def one_process(tmp_path):
+    """Return a mesh of this process alone."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    yield DeviceMesh("cpu", [0])
     dist.destroy_process_group()
 
 
@@ -228,9 +232,12 @@ def test_shards_step_as_the_whole_does_also_after_resuming(name, found):
         torch.testing.assert_close(rank[name], dict(model.named_parameters()), rtol=1e-6, atol=1e-9)
 
 
-def test_rules_that_need_whole_parameters_are_refused_by_name(case, found):
-    message = found["sharding"][0].get(f"{case.name} refuses", "")
-    assert bool(message) == bool(case.not_shardable)
-    assert not message or message.startswith(
-        f"{case.name}: 0.weight is sharded, as by fully_shard, and {case.not_shardable}"
-    )
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [({"capturable": True}, "NormBall"), ({"mars": True, "gradient_clipping": "global_norm"}, "NormBall")],
+)
+def test_what_an_owner_cannot_do_is_refused_by_name(options, names, one_process):
+    model = nn.Linear(4, 3)
+    fully_shard(model, mesh=one_process)
+    with pytest.raises(ValueError, match=f"Scion: {names} needs whole parameters, and weight is"):
+        optim.Scion(model.named_parameters(), **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,14 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.strategies import DDPStrategy
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
+import optim
 from asr.data.loading.loader import Batch
 from asr.training.callbacks.checkpoints import WeightAveraging
+from asr.training.checkpoints import newest_good_checkpoint
 from asr.training.cuda_graphs import CudaGraphs, GraphedDDPStrategy
+from asr.training.fsdp import FsdpStrategy, local_part
 from asr.training.module import TrainingModule
 from tests.gpu.recorded_graphs import recorded_graphs
 from tests.training import runs
@@ -26,6 +30,14 @@ from tests.training.test_nonfinite_guard import unread
 from tests.training.tiny import Unsized, batch_of, batches_loader, sgd, tiny_module, tiny_trainer
 
 RANK = int(os.environ["RANK"])
+
+
+DIVIDED: dict[str, Callable[[], TrainingModule]] = {
+    "owners": partial(tiny_module, partial(optim.Muon, lr=0.01)),
+    "weights for evaluation": partial(tiny_module, partial(optim.ScheduleFreeAdamW, lr=0.01)),
+    "zipformer": module_with_zipformer,
+    "two views": partial(module_with, "transducer and two views", 0.0),
+}
 
 
 def both() -> dict[str, Any]:
@@ -107,6 +119,42 @@ def with_captured_passes(folder: Path) -> dict[str, Any]:
     return {"captured": captured.state_dict(), "wrapped": wrapped.state_dict()}
 
 
+def divided() -> dict[str, Any]:
+    strategy = FsdpStrategy()
+    strategy.check_sizes(2)
+    return {**both(), "strategy": strategy}
+
+
+def with_divided_models(folder: Path) -> dict[str, Any]:
+    """Train models that are divided over the processes, in two parts, and whole ones; return their last checkpoints."""
+    left: dict[str, Any] = {}
+    for name, make in DIVIDED.items():
+        runs.tiny_module = make  # type: ignore[attr-defined]
+        options = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5}
+        for max_steps, given in ((6, both()), (3, divided()), (6, divided())):
+            kind = "whole" if isinstance(given["strategy"], DDPStrategy) else "divided"
+            module = runs.run(folder / name / kind, max_steps, [WeightAveraging()], **options, **given)
+        held = sum(local_part(parameter).numel() for parameter in module.parameters())
+        share = held / sum(parameter.numel() for parameter in module.parameters())
+        states = {kind: newest_good_checkpoint(folder / name / kind) for kind in ("whole", "divided")}
+        left[name] = {"share": share, **{kind: state and state.state for kind, state in states.items()}}
+    return left
+
+
+def with_unread_batches_of_a_divided_model(folder: Path) -> dict[str, Any]:
+    """Let the second process read nothing in one update, where a whole model has a batch of nothing too."""
+    batches = [batch_of(60, 40, seed=10 * RANK + seed) for seed in range(3)]
+    batches[1 if RANK else 2] = unread("only here")
+    modules = {"whole": tiny_module(), "divided": tiny_module()}
+    for module, options in zip(modules.values(), (both(), divided()), strict=True):
+        tiny_trainer(3, **options).fit(module, train_dataloaders=batches_loader(batches))
+    return {name: whole_weights(module.recognizer) for name, module in modules.items()}
+
+
+def whole_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return get_model_state_dict(module, options=StateDictOptions(full_state_dict=True))
+
+
 def with_one_development_batch(folder: Path) -> dict[str, float]:
     """Validate after each of two updates, with a development set of which the second process gets nothing."""
     module, trainer = tiny_module(), tiny_trainer(2, (), **both(), val_check_interval=1)
@@ -128,5 +176,7 @@ if __name__ == "__main__":
         with_one_development_batch,
         with_a_zipformer,
         with_captured_passes,
+        with_divided_models,
+        with_unread_batches_of_a_divided_model,
     )
     torch.save({training.__name__: training(folder) for training in trainings}, folder / f"{RANK}.pt")

@@ -256,6 +256,14 @@ class PretrainedEncoder(nn.Module):
         return self._run(encoder, inner, hidden, attention_mask=valid)
 
     @property
+    def layers_to_shard(self) -> list[nn.Module]:
+        """What ``trainer=fsdp`` gathers one by one: layers that every forward pass calls once, on all processes."""
+        once = self.family == WHISPER or (
+            self.family in TAKE_PADDING and (self.mels is not None or self.family in WITH_MASKS)
+        )
+        return [*encoder_of(self.model).layers] if once else []
+
+    @property
     def center_frames(self) -> float:
         """Where the first encoding has its middle, in frames of 10 ms."""
         if self.family == WHISPER:

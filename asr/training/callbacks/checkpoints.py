@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from pydantic import PositiveInt
 from torch import Tensor
-from torch.nn.utils import get_total_norm
 
 from asr.processes import ENDING, TRY_AGAIN, leave_closed_terminal, not_ignored
 from asr.ranges import Probability
 from asr.run.folder import resume_command
 from asr.training import checkpoints as files
 from asr.training.checkpoints import AVERAGES, RunningAverages, explaining_failed_writes
+from asr.training.fsdp import joined, local_part, part_of, total_norm
 from asr.training.module import TrainingModule, ends_update
 from asr.training.optimizer_protocols import in_eval_mode
 from werdict.console import console
@@ -58,10 +58,8 @@ class DurableCheckpointIO(TorchCheckpointIO):
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return the content that is known, whatever file is named, or read the file."""
-        if self.content is None:
-            return super().load_checkpoint(path, *args, **kwargs)
         content, self.content = self.content, None
-        return content
+        return files.read_complete(Path(path)) if content is None else content
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write a checkpoint; called on the first process."""
@@ -137,7 +135,7 @@ class CheckpointCallback(Checkpoint):
         path = files.update_file(self.folder, update)
         if update != self.saved_update:
             # one reduction for all parameters; a loop of isfinite() would wait for the device at each
-            largest = get_total_norm(list(trainer.lightning_module.parameters()), norm_type=float("inf"))
+            largest = total_norm(list(trainer.lightning_module.parameters()), norm_type=float("inf"))
             if not largest.isfinite():
                 raise Diverged(
                     f"the model has diverged: after update {update} its weights are not finite; lower optimizer.lr, or "
@@ -319,8 +317,8 @@ class WeightAveraging(pl.Callback):
     """Averages the parameters of the recognizer; training and validation use the raw weights.
 
     An update that was skipped counts too, with the unchanged weights. Raw weights are those for evaluation, also with
-    an optimizer that trains elsewhere (`asr.training.optimizer_protocols`). Every process averages its own copy of the
-    weights; all copies are equal.
+    an optimizer that trains elsewhere (`asr.training.optimizer_protocols`). Every process averages what it holds of the
+    weights: a copy, which is equal in all processes, or a part.
 
     Args:
         every: average only the updates that this number divides.
@@ -342,9 +340,10 @@ class WeightAveraging(pl.Callback):
         self.weights = {name: parameter for name, parameter in named if name not in unsaved}
         if self.restored is not None:
             device = next(iter(self.weights.values())).device
-            self.averages, self.restored = RunningAverages.from_state(self.restored, device), None
+            parts = _with_tensors(self.restored, lambda name, x: local_part(part_of(x, self.weights[name])))
+            self.averages, self.restored = RunningAverages.from_state(parts, device), None
             return
-        self.averages = RunningAverages(self.weights, trainer.global_step)
+        self.averages = RunningAverages({name: local_part(x) for name, x in self.weights.items()}, trainer.global_step)
         if trainer.global_step and trainer.is_global_zero:
             console.print(f"the checkpoint has no averages of weights: they start after update {trainer.global_step}")
 
@@ -355,13 +354,25 @@ class WeightAveraging(pl.Callback):
         # Lightning calls this after each micro-batch, global_step counts updates
         if ends_update(trainer) and update % self.every == 0:
             with in_eval_mode(trainer.optimizers):
-                self.averages.add(update, self.weights, self.ema_decay, self.every)
+                weights = {name: local_part(x) for name, x in self.weights.items()}
+                self.averages.add(update, weights, self.ema_decay, self.every)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Add the averages."""
         if self.averages is not None:
-            checkpoint[AVERAGES] = self.averages.state_dict()
+            state = self.averages.state_dict()
+            checkpoint[AVERAGES] = _with_tensors(state, lambda name, x: joined(x, self.weights[name]))
 
     def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Keep them until the weights are on their device."""
         self.restored = checkpoint.get(AVERAGES)
+
+
+def _with_tensors(state: Mapping[str, Any], change: Callable[[str, Tensor], Tensor]) -> dict[str, Any]:
+    """Return the state of averages with other tensors: a function of a weight's name and the former one."""
+
+    def changed(weights: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
+        return None if weights is None else {name: change(name, x) for name, x in weights.items()}
+
+    marks = [{**mark, "mean": changed(mark["mean"])} for mark in state["marks"]]
+    return {**state, "sum": changed(state["sum"]), "marks": marks, "ema": changed(state["ema"])}

@@ -1,0 +1,148 @@
+"""Checkpoints that several processes write together by torch's distributed checkpoints (DCP).
+
+``update-N.ckpt`` is a file as ever, without its tensors; it names the folder ``update-N.parts``, to which each process
+writes its parts of them, and the digests of the files there. It is written last. Reading runs no code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path, PosixPath
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import metadata as dcp_metadata
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.tensor import DTensor
+
+from asr.run.folder import PARTS
+
+OF_OWNERS = "optimizer_states"
+"""Where processes hold whole tensors that the others do not have."""
+CLASSES = {
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"): _StorageInfo,
+    ("torch", "Size"): torch.Size,
+    (PosixPath.__module__, "PosixPath"): PosixPath,
+    ("torch.serialization", "_get_layout"): torch.serialization._get_layout,
+    **{
+        (dcp_metadata.__name__, name): getattr(dcp_metadata, name)
+        for name in (
+            *("Metadata", "MetadataIndex", "StorageMeta", "TensorStorageMetadata", "ChunkStorageMetadata"),
+            *("TensorProperties", "_MEM_FORMAT_ENCODING"),
+        )
+    },
+}
+"""What the metadata of tensors are made of; pickle would import anything that a file names."""
+
+
+def save(checkpoint: Mapping[str, Any], path: Path, write: Callable[[Any, Path], None]) -> None:
+    """Write a checkpoint, each process its parts; all processes must call this.
+
+    Args:
+        checkpoint: plain data and tensors; those that are no DTensors are the first process's, but in `OF_OWNERS`.
+        path: of the file; the folder is beside it.
+        write: writes plain data to a file, in one step.
+
+    Raises:
+        OSError: it cannot be written; an existing file is unchanged.
+    """
+    rank, folder = dist.get_rank(), path.with_suffix(f".{PARTS}")
+    tensors: dict[str, Tensor] = {}
+    rest = _without_tensors(checkpoint, (), tensors)
+    mine = {key: x for key, x in tensors.items() if rank == 0 or isinstance(x, DTensor) or OF_OWNERS in key}
+    if rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    dist.barrier()
+    try:
+        dcp.save(mine, storage_writer=FileSystemWriter(folder, sync_files=True))
+    except CheckpointException as error:
+        for cause, _ in error.failures.values():
+            if isinstance(cause, OSError):
+                raise OSError(cause.errno, cause.strerror, str(folder)) from error
+        raise
+    # each process what it has written, at the same time
+    digests = {file.name: _digest(file) for file in folder.glob(f"__{rank}_*")}
+    gathered: list[dict[str, str]] = [{} for _ in range(dist.get_world_size())]
+    dist.all_gather_object(gathered, digests)
+    if rank == 0:
+        files = {name: digest for each in gathered for name, digest in each.items()}
+        files[".metadata"] = _digest(folder / ".metadata")
+        write({**rest, PARTS: {"folder": folder.name, "files": files}}, path)
+
+
+def completed(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the content of a checkpoint's file with all of its tensors, whole and on the CPU.
+
+    Raises:
+        ValueError: a part is missing or damaged.
+    """
+    parts = content.pop(PARTS)
+    folder = path.resolve().parent / Path(parts["folder"]).name
+    for name, digest in parts["files"].items():
+        if not (folder / name).is_file() or _digest(folder / name) != digest:
+            raise ValueError(f"{path} is damaged: {folder / name} is missing, or its checksum does not match")
+    try:
+        reader = _Reader(folder)
+        known = reader.read_metadata().state_dict_metadata
+        tensors = {key: torch.empty(x.size, dtype=x.properties.dtype) for key, x in known.items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that one process loads alone, as it should
+            dcp.load(tensors, storage_reader=reader, no_dist=True)
+    except (pickle.UnpicklingError, AttributeError) as error:
+        raise ValueError(f"{folder} holds more than tensors ({error}); such files are not opened") from None
+    for key, tensor in tensors.items():
+        *parents, last = json.loads(key)
+        node: Any = content
+        for parent in parents:
+            node = node[parent] if isinstance(node, list) else node.setdefault(parent, {})
+        node[last] = tensor
+    return content
+
+
+def _without_tensors(value: Any, path: tuple[Any, ...], tensors: dict[str, Tensor]) -> Any:
+    """Return plain data without the tensors in its dicts, which are collected by their paths."""
+    if isinstance(value, list | tuple):
+        return [_without_tensors(x, (*path, place), tensors) for place, x in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    tensors |= {json.dumps([*path, key]): x.detach() for key, x in value.items() if isinstance(x, Tensor)}
+    others = {key: x for key, x in value.items() if not isinstance(x, Tensor)}
+    return {key: _without_tensors(x, (*path, key), tensors) for key, x in others.items()}
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "blake2b").hexdigest()
+
+
+class _Reader(FileSystemReader):
+    """Reads parts, and metadata that hold nothing else."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> dcp_metadata.Metadata:
+        """Return the metadata.
+
+        Raises:
+            UnpicklingError: there is something else.
+        """
+        with (Path(self.path) / ".metadata").open("rb") as file:
+            metadata: dcp_metadata.Metadata = _Unpickler(file).load()
+        return metadata
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        if (module, name) not in CLASSES:
+            raise pickle.UnpicklingError(f"{module}.{name}")
+        return CLASSES[module, name]
