@@ -35,9 +35,9 @@ class ScheduleFreePlus(Composable):
     """Schedule-Free AdamW with momentum, whose step is the loss over the size of the gradient: no rate, no schedule.
 
     In order: `PolyakStep`, `Adam`, `AnnealedScheduleFree`. ``step`` takes a closure that returns the loss, as trainers
-    have it; a step without one keeps the former rate, which is lr at first. The loss has to be near zero at its best, and
-    that of the gradient: trainers that accumulate gradients return a part of it.
-    Evaluate and save the model between `eval` and `train`.
+    have it; a step without one keeps the former rate, which is lr at first. The loss has to be near zero at its best,
+    and that of the whole gradient: trainers that accumulate gradients return a part of it. Evaluate and save the model
+    between `eval` and `train`.
 
     Use: on long runs of unknown length; with ``warmup_steps`` and twice as many steps in ``c_warmup``.
 
