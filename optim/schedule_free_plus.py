@@ -35,8 +35,9 @@ class ScheduleFreePlus(Composable):
     """Schedule-Free AdamW with momentum, whose step is the loss over the size of the gradient: no rate, no schedule.
 
     In order: `PolyakStep`, `Adam`, `AnnealedScheduleFree`. ``step`` takes a closure that returns the loss, as trainers
-    have it; a step without one keeps the former rate, which is lr at first. The loss has to be near zero at its best.
-    Evaluate and save the model between `eval` and `train`.
+    have it; a step without one keeps the former rate, which is lr at first. The loss has to be near zero at its best,
+    and that of the whole gradient: trainers that accumulate gradients return a part of it. Evaluate and save the model
+    between `eval` and `train`.
 
     Use: on long runs of unknown length; with ``warmup_steps`` and twice as many steps in ``c_warmup``.
 
@@ -140,7 +141,8 @@ class PolyakStep(Transform):
         first = groups[0][0]
         shared, decay, count = first["shared_state"], first["polyak_beta"], first["shared_state"]["steps"] + 1
         loss = shared["loss"].clone()
-        if dist.is_available() and dist.is_initialized():
+        # on the meta device, where steps are tried, there is nothing to send
+        if dist.is_available() and dist.is_initialized() and not loss.is_meta:
             # gradients are those of all processes, and so must be the rate
             dist.all_reduce(loss)
             loss /= dist.get_world_size()
