@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.models.encoders.pretrained import PretrainedEncoder
-from asr.models.encoders.streaming import StreamingEncoder, StreamingState
-from asr.models.encoders.zipformer.encoder import ZipformerEncoder, ZipformerEncoderLayer
+from asr.models.encoders.streaming import StreamingEncoder, StreamingState, SupportsStreaming
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.heads.protocols import FrameScores, Transduces
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import BLANK_ID
@@ -100,7 +100,7 @@ class WholeEncoder(nn.Module):
         ValueError: the encoder cannot be traced.
     """
 
-    streams = False
+    streams, in_sherpa = False, True
 
     def __init__(self, recognizer: Recognizer, score: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -146,115 +146,79 @@ class WholeEncoder(nn.Module):
 class ChunkEncoder(nn.Module):
     """Features of a chunk and states → scores of its frames and new states.
 
+    The states are those of each layer's modules (B, P, D), then the front end's (B, P, F', C'), and the numbers (B,) of
+    frames so far.
+
     Args:
         recognizer: in evaluation mode.
         score: makes of encodings what is returned of them.
-        embed_bins: that sherpa-onnx keeps of the front end; None: as many as there are.
 
     Raises:
-        ValueError: the encoder cannot take chunks, or keeps more of the front end than sherpa-onnx does.
+        ValueError: the encoder cannot take chunks.
     """
 
-    streams = True
+    streams, in_sherpa = True, False
 
-    def __init__(
-        self, recognizer: Recognizer, score: Callable[[Tensor], Tensor], embed_bins: int | None = None
-    ) -> None:
+    def __init__(self, recognizer: Recognizer, score: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        encoder = recognizer.encoder
-        if not isinstance(encoder, ZipformerEncoder):
-            raise ValueError(
-                f"streaming=true: {type(encoder).__name__} sees whole utterances; train a Zipformer with "
-                "encoder.causal=true, or export with streaming=false"
-            )
+        encoder: Any = recognizer.encoder
         self.chunks = StreamingEncoder(encoder)
-        bins, channels = encoder.encoder_embed.image_shape
-        self.embed_bins = bins if embed_bins is None else embed_bins
-        if channels > EMBED_CHANNELS or bins > self.embed_bins:
-            raise ValueError(
-                f"streaming=true: the front end keeps {channels} channels of {bins} bins, and sherpa-onnx at most "
-                f"{EMBED_CHANNELS} of {self.embed_bins}, those of 80 mel bins; export with streaming=false"
-            )
         self.recognizer, self.encoder, self.score = recognizer, encoder, score
-        self.num_layers = sum(len(stack.layers) for stack in encoder.stacks)
+        _, self.of_layers = encoder.cache_shapes(self.chunks.left_frames)
         self.eval()
 
     def forward(self, features: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         """Return scores (B, C / 2, …) and new states, of features (B, ``num_features``, F)."""
         num_frames = torch.full_like(states[-1], self.chunks.num_features)
-        encodings, _, state = self.chunks(self.recognizer.normalize(features), num_frames, self.from_sherpa(states))
-        return self.score(encodings), *self.to_sherpa(state)
+        encodings, _, state = self.chunks(self.recognizer.normalize(features), num_frames, self.state_of(states))
+        return self.score(encodings), *self.tensors_of(state)
 
     def initial_states(self, batch_size: int) -> list[Tensor]:
         """Return the states before the first chunk."""
-        return list(self.to_sherpa(self.chunks.initial_state(batch_size)))
+        return list(self.tensors_of(self.chunks.initial_state(batch_size)))
 
-    def to_sherpa(self, state: StreamingState) -> Iterator[Tensor]:
-        """Yield the states of a chunk in the order and layout of sherpa-onnx.
-
-        Of each layer keys (P, B, D), what the non-linear attention sees (1, B, P, D), values (P, B, D) twice, frames of
-        both convolutions (B, D, P); then the front end's (B, 128, 3, F'), and the numbers (B,) of frames so far.
-        """
+    def tensors_of(self, state: StreamingState) -> Iterator[Tensor]:
+        """Yield the states of a chunk in their order."""
         for layer in state.layers:
-            for place, to_sherpa, _, _ in LAYER_STATES.values():
-                yield to_sherpa(layer[place])
-        front = state.subsampling.permute(0, 3, 1, 2)
-        bins, channels = self.encoder.encoder_embed.image_shape
-        yield F.pad(front, (0, self.embed_bins - bins, 0, 0, 0, EMBED_CHANNELS - channels))
-        yield state.num_processed
+            yield from layer
+        yield from (state.subsampling, state.num_processed)
 
-    def from_sherpa(self, states: Sequence[Tensor]) -> StreamingState:
-        """Return the states of a chunk from tensors in the shapes that `to_sherpa` yields."""
-        layers = []
-        for begin in range(0, self.num_layers * len(LAYER_STATES), len(LAYER_STATES)):
-            layouts = zip(states[begin:], LAYER_STATES.values(), strict=False)
-            by_place = {place: from_sherpa(state) for state, (place, _, from_sherpa, _) in layouts}
-            layers.append(tuple(by_place[place] for place in range(len(LAYER_STATES))))
-        bins, channels = self.encoder.encoder_embed.image_shape
-        front = states[-2][:, :channels, :, :bins].permute(0, 2, 3, 1)
-        return StreamingState(states[-1], front, tuple(layers))
+    def state_of(self, states: Sequence[Tensor]) -> StreamingState:
+        """Return the states of a chunk from tensors in their order."""
+        remaining = iter(states)
+        layers = tuple(tuple(next(remaining) for _ in shapes) for shapes in self.of_layers)
+        return StreamingState(states[-1], states[-2], layers)
+
+    def names(self) -> dict[str, int]:
+        """Return the names of the states, and the axis of the batch in each."""
+        sizes = map(len, self.of_layers)
+        of_layers = (f"state_{number}_{i}" for number, size in enumerate(sizes) for i in range(size))
+        return dict.fromkeys([*of_layers, "embed_states", "processed_lens"], 0)
+
+    def metadata(self, comment: str) -> dict[str, object]:
+        """Return what the graph says of itself."""
+        return {
+            **{"model_type": "zapformer", "version": 1, "model_author": "werdict", "comment": f"streaming {comment}"},
+            **{"decode_chunk_len": self.chunks.shift_features, "T": self.chunks.num_features},
+        }
 
     def graph(self, name: str, output: str, comment: str) -> Graph:
         """Return the graph, of which ``output`` names the scores."""
-        axes = [axis for *_, axis in LAYER_STATES.values()] * self.num_layers + [0, 0]
-        names = [f"{state}_{number}" for number in range(self.num_layers) for state in LAYER_STATES]
-        names += ["embed_states", "processed_lens"]
-        batch = dict(zip(names, axes, strict=True))
+        batch = self.names()
         size = 2
         features = torch.zeros(size, self.chunks.num_features, len(self.recognizer.normalize.mean))
         return Graph(
             name,
             self,
             (features, *self.initial_states(size)),
-            ("x", *names),
-            (output, *(f"new_{name}" for name in names)),
+            ("x", *batch),
+            (output, *(f"new_{name}" for name in batch)),
             {
                 **{"x": {0: "N"}, output: {0: "N"}},
                 **{f"{prefix}{state}": {axis: "N"} for state, axis in batch.items() for prefix in ("", "new_")},
             },
-            self._metadata(comment),
+            self.metadata(comment),
         )
-
-    def _metadata(self, comment: str) -> dict[str, object]:
-        stacks = self.encoder.stacks
-        # all layers of a stack are alike
-        sizes = [
-            layer.size for stack in stacks for layer in stack.layers[:1] if isinstance(layer, ZipformerEncoderLayer)
-        ]
-        of_stacks = {
-            "num_encoder_layers": [len(stack.layers) for stack in stacks],
-            "encoder_dims": [size.encoder_dim for size in sizes],
-            "cnn_module_kernels": [size.cnn_module_kernel for size in sizes],
-            "left_context_len": [self.chunks.left_frames // stack.factor for stack in stacks],
-            "query_head_dims": [size.query_head_dim for size in sizes],
-            "value_head_dims": [size.value_head_dim for size in sizes],
-            "num_heads": [size.num_heads for size in sizes],
-        }
-        return {
-            **{"model_type": "zipformer2", "version": 1, "model_author": "werdict", "comment": f"streaming {comment}"},
-            **{"decode_chunk_len": self.chunks.shift_features, "T": self.chunks.num_features},
-            **{name: ",".join(map(str, numbers)) for name, numbers in of_stacks.items()},
-        }
 
     def scores(self, call: Call, name: str, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return scores (B, T', …) of the graph for `whole_chunks` of features (B, T, F), and lengths (B,)."""
@@ -282,6 +246,83 @@ class ChunkEncoder(nn.Module):
         return F.pad(features, (0, 0, 0, missing)), num_chunks * self.chunks.chunk_size // 2
 
 
+class SherpaChunkEncoder(ChunkEncoder):
+    """A Zipformer, with the states of sherpa-onnx.
+
+    Of each layer keys (P, B, D), what the non-linear attention sees (1, B, P, D), values (P, B, D) twice, frames of
+    both convolutions (B, D, P); then the front end's (B, 128, 3, F'), and the numbers (B,) of frames so far.
+
+    Args:
+        recognizer: in evaluation mode.
+        score: makes of encodings what is returned of them.
+        embed_bins: that sherpa-onnx keeps of the front end; None: as many as there are.
+
+    Raises:
+        ValueError: the encoder cannot take chunks, or keeps more of the front end than sherpa-onnx does.
+    """
+
+    in_sherpa = True
+
+    def __init__(
+        self, recognizer: Recognizer, score: Callable[[Tensor], Tensor], embed_bins: int | None = None
+    ) -> None:
+        super().__init__(recognizer, score)
+        bins, channels = self.encoder.encoder_embed.image_shape
+        self.embed_bins = bins if embed_bins is None else embed_bins
+        if channels > EMBED_CHANNELS or bins > self.embed_bins:
+            raise ValueError(
+                f"streaming=true: the front end keeps {channels} channels of {bins} bins, and sherpa-onnx at most "
+                f"{EMBED_CHANNELS} of {self.embed_bins}, those of 80 mel bins; export with streaming=false"
+            )
+
+    def tensors_of(self, state: StreamingState) -> Iterator[Tensor]:
+        """Yield the states of a chunk in the order and layout of sherpa-onnx."""
+        for layer in state.layers:
+            for place, to_sherpa, _, _ in LAYER_STATES.values():
+                yield to_sherpa(layer[place])
+        front = state.subsampling.permute(0, 3, 1, 2)
+        bins, channels = self.encoder.encoder_embed.image_shape
+        yield F.pad(front, (0, self.embed_bins - bins, 0, 0, 0, EMBED_CHANNELS - channels))
+        yield state.num_processed
+
+    def state_of(self, states: Sequence[Tensor]) -> StreamingState:
+        """Return the states of a chunk from tensors in the order and layout of sherpa-onnx."""
+        layers = []
+        for begin in range(0, len(self.of_layers) * len(LAYER_STATES), len(LAYER_STATES)):
+            layouts = zip(states[begin:], LAYER_STATES.values(), strict=False)
+            by_place = {place: from_sherpa(state) for state, (place, _, from_sherpa, _) in layouts}
+            layers.append(tuple(by_place[place] for place in range(len(LAYER_STATES))))
+        bins, channels = self.encoder.encoder_embed.image_shape
+        front = states[-2][:, :channels, :, :bins].permute(0, 2, 3, 1)
+        return StreamingState(states[-1], front, tuple(layers))
+
+    def names(self) -> dict[str, int]:
+        """Return sherpa-onnx's names of the states, and the axis of the batch in each."""
+        axes = [axis for *_, axis in LAYER_STATES.values()] * len(self.of_layers) + [0, 0]
+        names = [f"{state}_{number}" for number in range(len(self.of_layers)) for state in LAYER_STATES]
+        return dict(zip([*names, "embed_states", "processed_lens"], axes, strict=True))
+
+    def metadata(self, comment: str) -> dict[str, object]:
+        """Return what sherpa-onnx reads."""
+        stacks = self.encoder.stacks
+        # all layers of a stack are alike
+        sizes = [stack.layers[0].size for stack in stacks]
+        of_stacks = {
+            "num_encoder_layers": [len(stack.layers) for stack in stacks],
+            "encoder_dims": [size.encoder_dim for size in sizes],
+            "cnn_module_kernels": [size.cnn_module_kernel for size in sizes],
+            "left_context_len": [self.chunks.left_frames // stack.factor for stack in stacks],
+            "query_head_dims": [size.query_head_dim for size in sizes],
+            "value_head_dims": [size.value_head_dim for size in sizes],
+            "num_heads": [size.num_heads for size in sizes],
+        }
+        return {
+            **super().metadata(comment),
+            **{"model_type": "zipformer2"},
+            **{name: ",".join(map(str, numbers)) for name, numbers in of_stacks.items()},
+        }
+
+
 def export_of(recognizer: Recognizer, model_type: str, streaming: bool) -> Export:
     """Return the export.
 
@@ -305,7 +346,17 @@ def export_of(recognizer: Recognizer, model_type: str, streaming: bool) -> Expor
 def _encoder(
     recognizer: Recognizer, score: Callable[[Tensor], Tensor], streaming: bool, embed_bins: int | None = None
 ) -> WholeEncoder | ChunkEncoder:
-    return ChunkEncoder(recognizer, score, embed_bins) if streaming else WholeEncoder(recognizer, score)
+    encoder = recognizer.encoder
+    if not streaming:
+        return WholeEncoder(recognizer, score)
+    if not isinstance(encoder, SupportsStreaming):
+        raise ValueError(
+            f"streaming=true: {type(encoder).__name__} sees whole utterances; train a Zipformer or a Zapformer with "
+            "encoder.causal=true, or export with streaming=false"
+        )
+    if isinstance(encoder, ZipformerEncoder):
+        return SherpaChunkEncoder(recognizer, score, embed_bins)
+    return ChunkEncoder(recognizer, score)
 
 
 class Export:

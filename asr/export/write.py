@@ -293,7 +293,8 @@ while recognizer.is_ready(stream):
     recognizer.decode_stream(stream)
 print(recognizer.get_result(stream))"""
 OTHERS = {
-    "onnx": "## Decode\n\nsherpa-onnx does not make these features; run the graphs with onnxruntime.\n",
+    "onnx": "## Decode\n\nsherpa-onnx does not make these features, or has no such states, which are zeros before the "
+    "first chunk; run the graphs with onnxruntime.\n",
     "torch": '## Decode\n\nThe graphs are TorchScript: `torch.jit.load("NAME.pt")` needs PyTorch alone.\n',
 }
 SUFFIX = {"onnx": ".onnx", "torch": ".pt"}
@@ -372,7 +373,8 @@ def readme(described: Described, export: Export, format: str, quantized: bool, c
     # sherpa-onnx makes the same features
     rate_hz = described.sampling_rate_hz
     as_kaldi = rate_hz and described.frame_shift_ms == whole_frames(0.01, rate_hz)[1] * 1e3
-    decode = _sherpa(described, export, quantized) if format == "onnx" and as_kaldi else OTHERS[format]
+    in_sherpa = format == "onnx" and as_kaldi and export.encoder.in_sherpa
+    decode = _sherpa(described, export, quantized) if in_sherpa else OTHERS[format]
     graphs = []
     for graph in export.graphs:
         # of a graph with states the first name says enough

@@ -140,7 +140,7 @@ class DepthwiseConv1d(nn.Conv1d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve x (B, T, D)."""
-        return depthwise_conv1d(x, self.weight, self.bias, self.kernel_size[0] // 2)  # type: ignore[arg-type]
+        return depthwise_conv1d(x, self.weight, self.bias, self.kernel_size[0] // 2)
 
 
 class DepthwiseConv2d(nn.Conv2d):

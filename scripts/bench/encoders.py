@@ -49,6 +49,8 @@ from werdict.errors import is_out_of_memory
 SMALL_NAMES = {
     "zipformer_s": "zipformer_xs",
     "zipformer_m": "zipformer_xs",
+    "zapformer_s": "zapformer_xs",
+    "zapformer_m": "zapformer_xs",
     "transformer_12x512": "transformer_xxs",
     "conformer_12x512": "conformer_xs",
 }

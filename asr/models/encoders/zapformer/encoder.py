@@ -128,7 +128,8 @@ class ZapformerStack(nn.Module):
     def _through_layers(self, x: Tensor, frames: Frames, caches: Sequence[StreamingCache]) -> Tensor:
         joined = x.reshape(x.shape[0], -1, self.factor * int(x.shape[2]))
         inner = F.linear(joined, self._projection())
-        scales, input_scale = self.residual_scales, self.input_scale
+        scales: Tensor = self.residual_scales
+        input_scale: Tensor = self.input_scale
         if not is_tracing():
             scales, input_scale = (
                 limit_param_value(scales, self.scale_limits),
@@ -234,13 +235,21 @@ class ZapformerEncoder(nn.Module):
         self.has_begun = False
         self.encoder_embed = ZapformerSubsampling(num_features, input_dim, subsampling_channels, noise, causal)
         self.encoders = nn.ModuleList()
-        of_heads = num_heads, query_head_dim, value_head_dim, pos_head_dim
         of_stacks = encoder_dim, feedforward_multiple, num_encoder_layers, cnn_module_kernel, downsampling_factor
         for dim, multiple, num_layers, kernel, factor in zip(*of_stacks, strict=True):
             if kernel % 2 == 0 and not causal:
                 raise ValueError(f"cnn_module_kernel must be odd unless causal, given {kernel}")
-            heads, *of_head = of_heads
-            size = LayerSize(dim, multiple * dim, heads, kernel, *of_head, num_freqs, causal)
+            size = LayerSize(
+                encoder_dim=dim,
+                feedforward_dim=multiple * dim,
+                num_heads=num_heads,
+                cnn_module_kernel=kernel,
+                query_head_dim=query_head_dim,
+                value_head_dim=value_head_dim,
+                pos_head_dim=pos_head_dim,
+                num_freqs=num_freqs,
+                causal=causal,
+            )
             self.encoders.append(ZapformerStack(size, num_layers, factor, input_dim))
         self.out_norm = RmsNorm()
 

@@ -650,7 +650,7 @@ class ChunkCausalDepthwiseConv1d(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor, chunks: Chunks | None, cache: StreamingCache) -> Tensor:
         """Convolve x (B, T, D) of valid lengths (B,) in chunks; None makes each utterance one chunk."""
         past = cache.pad(x, self.kernel_size // 2)
-        past = depthwise_conv1d(past, self.causal_conv.weight, self.causal_conv.bias)  # type: ignore[arg-type]
+        past = depthwise_conv1d(past, self.causal_conv.weight, self.causal_conv.bias)
         if chunks is None:
             return past + self.chunkwise_conv(x) * self.chunk_scale(torch.arange(x.shape[1], device=x.device), lengths)
         # a chunk ends where it would in a longer utterance: else the last one would depend on what comes later
