@@ -175,9 +175,7 @@ class TunedSweeper(Sweeper):
         """Return what is composed for a job."""
         assert self.hydra_context is not None
         assert self.config is not None
-        config = self.hydra_context.config_loader.load_sweep_config(self.config, words)
-        without_hydra = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-        return Composed.of("train", without_hydra, config.hydra)
+        return Composed.of("train", self.hydra_context.config_loader.load_sweep_config(self.config, words))
 
     def _tuned(self, seed: int) -> list[TunedSystem]:
         """Return the systems with their trials."""
@@ -250,12 +248,12 @@ def try_parts(composed: Composed) -> None:
     # here, because the libraries take seconds, and what is wrong with the sweep itself is told before
     from asr.run.build import VOCAB_SIZE, try_updates
     from asr.run.choices import without_replaced_defaults
-    from asr.run.parts import build_data_parts, build_update_parts, outline_recognizer
+    from asr.run.parts import build_data_parts, outline_recognizer
 
     options: RunOptions = without_replaced_defaults(composed).options
     num_features = build_data_parts(options).features.num_features
     recognizer = outline_recognizer(options, VOCAB_SIZE, num_features)
-    try_updates(options, build_update_parts(options), recognizer, options.trainer.accelerator == "cpu")
+    try_updates(options, recognizer, options.trainer.accelerator == "cpu")
 
 
 def _plain_overrides(arguments: Sequence[str], chosen: Collection[str]) -> list[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
@@ -111,6 +111,12 @@ class Combined(Optimizer):
 
     def _chains(self) -> list[Chain]:
         return [optimizer for optimizer in self.optimizers if isinstance(optimizer, Chain)]
+
+    def replace_params(self, params: Mapping[str, nn.Parameter]) -> None:
+        """Let members that are all a `Chain` update other parameters, as `Chain.replace_params` does."""
+        for chain in self._chains():
+            chain.replace_params(params)
+        self._join()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse, because the member that the group is for is unknown.

@@ -59,7 +59,7 @@ def grouped(optimizer: Factory, rules: Sequence[Mapping[str, Any]] = ()) -> Call
         >>> [(group["param_names"], group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
         [(['bias'], 0.001, 0.0), (['weight'], 0.0005, 0.01)]
     """
-    return partial(_build, optimizer, [_parse(i, rule) for i, rule in enumerate(rules)], {})
+    return partial(_build, optimizer, [_parse(i, rule) for i, rule in enumerate(rules)])
 
 
 def _parse(place: int, rule: Mapping[str, Any]) -> Rule:
@@ -88,13 +88,7 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
-def _build(
-    optimizer: Factory,
-    rules: Sequence[Rule],
-    defaults: dict[Factory, dict[str, Any]],
-    named_parameters: NamedParameters,
-) -> Optimizer:
-    """Build the optimizer of some parameters; ``defaults`` are those of each factory, once they are known."""
+def _build(optimizer: Factory, rules: Sequence[Rule], named_parameters: NamedParameters) -> Optimizer:
     named = list(named_parameters)
     trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     if not trainable:
@@ -104,16 +98,22 @@ def _build(
     owners = _assign(rules, [name for name, _ in named])
     _refuse_uncovered([name for name, _ in trainable], owners)
     # by optimizer, in the order in which rules name it first: checkpoints depend on the order of groups
-    groups: dict[Factory, list[dict[str, Any]]] = {}
+    members: dict[Factory, list[tuple[Rule, list[tuple[str, nn.Parameter]]]]] = {}
     for place, rule in enumerate(rules):
-        params = [(name, parameter) for name, parameter in trainable if owners[name] == place]
-        factory = rule.optimizer or optimizer
-        if params:
-            # only an optimizer knows its hyper-parameters, and the lr to scale: torch ignores unknown keys of a group
-            if factory not in defaults:
-                defaults[factory] = factory(params).defaults
-            groups.setdefault(factory, []).append({"params": params, **_options(rule, defaults[factory])})
-    optimizers = [factory(members) for factory, members in groups.items()]
+        if params := [(name, parameter) for name, parameter in trainable if owners[name] == place]:
+            members.setdefault(rule.optimizer or optimizer, []).append((rule, params))
+    optimizers = []
+    for factory, groups in members.items():
+        built = factory([{"params": params} for _, params in groups])
+        # only an optimizer knows its hyper-parameters, and the lr to scale: torch ignores unknown keys of a group
+        built.param_groups.clear()
+        for rule, params in groups:
+            options = _options(rule, built.defaults)
+            try:
+                built.add_param_group({"params": params, **options})
+            except ValueError as error:
+                raise ValueError(f"parameter rule {rule.pattern.pattern!r}: {error}") from error
+        optimizers.append(built)
     return optimizers[0] if len(optimizers) == 1 else Combined(optimizers)
 
 

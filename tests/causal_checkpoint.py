@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from asr.run.parts import build_recognizer
-from asr.run.restore import recognizer_of, saved_options
+from asr.run.restore import model_options, recognizer_of
 from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from tests.models.zipformer.sizes import WAVE
 from tests.small_runs import SmallRun
@@ -25,7 +25,7 @@ def make_causal_checkpoint(small_run: SmallRun, path: Path) -> Path:
     state = torch.load(source, weights_only=True)
     config = {**state["werdict"]["config"], "encoder": ENCODER}
     checkpoint = load_checkpoint(source)
-    options = saved_options(checkpoint).updated(encoder=ENCODER)
+    options = model_options(checkpoint).updated(encoder=ENCODER)
     built = build_recognizer(options, len(checkpoint.weights["head.project.weight"]), [-8.0] * 80, [4.0] * 80)
     state["werdict"]["config"] = config
     state["state_dict"] = {f"recognizer.{name}": tensor for name, tensor in built.state_dict().items()}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from asr.run.command_line import config_folder
 from asr.run.compose import Composed
@@ -17,11 +17,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 def composed(*words: str, command: str = "train") -> Composed:
     """Return what a command composes of words; nothing of it is built."""
     with initialize_config_dir(str(config_folder(command)), version_base="1.3"):
-        config = compose(command, list(words), return_hydra_config=True)
-        hydra = config.hydra
-        with open_dict(config):
-            del config["hydra"]
-        return Composed.of(command, config, hydra)
+        return Composed.of(command, compose(command, list(words), return_hydra_config=True))
 
 
 def choice(group: str, name: str) -> DictConfig:

@@ -247,7 +247,7 @@ def trust(packages: Iterable[str]) -> None:
         os.environ[TRUST] = ",".join(names)
 
 
-def at(node: Any, *keys: str) -> Any:
+def get_nested(node: Any, *keys: str) -> Any:
     """Return the value under nested keys, or None."""
     for key in keys:
         node = node.get(key) if isinstance(node, Mapping) else None

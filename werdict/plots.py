@@ -188,32 +188,52 @@ def curve_plots(comparison: Comparison, styles: Mapping[str, LineStyle]) -> tupl
         curves = {name: curve for name, curve in smoothed_curves.items() if curve is not None}
         title = f"{titles[metric]} against {against}"
         if curves:
-            label = "nats per token" if metric == LOSS else f"{comparison.rate_name} (%)"
-            plots.append(_curve_plot(title, label, metric, axis, curves, styles))
+            is_loss = metric == LOSS
+            name = f"{'loss' if is_loss else 'dev_wer'}_{axis}"
+            label, scale = ("nats per token", 1) if is_loss else (f"{comparison.rate_name} (%)", 100)
+            plots.append(curve_plot(name, title, label, axis, curves, styles, [SMOOTHED] * is_loss, scale))
         else:
             notes.append(f"{title}: not drawn, because no run has logged it.")
     return plots, notes
 
 
-def _curve_plot(
-    title: str, label: str, metric: str, axis: Axis, curves: Mapping[str, SeedCurves], styles: Mapping[str, LineStyle]
+def curve_plot(
+    name: str,
+    title: str,
+    label: str,
+    axis: Axis,
+    curves: Mapping[str, SeedCurves],
+    styles: Mapping[str, LineStyle],
+    notes: Sequence[str] = (),
+    scale: float = 1,
 ) -> Plot:
-    scale = 1 if metric == LOSS else 100
+    """Draw the mean curve of each system, with a band over its seeds.
+
+    Args:
+        name: of the files.
+        title: of the plot.
+        label: of the values.
+        axis: what the grid of the curves counts.
+        curves: by system.
+        styles: of all systems.
+        notes: sentences of the caption.
+        scale: by which values are multiplied.
+    """
 
     def fill(axes: Axes) -> Legend:
         # ticks of time are round in the unit that is named: 5 and 10 minutes, not 0.833333
         longest_s = max(curve.grid[-1] for curve in curves.values())
         per_unit, unit = time_unit(longest_s) if axis == "seconds" else (1.0, "")
         legend = []
-        for name, curve in curves.items():
-            style, x = styles[name], curve.grid / per_unit
+        for system, curve in curves.items():
+            style, x = styles[system], curve.grid / per_unit
             every = max(1, len(x) // NUM_MARKERS)
             marks: dict[str, Any] = {"marker": style.marker, "markersize": 4.5, "markevery": (every // 2, every)}
             (line,) = axes.plot(x, scale * curve.mean, **style.line_options, **marks)
             if curve.num_seeds > 1:
                 low, high, opacity = scale * curve.low, scale * curve.high, 0.18 if len(curves) <= MANY else 0.08
                 axes.fill_between(x, low, high, color=style.color, alpha=opacity, linewidth=0)
-            legend.append((line, name))
+            legend.append((line, system))
         axes.set(xlabel=f"training time ({unit})" if unit else "updates", ylabel=label)
         lowest = min(curve.low.min() for curve in curves.values())
         highest = max(curve.high.max() for curve in curves.values())
@@ -223,11 +243,45 @@ def _curve_plot(
         return legend
 
     several = any(curve.num_seeds > 1 for curve in curves.values())
-    caption = [BAND if several else "One seed each.", *([SMOOTHED] if metric == LOSS else [])]
-    if missing := [name for name in styles if name not in curves]:
+    caption = [BAND if several else "One seed each.", *notes]
+    if missing := [system for system in styles if system not in curves]:
         caption.append(f"Not shown, because it was not logged: {shortlist(missing)}.")
-    name = f"{'loss' if metric == LOSS else 'dev_wer'}_{axis}"
     return draw(name, title, " ".join(caption), fill)
+
+
+@dataclass(frozen=True)
+class Trade:
+    """What a system costs and what it gives, in the units of two axes; both are better if smaller.
+
+    Attributes:
+        is_least: whether the cost is known to be at least this, which an empty marker shows.
+    """
+
+    system: str
+    cost: float
+    quality: float
+    is_least: bool = False
+
+
+def plot_trades(
+    trades: Sequence[Trade], styles: Mapping[str, LineStyle], labels: tuple[str, str], title: str, caption: str
+) -> Plot:
+    """Draw cost against quality, both on logarithmic axes: below and to the left is better."""
+
+    def fill(axes: Axes) -> Legend:
+        axes.set(xlabel=labels[0], ylabel=labels[1], xscale="log", yscale="log")
+        legend = []
+        for trade in trades:
+            style = styles[trade.system]
+            face = "none" if trade.is_least else style.color
+            marks: dict[str, Any] = {"marker": style.marker, "markersize": 8, "linestyle": "", "color": style.color}
+            (mark,) = axes.plot([trade.cost], [trade.quality], markerfacecolor=face, **marks)
+            legend.append((mark, trade.system))
+        for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+            label_log_axis(axis, low, high)
+        return legend
+
+    return draw("trades", title, caption, fill)
 
 
 ROW_IN = 0.42  # height of a system in inches

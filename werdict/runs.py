@@ -111,6 +111,7 @@ class Cost:
 
     Attributes:
         num_updates: the budget of training.
+        num_passes: forward passes, each with its backward pass, of all micro-batches.
         seconds: wall time of training, before and after interruptions.
         cpu_seconds: CPU time of training; unknown if the run was interrupted.
         seconds_per_update: mean wall time.
@@ -122,6 +123,7 @@ class Cost:
     """
 
     num_updates: int | None = None
+    num_passes: int | None = None
     num_parameters: int | None = None
     seconds: float | None = None
     cpu_seconds: float | None = None

@@ -12,9 +12,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.version import VersionBase
-from omegaconf import flag_override
 
 from asr.commands.app import quieten
 from asr.data.manifests.audio_files import Audio, as_file, as_list
@@ -23,7 +21,7 @@ from asr.inference.transcripts import Transcript
 from asr.run import build
 from asr.run.command_line import config_folder
 from asr.run.compose import Composed, composed_from
-from asr.run.options import OfRun, Target, validated
+from asr.run.options import OfRun, Target
 from asr.run.restore import Restored, restore, stream_of, transcriber_of
 from asr.run.train import train as train_run
 from asr.training.module import TrainingModule
@@ -136,7 +134,7 @@ def train(overrides: Sequence[str] = (), config_dir: str | Path | None = None) -
         >>> run = asr.train(["recipe=digits/transformer_ctc", "optimizer=eve", "trainer.max_steps=12"])
         >>> wer = run.summary["test"]["test"]["wer"]
     """
-    with _composed(overrides, config_dir) as composed:
+    with composed_run(overrides, config_dir) as composed:
         if composed.options.find_batch_size:
             raise ConfigError("find_batch_size: it measures instead of training; give it to asr-train")
         return Run(train_run(build.Run.build(composed)))
@@ -161,9 +159,9 @@ def training_parts(
         >>> import lightning.pytorch as pl
         >>> pl.Trainer(max_steps=12).fit(module, data)
     """
-    with _composed(overrides, config_dir) as composed:
+    with composed_run(overrides, config_dir) as composed:
         run = build.Run.build(composed)
-        return run.module, SpeechDataModule(run.prepared, run.loaders, run.options.seed, run.data.augmentation)
+        return run.module, SpeechDataModule(run.prepared, run.loaders, run.options.seed, run.outline.data.augmentation)
 
 
 def load(
@@ -187,8 +185,7 @@ def load(
         >>> recognizer = asr.load("runs/latest", decoder={"_target_": "asr.decoding.beam.CtcBeam", "beam_size": 8})
         >>> transcripts = recognizer.transcribe("talk.flac")
     """
-    options = validated(
-        OfRun,
+    options = OfRun.of(
         {
             "run": str(run),
             "trust": [],
@@ -207,7 +204,7 @@ def _other_hydra() -> Iterator[None]:
 
     Training composes too, so that all of it is within.
     """
-    singletons = (GlobalHydra, HydraConfig, VersionBase)
+    singletons = (GlobalHydra, VersionBase)
     before = [{**vars(singleton.instance())} for singleton in singletons]
     GlobalHydra.instance().clear()
     try:
@@ -218,18 +215,19 @@ def _other_hydra() -> Iterator[None]:
 
 
 @contextmanager
-def _composed(overrides: Sequence[str], config_dir: str | Path | None) -> Iterator[Composed]:
+def composed_run(overrides: Sequence[str], config_dir: str | Path | None = None) -> Iterator[Composed]:
+    """Compose overrides as ``asr-train`` does, whatever else of Hydra the process uses.
+
+    Args:
+        overrides: as of `train`.
+        config_dir: as of `train`.
+    """
     folder = config_folder("train")
     with _other_hydra(), initialize_config_dir(str(folder), version_base="1.3"):
         primary, hydra_overrides = composed_from("train", list(overrides), folder)
         if config_dir is not None:
             hydra_overrides.append(f"hydra.searchpath=['file://{Path(config_dir).resolve()}']")
-        config = compose(primary, hydra_overrides, return_hydra_config=True)
-        HydraConfig.instance().set_config(config)
-        hydra = config.hydra
-        with flag_override(config, ["readonly", "struct"], False):
-            del config["hydra"]
-        composed = Composed.of("train", config, hydra)
+        composed = Composed.of("train", compose(primary, hydra_overrides, return_hydra_config=True))
         trust(composed.options.trust)
         quieten()
         yield composed

@@ -23,36 +23,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 import asr
+from asr import processes
 from asr.commands.startup import advice_at_start, ended_code, importing
-from asr.processes import (
-    INTERRUPTED,
-    RUN_DIR_VARIABLE,
-    Terminated,
-    end_with,
-    is_first_process,
-    restored_handlers,
-    signals_first,
-)
 from asr.run.command_line import MULTIRUN, choices, command_help, config_folder, refuse_dashes
 from asr.run.compose import Composed, composed_from
 from asr.run.trust import is_of_third_party_code, is_raised_by_us, name_origin
+from werdict import errors
 from werdict.console import one_line
-from werdict.errors import (
-    DIVERGED,
-    LOST_PEER,
-    MORE_MEMORY,
-    NAMES,
-    TOO_MANY_FILES,
-    ConfigError,
-    Diverged,
-    PeerLost,
-    RunFailed,
-    did_you_mean,
-    first_line,
-    is_out_of_memory,
-    memory_error,
-    remedy,
-)
 from werdict.files import flatten, trust
 
 # configs that Hydra's plugins bring along
@@ -64,10 +41,14 @@ FIXED = ("data", "augment")  # groups that take no further keys
 
 def is_explained(error: Exception) -> bool:
     """Return whether a message says what a user can mend; errors of other people's code are shown as they are."""
-    if isinstance(error, ConfigError | RunFailed | HydraException | OmegaConfBaseException | yaml.YAMLError):
+    if isinstance(
+        error, errors.ConfigError | errors.RunFailed | HydraException | OmegaConfBaseException | yaml.YAMLError
+    ):
         return True
     is_ours = isinstance(error, ValueError) and is_raised_by_us(error)
-    return (is_ours or isinstance(error, OSError) or is_out_of_memory(error)) and not is_of_third_party_code(error)
+    return (is_ours or isinstance(error, OSError) or errors.is_out_of_memory(error)) and not is_of_third_party_code(
+        error
+    )
 
 
 def explain_error(error: Exception, command: str) -> tuple[list[str], int]:
@@ -78,16 +59,20 @@ def explain_error(error: Exception, command: str) -> tuple[list[str], int]:
 
 def _message(error: Exception, command: str) -> tuple[str, int]:
     # if memory runs out, Hydra reports a class that cannot be found, and OmegaConf adds a key to MemoryError
-    lacking = memory_error(error) if isinstance(error, HydraException | MemoryError) else error
-    if lacking is not None and is_out_of_memory(lacking) and not isinstance(error, ValueError | RunFailed):
-        return f"out of memory: {first_line(lacking)}; {MORE_MEMORY}", 1
+    lacking = errors.memory_error(error) if isinstance(error, HydraException | MemoryError) else error
+    if (
+        lacking is not None
+        and errors.is_out_of_memory(lacking)
+        and not isinstance(error, ValueError | errors.RunFailed)
+    ):
+        return f"out of memory: {errors.first_line(lacking)}; {errors.MORE_MEMORY}", 1
     # Hydra's error about a missing config is an OSError too
     if isinstance(error, OmegaConfBaseException | HydraException):
         return _explain_config(error, command), 2
     if isinstance(error, OSError):
         return _explain_os_error(error)
-    if isinstance(error, RunFailed):
-        return str(error), DIVERGED if isinstance(error, Diverged) else 1
+    if isinstance(error, errors.RunFailed):
+        return str(error), errors.DIVERGED if isinstance(error, errors.Diverged) else 1
     return str(error), 2
 
 
@@ -100,8 +85,11 @@ def _explain_os_error(error: OSError) -> tuple[str, int]:
         return "the program that read the output has ended", 1
     where = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     message = f"{error.strerror or error}" + (f": {where}" if where else "")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, *TOO_MANY_FILES):
-        return f"{message}; {remedy(error)}, then run the same command again, or resume=RUN if the run had begun", 1
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, *errors.TOO_MANY_FILES):
+        return (
+            f"{message}; {errors.remedy(error)}, then run the same command again, or resume=RUN if the run had begun",
+            1,
+        )
     return message, 2 if error.errno in OF_NAMES or isinstance(error, FileExistsError) else 1
 
 
@@ -115,7 +103,7 @@ def _explain_config(error: Exception, command: str) -> str:
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(cause.parent_node, DictConfig):
         return _explain_key(str(cause.full_key), str(cause.key), cause.parent_node, command)
     if isinstance(cause, OmegaConfBaseException):
-        text, key = first_line(cause), str(cause.full_key or "")
+        text, key = errors.first_line(cause), str(cause.full_key or "")
         return text if key in text else f"{key}: {text}"
     return " ".join(str(error).split())
 
@@ -127,7 +115,7 @@ def _explain_choice(error: MissingConfigException, config_path: str, command: st
         return f"{group}: the plugin for {choice} is not installed: pip install 'werdict[{PLUGINS[choice]}]'"
     allowed = error.options or [*choices(config_folder(command), group)]
     corpora = {name.partition("/")[0] for name in allowed if "/" in name}
-    meant = "" if choice in corpora else did_you_mean(choice, corpora) or did_you_mean(choice, allowed)
+    meant = "" if choice in corpora else errors.did_you_mean(choice, corpora) or errors.did_you_mean(choice, allowed)
     shown = {corpus for corpus in corpora if f"{corpus!r}" in f"{meant}{choice!r}"}  # whose recipes alone are listed
     named = [name for name in allowed if name.partition("/")[0] in shown]
     return f"{group}={choice}: there is no such {group}.{meant} Allowed: {', '.join(named or allowed)}."
@@ -140,9 +128,9 @@ def _explain_key(key: str, name: str, parent: DictConfig, command: str) -> str:
     where = f"in {key.rpartition('.')[0]}" if "." in key else "at the top level"
     # elsewhere in the config, or under the name that it has here
     leaves = flatten(OmegaConf.to_container(parent._get_root(), resolve=False))
-    suffix = f".{NAMES.get(name, name)}"
+    suffix = f".{errors.NAMES.get(name, name)}"
     same = [leaf for leaf in leaves if f".{leaf}".endswith(suffix) and not leaf.startswith("hydra.")]
-    meant = f" Did you mean {', '.join(same)}?" if same else did_you_mean(name, allowed)
+    meant = f" Did you mean {', '.join(same)}?" if same else errors.did_you_mean(name, allowed)
     is_free = "." in key and key.partition(".")[0] not in FIXED
     return (
         f"{key}: there is no key {name!r} {where}.{meant} Allowed: {', '.join(allowed) or 'none'}."
@@ -175,29 +163,29 @@ def run_app(command: str, task: Callable[[Any], object] | None = None) -> None:
     if task is not None:
         quieten()
     app = _App(command, task, is_full=FULL_ERROR in os.environ)
-    with restored_handlers():
-        end_with(lambda: advice_at_start(command))
+    with processes.restored_handlers():
+        processes.end_with(lambda: advice_at_start(command))
         try:
-            with signals_first():
+            with processes.signals_first():
                 app.compose_and_run()
-        except Terminated as ended:
+        except processes.Terminated as ended:
             code = ended_code(command, ended.signal)
-            if not is_first_process():
+            if not processes.is_first_process():
                 raise SystemExit(code) from None
             leave(command, [f"ended by {ended.signal.name}{ended.advice()}"], code)
         except KeyboardInterrupt as error:
             # a second Ctrl-C would interrupt the clean-up
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             if "LOCAL_RANK" in os.environ:
-                raise SystemExit(INTERRUPTED) from None  # the process that started this one says it
-            leave(command, [f"interrupted{error}"], INTERRUPTED)
+                raise SystemExit(processes.INTERRUPTED) from None  # the process that started this one says it
+            leave(command, [f"interrupted{error}"], processes.INTERRUPTED)
         except Exception as error:
             if app.is_full or (app.has_composed and not is_explained(error)):
                 raise
             if is_explained(error):
                 leave(command, *explain_error(error, command))
             # Hydra may raise anything if an override indexes a list, or if its own settings are invalid
-            leave(command, [f"the config cannot be composed: {first_line(error)}; see --cfg all"])
+            leave(command, [f"the config cannot be composed: {errors.first_line(error)}; see --cfg all"])
 
 
 @dataclass
@@ -229,7 +217,7 @@ class _App:
             print(f"werdict {asr.__version__}")
             return
         if self.command != "train" and {*MULTIRUN} & {*arguments}:
-            raise ConfigError("-m is for sweeps of asr-train; this command runs once")
+            raise errors.ConfigError("-m is for sweeps of asr-train; this command runs once")
         refuse_dashes(arguments)
         sys.argv[1:] = arguments
         with _full_error(True):  # Hydra would print errors, and exit
@@ -239,26 +227,30 @@ class _App:
         """Run the task, and leave with a message here, because Hydra comments on exceptions that leave a job."""
         self.has_composed = True
         try:
-            with _full_error(self.is_full), signals_first():
+            with _full_error(self.is_full), processes.signals_first():
                 composed = Composed.of(self.command, config, HydraConfig.get())
                 options = composed.options
                 trust(getattr(options, "trust", ()))
-                task = self.task or own_task(self.command)
+                task = self.task or own_task(self.command, "wandb" in (getattr(options, "logger", None) or {}))
                 return task(composed if self.command in WITH_WORDS else options)
         except Exception as error:
             if self.is_full or not is_explained(error):
                 name_origin(error, OmegaConf.to_container(config))
                 raise
-            if isinstance(error, PeerLost) and RUN_DIR_VARIABLE in os.environ:
-                raise SystemExit(LOST_PEER) from None  # the launcher says which process was the first to end
+            if isinstance(error, errors.PeerLost) and processes.RUN_DIR_VARIABLE in os.environ:
+                raise SystemExit(errors.LOST_PEER) from None  # the launcher says which process was the first to end
             lines, code = explain_error(error, self.command)
             leave(self.command, [*lines, f"({FULL_ERROR}=1 shows where this comes from.)"], code)
 
 
 @functools.cache  # the jobs of a sweep ask again
-def own_task(command: str) -> Callable[[Any], object]:
+def own_task(command: str, uses_wandb: bool = False) -> Callable[[Any], object]:
     """Return what a command does, whose libraries are imported for it."""
-    with restored_handlers(), importing(command):
+    with processes.restored_handlers(), importing(command):
+        if uses_wandb:
+            # what wandb.init imports anyway: pydantic finds the docstrings of its classes by walking through all loaded
+            # modules, which takes 0.2 s of CPU time now, and 1.5 s after torch (wandb 0.31)
+            importlib.import_module("wandb.sdk.launch")
         task: Callable[[Any], object] = importlib.import_module(f"asr.commands.{command}").run
     quieten()  # only now, because Lightning sets the levels of its loggers when it is imported
     return task

@@ -3,63 +3,71 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import hashlib
 import importlib.metadata
-import inspect
 import os
-import shutil
 import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from asr.commands.api import composed_run
+from asr.run.build import with_own_classes
 from asr.run.command_line import override_key, override_value
 from asr.run.options import decides
 from asr.runs.files import SUMMARY, read_run
 from asr.runs.folders import read_runs
 from asr.sweeps.jobs import JobRecord, asked_for, asked_since, records
-from werdict.benchmark.entries import (
-    ABOUT,
+from werdict.benchmark.check import problems
+from werdict.benchmark.entries import ABOUT, Entry, FinishedRun, collected, entries_of, store
+from werdict.benchmark.page import write_pages
+from werdict.benchmark.rules import (
+    BASELINE,
+    LOOKS,
     MACHINE,
-    NEW_SEEDS,
-    REPRODUCED,
+    NUM_TRIALS,
     RULESETS,
-    SEEDS,
     TASKS,
     VERSION,
-    Entry,
-    FinishedRun,
     check_override,
-    problems,
-    write_runs,
+    drawn_seeds,
+    free_part,
 )
-from werdict.benchmark.page import write_pages
+from werdict.benchmark.verdicts import freeze, holder_of, is_open, new_verdict, sentences, target_loss
 from werdict.errors import ConfigError
-from werdict.files import at, flatten, is_within, read_yaml
+from werdict.files import flatten, is_within, read_json, read_yaml
 
 HELP = f"""\
 asr-benchmark: optimizers compared on the same speech tasks, by fixed rules (docs/benchmark/rules.md)
 
-  asr-benchmark run task=TASK optimizer=NAME [schedule=NAME …]  train and write an entry; the same command resumes
-  asr-benchmark check [FOLDER …]                                say what breaks a rule; default: benchmark/{VERSION}
-  asr-benchmark page                                            recompute all verdicts, and write docs/benchmark
+  asr-benchmark run entry=FOLDER task=TASK  preview an entry: train it, and say how it compares; stores nothing
+  asr-benchmark check [FOLDER …]            say what breaks a rule; default: all entries in benchmark/{VERSION}
+  asr-benchmark page                        give new entries their verdicts, and write docs/benchmark
 
-  task        {", ".join(TASKS)}
-  ruleset     {", ".join(RULESETS)}; default: as_shipped
-  name        of the entry; default: that of the optimizer
-  author      default: the name that git has
-  reproduces  NAME: train the same with other seeds, into the folder of that entry
-  …           options of asr-train that the rules leave free, and those of places and machines
+  entry     folder with entry.yaml: benchmark/{VERSION}/{{{",".join(RULESETS)}}}/NAME
+  task      {", ".join(TASKS)}
+  official  true: seeds from the commit that brought the entry, and TASK.jsonl beside entry.yaml; for the project's runs
+  look      1: no more than the first {LOOKS[0]} runs, even if they leave open how the entry compares
+  …         options of asr-train that name places and machines, such as data.source=PATH or trainer.accelerator=gpu
 
-By default as many jobs run at a time as there are cores: hydra.launcher.n_jobs=1 for one.
+By default as many jobs run at a time as there are cores: hydra.launcher.n_jobs=1 for one. The same command resumes.
 """
 JOBS = ("sweep.gpus_per_job", "sweep.jobs_per_gpu")
-OWN = ("task", "ruleset", "name", "author", "reproduces")
+OWN = ("entry", "task", "official", "look")
 ROOT, PAGES = Path("benchmark") / VERSION, Path("docs") / "benchmark"
 TRIAL = "decode_test=false"  # override of a trial of a study, which is no result
 POLL_S = 30.0
+# what decides the numbers of a run beside the entry; a digest of it goes with them
+HARNESS = (
+    *("asr/models/encoders/conformer.py", "asr/models/encoders/transformer.py", "asr/models/heads/ctc.py"),
+    *("asr/models/recognizer.py", "asr/data/loading/sampling.py", "asr/features/log_mel.py", "asr/text/tokenizer.py"),
+    *("asr/decoding/greedy.py", "asr/training/module.py", "asr/training/nonfinite_guard.py", "werdict/scoring.py"),
+)
+TASK_FILES = ("prepare.py", f"benchmark_{VERSION}.yaml")
 
 
 def main() -> None:
@@ -69,11 +77,12 @@ def main() -> None:
         if command == "run":
             sys.exit(run(arguments))
         elif command == "check":
-            broken = problems(ROOT, [Path(folder) for folder in arguments])
+            broken = problems(ROOT, settings_of, [Path(folder) for folder in arguments])
             print("\n".join(broken) if broken else "no rule is broken")
             sys.exit(bool(broken))
         elif command == "page":
-            print("\n".join(f"written: {path}" for path in write_pages(ROOT, PAGES)))
+            today = datetime.datetime.now(datetime.UTC).date().isoformat()
+            print("\n".join(f"written: {path}" for path in (*freeze(ROOT, today), *write_pages(ROOT, PAGES))))
         else:
             print(HELP)
             sys.exit(0 if command in ("--help", "-h") else 2)
@@ -83,38 +92,96 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train what an entry lacks, and write the entry; return the exit code of the sweep."""
+    """Train what an entry lacks on a task, and store it or say how it compares; return the exit code of the sweep."""
     options = {override_key(word): override_value([word], override_key(word)) for word in arguments if _is_own(word)}
-    free = [word for word in arguments if not _is_own(word)]
-    task, ruleset = _choice(options, "task", TASKS, None), _choice(options, "ruleset", tuple(RULESETS), "as_shipped")
-    for word in free:
+    machine = [word for word in arguments if not _is_own(word)]
+    for word in machine:
         if not is_of_machine(word):
-            check_override(word)
-    optimizer = override_value(free, "optimizer") or override_value(free, "optimizer._target_")
-    if not optimizer:
-        raise ConfigError("optimizer: give one, for example optimizer=muon or optimizer._target_=mypkg.MyOptimizer")
-    name = str(options.get("reproduces") or options.get("name") or str(optimizer).rpartition(".")[2])
-    seeds, folder, sweep = SEEDS, ROOT / task / ruleset / name, f"benchmark-{VERSION}-{task}-{ruleset}-{name}"
-    if "reproduces" in options:
-        if not (folder / ABOUT).exists():
-            raise ConfigError(f"reproduces={name}: {folder} is not an entry")
-        seeds, folder, sweep = NEW_SEEDS, folder / REPRODUCED, f"{sweep}-{REPRODUCED}"
-    sweep_dir = Path("runs") / sweep
-    if (folder / ABOUT).exists() and not sweep_dir.exists():
-        raise ConfigError(f"{folder} is an entry already: give name=…, or reproduces={name}, or remove it")
-    code = _train(_sweep_words(task, ruleset, sweep, seeds, free), sweep_dir, _num_runs(ruleset))
-    about = {
-        "name": name,
-        "task": task,
-        "ruleset": ruleset,
-        "author": str(options.get("author") or _git("config", "user.name")),
-        "optimizer": str(optimizer),
-        "overrides": [word for word in free if not is_of_machine(word)],
-    }
-    entry = _collect(folder, sweep_dir, about)
-    if entry is not None:
-        print(f"entry: {folder} ({len(entry.lines)} of {len(seeds)} runs)")
+            raise ConfigError(f"{word}: names no place or machine; what an entry chooses stands in its {ABOUT}")
+    task = str(options.get("task"))
+    if task not in TASKS:
+        raise ConfigError(f"task must be one of {', '.join(TASKS)}, given {options.get('task')}")
+    folder = Path(str(options.get("entry")))
+    if not (folder / ABOUT).is_file():
+        raise ConfigError(f"entry={folder}: there is no {ABOUT}; docs/benchmark/rules.md says what it holds")
+    about = read_yaml(folder / ABOUT)
+    for word in about["overrides"]:
+        check_override(word)
+    is_official = options.get("official") is True
+    told = {"commit": _commit_of(folder) if is_official else "preview", "harness": harness(task)}
+    own = [f"--config-dir={path}" for path in [_own_configs(folder)] if path]
+    words, code = [*own, *about["overrides"], *machine], 0
+    for look in LOOKS[:1] if options.get("look") == 1 else LOOKS:
+        entry, code = _trained(folder, task, about, {**told, "seeds": drawn_seeds(told["commit"], task)[:look]}, words)
+        if entry is None:
+            return code or 1
+        if is_official:
+            print(f"written: {store(entry)} ({len(entry.lines)} of {LOOKS[-1]} runs); next: asr-benchmark page")
+        if code or not _says_open(entry):
+            break
     return code
+
+
+def _trained(
+    folder: Path, task: str, about: Mapping[str, Any], told: dict[str, Any], words: Sequence[str]
+) -> tuple[Entry | None, int]:
+    """Train what an entry lacks on a task; return it, None without finished runs, and the exit code."""
+    ruleset = folder.parent.name
+    sweep_dir = Path("runs") / "-".join(["benchmark", VERSION, task, ruleset, folder.name, told["commit"][:10]])
+    arguments = _sweep_words(task, ruleset, sweep_dir.name, told["seeds"], words)
+    machine = [word for word in words if is_of_machine(word)]
+    baseline = sweep_dir.with_name(f"{sweep_dir.name}-{BASELINE}")
+    with _baseline_beside(task, told["seeds"][0], machine, baseline):
+        code = _train(arguments, sweep_dir, folder, len(told["seeds"]) + (NUM_TRIALS if ruleset == "tuned" else 0))
+    return _collect(folder, task, about, told, sweep_dir, baseline), code
+
+
+def _says_open(entry: Entry) -> bool:
+    """Say how an entry compares so far; return whether a second look is needed, as it is for the baseline."""
+    print(f"{entry.name} on {entry.task}: mean WER {100 * statistics.mean(entry.wers):.1f} %, {len(entry.lines)} runs")
+    others = entries_of(ROOT, entry.task, entry.folder.parent.name)
+    if BASELINE not in {other.name for other in others} - {entry.name}:
+        return True
+    verdict = new_verdict(entry, holder_of(others), "", target_loss(ROOT, entry.task))
+    print("\n".join(sentences(verdict)))
+    return is_open(verdict)
+
+
+def settings_of(folder: Path, task: str, overrides: Sequence[str]) -> Mapping[str, Any]:
+    """Return the free options of a run of an entry with these overrides."""
+    sys.path.insert(0, str(folder.resolve()))  # of an optimizer of its own
+    try:
+        with composed_run([f"recipe={task}/benchmark_{VERSION}", *overrides], _own_configs(folder)) as composed:
+            return free_part(flatten(with_own_classes(composed).options.plain()))
+    finally:
+        sys.path.pop(0)
+
+
+def _own_configs(folder: Path) -> Path | None:
+    """Return the folder of an entry if it has configs of its own, such as ``optimizer/NAME.yaml``."""
+    return folder if any(folder.glob("*/*.yaml")) else None
+
+
+def harness(task: str) -> str:
+    """Return a digest of the code that decides the numbers of a run beside the entry."""
+    root, digest = Path(__file__).resolve().parents[2], hashlib.sha256()
+    for name in (*HARNESS, *(f"recipes/{task}/{file}" for file in TASK_FILES)):
+        digest.update((root / name).read_bytes())
+    return digest.hexdigest()[:10]
+
+
+def _commit_of(folder: Path) -> str:
+    """Return the commit of the main line that brought an entry, as it is.
+
+    Raises:
+        ConfigError: it is not committed, or was changed since.
+    """
+    given = [str(path) for path in folder.rglob("*") if path.suffix in (".yaml", ".py")]
+    if changed := _git("status", "--porcelain", "--", *given):
+        raise ConfigError(
+            f"official=true draws seeds from the commit of the entry, and this is not committed: {changed}"
+        )
+    return _git("log", "--first-parent", "-1", "--format=%H", "--", *given)
 
 
 def is_of_machine(word: str) -> bool:
@@ -131,30 +198,23 @@ def _is_own(word: str) -> bool:
     return override_key(word) in OWN
 
 
-def _choice(options: Mapping[str, Any], key: str, allowed: Sequence[str], default: str | None) -> str:
-    value = options.get(key, default)
-    if value not in allowed:
-        raise ConfigError(f"{key} must be one of {', '.join(allowed)}, given {value}")
-    return str(value)
-
-
-def _sweep_words(task: str, ruleset: str, sweep: str, seeds: Sequence[int], free: Sequence[str]) -> list[str]:
+def _sweep_words(task: str, ruleset: str, sweep: str, seeds: Sequence[int], words: Sequence[str]) -> list[str]:
     """Return the command line of the sweep; what the user gives of places and machines wins."""
-    fixed = [word.replace(_listed(SEEDS), _listed(seeds)) for word in RULESETS[ruleset]]
-    user_overrides = list(free)
+    fixed, user_overrides = [*RULESETS[ruleset], f"seed={_listed(seeds)}"], list(words)
     if ruleset == "tuned":
-        optimizer = override_value(free, "optimizer")
+        optimizer = override_value(words, "optimizer")
         if not optimizer:
             raise ConfigError(
-                "ruleset=tuned: give optimizer=NAME, a name that has a yaml and a range; see docs/benchmark/rules.md"
+                "a tuned entry has optimizer=NAME, a name with a yaml and a range; see docs/benchmark/rules.md"
             )
-        user_overrides = [word for word in free if override_key(word) != "optimizer"]
-        # other places and seeds of trials for a reproduction
-        fixed += [f"sweep.only=[{optimizer}]", f"sweep.tuning_seed={0 if seeds == SEEDS else 500}"]
+        user_overrides = [word for word in words if override_key(word) != "optimizer"]
+        # trials have seeds of their own
+        draw = [f"sweep.seeds=[{_listed(seeds)}]", f"sweep.tuning_seed={seeds[-1] // 2}"]
+        fixed = [*RULESETS[ruleset], f"sweep.only=[{optimizer}]", *draw]
     usual = ["logger=csv", "torch_threads=1", "hydra/launcher=parallel", "hydra.launcher.n_jobs=-1"]
-    if override_value(free, "hydra/launcher"):
+    if override_value(words, "hydra/launcher"):
         usual = usual[:2]
-    given_keys = {override_key(word) for word in free}
+    given_keys = {override_key(word) for word in words}
     usual = [word for word in usual if override_key(word) not in given_keys]
     return ["-m", f"recipe={task}/benchmark_{VERSION}", f"sweep.name={sweep}", *fixed, *usual, *user_overrides]
 
@@ -163,16 +223,31 @@ def _listed(seeds: Sequence[int]) -> str:
     return ",".join(map(str, seeds))
 
 
-def _num_runs(ruleset: str) -> int:
-    trials = int(str(override_value(RULESETS[ruleset], "sweep.trials") or 0))
-    return len(SEEDS) * (trials + 1)
+@contextlib.contextmanager
+def _baseline_beside(task: str, seed: int, machine: Sequence[str], run_dir: Path) -> Iterator[None]:
+    """Train the baseline once while the entry trains: its CPU seconds are the unit of those of the entry."""
+    fixed = [f"recipe={task}/benchmark_{VERSION}", f"optimizer={BASELINE}", "schedule=warmup_cosine", f"seed={seed}"]
+    places = [word for word in machine if not is_within(override_key(word).replace("/", "."), ("hydra", "sweep"))]
+    words = [*fixed, "logger=csv", "torch_threads=1", *places, f"run_dir={run_dir}"]
+    if (run_dir / "config.yaml").exists():
+        words = [f"resume={run_dir}"]
+    command = [sys.executable, "-m", "asr.commands", "train", *words]
+    done = (run_dir / SUMMARY).exists()
+    process = None if done else subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        if process is not None:
+            process.wait()
 
 
-def _train(arguments: Sequence[str], sweep_dir: Path, num_runs: int) -> int:
+def _train(arguments: Sequence[str], sweep_dir: Path, folder: Path, num_runs: int) -> int:
     """Run the sweep, and say the hours that are left after each job; return its exit code."""
     print(f"asr-train {' '.join(arguments)}", flush=True)
+    path = os.pathsep.join([str(folder.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {**os.environ, "PYTHONPATH": path}
     before, printed = asked_for(sweep_dir), -1
-    process = subprocess.Popen([sys.executable, "-m", "asr.commands", "train", *arguments])
+    process = subprocess.Popen([sys.executable, "-m", "asr.commands", "train", *arguments], env=variables)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # the sweep ends its jobs, which save
     try:
         while process.poll() is None:
@@ -196,42 +271,34 @@ def jobs_by_seed(sweep_dir: Path) -> dict[int, JobRecord]:
     return {int(str(override_value(job.overrides, "seed"))): job for job in jobs if TRIAL not in job.overrides}
 
 
-def _collect(folder: Path, sweep_dir: Path, about: dict[str, Any]) -> Entry | None:
-    """Write the runs that the sweep has finished so far; None if there are none."""
-    jobs = jobs_by_seed(sweep_dir)
+def _collect(
+    folder: Path, task: str, about: Mapping[str, Any], told: dict[str, Any], sweep_dir: Path, baseline: Path
+) -> Entry | None:
+    """Return an entry with the runs that the sweep has finished so far; None if there are none."""
+    jobs = {seed: job for seed, job in jobs_by_seed(sweep_dir).items() if seed in told["seeds"]}
     finished = [sweep_dir / job.name for job in jobs.values() if (sweep_dir / job.name / SUMMARY).is_file()]
     failed = {seed: f"exit code {job.exit_code}" for seed, job in jobs.items() if job.failed and not job.was_ended}
-    if not finished:
+    if not finished or not (baseline / SUMMARY).is_file():
         return None
     config = read_yaml(finished[0] / "config.yaml")
-    target = config["optimizer"]["_target_"]
-    about |= _origin(target)
-    if about["ruleset"] == "tuned":
-        about["tuning"] = read_yaml(sweep_dir / "tuning.json")
-        about["ranges"] = at(config, "sweep", "tuned", "keys")
+    told |= _package(config["optimizer"]["_target_"])
+    told["baseline_cpu_seconds"] = read_json(baseline / SUMMARY)["training"]["cpu_seconds"]
+    if folder.parent.name == "tuned":
+        told |= {"tuning": read_yaml(sweep_dir / "tuning.json"), "ranges": config["sweep"]["tuned"]["keys"]}
     runs = []
     for path in finished:
         files, (measured,) = read_run(path), read_runs([path]).runs
-        runs.append(FinishedRun(measured, files.summary, flatten(files.config)))
-    entry = write_runs(folder, about, runs, failed)
-    if "package" not in about and not target.startswith(("optim.", "torch.")):
-        shutil.copy(_source(target), folder)
-    return entry
+        runs.append(FinishedRun(measured, files.summary, flatten(files.options.plain())))
+    return collected(folder, task, about, told, runs, failed)
 
 
-def _origin(target: str) -> dict[str, str]:
-    """Return the commit, and the package of an optimizer that is neither ours nor torch's but from an index."""
+def _package(target: str) -> dict[str, str]:
+    """Return the package, with its version, of an optimizer that is neither ours nor torch's but from an index."""
     names = importlib.metadata.packages_distributions().get(target.partition(".")[0], [])
     distributions = [] if target.startswith(("optim.", "torch.")) else map(importlib.metadata.distribution, names)
     # what was installed from a folder or a repository has this file (PEP 610)
     packages = [f"{one.name}=={one.version}" for one in distributions if one.read_text("direct_url.json") is None]
-    return {"commit": _git("rev-parse", "HEAD"), **({"package": packages[0]} if packages else {})}
-
-
-def _source(target: str) -> Path:
-    """Return the file of a class."""
-    module, _, name = target.rpartition(".")
-    return Path(str(inspect.getsourcefile(getattr(importlib.import_module(module), name))))
+    return {"package": packages[0]} if packages else {}
 
 
 def _git(*arguments: str) -> str:

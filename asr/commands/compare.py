@@ -18,7 +18,7 @@ from asr.sweeps.jobs import RECORDS, check_sweep_name, records
 from werdict.comparison import compare
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, did_you_mean
-from werdict.files import at, named_path, read_yaml
+from werdict.files import get_nested, named_path, read_yaml
 from werdict.formatting import count, shortlist
 from werdict.report.headline import MOST_SEEDS
 from werdict.report.pages import tables, write_errors, write_json, write_report_files
@@ -93,7 +93,7 @@ def _run_folders(options: Compare) -> tuple[Path | None, list[Path]]:
 
 def _planned_looks(folders: Iterable[Path]) -> list[int]:
     """Return the looks that the sweep of the runs has planned, if all have the same ones."""
-    looks = {tuple(at(read_yaml(folder / "config.yaml"), "sweep", "looks") or ()) for folder in folders}
+    looks = {tuple(get_nested(read_yaml(folder / "config.yaml"), "sweep", "looks") or ()) for folder in folders}
     return list(looks.pop()) if len(looks) == 1 else []
 
 

@@ -15,7 +15,7 @@ from asr.models.icefall_weights import convert_weights
 from asr.run.instantiate import build_component
 from asr.run.options import Convert, Target
 from asr.run.parts import build_decoder, build_recognizer, check_decoder
-from asr.run.restore import recognizer_of, saved_options
+from asr.run.restore import model_options, recognizer_of
 from asr.run.start import PRETRAINED
 from asr.text.tokenizer import SubwordTokenizer, icefall_tokenizer
 from asr.training.checkpoints import (
@@ -78,7 +78,7 @@ def run(options: Convert) -> None:
 
 def _merged(checkpoint: LoadedCheckpoint, base: object) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the weights of a run and of its pretrained model as one, adapters merged, and what goes with them."""
-    encoder_options = saved_options(checkpoint).encoder
+    encoder_options = model_options(checkpoint).encoder
     if encoder_options.target != PRETRAINED or encoder_options.train == "all":
         raise ConfigError(f"run: {checkpoint.path} holds all weights already: copy that file")
     recognizer = recognizer_of(checkpoint, base)

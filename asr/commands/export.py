@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +11,14 @@ import torch
 from asr.commands.results import new_file
 from asr.data.features import Features, at_rate, cause, read_features
 from asr.decoding.greedy import CtcGreedy, TransducerGreedy
-from asr.export.graphs import Export, export_of
-from asr.export.readme import Described, pipeline_page, readme, weights_page
-from asr.export.write import (
-    check_packages,
-    write_huggingface,
-    write_onnx_files,
-    write_safetensors,
-    write_test_wav,
-    write_torchscript,
-)
+from asr.export import write
+from asr.export.graphs import export_of
 from asr.models.heads.protocols import Transduces
 from asr.models.recognizer import Recognizer
 from asr.run.instantiate import build_component
 from asr.run.options import Export as ExportOptions
-from asr.run.options import ModelOptions
 from asr.run.parts import build_decoder
-from asr.run.restore import TextSide, prepared_data, recognizer_of, restore_text, saved_options
+from asr.run.restore import TextSide, model_options, prepared_data, recognizer_of, restore_text
 from asr.training.checkpoints import choose_weights
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, raise_if_out_of_resources
@@ -44,10 +34,10 @@ def run(options: ExportOptions) -> None:
     if options.format in ("safetensors", "huggingface") and (options.streaming or options.model_type):
         raise ConfigError(f"format={options.format} exports all weights of the run; leave streaming and model_type out")
     output = new_file(options.output, kind="folder")
-    check_packages(options.format)
+    write.check_packages(options.format)
     text = restore_text(options.run)
     checkpoint = choose_weights(text.checkpoint, options.weights, options.average_since)
-    saved = saved_options(checkpoint)
+    saved = model_options(checkpoint)
     recognizer, features = recognizer_of(checkpoint, options.encoder.model), build_component(saved.features, "features")
     console.print_line(f"checkpoint {checkpoint.path}, update {checkpoint.update}, {checkpoint.described}")
     with new_folder(output) as folder:
@@ -56,38 +46,33 @@ def run(options: ExportOptions) -> None:
             write_new(folder / "tokens.txt", "".join(f"{piece} {number}\n" for number, piece in enumerate(pieces)))
         numbers = features.sampling_rate_hz, features.num_features, features.frame_shift_s * 1e3
         if options.format == "safetensors":
-            line = write_safetensors(checkpoint.weights, folder / "model.safetensors")
+            line = write.write_safetensors(checkpoint.weights, folder / "model.safetensors")
             console.print_line(line)
-            parts = {name: checkpoint.config[name] for name in ("encoder", "head", "features")}
+            parts = {"encoder": saved.encoder.plain(), "head": saved.head.plain(), "features": saved.features.plain()}
             write_new(folder / "config.json", json.dumps(parts, indent=2) + "\n")
-            page = weights_page(Described(checkpoint.title, *numbers, None), line)
+            page = write.weights_page(write.Described(checkpoint.title, *numbers, None), line)
         elif options.format == "huggingface":
-            line = write_huggingface(recognizer, pieces, folder)
+            line = write.write_huggingface(recognizer, pieces, folder)
             console.print_line(line)
-            page = pipeline_page(checkpoint.title, features.sampling_rate_hz, checkpoint.config["encoder"], line)
+            page = write.pipeline_page(checkpoint.title, features.sampling_rate_hz, saved.encoder, line)
         else:
-            model_type = options.model_type or _model_type(saved)
+            model_type = options.model_type or (
+                "transducer" if build_decoder(saved.decoder).needs is Transduces else "ctc"
+            )
             export = export_of(recognizer, model_type, options.streaming)
+            if options.format == "torch":
+                written = write.write_torchscript(export, recognizer.normalize, folder)
+            else:
+                written = write.write_onnx_files(export, recognizer.normalize, folder, options.quantize is not None)
             lines = []
-            for line in _graphs(options, export, recognizer, folder):
+            for line in written:
                 console.print_line(line)
                 lines.append(line)
             example = _example(text, features, recognizer, model_type, folder) if options.test_wav else None
-            described = Described(checkpoint.title, *numbers, example)
-            page = readme(described, export, options.format, bool(options.quantize), lines)
+            described = write.Described(checkpoint.title, *numbers, example)
+            page = write.readme(described, export, options.format, bool(options.quantize), lines)
         write_new(folder / "README.md", page)
     console.print_line(f"exported: {output}")
-
-
-def _model_type(saved: ModelOptions) -> str:
-    """Return what the run's own decoder searches."""
-    return "transducer" if build_decoder(saved.decoder).needs is Transduces else "ctc"
-
-
-def _graphs(options: ExportOptions, export: Export, recognizer: Recognizer, folder: Path) -> Iterator[str]:
-    if options.format == "torch":
-        return write_torchscript(export, recognizer.normalize, folder)
-    return write_onnx_files(export, recognizer.normalize, folder, options.quantize is not None)
 
 
 def _example(text: TextSide, features: Features, recognizer: Recognizer, model_type: str, folder: Path) -> str | None:
@@ -109,7 +94,7 @@ def _example(text: TextSide, features: Features, recognizer: Recognizer, model_t
         raise_if_out_of_resources(error, "a recording of the test set")
         console.print_line(f"note: {error if isinstance(error, ValueError) else cause(error)}")
         return None
-    write_test_wav(folder / "test_wavs", audio, features.sampling_rate_hz, str(cut.supervisions[0].text))
+    write.write_test_wav(folder / "test_wavs", audio, features.sampling_rate_hz, str(cut.supervisions[0].text))
     # a checkpoint names its data itself, and an export is made to be given away
     console.print_line(f"test_wavs/0.wav: {cut.id} of {prepared.folder}, with its transcript (test_wav=false: none)")
     frames = torch.from_numpy(read_features(features, cut))

@@ -34,7 +34,7 @@ def find_batch_size(run: Run) -> None:
         return
     options, loaders, module = run.options, run.loaders, run.module
     torch.set_num_threads(num_threads(options.torch_threads, loaders.workers.count))
-    augmentation: Any = run.data.augmentation
+    augmentation: Any = run.outline.data.augmentation
     # which makes the longest cuts
     slowest = augmentation.slowest() if hasattr(augmentation, "slowest") else augmentation
     dataset, sampler = loaders.training_data(run.prepared.cuts("train"), options.seed, slowest)
@@ -48,7 +48,7 @@ def find_batch_size(run: Run) -> None:
 
     # DDP keeps a second copy of the gradients in its buckets
     copies = 0
-    if run.trainer.world_size > 1:
+    if run.outline.trainer.world_size > 1:
         copies = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
     console.print_line("trying updates on the largest micro-batches of several sizes")
     text_lengths = run.prepared.ctc_lengths("train").num_ctc_frames

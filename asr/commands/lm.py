@@ -8,18 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from asr import language_models
 from asr.commands.results import new_file
-from asr.language_models import (
-    FALLBACK,
-    SPECIAL,
-    UNKNOWN,
-    TokenNumbers,
-    WordNumbers,
-    arpa_lines,
-    estimate,
-    gzipped,
-    laid_out,
-)
 from asr.run.options import LM, texts
 from asr.run.restore import TextSide, prepared_data, restore_text
 from asr.text.tokenizer import SPACE_PIECE
@@ -43,22 +33,23 @@ def run(options: LM) -> None:
             "units=words: no token of this run marks where a word begins, so it could not decode with a model of "
             "words; leave units out"
         )
-    units = TokenNumbers(text.tokenizer) if options.units == "tokens" else WordNumbers()
-    sentences = laid_out(map(units.numbers, _sentences(files, text, options.transcripts)))
+    units = language_models.TokenNumbers(text.tokenizer) if options.units == "tokens" else language_models.WordNumbers()
+    sentences = language_models.laid_out(map(units.numbers, _sentences(files, text, options.transcripts)))
     if not sentences.num_sentences:
         raise ConfigError("text: no line contains a word; give a file with one sentence per line")
-    model, assumed = estimate(sentences, units.words, options.order)
-    content = (line.encode() for line in arpa_lines(model))
-    write_new(output, gzipped(content) if output.name.endswith(".gz") else content)
+    model, assumed = language_models.estimate(sentences, units.words, options.order)
+    content = (line.encode() for line in language_models.arpa_lines(model))
+    write_new(output, language_models.gzipped(content) if output.name.endswith(".gz") else content)
     num_words = len(sentences.words) - 2 * sentences.num_sentences
-    unknown = np.count_nonzero(sentences.words == SPECIAL.index(UNKNOWN))
+    unknown = np.count_nonzero(sentences.words == language_models.SPECIAL.index(language_models.UNKNOWN))
     console.print(f"text: {sentences.num_sentences} sentences, {num_words} {options.units}, {unknown} of them unknown")
     if model.order < options.order:
         console.print(f"order: {model.order}, because no sentence is long enough for {options.order}")
     if assumed:
         console.print(
-            f"discounts of {', '.join(map(str, assumed))}-grams: {', '.join(map(str, FALLBACK))}, because too few "
-            "n-grams occur once, twice or three times to estimate them",
+            f"discounts of {', '.join(map(str, assumed))}-grams: "
+            f"{', '.join(map(str, language_models.FALLBACK))}, because too few n-grams occur "
+            "once, twice or three times to estimate them",
             soft_wrap=True,
         )
     console.print("n-grams: " + ", ".join(f"{count} of {n}" for n, count in enumerate(model.counts, 1)))

@@ -124,7 +124,7 @@ def _set_name(path: Path, name: object, option: str) -> str:
 def _read(path: Path, restored: Restored, option: str) -> tuple[Any, list[str]]:
     """Return the cuts of a manifest, and notes; what was left out is printed."""
     cuts, dropped, notes = evaluation_cuts(
-        path, restored.text, restored.loaders.features, option, restored.checkpoint.config["data"].get("columns")
+        path, restored.text, restored.loaders.features, option, restored.options.data.columns
     )
     for item in dropped[:NUM_LEFT_OUT]:
         console.print_line(f"left out {item.item}: {item.reason}")

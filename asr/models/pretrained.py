@@ -19,7 +19,7 @@ from torch import Tensor
 
 from asr.text.tokenizer import SPACE_PIECE, SPECIAL_PIECES
 from werdict.errors import first_line, is_out_of_memory
-from werdict.files import LOADER, at, named_path, read_json, refuse_pointer
+from werdict.files import LOADER, get_nested, named_path, read_json, refuse_pointer
 
 CONFIG, INPUTS, VOCABULARY, CARD = "config.json", "preprocessor_config.json", "vocab.json", "README.md"
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
@@ -83,7 +83,7 @@ class Snapshot:
         """
         for name in (SAFE, PICKLED):
             index = self.folder / f"{name}.index.json"
-            parts = at(read_json(index), "weight_map") if index.is_file() else {"": name}
+            parts = get_nested(read_json(index), "weight_map") if index.is_file() else {"": name}
             if not isinstance(parts, Mapping) or not parts:
                 raise ValueError(f"{index} names no files: it needs a weight_map; fetch it again, as by hf download")
             files = [self.folder / Path(str(file)).name for file in sorted({*parts.values()})]

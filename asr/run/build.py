@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from asr.data.loading.augmentation import AudioAugmentation
 from asr.data.loading.loader import LoaderFactory
@@ -50,11 +50,11 @@ from asr.run.instantiate import (
     instantiate,
     locate,
     parameters_of,
+    with_defaults,
 )
 from asr.run.options import Encoder, RunOptions
 from asr.run.parts import (
     DataParts,
-    UpdateParts,
     build_all,
     build_data_parts,
     build_module,
@@ -82,11 +82,12 @@ from asr.run.trainer import build_trainer, captures_encoder
 from asr.run.trust import check_restored, error_context, trust_own
 from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.initial_weights import freeze
-from asr.training.module import OptimizerFactory, TrainingModule
-from asr.training.optimizer_protocols import HasEvalMode, calls_closure, small_parameters
+from asr.training.module import TrainingModule
+from asr.training.optimizer_protocols import HasEvalMode, calls_closure, replaces_params, small_parameters
 from asr.training.processes import is_started_as_rank
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, did_you_mean
+from werdict.files import is_within
 
 WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
 VOCAB_SIZE = 8  # before a tokenizer is trained
@@ -103,7 +104,7 @@ class Outline:
         trainer: knows the processes; it has neither loggers nor callbacks, which need the run's folder.
         data: of the run itself.
         encoder: on the meta device.
-        optimizer_factory: named parameters → optimizer.
+        optimizer: of an outline of the parameters, that is given those of the recognizer; None: of another package.
         source: the model to start from.
         loggers: factories of the loggers.
         callbacks: factories of the callbacks.
@@ -112,7 +113,7 @@ class Outline:
     trainer: Trainer
     data: DataParts
     encoder: nn.Module
-    optimizer_factory: OptimizerFactory
+    optimizer: Any
     source: Source | None
     loggers: list[Configured]
     callbacks: list[Configured]
@@ -142,10 +143,7 @@ def validate_run(
     loggers, callbacks = factories(options.logger, "logger"), factories(options.callbacks, "callbacks")
     check_loggers(loggers)
     build_all(callbacks, Path("runs"), options)
-    if options.callbacks.get("checkpoints") is None:
-        raise ConfigError("callbacks.checkpoints must not be null: without it a run can be neither decoded nor resumed")
-    _check_weights(options)
-    _check_health(options)
+    _check_callbacks(options)
     data_folder(options.data)
     if options.run_dir is None:
         usable_folder("runs", "run_dir")
@@ -160,23 +158,27 @@ def validate_run(
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
     recognizer = outline_recognizer(options, VOCAB_SIZE, data.features.num_features)
     source = read_source(options, data.features, recognizer.state_dict(), existing_run_dir)
-    updates = build_update_parts(options)
-    _warn_of_decay(try_updates(options, updates, recognizer, on_cpu), options)
-    return Outline(trainer, data, recognizer.encoder, updates.optimizer_factory, source, loggers, callbacks)
+    optimizer = try_updates(options, recognizer, on_cpu)
+    _warn_of_decay(optimizer, options)
+    kept = optimizer if replaces_params(optimizer) else None
+    return Outline(trainer, data, recognizer.encoder, kept, source, loggers, callbacks)
 
 
-def try_updates(options: RunOptions, updates: UpdateParts, recognizer: Recognizer, on_cpu: bool) -> Optimizer:
+def try_updates(options: RunOptions, recognizer: Recognizer, on_cpu: bool) -> Optimizer:
     """Try what updates the weights: before any work, not after hours of preparation.
 
     Args:
         options: of a run.
-        updates: built from them.
         recognizer: an outline of its own.
         on_cpu: whether the run trains on a CPU.
+
+    Returns:
+        The optimizer, of small parameters; only ours, which can be given those of the run later, is as new.
 
     Raises:
         ConfigError: a part is refused.
     """
+    updates = build_update_parts(options)
     with error_context("init.freeze", freeze):
         freeze(recognizer, options.init.freeze)
     check_decoder(updates.decoder, recognizer.head)
@@ -188,10 +190,19 @@ def try_updates(options: RunOptions, updates: UpdateParts, recognizer: Recognize
             f"encoder: {len(without)} parameters would be trained but get no gradient, such as {without[0]}; exclude "
             "them by encoder.lora.target_modules (adapters) or init.freeze"
         )
-    _try_optimizers(options, on_cpu)
+    _try_third_party(options, on_cpu)
     # a capturable optimizer keeps its rate on the device of its parameters, and the meta device has no numbers
     optimizer = updates.optimizer_factory(small_parameters(recognizer.named_parameters()))
-    _try_schedule(updates.schedule_factory(optimizer), options.trainer.max_steps)
+    # a schedule sets options of the groups
+    trial = copy.deepcopy(optimizer) if replaces_params(optimizer) else optimizer
+    if updates.in_backward is not None:
+        trial = updates.in_backward(trial)
+    schedule = updates.schedule_factory(trial)
+    with warnings.catch_warnings(), error_context("schedule", type(schedule)):
+        warnings.simplefilter("ignore")  # torch misses updates of the optimizer
+        for last in (0, 1, options.trainer.max_steps - 1):  # some fail at their last step
+            schedule.last_epoch = last
+            schedule.step()
     return optimizer
 
 
@@ -220,48 +231,32 @@ def _try_model(recognizer: Recognizer) -> None:
     recognizer.zero_grad()
 
 
-def _try_optimizers(options: RunOptions, on_cpu: bool) -> None:
-    """Update a small parameter: only optimizers of ours check the options of all groups when they are built.
+def _try_third_party(options: RunOptions, on_cpu: bool) -> None:
+    """Update a small parameter by each optimizer that is not ours: they do not check the options of all groups.
 
     Raises:
         ConfigError: names the option that is refused, or the optimizer of torch's that cannot make an update.
     """
     optimizer = build_component(options.optimizer, "optimizer", partial=True)
-    _try_optimizer(optimizer, {}, "optimizer", on_cpu)
+    tries: list[tuple[str, Configured, dict[str, Any]]] = [("optimizer", optimizer, {})]
     for place, rule in enumerate(options.parameter_rules.plain().get("rules") or ()):
-        key, factory = f"parameter_rules.rules.{place}", optimizer
-        if "optimizer" in rule:
-            factory = instantiate(rule["optimizer"], f"{key}.optimizer")
-        _try_optimizer(factory, {name: value for name, value in rule.items() if name not in RULE_KEYS}, key, on_cpu)
-
-
-def _try_optimizer(factory: Configured, options: Mapping[str, Any], key: str, on_cpu: bool) -> None:
-    target = factory.func
-    if target.__module__.startswith("optim."):
-        return
-    accepted = {name: value for name, value in options.items() if name in parameters_of(target)}
-    options = {**factory.keywords, **check_values(target, accepted, key)}
-    if "capturable" in options and not on_cpu:
-        options["capturable"] = False  # only a GPU can do it, and this parameter is on none
-    _, *others = parameters_of(target).values()
-    for p in others:
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in options:
-            raise ConfigError(f"{key}: {target.__qualname__} needs {p.name}; give ++{key}.{p.name}=…")
-    with error_context(key, target):
-        calls_closure(target([nn.Parameter(torch.ones(2, 2))], **options))
-
-
-def _try_schedule(schedule: LRScheduler, num_updates: int) -> None:
-    """Step to the first updates, and to the last, where some schedules fail; the schedule cannot be used again.
-
-    Raises:
-        ConfigError: a schedule of ours or torch's cannot make the step.
-    """
-    with warnings.catch_warnings(), error_context("schedule", type(schedule)):
-        warnings.simplefilter("ignore")  # torch misses updates of the optimizer
-        for last in (0, 1, num_updates - 1):
-            schedule.last_epoch = last
-            schedule.step()
+        key = f"parameter_rules.rules.{place}"
+        factory = instantiate(rule["optimizer"], f"{key}.optimizer") if "optimizer" in rule else optimizer
+        tries.append((key, factory, {name: value for name, value in rule.items() if name not in RULE_KEYS}))
+    for key, factory, given in tries:
+        target = factory.func
+        if is_within(target.__module__, ["optim"]):
+            continue
+        _, *others = parameters_of(target).values()
+        accepted = {p.name: given[p.name] for p in others if p.name in given}
+        keywords = {**factory.keywords, **check_values(target, accepted, key)}
+        if "capturable" in keywords and not on_cpu:
+            keywords["capturable"] = False  # only a GPU can do it, and this parameter is on none
+        for p in others:
+            if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in keywords:
+                raise ConfigError(f"{key}: {target.__qualname__} needs {p.name}; give ++{key}.{p.name}=…")
+        with error_context(key, target):
+            calls_closure(target([nn.Parameter(torch.ones(2, 2))], **keywords))
 
 
 def _refuse_unknown_peers(trainer: Trainer) -> None:
@@ -280,22 +275,6 @@ def _refuse_unknown_peers(trainer: Trainer) -> None:
         )
 
 
-def _check_health(options: RunOptions) -> None:
-    """Refuse to measure steps that begin before all gradients are there."""
-    health = options.callbacks.get("optimizer_health")
-    every = None if health is None else health.every
-    if every is not None and options.trainer.strategy == "fsdp":
-        raise ConfigError(
-            f"callbacks.optimizer_health.every={every} measures whole parameters in one process, which have parts of "
-            "them with trainer.strategy=fsdp; set one of the two to its default"
-        )
-    if every is not None and options.trainer.step_in_backward:
-        raise ConfigError(
-            f"callbacks.optimizer_health.every={every} measures gradients after the backward pass, where "
-            "trainer.step_in_backward=true has freed them; set one of the two to its default"
-        )
-
-
 def _warn_of_decay(optimizer: Optimizer, options: RunOptions) -> None:
     """Warn if the learning rate decays although the optimizer averages weights instead."""
     averages = isinstance(optimizer, HasEvalMode) and optimizer.has_eval_mode
@@ -309,15 +288,28 @@ def _warn_of_decay(optimizer: Optimizer, options: RunOptions) -> None:
         )
 
 
-def _check_weights(options: RunOptions) -> None:
-    """Refuse weights to decode with that the checkpoints will not have."""
-    kind, averaging = options.weights, options.callbacks.get("averaging")
+def _check_callbacks(options: RunOptions) -> None:
+    """Refuse callbacks that cannot measure, and checkpoints that will not have the weights to decode with."""
+    kind, callbacks = options.weights, options.callbacks
+    if callbacks.get("checkpoints") is None:
+        raise ConfigError("callbacks.checkpoints must not be null: without it a run can be neither decoded nor resumed")
+    averaging, health = callbacks.get("averaging"), callbacks.get("optimizer_health")
     if averaging is None and (kind != "raw" or "average" in options.decode):
         option = f"weights={kind}" if kind != "raw" else f"decode=[{','.join(options.decode)}]"
         raise ConfigError(f"{option}: with callbacks.averaging=null there are only raw weights")
     if kind == "ema" and averaging is not None and averaging.plain().get("ema_decay", "its default") is None:
         raise ConfigError(
             "weights=ema: with callbacks.averaging.ema_decay=null there are no EMA weights; allowed: raw, average"
+        )
+    if health is not None and health.every is not None and options.trainer.strategy == "fsdp":
+        raise ConfigError(
+            f"callbacks.optimizer_health.every={health.every} measures whole parameters in one process, which have "
+            "parts of them with trainer.strategy=fsdp; set one of the two to its default"
+        )
+    if health is not None and health.every is not None and options.trainer.step_in_backward:
+        raise ConfigError(
+            f"callbacks.optimizer_health.every={health.every} measures gradients after the backward pass, where "
+            "trainer.step_in_backward=true has freed them; set one of the two to its default"
         )
 
 
@@ -327,31 +319,25 @@ class Run:
 
     Attributes:
         composed: its config and the words of its start.
-        data: parts of the data side.
+        options: as they were chosen for this run.
+        outline: its parts, as they were checked.
         prepared: the data.
         loaders: reads the cuts.
-        trainer: knows the processes; without loggers and callbacks.
-        loggers: factories of the loggers.
-        callbacks: factories of the callbacks.
         resumed: folder of the run to resume.
         launched: folder of the run if our launcher has started this process.
-        optimizer_factory: named parameters → optimizer.
         checkpoint: from which the run is resumed.
-        source: the model to start from.
+        changes: what has changed since the checkpoint, or the start, of a run that is resumed.
     """
 
     composed: Composed
-    data: DataParts
+    options: RunOptions
+    outline: Outline
     prepared: PreparedData
     loaders: LoaderFactory
-    trainer: Trainer
-    loggers: list[Configured]
-    callbacks: list[Configured]
     resumed: Path | None
     launched: Path | None
-    optimizer_factory: OptimizerFactory
     checkpoint: LoadedCheckpoint | None
-    source: Source | None
+    changes: list[Change]
 
     @classmethod
     def build(cls, composed: Composed) -> Run:
@@ -369,41 +355,21 @@ class Run:
         run_dir = None if launched is None else Path(launched)
         resumed = None if options.resume is None else run_folder(options.resume)
         if resumed is not None:
-            check_restored(options.plain(), f"resume: {resumed}", saved_config(resumed))
+            check_restored(dict(options), f"resume: {resumed}", saved_config(resumed))
         checkpoint = None if resumed is None else newest_good_checkpoint(resumed)
         composed, outline = settled(composed, lambda chosen: validate_run(chosen, resumed or run_dir, checkpoint))
-        composed = _with_decided_length(_with_decided_cuda_graphs(composed, outline))
+        composed = _with_decisions(composed, outline)
         prepared = _prepared(composed, outline, resumed, is_quiet=run_dir is not None)
         reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
         corpora = composed.options.data
         loaders = LoaderFactory(*reading, mixing_of(corpora.sources, prepared), corpora.scoring_unit)
-        return cls(
-            _with_counted_updates(composed, prepared, loaders, outline.trainer.world_size),
-            outline.data,
-            prepared,
-            loaders,
-            outline.trainer,
-            outline.loggers,
-            outline.callbacks,
-            resumed,
-            run_dir,
-            outline.optimizer_factory,
-            checkpoint,
-            outline.source,
-        )
-
-    @cached_property
-    def options(self) -> RunOptions:
-        """The options, as they were chosen for this run."""
-        options: RunOptions = self.composed.options
-        return options
-
-    @cached_property
-    def changes(self) -> list[Change]:
-        """What has changed since the checkpoint, or the start, of a run that is resumed."""
-        if self.checkpoint is not None:
-            return changes_since(self.checkpoint, self.options, self.data, self.prepared)
-        return [] if self.resumed is None else changes(saved_config(self.resumed), self.options.plain())
+        composed = _with_counted_updates(composed, prepared, loaders, outline.trainer.world_size)
+        options, changed = composed.options, list[Change]()
+        if checkpoint is not None:
+            changed = changes_since(checkpoint, options, outline.data, prepared)
+        elif resumed is not None:
+            changed = changes(saved_config(resumed), options.plain())
+        return cls(composed, options, outline, prepared, loaders, resumed, run_dir, checkpoint, changed)
 
     @cached_property
     def module(self) -> TrainingModule:
@@ -419,12 +385,13 @@ class Run:
 
     def new_module(self) -> TrainingModule:
         """Return a module with initial weights."""
-        return build_module(self.options, self.data, self.prepared, self.optimizer_factory)
+        return build_module(self.options, self.outline.data, self.prepared, self.outline.optimizer)
 
     @property
     def needs_launcher(self) -> bool:
         """Whether this process must start one process per device."""
-        return self.launched is None and self.trainer.world_size > 1 and not is_started_as_rank(self.trainer)
+        trainer = self.outline.trainer
+        return self.launched is None and trainer.world_size > 1 and not is_started_as_rank(trainer)
 
 
 def settled(composed: Composed, check: Callable[[RunOptions], Checked]) -> tuple[Composed, Checked]:
@@ -444,6 +411,7 @@ def settled(composed: Composed, check: Callable[[RunOptions], Checked]) -> tuple
     if options.data.sources is not None:
         composed = composed.with_values({"data.sources": complete_sources(options.data)})
     composed = with_own_classes(composed)
+    options = composed.options
     if options.resume is not None:  # all else is in the run's own config
         if "encoder.model" in composed.given:
             saved = saved_config(run_folder(options.resume))["encoder"]
@@ -453,16 +421,17 @@ def settled(composed: Composed, check: Callable[[RunOptions], Checked]) -> tuple
     for name in options.best_lr:
         if name not in composed.optimizers:
             raise ConfigError(f"best_lr.{name}: there is no such optimizer.{did_you_mean(name, composed.optimizers)}")
-    if composed.options.encoder.target == PRETRAINED:
+    if options.encoder.target == PRETRAINED:
         composed = with_choices(composed, pretrained_choices(composed))
     path = composed.options.init.path
     source = None if path is None or path.endswith(ICEFALL) else load_source(path)
-    composed = with_choices(composed, source_rates(composed, source))
-    checked = check(composed.options)
-    before = composed
+    if source is not None:
+        composed = with_choices(composed, source_rates(composed, source))
+    checked, before = check(composed.options), composed
     if composed.options.data.by_corpus:
         composed = with_choices(composed, corpus_choices(composed))
-    composed = with_choices(composed, list(fine_tuning(composed, source)))
+    if source is not None:
+        composed = with_choices(composed, fine_tuning(composed, source))
     return composed, checked if composed is before else check(composed.options)
 
 
@@ -474,33 +443,34 @@ def with_own_classes(composed: Composed) -> Composed:
     Raises:
         ConfigError: optimizer or schedule have no such option; a sweep says so before its first job.
     """
-    if composed.options.resume is None:
+    is_new = composed.options.resume is None
+    if is_new:
         composed = without_replaced_defaults(composed)
-        trust_own(composed.unresolved())
-        for key in DECLARING:
-            node = composed.unresolved()[key]
+    config = composed.unresolved()
+    nodes = {key: config[key] for key in DECLARING}
+    if is_new:
+        trust_own(config)
+        for key, node in nodes.items():
             check_keys(locate(node["_target_"], key), node.keys() - SPECIAL_KEYS, key, partial=True)
-    return composed.with_class_defaults()
+    return composed.with_values({key: with_defaults(node, key) for key, node in nodes.items()})
 
 
-def _with_decided_cuda_graphs(composed: Composed, outline: Outline) -> Composed:
-    """Return a config that records whether passes are captured: graphs pad batches, so masks differ."""
-    if composed.options.trainer.cuda_graphs is not None:
-        return composed
-    return composed.with_values({"trainer.cuda_graphs": captures_encoder(outline.trainer, outline.encoder)})
+def _with_decisions(composed: Composed, outline: Outline) -> Composed:
+    """Let updates that the command line gives replace the epochs of a recipe, and record whether passes are captured.
 
-
-def _with_decided_length(composed: Composed) -> Composed:
-    """Let updates that the command line gives replace the epochs of a recipe."""
-    trainer = composed.options.trainer
-    if "trainer.max_steps" not in composed.given:
-        return composed
-    if "trainer.max_epochs" in composed.given and trainer.max_epochs not in (None, -1):
+    Graphs pad batches, so masks differ.
+    """
+    trainer, given, decided = composed.options.trainer, composed.given, dict[str, Any]()
+    if {"trainer.max_steps", "trainer.max_epochs"} <= given and trainer.max_epochs not in (None, -1):
         raise ConfigError(
             f"trainer.max_steps={trainer.max_steps} and trainer.max_epochs={trainer.max_epochs}: a run has one length; "
             "give one of them"
         )
-    return composed if "trainer.max_epochs" in composed.given else composed.with_values({"trainer.max_epochs": None})
+    if "trainer.max_steps" in given and "trainer.max_epochs" not in given:
+        decided["trainer.max_epochs"] = None
+    if trainer.cuda_graphs is None:
+        decided["trainer.cuda_graphs"] = captures_encoder(outline.trainer, outline.encoder)
+    return composed.with_values(decided) if decided else composed
 
 
 def _prepared(composed: Composed, outline: Outline, resumed: Path | None, is_quiet: bool) -> PreparedData:

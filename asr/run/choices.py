@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from hydra import compose
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import OmegaConf
 
 import asr.recipes
 from asr.data.preparation.saved_corpus import Budget, Choice, CorpusFacts
@@ -30,7 +28,7 @@ from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown
 from asr.training.checkpoints import LoadedCheckpoint
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError
-from werdict.files import at, is_within, named_path, read_yaml
+from werdict.files import get_nested, is_within, named_path, read_yaml
 
 # one of them alone would make too few, or too many, passes over a corpus
 LENGTH = ("trainer.max_steps", "trainer.max_epochs", "data.batch.max_duration_s")
@@ -90,39 +88,35 @@ def with_choices(composed: Composed, choices: Iterable[Choice]) -> Composed:
     return composed.with_values(values) if values else composed
 
 
-def source_rates(composed: Composed, source: LoadedCheckpoint | None) -> list[Choice]:
+def source_rates(composed: Composed, source: LoadedCheckpoint) -> list[Choice]:
     """Return the rates of features and encodings that the weights of a source know, where this run has others.
 
     Args:
         composed: of a new run; keys that the user has given keep their values.
         source: what it starts from.
     """
-    if source is None:
-        return []
     given = [key for key in composed.given if key != "encoder"]  # encoder=conformer_xs says no rate
     config, path = composed.options.plain(), composed.options.init.path
     return [
         Choice(key, rate, f"as in {path}")
         for key, place in RATES.items()
         if not is_within(key, given)
-        and type(rate := at(source.config, *place)) is int
-        and type(run_rate := at(config, *place)) is int
+        and type(rate := get_nested(source.config, *place)) is int
+        and type(run_rate := get_nested(config, *place)) is int
         and rate != run_rate
     ]
 
 
-def fine_tuning(composed: Composed, source: LoadedCheckpoint | None) -> Iterator[Choice]:
+def fine_tuning(composed: Composed, source: LoadedCheckpoint) -> Iterator[Choice]:
     """Yield the choice of a tokenizer, and of a learning rate, for a run that starts from trained weights.
 
     Args:
         composed: of a new run; keys that the user has given keep their values.
-        source: what it starts from; None: nothing, or weights without a tokenizer.
+        source: what it starts from.
 
     Raises:
         ValueError: the corpus, or the tokenizer of the source, cannot be used.
     """
-    if source is None:
-        return
     options: RunOptions = composed.options
     keep_tokenizer = options.init.keep_tokenizer
     own_tokenizer = options.tokenizer.target == OF_FILE or any(is_within(key, TOKENIZER) for key in composed.given)
@@ -221,17 +215,16 @@ def without_replaced_defaults(composed: Composed) -> Composed:
     if not has_user_config and not any("_target_" in word for word in composed.words):
         return composed
     defaults: Any = OmegaConf.to_container(compose("train", overrides=chosen))
-    replaced = [*_replaced(raw, defaults)]
-    config = copy.deepcopy(composed.config)
-    with open_dict(config):
-        if "optimizer" in replaced and ("optimizer" not in groups or _is_ours("optimizer", groups["optimizer"])):
-            replaced.remove("optimizer")
-            _keep_given(config, composed)
-        elif raw["parameter_rules"] == defaults["parameter_rules"] and raw["optimizer"] != defaults["optimizer"]:
-            _drop_rules(config)
-        for key in replaced:
-            _drop_keys(config, key, defaults, _given_options(composed.words, key))
-    return replace(composed, config=config)
+    replaced, kept = [*_replaced(raw, defaults)], dict[str, Any]()
+    if "optimizer" in replaced and ("optimizer" not in groups or _is_ours("optimizer", groups["optimizer"])):
+        replaced.remove("optimizer")
+        kept = _given_alone(raw["optimizer"], composed)
+    elif raw["parameter_rules"] == defaults["parameter_rules"] and raw["optimizer"] != defaults["optimizer"]:
+        kept["parameter_rules.rules"] = _taken_rules(raw["parameter_rules"]["rules"], raw["optimizer"]["_target_"])
+    for key in replaced:
+        node, default = (get_nested(whole, *key.split(".")) for whole in (raw, defaults))
+        kept[key] = _taken_options(key, node, default, _given_options(composed.words, key))
+    return composed.with_values(kept)
 
 
 def _is_ours(group: str, name: str) -> bool:
@@ -257,53 +250,50 @@ def _given_options(overrides: Sequence[str], key: str) -> set[str]:
     return {name.partition(".")[0] for name in keys} | {*(mapping if isinstance(mapping, dict) else ())}
 
 
-def _keep_given(config: DictConfig, composed: Composed) -> None:
-    """Keep only the optimizer options and parameter rules that the user has set, on the command line or in a recipe."""
+def _given_alone(optimizer: Mapping[str, Any], composed: Composed) -> dict[str, Any]:
+    """Return the optimizer options and parameter rules that the user has set, on the command line or in a recipe."""
     recipe = [f"recipe={composed.groups['recipe']}"] if "recipe" in composed.groups else []
     # what the user's recipe sets, apart from its choice of an optimizer
-    recipe_config = compose("train", overrides=[*composed.folders, *recipe, "~optimizer"])
-    given_options = (
-        SPECIAL_KEYS | {*(recipe_config.get("optimizer") or ())} | _given_options(composed.words, "optimizer")
-    )
-    for name in [name for name in config.optimizer if name not in given_options]:
-        del config.optimizer[name]
+    of_recipe = compose("train", overrides=[*composed.folders, *recipe, "~optimizer"])
+    names = SPECIAL_KEYS | {*(of_recipe.get("optimizer") or ())} | _given_options(composed.words, "optimizer")
+    kept: dict[str, Any] = {"optimizer": {name: value for name, value in optimizer.items() if name in names}}
     usual = OmegaConf.load(CONFIGS / "parameter_rules" / "no_decay.yaml")
-    if recipe_config.parameter_rules == usual and not any(key.startswith("parameter_rules") for key in composed.given):
-        config.parameter_rules.rules = []
+    if of_recipe.parameter_rules == usual and not any(key.startswith("parameter_rules") for key in composed.given):
+        kept["parameter_rules.rules"] = []
+    return kept
 
 
-def _drop_keys(config: DictConfig, key: str, defaults: Any, given_options: Collection[str]) -> None:
-    node, default = OmegaConf.select(config, key), at(defaults, *key.split("."))
+def _taken_options(
+    key: str, node: Mapping[str, Any], default: Mapping[str, Any], given_options: Collection[str]
+) -> dict[str, Any]:
+    """Return a part of a config without the defaults that its class does not take; say which they are."""
     target = locate(node["_target_"], key)
-    options: Any = OmegaConf.to_container(node)
     left_out = [
         name
-        for name in options
+        for name, value in node.items()
         if name not in SPECIAL_KEYS
         and name in default
-        and options[name] == default[name]
+        and value == default[name]
         and name not in given_options
         and not takes(target, name)
     ]
-    for name in left_out:
-        del node[name]
+    taken = {name: value for name, value in node.items() if name not in left_out}
     if left_out:
-        remaining = ", ".join(str(name) for name in node if name not in SPECIAL_KEYS) or "none"
+        remaining = ", ".join(name for name in taken if name not in SPECIAL_KEYS) or "none"
         console.print_line(f"{key}: options that {node['_target_']} lacks: {', '.join(left_out)}; kept: {remaining}")
+    return taken
 
 
-def _drop_rules(config: DictConfig) -> None:
-    """Leave out of our parameter rules the options that an optimizer does not take, and rules without any."""
-    name = config.optimizer["_target_"]
-    if is_within(name, ["optim"]):
-        return  # they know what the rules are called for them
-    target, rules = locate(name, "optimizer"), []
-    for rule in config.parameter_rules.rules:
+def _taken_rules(rules: Sequence[Mapping[str, Any]], optimizer: str) -> list[dict[str, Any]]:
+    """Return our parameter rules without the options that an optimizer does not take, and without rules of none."""
+    if is_within(optimizer, ["optim"]):
+        return [*map(dict, rules)]  # they know what the rules are called for them
+    target, taken = locate(optimizer, "optimizer"), []
+    for rule in rules:
         options = [option for option in rule if option not in RULE_KEYS]
         lacking = [option for option in options if "optimizer" not in rule and not takes(target, option)]
         for option in lacking:
-            console.print_line(f"parameter_rules: {name} lacks {option}: ignored in the rule {rule.pattern!r}")
-            del rule[option]
+            console.print_line(f"parameter_rules: {optimizer} lacks {option}: ignored in the rule {rule['pattern']!r}")
         if not lacking or len(lacking) < len(options) or "lr_scale" in rule:
-            rules.append(rule)
-    config.parameter_rules.rules = rules
+            taken.append({name: value for name, value in rule.items() if name not in lacking})
+    return taken

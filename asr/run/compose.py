@@ -6,7 +6,6 @@ import copy
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,7 +35,7 @@ from asr.run.instantiate import with_defaults
 from asr.run.options import RunOptions, checked_options, decides, fields, has_effect
 from werdict.console import one_line
 from werdict.errors import ConfigError
-from werdict.files import at, flatten, named_path, read_yaml, write_whole
+from werdict.files import flatten, get_nested, named_path, read_yaml, write_whole
 from werdict.former_names import with_present_names
 
 FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is resumed
@@ -61,6 +60,12 @@ class Composed:
         folders: overrides by which another process finds the same configs.
         sweep_dir: folder of the sweep whose job this is; None: no job.
         is_parallel: whether other jobs of the sweep run at the same time.
+        options: of the command, checked.
+        given: the keys that the user has given on the command line.
+
+    Raises:
+        ConfigError: names the key, what was given and what is allowed.
+        OmegaConfBaseException: a key refers to something that is not there.
     """
 
     command: str
@@ -71,10 +76,25 @@ class Composed:
     folders: tuple[str, ...] = ()
     sweep_dir: Path | None = None
     is_parallel: bool = False
+    options: Any = field(init=False)
+    given: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        resolved = cast(dict[str, Any], OmegaConf.to_container(self.config, resolve=True))
+        object.__setattr__(self, "options", checked_options(self.command, self.unresolved(), resolved))
+        object.__setattr__(self, "given", frozenset(map(override_key, self.words)))
 
     @classmethod
-    def of(cls, command: str, config: DictConfig, hydra: Any) -> Composed:
-        """Return what Hydra has composed, with what its own node says of it."""
+    def of(cls, command: str, config: DictConfig, hydra: Any = None) -> Composed:
+        """Return what Hydra has composed, with what its own node says of it.
+
+        Args:
+            command: its name.
+            config: of the command.
+            hydra: Hydra's node; None: it is still in the config.
+        """
+        if hydra is None:
+            hydra, config = config.hydra, OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
         is_job = hydra.mode == RunMode.MULTIRUN
         return cls(
             command,
@@ -86,22 +106,6 @@ class Composed:
             Path(hydra.sweep.dir) if is_job else None,
             is_job and not str(hydra.launcher._target_).endswith(".BasicLauncher"),
         )
-
-    @cached_property
-    def options(self) -> Any:
-        """The options of the command, checked.
-
-        Raises:
-            ConfigError: names the key, what was given and what is allowed.
-            OmegaConfBaseException: a key refers to something that is not there.
-        """
-        unresolved, resolved = (OmegaConf.to_container(self.config, resolve=resolve) for resolve in (False, True))
-        return checked_options(self.command, cast(dict[str, Any], unresolved), cast(dict[str, Any], resolved))
-
-    @cached_property
-    def given(self) -> frozenset[str]:
-        """The keys that the user has given on the command line."""
-        return frozenset(map(override_key, self.words))
 
     def unresolved(self) -> dict[str, Any]:
         """Return the config as plain data, with interpolations."""
@@ -123,11 +127,6 @@ class Composed:
             for key, value in values.items():
                 OmegaConf.update(config, key, value, merge=False)
         return replace(self, config=config)
-
-    def with_class_defaults(self) -> Composed:
-        """Return this with the options that optimizer and schedule leave to their classes."""
-        whole = with_class_defaults(self.unresolved())
-        return self.with_values({key: whole[key] for key in DECLARING})
 
 
 def run_folder(path: object) -> Path:
@@ -205,15 +204,14 @@ def _completed(config: Any, defaults: Mapping[str, Any], options: Any) -> dict[s
 
 def _follow(node: dict[str, Any], saved: Mapping[str, Any], given_keys: set[str]) -> None:
     """Let values that were derived from another option when the run began follow its new value."""
-    if given_keys & {"trainer.max_steps", "trainer.max_epochs"} and at(saved, "schedule", "max_steps") == at(
-        saved, "trainer", "max_steps"
-    ):
+    was_as_long = get_nested(saved, "schedule", "max_steps") == get_nested(saved, "trainer", "max_steps")
+    if given_keys & {"trainer.max_steps", "trainer.max_epochs"} and was_as_long:
         node["schedule"] = {**saved["schedule"], "max_steps": "${trainer.max_steps}"}
-    rules, lr = at(saved, "parameter_rules", "rules"), at(saved, "optimizer", "lr")
+    rules, lr = get_nested(saved, "parameter_rules", "rules"), get_nested(saved, "optimizer", "lr")
     if "optimizer.lr" in given_keys and isinstance(rules, list) and lr is not None:
         followed = [
             {**rule, "optimizer": {**rule["optimizer"], "lr": "${optimizer.lr}"}}
-            if at(rule, "optimizer", "lr") == lr
+            if get_nested(rule, "optimizer", "lr") == lr
             else rule
             for rule in rules
         ]
@@ -234,7 +232,7 @@ def _refuse_destinations(saved: Mapping[str, Any], given_keys: set[str], choices
         for name, node in (saved.get("logger") or {}).items()
         for key, value in (node or {}).items()
         if key not in LABELS
-        and value not in (None, at(usual, name, key), "offline")
+        and value not in (None, get_nested(usual, name, key), "offline")
         and f"logger.{name}.{key}" not in given_keys
     ]
     if foreign:

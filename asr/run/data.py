@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from hydra import compose
 from omegaconf import OmegaConf
@@ -91,18 +90,6 @@ def mixing_of(sources: Sequence[MixedCorpus] | None, prepared: PreparedData) -> 
     return Mixing.by_weight(prepared.corpora, prepared.cuts("train").durations, weights)
 
 
-def describe_mixing(mixing: Mixing, durations: np.ndarray) -> str:
-    """Return a line about the share of each corpus in the audio of an epoch.
-
-    Args:
-        mixing: of a run.
-        durations: (N,) seconds of all training cuts.
-    """
-    shares = mixing.shares(mixing.numbers(seed=0, epoch=0), durations)
-    listed = (f"{name} {share:.1%} of the audio ({mixing.passes[name]:.3g} passes)" for name, share in shares.items())
-    return f"mixture, per epoch: {', '.join(listed)}"
-
-
 LAYOUT = 6  # of the files of prepared data, and of how their numbers are computed
 # options of prepare functions that change how fast, not what
 SPEED_ONLY = ("num_jobs",)
@@ -144,8 +131,9 @@ def data_for_run(
     if not quiet and is_first_process():
         prepared.print_table(PlainConsole())
         if mixing := mixing_of(options.data.sources, prepared):
-            line = describe_mixing(mixing, prepared.cuts("train").durations)
-            PlainConsole().print_line(line)
+            shares = mixing.shares(mixing.numbers(seed=0, epoch=0), prepared.cuts("train").durations).items()
+            listed = (f"{name} {share:.1%} of the audio ({mixing.passes[name]:.3g} passes)" for name, share in shares)
+            PlainConsole().print_line(f"mixture, per epoch: {', '.join(listed)}")
     return prepared
 
 
@@ -211,9 +199,13 @@ def _corpus(
 ) -> tuple[str, Callable[[Path], Corpus]]:
     """Return the fingerprint of a corpus, with the state of its audio, and its prepare function."""
     source_options = {key: value for key, value in (("source", source), ("columns", columns)) if value is not None}
-    if chosen is not None and (columns or not isinstance(source, str | None)) and not _reads_tables(chosen.target):
-        key = "data.columns" if columns else "data.source"
-        raise ConfigError(f"{key}: this recipe reads its corpus as distributed: give one path, or use recipe=custom")
+    if chosen is not None and (columns or not isinstance(source, str | None)):
+        reads_tables = "columns" in inspect.signature(locate(chosen.target, "data.prepare")).parameters
+        if not reads_tables:
+            key = "data.columns" if columns else "data.source"
+            raise ConfigError(
+                f"{key}: this recipe reads its corpus as distributed: give one path, or use recipe=custom"
+            )
     make_corpus = build_component(chosen, "data.prepare", partial=True, **source_options)
     if recorded is not None and source is not None:
         return recorded.partition("/")[0], make_corpus
@@ -226,11 +218,6 @@ def _corpus(
         # a source that moves together with the data keeps its name
         described["places"] = [portable_folder(place, folder, folder) for place in places]
     return current_folder(folder / fingerprint(described)).name, make_corpus
-
-
-def _reads_tables(prepare: str) -> bool:
-    """Return whether a prepare function takes any columns, and several places."""
-    return "columns" in inspect.signature(locate(prepare, "data.prepare")).parameters
 
 
 def _places(source: Any, may_be_manifests: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import json
@@ -87,27 +88,35 @@ class Configured:
     def __init__(self, target: Any, values: Mapping[str, Any], key: str) -> None:
         self.func, self.keywords, self.key = target, dict(values), key
 
-    def with_known(self, **arguments: Any) -> Any:
-        """Call the target with those of the arguments that it has, unless they are configured."""
-        parameters = parameters_of(self.func)
-        return self(**{k: value for k, value in arguments.items() if k in parameters and k not in self.keywords})
-
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the target with the configured and the given arguments."""
         with error_context(self.key, self.func):
             return self.func(*args, **{**self.keywords, **kwargs})
 
 
-def parameters_of(target: Any) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a class or function; ``**options: Unpack[SomeTypedDict]`` counts as the dict's keys."""
+@functools.cache
+def parameters_of(target: Any) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a class or function, with the types that their annotations name.
+
+    ``**options: Unpack[SomeTypedDict]`` counts as the dict's keys. An annotation that cannot be evaluated is None.
+    """
     try:
         parameters = dict(inspect.signature(target).parameters)
     except ValueError:  # of a builtin, which takes what it takes
         return {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
-    for name, options in _unpacked(target).items():
-        if parameters.pop(name, None) is not None:  # else the signature has them already
-            parameters |= {key: inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None) for key in options}
-    return parameters
+    try:
+        hints = get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        hints = {}
+    for name, hint in list(hints.items()):
+        if get_origin(hint) is Unpack:
+            unpacked = get_type_hints(get_args(hint)[0], include_extras=True)
+            hints |= unpacked
+            if parameters.pop(name, None) is not None:  # else the signature has them already
+                parameters |= {
+                    key: inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None) for key in unpacked
+                }
+    return {name: parameter.replace(annotation=hints.get(name)) for name, parameter in parameters.items()}
 
 
 def with_defaults(node: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -132,20 +141,6 @@ def takes(target: Any, name: str) -> bool:
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def _unpacked(target: Any) -> dict[str, dict[str, Any]]:
-    """Return the annotations that each ``**options: Unpack[SomeTypedDict]`` stands for."""
-    dicts = {name: get_args(hint)[0] for name, hint in _hints(target).items() if get_origin(hint) is Unpack}
-    return {name: get_type_hints(options, include_extras=True) for name, options in dicts.items()}
-
-
-def _hints(target: Any) -> dict[str, Any]:
-    """Return the annotations of a constructor or function; nothing if they name what cannot be found."""
-    try:
-        return get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
-    except (NameError, TypeError, AttributeError):
-        return {}
-
-
 def check_keys(target: Any, values: Collection[str], key: str, partial: bool) -> None:
     """Refuse keys that the target does not have, and miss those that it needs."""
     parameters = parameters_of(target)
@@ -164,9 +159,7 @@ def check_keys(target: Any, values: Collection[str], key: str, partial: bool) ->
 
 def check_values(target: Any, values: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return the values converted to the annotated types; refuse those that do not fit."""
-    hints = _hints(target)
-    for options in _unpacked(target).values():
-        hints |= options
+    hints = {name: parameter.annotation for name, parameter in parameters_of(target).items()}
     return {name: _checked(value, hints.get(name), f"{key}.{name}") for name, value in values.items()}
 
 

@@ -8,19 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    PositiveInt,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from asr.ranges import Fraction, PartialFraction, Positive, Seed, Text
 from werdict.errors import ConfigError, did_you_mean
-from werdict.files import at, is_within
+from werdict.files import get_nested, is_within
 
 Decides = Literal["updates", "result", "sample", "speed", "place", "this_start"]
 """What an option decides.
@@ -61,6 +53,32 @@ class Section(BaseModel):
     """Options under one key; nothing changes them, and no other key is taken."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return the section with values as plain data.
+
+        Raises:
+            ConfigError: names the key, what was given and what is allowed.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ConfigError(_refusal(error, values)) from None
+
+    @classmethod
+    def known(cls, values: Mapping[str, Any], place: str, text: str) -> dict[str, Any]:
+        """Return values without keys that only interpolations in a text read; refuse those that nothing reads."""
+        keys, known = fields(cls), {}
+        for key, value in values.items():
+            if key in keys or issubclass(cls, OpenSection):
+                is_section = key in keys and fields(keys[key][0]) and isinstance(value, Mapping)
+                known[key] = keys[key][0].known(value, f"{place}{key}.", text) if is_section else value
+            elif not re.search(rf"\$\{{[^}}]*\b{re.escape(key)}\b", text):
+                where = f"in {place.rstrip('.')}" if place else "at the top level"
+                allowed = f"{did_you_mean(key, keys)} Allowed: {', '.join(keys)}."
+                raise ConfigError(f"{place}{key}: there is no key {key!r} {where}.{allowed}")
+        return known
 
     def updated(self, **values: Any) -> Self:
         """Return the section with other values, checked as the first ones were."""
@@ -257,8 +275,23 @@ class Trainer(Target):
     ] = False
 
 
+class Tuned(OpenSection):
+    """``sweep.tuned``: what a sweep that tunes systems tells its jobs.
+
+    Attributes:
+        system: its name.
+        study: in which its settings were found, of so many ``studies``.
+        keys: that were tuned.
+    """
+
+    system: Annotated[str | None, Option()] = None
+    study: Annotated[int | None, Option()] = None
+    studies: Annotated[int, Option()] = 1
+    keys: Annotated[list[str], Option()] = []
+
+
 class Sweep(OpenSection):
-    """``sweep``: how a multirun runs; it tells its jobs more."""
+    """``sweep``: how a multirun runs; its kinds have further options."""
 
     name: Annotated[Any, Option("folder below runs/; the same name again resumes the sweep; null: date and time")] = (
         None
@@ -275,6 +308,8 @@ class Sweep(OpenSection):
         list[PositiveInt],
         Option("of sweep=looks: numbers of seeds after which systems are compared, and only open ones are trained on"),
     ] = []
+    swept: Annotated[list[str], Option()] = []  # keys, told to each job
+    tuned: Annotated[Tuned | None, Option()] = None
 
 
 class Encoder(Target):
@@ -282,6 +317,13 @@ class Encoder(Target):
 
     gradient_checkpointing: Annotated[bool, Option("", "speed")] = False
     model_folder: Annotated[str | None, Option("", "place")] = None
+
+
+class SourceOptions(Section):
+    """What a run that starts from the weights of another one asks of the other's options."""
+
+    features: Annotated[Target, Option()]
+    encoder: Annotated[Encoder | None, Option()] = None
 
 
 class ModelOptions(Section):
@@ -296,11 +338,51 @@ class ModelOptions(Section):
     seed: Annotated[Seed, Option("of initial weights, data order, augmentation and dropout", "sample")]
 
 
+class ParameterRules(Target):
+    """``parameter_rules``."""
+
+    rules: Annotated[list[dict[str, Any]] | None, Option()] = None
+
+
+class SavedTrainer(OpenSection):
+    """``trainer`` of a `SavedRun`."""
+
+    max_steps: Annotated[int | None, Option()] = None
+    max_epochs: Annotated[int | None, Option()] = None
+
+
+class SavedOptimizer(OpenSection):
+    """``optimizer`` of a `SavedRun`."""
+
+    target: Annotated[str | None, Field(alias="_target_")] = None
+    lr: Annotated[Any, Option()] = None
+
+
+class SavedData(OpenSection):
+    """``data`` of a `SavedRun`."""
+
+    scoring_unit: Annotated[Literal["word", "character", "nonspace-character"], Option()] = "word"
+
+
+class SavedRun(OpenSection):
+    """What is asked of the config of a run that may be of another version; all else is kept as it is."""
+
+    seed: Annotated[int, Option()]
+    weights: Annotated[str, Option()]
+    decode: Annotated[list[str], Field(min_length=1)]
+    decode_test: Annotated[bool, Option()]
+    callbacks: Annotated[dict[str, Target | None] | None, Option()]
+    data: Annotated[SavedData, Option()] = SavedData()
+    optimizer: Annotated[SavedOptimizer, Option()] = SavedOptimizer()
+    trainer: Annotated[SavedTrainer, Option()] = SavedTrainer()
+    sweep: Annotated[Sweep, Option()] = Sweep()
+
+
 class RunOptions(ModelOptions):
     """``asr-train``."""
 
     tokenizer: Annotated[Target, Option()]
-    parameter_rules: Annotated[Target, Option()]
+    parameter_rules: Annotated[ParameterRules, Option()]
     optimizer: Annotated[Target, Option()]
     schedule: Annotated[Target, Option()]
     trainer: Annotated[Trainer, Option()]
@@ -697,58 +779,31 @@ def has_effect(key: str) -> bool:
     return decides(key) in ("updates", "result", "sample")
 
 
-def checked_options(command: str, config: Mapping[str, Any], resolved: Mapping[str, Any]) -> Any:
+def checked_options(command: str, unresolved: Mapping[str, Any], resolved: Mapping[str, Any]) -> Any:
     """Return the options of a command; refuse keys that nothing reads, and values that an option does not take.
 
     Args:
         command: whose they are.
-        config: composed, with interpolations: a key that one of them names is read.
+        unresolved: the config with interpolations: a key that one of them names is read.
         resolved: the same without.
 
     Raises:
         ConfigError: names the key, what was given and what is allowed.
     """
     options = COMMANDS[command]
-    known = _known(resolved, options, "", str(config))
+    known = options.known(resolved, "", str(unresolved))
     for key, _, _ in options_of(options):
-        if at(known, *key.split(".")) == "???":
+        if get_nested(known, *key.split(".")) == "???":
             raise ConfigError(f"{key} must be given: {key}=…")
-    return validated(options, known)
+    return options.of(known)
 
 
-def validated(options: type[Options], config: Mapping[str, Any]) -> Options:
-    """Return options with the values of a config.
-
-    Raises:
-        ConfigError: names the key, what was given and what is allowed.
-    """
-    try:
-        return options.model_validate(config)
-    except ValidationError as error:
-        raise ConfigError(_refusal(error, config)) from None
-
-
-def _known(config: Mapping[str, Any], options: Any, place: str, text: str) -> dict[str, Any]:
-    """Return a config without keys that only interpolations read; refuse those that nothing reads."""
-    keys, known = fields(options), {}
-    for key, value in config.items():
-        if key in keys or issubclass(options, OpenSection):
-            is_section = key in keys and fields(keys[key][0]) and isinstance(value, Mapping)
-            known[key] = _known(value, keys[key][0], f"{place}{key}.", text) if is_section else value
-        elif not re.search(rf"\$\{{[^}}]*\b{re.escape(key)}\b", text):
-            where = f"in {place.rstrip('.')}" if place else "at the top level"
-            raise ConfigError(
-                f"{place}{key}: there is no key {key!r} {where}.{did_you_mean(key, keys)} Allowed: {', '.join(keys)}."
-            )
-    return known
-
-
-def _refusal(error: ValidationError, config: Mapping[str, Any]) -> str:
+def _refusal(error: ValidationError, values: Any) -> str:
     """Return what is wrong with the first option that is refused."""
     problems: dict[str, list[Any]] = {}
     for problem in error.errors():
         keys: list[str] = []
-        value: Any = config
+        value = values
         for name in problem["loc"]:  # beside keys, types of a union
             if name in (range(len(value)) if isinstance(value, list) else value if isinstance(value, Mapping) else ()):
                 value, keys = value[name], [*keys, str(name)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import torch
 from omegaconf import OmegaConf
+from torch.optim import Optimizer
 
 from asr.data.features import Features
 from asr.data.loading.augmentation import AudioAugmentation
@@ -27,7 +28,7 @@ from asr.features.log_mel import GlobalNorm
 from asr.models.heads.protocols import Head
 from asr.models.recognizer import Recognizer, initialize, is_pretrained
 from asr.run.command_line import CONFIGS
-from asr.run.instantiate import Configured, build_component, locate
+from asr.run.instantiate import Configured, build_component, locate, parameters_of
 from asr.run.options import Augment, ModelOptions, RunOptions, Target
 from asr.run.trust import error_context, is_third_party
 from asr.text.tokenizer import KeptTokenizer, SubwordTokenizer, Tokenizer
@@ -104,44 +105,44 @@ def build_encoder(target: Target, num_features: int) -> Any:
     return encoder
 
 
-def build_recognizer(options: ModelOptions, vocab_size: int, mean: Sequence[float], std: Sequence[float]) -> Recognizer:
-    """Build the recognizer with new weights that depend only on the seed and the shapes."""
-    recognizer = _uninitialized(options, vocab_size, GlobalNorm(mean, std), contextlib.nullcontext())
-    initialize(recognizer)
+def build_recognizer(
+    options: ModelOptions, vocab_size: int, mean: Sequence[float], std: Sequence[float], is_outline: bool = False
+) -> Recognizer:
+    """Build the recognizer with new weights that depend only on the seed and the shapes.
+
+    Args:
+        options: of the model.
+        vocab_size: of the tokenizer.
+        mean: of each feature.
+        std: likewise.
+        is_outline: leave the weights without memory, or without values, where `outline_device` says.
+    """
+    torch.manual_seed(options.seed)
+    with outline_device(options) if is_outline else contextlib.nullcontext():
+        encoder = build_encoder(options.encoder, len(mean))
+        head = build_component(options.head, "head", d_model=encoder.d_model, vocab_size=vocab_size)
+    if is_pretrained(encoder):
+        mean, std = [0.0] * len(mean), [1.0] * len(mean)
+    with error_context("head", type(head)):
+        recognizer = Recognizer(encoder, head, GlobalNorm(mean, std), build_masks(options.augment))
+    if not is_outline:
+        initialize(recognizer)
     return recognizer
 
 
 def outline_recognizer(options: ModelOptions, vocab_size: int, num_features: int) -> Recognizer:
-    """Build the recognizer without memory for weights: on the meta device, which classes of others may not know."""
-    normalize = GlobalNorm([0.0] * num_features, [1.0] * num_features)
-    return _uninitialized(options, vocab_size, normalize, outline_device(options))
+    """Build the recognizer to learn its shapes."""
+    return build_recognizer(options, vocab_size, [0.0] * num_features, [1.0] * num_features, is_outline=True)
 
 
 def outline_device(options: ModelOptions) -> torch.device | contextlib.nullcontext[None]:
-    """Return where an outline is built."""
+    """Return where an outline is built: on the meta device, which classes of the user's own may not know."""
     return contextlib.nullcontext() if is_own_model(options) else torch.device("meta")
 
 
 def is_own_model(options: ModelOptions) -> bool:
     """Return whether encoder or head are classes of the user's own."""
     return is_third_party(options.encoder.target) or is_third_party(options.head.target)
-
-
-def _uninitialized(
-    options: ModelOptions,
-    vocab_size: int,
-    normalize: GlobalNorm,
-    place: torch.device | contextlib.nullcontext[None],
-) -> Recognizer:
-    torch.manual_seed(options.seed)
-    with place:
-        encoder = build_encoder(options.encoder, len(normalize.mean))
-        head = build_component(options.head, "head", d_model=encoder.d_model, vocab_size=vocab_size)
-    augment = build_masks(options.augment)
-    if is_pretrained(encoder):
-        normalize = GlobalNorm([0.0] * len(normalize.mean), [1.0] * len(normalize.mean))
-    with error_context("head", type(head)):
-        return Recognizer(encoder, head, normalize, augment)
 
 
 def build_decoder(target: Target | None) -> Decoder:
@@ -166,27 +167,20 @@ class UpdateParts(NamedTuple):
     optimizer_factory: OptimizerFactory
     schedule_factory: ScheduleFactory
     decoder: Decoder
+    in_backward: Callable[[Any], Optimizer] | None
 
 
-def build_update_parts(options: RunOptions, optimizer_factory: OptimizerFactory | None = None) -> UpdateParts:
-    """Build the factories of optimizer and schedule, and the decoder.
-
-    Args:
-        options: of the run.
-        optimizer_factory: that is built already.
-    """
-    schedule = build_component(options.schedule, "schedule", partial=True)
-    return UpdateParts(optimizer_factory or _optimizer_factory(options), schedule, build_decoder(options.decoder))
-
-
-def _optimizer_factory(options: RunOptions) -> OptimizerFactory:
-    optimizer = build_component(options.optimizer, "optimizer", partial=True)
-    factory: Configured = build_component(options.parameter_rules, "parameter_rules", optimizer=optimizer)
-    factory = Configured(factory, {}, "parameter_rules")
+def build_update_parts(options: RunOptions) -> UpdateParts:
+    """Build the factories of optimizer and schedule, the decoder, and what lets an optimizer step in backward."""
+    in_backward = None
     if options.trainer.step_in_backward:
         key = "trainer.step_in_backward"
-        factory = Configured(locate("optim.step_in_backward", key), {"factory": factory}, key)
-    return factory
+        in_backward = Configured(locate("optim.StepInBackward", key), {}, key)
+    optimizer = build_component(options.optimizer, "optimizer", partial=True)
+    grouped = build_component(options.parameter_rules, "parameter_rules", optimizer=optimizer)
+    schedule = build_component(options.schedule, "schedule", partial=True)
+    grouped = Configured(grouped, {}, "parameter_rules")
+    return UpdateParts(grouped, schedule, build_decoder(options.decoder), in_backward)
 
 
 def check_decoder(decoder: Decoder, head: Head) -> None:
@@ -206,10 +200,7 @@ def check_decoder(decoder: Decoder, head: Head) -> None:
 
 
 def build_module(
-    options: RunOptions,
-    parts: DataParts,
-    prepared: PreparedData,
-    optimizer_factory: OptimizerFactory | None = None,
+    options: RunOptions, parts: DataParts, prepared: PreparedData, optimizer: Any = None
 ) -> TrainingModule:
     """Build the LightningModule of a run.
 
@@ -217,7 +208,7 @@ def build_module(
         options: of the run.
         parts: of the data side.
         prepared: data.
-        optimizer_factory: that is built already.
+        optimizer: that was built of an outline; None: build it.
 
     Raises:
         ConfigError: a part is refused.
@@ -225,7 +216,7 @@ def build_module(
     # Lightning takes seconds, which decoding would wait for
     from asr.training.module import TrainingModule
 
-    updates = build_update_parts(options, optimizer_factory)
+    updates = build_update_parts(options)
     recognizer = build_recognizer(options, prepared.tokenizer.vocab_size, prepared.mean, prepared.std)
     freeze(recognizer, options.init.freeze)
     data = {
@@ -252,6 +243,8 @@ def build_module(
         },
         unit=options.data.scoring_unit,
         max_unreadable=max(1, int(options.data.max_unreadable * num_cuts)),
+        optimizer=optimizer,
+        in_backward=updates.in_backward,
     )
 
 
@@ -278,7 +271,8 @@ def factories(targets: Mapping[str, Target | None] | None, group: Literal["logge
 def build_all(made_by: Sequence[Configured], run_dir: Path, options: RunOptions) -> list[Any]:
     """Build loggers or callbacks; those that take ``run_dir``, ``save_dir`` (Lightning's), or ``config`` get them."""
     arguments = {"run_dir": run_dir, "save_dir": str(run_dir), "config": options.plain()}
-    return [factory.with_known(**arguments) for factory in made_by]
+    named = [(factory, parameters_of(factory.func).keys() - factory.keywords) for factory in made_by]
+    return [factory(**{name: value for name, value in arguments.items() if name in names}) for factory, names in named]
 
 
 def num_threads(torch_threads: int | None, num_workers: int, num_processes: int = 1) -> int:

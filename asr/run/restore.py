@@ -21,24 +21,16 @@ from asr.inference.evaluate import LM_FOLDER, saved_search
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcripts import Transcriber
 from asr.models.recognizer import Recognizer, is_pretrained
-from asr.run.compose import completed
 from asr.run.data import data_folder
 from asr.run.instantiate import build_component
-from asr.run.options import ModelOptions, OfRun, Reading, Target, Transcribe, fields, validated
+from asr.run.options import ModelOptions, OfRun, Reading, Target, Transcribe
 from asr.run.parts import build_decoder, build_recognizer, build_text, check_decoder, num_threads
-from asr.run.start import PRETRAINED, base_folder
+from asr.run.start import PRETRAINED, base_folder, saved_options
 from asr.run.trust import check_restored
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
-from asr.training.checkpoints import (
-    LoadedCheckpoint,
-    checkpoint_file,
-    choose_weights,
-    load_checkpoint,
-    load_weights,
-    run_folder_of,
-)
+from asr.training import checkpoints
 from werdict.errors import ConfigError
-from werdict.files import at, named_path
+from werdict.files import named_path
 from werdict.formatting import shortlist
 
 OF_TRANSCRIPTS = ("weights", "average_since", "decoder", "max_segment_s", "channels")  # options of asr-transcribe
@@ -52,7 +44,8 @@ OTHER_DECODER = "decoder= replaces the run's search and its language model; deco
 class Restored:
     """A recognizer with the text side, the features and the decoder that it was trained with, or a given decoder."""
 
-    checkpoint: LoadedCheckpoint
+    checkpoint: checkpoints.LoadedCheckpoint
+    options: ModelOptions
     recognizer: Recognizer
     decoder: Decoder
     text: Callable[[str], str]
@@ -79,7 +72,7 @@ class Restored:
         return prepared
 
 
-def prepared_data(checkpoint: LoadedCheckpoint, instead: str) -> PreparedData:
+def prepared_data(checkpoint: checkpoints.LoadedCheckpoint, instead: str) -> PreparedData:
     """Return the data that a checkpoint's run was trained on.
 
     Args:
@@ -91,7 +84,7 @@ def prepared_data(checkpoint: LoadedCheckpoint, instead: str) -> PreparedData:
     """
     data = checkpoint.data
     # those of the folder that the run was moved or copied to, before those that it has read
-    places = data_folder(saved_options(checkpoint).data) / str(data.get("fingerprint")), Path(str(data.get("folder")))
+    places = data_folder(model_options(checkpoint).data) / str(data.get("fingerprint")), Path(str(data.get("folder")))
     folder = next((place for place in places if os.path.isfile(place / INDEX)), None)
     if folder is None:
         raise ConfigError(f"the data of this run is no longer at {shortlist([places[1]])}; {instead}")
@@ -113,35 +106,36 @@ class TextSide:
         tokenizer: of the run.
     """
 
-    checkpoint: LoadedCheckpoint
+    checkpoint: checkpoints.LoadedCheckpoint
     normalize: Callable[[str], str]
     tokenizer: Tokenizer
 
 
 def restore_text(run: object) -> TextSide:
     """Rebuild the text side of what ``run=`` names."""
-    checkpoint = load_checkpoint(checkpoint_file(str(run)))
-    _check_decoded(checkpoint)
+    checkpoint = checkpoints.load_checkpoint(checkpoints.checkpoint_file(str(run)))
+    options = model_options(checkpoint)
     with _naming(checkpoint.path):
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
-        return TextSide(checkpoint, build_text(saved_options(checkpoint).data.text, tokenizer), tokenizer)
+        return TextSide(checkpoint, build_text(options.data.text, tokenizer), tokenizer)
 
 
-def saved_options(checkpoint: LoadedCheckpoint) -> ModelOptions:
-    """Return what decodes by the options of a checkpoint's run."""
-    config = completed(checkpoint.config)
-    return validated(ModelOptions, {key: config[key] for key in fields(ModelOptions) if key in config})
+def model_options(checkpoint: checkpoints.LoadedCheckpoint) -> ModelOptions:
+    """Return what decodes by the options of a checkpoint's run.
+
+    Raises:
+        ConfigError: they are refused, or name code that the user does not trust in the parts that decode; nothing else
+            of a config is built, or even imported.
+    """
+    with _naming(checkpoint.path):
+        options = saved_options(checkpoint, ModelOptions)
+    built = {"encoder": options.encoder, "head": options.head, "features": options.features, "decoder": options.decoder}
+    built |= {"augment.features": options.augment.features, "data.text": options.data.text}
+    check_restored(built, checkpoint.path)
+    return options
 
 
-def _check_decoded(checkpoint: LoadedCheckpoint) -> None:
-    """Refuse code of others in the parts that decode; nothing else of a config is built, or even imported."""
-    config = checkpoint.config
-    parts: dict[str, Any] = {key: config.get(key) for key in ("encoder", "head", "features", "decoder")}
-    parts |= {group: {name: at(config, group, name)} for group, name in (("augment", "features"), ("data", "text"))}
-    check_restored(parts, checkpoint.path)
-
-
-def recognizer_of(checkpoint: LoadedCheckpoint, base: object = None) -> Recognizer:
+def recognizer_of(checkpoint: checkpoints.LoadedCheckpoint, base: object = None) -> Recognizer:
     """Return the recognizer of a checkpoint, in evaluation mode.
 
     Args:
@@ -151,15 +145,13 @@ def recognizer_of(checkpoint: LoadedCheckpoint, base: object = None) -> Recogniz
     Raises:
         ConfigError: its parts do not fit each other.
     """
-    _check_decoded(checkpoint)
-    weights = checkpoint.weights
+    options, weights = model_options(checkpoint), checkpoint.weights
     with _naming(checkpoint.path):
         vocab_size = tokenizer_from_state(checkpoint.tokenizer).vocab_size
         mean = weights.get("normalize.mean")
         if mean is None or mean.dim() != 1:
             shape = "" if mean is None else f" of one dimension, but of the shape {tuple(mean.shape)}"
             raise ConfigError(f"it has no statistics of features, normalize.mean{shape}")
-        options = saved_options(checkpoint)
         encoder = options.encoder
         if base is not None:
             encoder = encoder.updated(model_folder=base_folder(encoder, base))
@@ -167,7 +159,7 @@ def recognizer_of(checkpoint: LoadedCheckpoint, base: object = None) -> Recogniz
             encoder = encoder.updated(reads_weights=False)
         options = options.updated(encoder=encoder.plain())
         recognizer = build_recognizer(options, vocab_size, [0.0] * len(mean), [1.0] * len(mean))
-        load_weights(recognizer, weights)
+        checkpoints.load_weights(recognizer, weights)
     if is_pretrained(recognizer.encoder):
         recognizer.encoder.merge_adapters()  # type: ignore[operator]
     return recognizer.eval()
@@ -203,12 +195,11 @@ def restore(
     batch, workers = BucketingConfig(batch_duration_s), Workers(num_workers)
     torch.set_num_threads(num_threads(torch_threads, workers.count))
     given = None if decoder is None else build_component(decoder, "decoder")
-    checkpoint = load_checkpoint(checkpoint_file(str(options.run)))
-    checkpoint = choose_weights(checkpoint, options.weights, options.average_since)
-    recognizer = recognizer_of(checkpoint, options.encoder.model).to(default_device())
+    checkpoint = checkpoints.load_checkpoint(checkpoints.checkpoint_file(str(options.run)))
+    checkpoint = checkpoints.choose_weights(checkpoint, options.weights, options.average_since)
+    saved, recognizer = model_options(checkpoint), recognizer_of(checkpoint, options.encoder.model).to(default_device())
     with _naming(checkpoint.path):
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
-        saved = saved_options(checkpoint)
         features = build_component(saved.features, "features")
         text = build_text(saved.data.text, tokenizer)
         num_features = len(recognizer.normalize.mean)
@@ -231,7 +222,7 @@ def restore(
             chosen.load_scorers(tokenizer, text)
         except ValueError as error:
             raise ConfigError(f"decoder: {error}") from error
-    return Restored(checkpoint, recognizer, chosen, text, loaders, lacking)
+    return Restored(checkpoint, saved, recognizer, chosen, text, loaders, lacking)
 
 
 def restore_reader(options: Reading, decoder: Target | None = None) -> Restored:
@@ -281,11 +272,11 @@ def maker_of(options: Transcribe) -> dict[str, Any]:
     """
     decoder = None if options.decoder is None else options.decoder.plain()
     made_by = options.model_dump(include={*OF_TRANSCRIPTS}) | {"decoder": decoder}
-    checkpoint = checkpoint_file(str(options.run))
+    checkpoint = checkpoints.checkpoint_file(str(options.run))
     files = {"checkpoint": checkpoint}
     if decoder:
         files |= {key: named_path(decoder[key]) for key in FILE_OPTIONS if decoder.get(key) is not None}
-    elif run_dir := run_folder_of(checkpoint):
+    elif run_dir := checkpoints.run_folder_of(checkpoint):
         # what the run itself decodes with
         files |= {f"{LM_FOLDER}/{path.name}": path for path in (run_dir / LM_FOLDER).glob("*")}
     return made_by | {key: describe_file(path)["sha256"] for key, path in files.items() if path.is_file()}

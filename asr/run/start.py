@@ -21,37 +21,18 @@ from asr.data.preparation.prepared import PreparedData, describe_file
 from asr.models.icefall_weights import encoder_weights, icefall_state
 from asr.models.pretrained import check_finite
 from asr.processes import Terminated, is_first_process
-from asr.run.compose import ABSENT, Change, changes, refuse_changes, saved_config, unaccepted
+from asr.run.compose import ABSENT, Change, changes, completed, refuse_changes, saved_config, unaccepted
 from asr.run.folder import INIT_RECORD, resume_command, update_files
 from asr.run.instantiate import build_component
-from asr.run.options import Encoder, Init, RunOptions, Target
+from asr.run.options import Encoder, Init, Options, ParameterRules, RunOptions, SourceOptions, Target
 from asr.run.parts import DataParts, outline_recognizer
 from asr.run.trust import check_restored, error_context, targets
 from asr.text.tokenizer import CharacterTokenizer, SentencePieceFile, Tokenizer, tokenizer_from_state
-from asr.training.checkpoints import (
-    LoadedCheckpoint,
-    checkpoint_file,
-    choose_weights,
-    how_to_resume,
-    load_checkpoint,
-    load_weights,
-)
-from asr.training.initial_weights import (
-    LEFT,
-    NEW,
-    OTHER_SHAPE,
-    TAKEN,
-    TensorMatch,
-    match_tensors,
-    summary,
-    take,
-    take_tokens,
-    write_matches,
-)
-from asr.training.optimizer_protocols import apply_to_checkpoint, calls_closure
+from asr.training import checkpoints, initial_weights
+from asr.training.optimizer_protocols import apply_to_checkpoint, calls_closure, replaces_params
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, PeerLost, first_line, is_out_of_memory
-from werdict.files import at, is_within, named_path, read_json, write_whole
+from werdict.files import is_within, named_path, read_json, write_whole
 
 if TYPE_CHECKING:
     from asr.training.module import TrainingModule
@@ -109,7 +90,7 @@ class Source:
 
 
 def kept_tokenizer(
-    options: RunOptions, existing_run_dir: Path | None = None, checkpoint: LoadedCheckpoint | None = None
+    options: RunOptions, existing_run_dir: Path | None = None, checkpoint: checkpoints.LoadedCheckpoint | None = None
 ) -> Tokenizer | None:
     """Return the tokenizer of the ``init`` source or of the run's checkpoint; None: train it, or read its file.
 
@@ -165,23 +146,34 @@ def read_source(
     checkpoint = load_source(path)
     if checkpoint.path.name == CONFIG and options.encoder.target != PRETRAINED:
         raise ConfigError(f"init: {path} is a model of transformers; give encoder=pretrained encoder.model={path} too")
-    check_restored({"features": checkpoint.config.get("features")}, checkpoint.path)  # only the features are built
     try:
-        checkpoint = choose_weights(checkpoint, options.init.weights)
-        saved = build_component(Target.model_validate(checkpoint.config["features"]), "features")
+        saved = saved_options(checkpoint, SourceOptions)
+        check_restored({"features": saved.features}, checkpoint.path)  # only the features are built
+        checkpoint = checkpoints.choose_weights(checkpoint, options.init.weights)
+        needed = build_component(saved.features, "features")
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
     except ValueError as error:
         raise ConfigError(f"init: {checkpoint.path}: {error}") from error
     check_finite(checkpoint.weights, checkpoint.path)
-    _check_features(str(checkpoint.path), features, saved.num_features, saved.sampling_rate_hz, saved.frame_shift_s)
+    _check_features(str(checkpoint.path), features, needed.num_features, needed.sampling_rate_hz, needed.frame_shift_s)
     if checkpoint.path.name != CONFIG:  # a transformers model is the encoder itself, and its head the source
-        _refuse_other_base(checkpoint, options.encoder)
-        _refuse_other_encoder(checkpoint.path, match_tensors(state, checkpoint.weights, ()))
+        _refuse_other_base(checkpoint.path, saved.encoder, options.encoder)
+        _refuse_other_encoder(checkpoint.path, initial_weights.match_tensors(state, checkpoint.weights, ()))
     name = f"{checkpoint.path} ({checkpoint.described}, update {checkpoint.update})"
     return Source(name, checkpoint.path.resolve(), checkpoint.weights, tokenizer)
 
 
-def load_source(path: str) -> LoadedCheckpoint:
+def saved_options(checkpoint: checkpoints.LoadedCheckpoint, kind: type[Options]) -> Options:
+    """Return options of a checkpoint's run; those that were added since have their defaults.
+
+    Raises:
+        ConfigError: they are refused.
+    """
+    saved = completed(checkpoint.config)
+    return kind.of({key: saved[key] for key in kind.model_fields if key in saved})
+
+
+def load_source(path: str) -> checkpoints.LoadedCheckpoint:
     """Return the checkpoint that ``init=PATH`` names, or as one the CTC head of a folder of transformers.
 
     Raises:
@@ -190,7 +182,7 @@ def load_source(path: str) -> LoadedCheckpoint:
     folder = named_path(path)
     folder = folder.parent if folder.name == CONFIG else folder
     if not (folder / CONFIG).is_file():
-        return load_checkpoint(checkpoint_file(path, "init"))
+        return checkpoints.load_checkpoint(checkpoints.checkpoint_file(path, "init"))
     # transformers is an extra
     from asr.models.pretrained import ctc_head, find_snapshot
 
@@ -198,7 +190,7 @@ def load_source(path: str) -> LoadedCheckpoint:
     pieces, weights = ctc_head(snapshot)
     tokenizer = CharacterTokenizer(pieces).state()
     features = {"_target_": WAVEFORM, "sampling_rate_hz": snapshot.inputs().get("sampling_rate", 16_000)}
-    return LoadedCheckpoint(folder / CONFIG, weights, {"features": features}, tokenizer, {}, 0)
+    return checkpoints.LoadedCheckpoint(folder / CONFIG, weights, {"features": features}, tokenizer, {}, 0)
 
 
 def record_source(source: Source, folder: Path) -> None:
@@ -227,14 +219,14 @@ def start_from(source: Source, module: TrainingModule, options: RunOptions, run_
         larger = outline_recognizer(options, tokenizer.vocab_size + 1, num_features).state_dict()
         sizes = {name: zip(state_dict[name].shape, larger[name].shape, strict=True) for name in state_dict}
         axes = {name: axis for name, pairs in sizes.items() for axis, (size, more) in enumerate(pairs) if size != more}
-    decided = match_tensors(state_dict, source.weights, axes)
-    take(module.recognizer, source.weights, decided)
-    num_shared = take_tokens(module.recognizer, source.weights, axes, tokenizer.pieces, source_pieces)
+    decided = initial_weights.match_tensors(state_dict, source.weights, axes)
+    initial_weights.take(module.recognizer, source.weights, decided)
+    num_shared = initial_weights.take_tokens(module.recognizer, source.weights, axes, tokenizer.pieces, source_pieces)
     of_tokens = f", with {num_shared} of {tokenizer.vocab_size} tokens as in the source" if num_shared and axes else ""
     table = run_dir / "init.tsv"
     if is_first_process():
-        write_matches(table, decided)
-    return f"init: {source.name}: {summary(decided)}{of_tokens}; the table of all is {table}"
+        initial_weights.write_matches(table, decided)
+    return f"init: {source.name}: {initial_weights.summary(decided)}{of_tokens}; the table of all is {table}"
 
 
 def _icefall_weights(path: Path, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -265,23 +257,25 @@ def _check_features(
             )
 
 
-def _refuse_other_base(checkpoint: LoadedCheckpoint, encoder: Encoder) -> None:
+def _refuse_other_base(path: Path, saved: Encoder | None, encoder: Encoder) -> None:
     """Refuse weights that were trained on top of another pretrained encoder than this run's."""
-    saved = checkpoint.config["encoder"]
-    source_sha256, run_sha256 = (at(node, "source", "sha256") for node in (saved, encoder.plain()))
-    if source_sha256 != run_sha256 and saved.get("train") not in (None, "all"):
+    if saved is None or saved.target != PRETRAINED or saved.train == "all":
+        return
+    if encoder.target != PRETRAINED or encoder.source["sha256"] != saved.source["sha256"]:
         raise ConfigError(
-            f"init: {checkpoint.path} holds only what was trained on top of {saved['model']!r}, which this run does "
-            f"not have; give encoder=pretrained encoder.model={saved['model']}"
+            f"init: {path} holds only what was trained on top of {saved.model!r}, which this run does not have; give "
+            f"encoder=pretrained encoder.model={saved.model}"
         )
 
 
-def _refuse_other_encoder(path: Path, decided: Sequence[TensorMatch]) -> None:
+def _refuse_other_encoder(path: Path, decided: Sequence[initial_weights.TensorMatch]) -> None:
     """Refuse an encoder of another kind or width; one with more or fewer layers shares the others."""
-    matches = [match for match in decided if match.name.startswith("encoder.") and match.outcome != LEFT]
-    misfits = [match for match in matches if match.outcome == NEW]
-    shared = sum(match.outcome == TAKEN for match in matches)
-    if shared <= sum(match.reason.startswith(OTHER_SHAPE) for match in misfits):
+    matches = [
+        match for match in decided if match.name.startswith("encoder.") and match.outcome != initial_weights.LEFT
+    ]
+    misfits = [match for match in matches if match.outcome == initial_weights.NEW]
+    shared = sum(match.outcome == initial_weights.TAKEN for match in matches)
+    if shared <= sum(match.reason.startswith(initial_weights.OTHER_SHAPE) for match in misfits):
         raise ConfigError(
             f"init: the encoder of {path} is different: {shared} of {len(matches)} tensors fit; {misfits[0].name} "
             f"is {list(misfits[0].shape)} here, {misfits[0].reason}; choose the same encoder, with the same options"
@@ -295,7 +289,7 @@ LENGTH = ("trainer.max_steps", "trainer.max_epochs")
 console = PlainConsole(quiet=not is_first_process())
 
 
-def _refuse_other_targets(former: Any, current: Any, key: str) -> None:
+def _refuse_other_targets(former: Target, current: Target, key: str) -> None:
     """Refuse another optimizer or transform: the names of its options and statistics may be the same by chance."""
     names = ([str(part["_target_"]) for _, part in targets(node)] for node in (former, current))
     for had, have in zip_longest(*names, fillvalue="none"):
@@ -324,7 +318,7 @@ def changes_explain_errors(folder: Path | None, options: RunOptions, anyway: boo
 
 
 def changes_since(
-    checkpoint: LoadedCheckpoint, options: RunOptions, parts: DataParts, prepared: PreparedData
+    checkpoint: checkpoints.LoadedCheckpoint, options: RunOptions, parts: DataParts, prepared: PreparedData
 ) -> list[Change]:
     """Return what has changed since a checkpoint was saved: keys of the config, the data, and files of noise."""
     changed = changes(checkpoint.config, options.plain())
@@ -339,7 +333,7 @@ def changes_since(
 def accept_changes(
     options: RunOptions,
     folder: Path,
-    checkpoint: LoadedCheckpoint | None,
+    checkpoint: checkpoints.LoadedCheckpoint | None,
     changed: Sequence[Change],
     adapt: Callable[[], object],
 ) -> None:
@@ -366,13 +360,13 @@ def accept_changes(
         if changed:
             lr = _learning_rate(checkpoint)
             adapt()
-            if only_rate and _changed_updates(checkpoint.config, options.plain()):
+            if any(is_within(change.key, UPDATES) for change in changed) and only_rate:
                 new_lr = _learning_rate(checkpoint)
                 line = f"learning rate after update {checkpoint.update}: {lr:.3g} in the run, {new_lr:.3g} now"
                 refuse_changes([*new, line] if new else [], anyway)
                 console.print_line(line)
             refuse_changes(new, anyway)
-        threads, threads_now = checkpoint.config.get("torch_threads"), options.torch_threads
+        threads, threads_now = saved_options(checkpoint, RunOptions).torch_threads, options.torch_threads
         if threads != threads_now:
             console.print_line(
                 f"note: torch_threads: {threads} in the run, {threads_now} now: sums are rounded in another order, so "
@@ -382,17 +376,13 @@ def accept_changes(
         console.print_line(f"changed since the run was started: {change}")
 
 
-def _learning_rate(checkpoint: LoadedCheckpoint) -> float:
+def _learning_rate(checkpoint: checkpoints.LoadedCheckpoint) -> float:
     state: Any = checkpoint.state
     return float(state["optimizer_states"][0]["param_groups"][0]["lr"])
 
 
-def _changed_updates(former: Mapping[str, Any], current: Mapping[str, Any]) -> list[Change]:
-    return changes(*({key: config.get(key) for key in UPDATES} for config in (former, current)))
-
-
 def fit_checkpoint(
-    checkpoint: LoadedCheckpoint, options: RunOptions, changed: Sequence[Change], module: TrainingModule
+    checkpoint: checkpoints.LoadedCheckpoint, options: RunOptions, changed: Sequence[Change], module: TrainingModule
 ) -> None:
     """Apply changes to the content of a checkpoint, load it into a module, and try an update if its options changed.
 
@@ -407,21 +397,19 @@ def fit_checkpoint(
             f"resume: trainer.max_steps={budget}, but the run has made {checkpoint.update} updates; give at least as "
             "many, or start a new run"
         )
-    current = options.plain()
-    is_changed = bool(_changed_updates(checkpoint.config, current))
+    saved = saved_options(checkpoint, RunOptions)
+    is_changed = any(is_within(change.key, UPDATES) for change in changed)
     if is_changed:
-        for key in ("optimizer", "parameter_rules"):
-            _refuse_other_targets(checkpoint.config.get(key), current[key], key)
+        _refuse_other_targets(saved.optimizer, options.optimizer, "optimizer")
+        _refuse_other_targets(saved.parameter_rules, options.parameter_rules, "parameter_rules")
     state: Any = checkpoint.state
     try:
-        load_weights(module.recognizer, checkpoint.weights)
+        checkpoints.load_weights(module.recognizer, checkpoint.weights)
         if checkpoint.tokenizer != module.tokenizer.state():
             raise ValueError("its tokenizer has other tokens")
-        # steps in the backward pass would hook the parameters that are trained
-        make = getattr(module.optimizer_factory, "keywords", {}).get("factory", module.optimizer_factory)
-        optimizer = make(module.recognizer.named_parameters())
+        optimizer = module.take_optimizer()
         if is_changed:
-            changed_keys = _changed_options(checkpoint.config, current)
+            changed_keys = _changed_options(changed, [saved.parameter_rules, options.parameter_rules])
             schedule = apply_to_checkpoint(state, changed_keys, optimizer, module.schedule_factory)
         else:
             schedule = module.schedule_factory(optimizer)
@@ -429,6 +417,8 @@ def fit_checkpoint(
         schedule.load_state_dict(state["lr_schedulers"][0])
         if is_changed:  # torch's optimizers notice at a step that they lack statistics
             _try_update(optimizer)
+        if replaces_params(optimizer):  # nothing of the trial stays in it
+            module.optimizer = optimizer
     except Exception as error:  # optimizers refuse the states of others by errors of any kind
         if is_out_of_memory(error):
             raise
@@ -448,14 +438,12 @@ def _try_update(optimizer: Optimizer) -> None:
     optimizer.zero_grad()
 
 
-def _changed_options(former: Mapping[str, Any], current: Mapping[str, Any]) -> set[str]:
+def _changed_options(changed: Sequence[Change], both: Sequence[ParameterRules]) -> set[str]:
     """Return the names of the options of optimizer and parameter rules that have changed."""
-    changed = _changed_updates(former, current)
     names = {change.key.split(".")[1] for change in changed if change.key.startswith("optimizer.")}
     if any(is_within(change.key, ["parameter_rules"]) for change in changed):
-        for config in (former, current):
-            for rule in at(config, "parameter_rules", "rules") or ():
-                names |= {*rule} | {*(rule.get("optimizer") or ())}
+        for rule in (rule for rules in both for rule in rules.rules or ()):
+            names |= {*rule} | {*(rule.get("optimizer") or ())}
     return names
 
 
@@ -465,7 +453,7 @@ def saying_how_to_resume(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except PeerLost as error:
-        raise PeerLost(f"{error}; {how_to_resume(run_dir)}") from error
+        raise PeerLost(f"{error}; {checkpoints.how_to_resume(run_dir)}") from error
     except (KeyboardInterrupt, Terminated) as ended:
         if ended.args and isinstance(ended, KeyboardInterrupt):
             raise  # it says so already
@@ -473,4 +461,4 @@ def saying_how_to_resume(run_dir: Path) -> Iterator[None]:
             raise  # nothing to resume yet
         if isinstance(ended, Terminated):
             raise Terminated(ended.signal, lambda: f"; to resume: {resume_command(run_dir)}") from None
-        raise KeyboardInterrupt(f"; {how_to_resume(run_dir)}") from None
+        raise KeyboardInterrupt(f"; {checkpoints.how_to_resume(run_dir)}") from None

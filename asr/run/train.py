@@ -52,7 +52,7 @@ def train(run: Run) -> Path:
     with _open_run_folder(run) as run_dir:
         if run.needs_launcher:
             overrides = [*run.composed.folders, *run.composed.words]
-            if code := launch("train", overrides, run.trainer.num_devices, run_dir):
+            if code := launch("train", overrides, run.outline.trainer.num_devices, run_dir):
                 if code not in (TRY_AGAIN, INTERRUPTED):
                     _record_failure(run_dir, f"exit code {code}")
                 sys.exit(code)
@@ -67,7 +67,7 @@ def _open_run_folder(run: Run) -> Iterator[Path]:
     if run.launched is not None or run.needs_launcher:
         run_dir = run.launched or run.resumed or _new_run_folder(run)
     else:
-        run_dir = broadcast_object(run.trainer, lambda: run.resumed or _new_run_folder(run))
+        run_dir = broadcast_object(run.outline.trainer, lambda: run.resumed or _new_run_folder(run))
     owner = run.launched is None and is_first_process()
     with (
         lock_run_dir(run_dir) if owner else contextlib.nullcontext(),
@@ -107,8 +107,8 @@ def _record_start(run: Run, folder: Path) -> None:
             record_accepted(folder, run.changes)
         overrides = recorded_overrides(run.resumed, overrides)
     run.prepared.record(folder)
-    if run.source is not None and run.resumed is None:
-        record_source(run.source, folder)
+    if run.outline.source is not None and run.resumed is None:
+        record_source(run.outline.source, folder)
     for name, content in (("config.yaml", config), (LAST_RECORDED, overrides)):
         if (folder / name).exists():
             # copied, not renamed: a full disk must not leave the folder without the file
@@ -127,21 +127,21 @@ def _fit_and_report(run: Run, run_dir: Path) -> None:
     """Train in this process, which may be one of several; the first one decodes and reports."""
     watch, options = Stopwatch(), run.options
     checkpoint, module = run.checkpoint, run.module
-    if checkpoint is None and run.source is not None:
-        console.print_line(start_from(run.source, module, options, run_dir))
+    if checkpoint is None and run.outline.source is not None:
+        console.print_line(start_from(run.outline.source, module, options, run_dir))
     for line in start_lines(module.recognizer, options, run_dir, checkpoint):
         console.print_line(line)
-    loggers = build_all(run.loggers, run_dir, options) if is_first_process() else []
+    loggers = build_all(run.outline.loggers, run_dir, options) if is_first_process() else []
     with _open_loggers(loggers, 0 if checkpoint is None else checkpoint.update):
-        callbacks = build_all(run.callbacks, run_dir, options)
+        callbacks = build_all(run.outline.callbacks, run_dir, options)
         trainer = build_trainer(options.trainer, loggers, callbacks, default_root_dir=str(run_dir))
         num_workers = run.loaders.workers.count
         torch.set_num_threads(num_threads(options.torch_threads, num_workers, trainer.num_devices))
         with explaining_failed_writes(run_dir):
-            parts = module.recognizer, run.loaders, run.prepared, run.data.text
+            parts = module.recognizer, run.loaders, run.prepared, run.outline.data.text
             lm_order = options.data.transcripts_lm if is_first_process() else 0
             search = search_with_transcripts(*parts, run_dir, lm_order)
-        data = SpeechDataModule(run.prepared, run.loaders, options.seed, run.data.augmentation)
+        data = SpeechDataModule(run.prepared, run.loaders, options.seed, run.outline.data.augmentation)
         fit(trainer, module, data, checkpoint)
         early = early_stop_reason(trainer)
         if is_first_process() and module.is_divided:

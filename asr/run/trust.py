@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from asr.run.options import Section
 from werdict.errors import ConfigError, RunFailed, is_out_of_memory
 from werdict.files import is_within, trust, trusted
 
@@ -46,26 +47,26 @@ def is_third_party(target: Any) -> bool:
     return not is_within(name, OURS)
 
 
-def trust_own(config: Mapping[str, Any]) -> None:
-    """Trust what the user's own config names, where this program goes on: ranks, jobs, decoding, resumption."""
-    trust([_package(node["_target_"]) for key, node in targets(config) if _refused(key, node)])
+def trust_own(options: Section | Mapping[str, Any]) -> None:
+    """Trust what the user's own options name, where this program goes on: ranks, jobs, decoding, resumption."""
+    trust([_package(node["_target_"]) for key, node in targets(options) if _refused(key, node)])
 
 
-def check_restored(config: Mapping[str, Any], source: object, before: Mapping[str, Any] | None = None) -> None:
-    """Refuse a stranger's config that would run code of packages that the user does not trust; imports none of them.
+def check_restored(parts: Mapping[str, Any], source: object, before: Mapping[str, Any] | None = None) -> None:
+    """Refuse a stranger's options that would run code of packages that the user does not trust; imports none of them.
 
     Args:
-        config: of a checkpoint, or of a run folder with what the user has set since.
-        source: of the config, for the message.
-        before: as the run folder has it; what differs is the user's own word. None: the same.
+        parts: options by key, of a checkpoint, or of a run folder with what the user has set since.
+        source: of the options, for the message.
+        before: as the run folder has them; what differs is the user's own word. None: the same.
 
     Raises:
         ConfigError: names the key, and how to trust the package.
     """
-    saved_targets = {(key, str(node["_target_"])) for key, node in targets(config if before is None else before)}
+    saved_targets = {(key, str(node["_target_"])) for key, node in targets(parts if before is None else before)}
     refused = [
         (key, str(node["_target_"]), why)
-        for key, node in targets(config)
+        for key, node in targets(parts)
         if (key, str(node["_target_"])) in saved_targets and (why := _refused(key, node))
     ]
     if refused:
@@ -77,7 +78,9 @@ def check_restored(config: Mapping[str, Any], source: object, before: Mapping[st
 
 
 def targets(node: Any, key: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the mappings with ``_target_`` in a config, outer ones first, with their dotted keys."""
+    """Yield the mappings with ``_target_`` in options, or plain data, outer ones first, with their dotted keys."""
+    if isinstance(node, Section):
+        node = node.plain()
     if isinstance(node, Mapping) and "_target_" in node:
         yield key, node
     if isinstance(node, Mapping | list):
@@ -95,7 +98,9 @@ def _refused(key: str, node: Mapping[str, Any]) -> str:
     name = node["_target_"]
     if not isinstance(name, str):
         return "is not the name of a class"
-    place = next((key[:end] for end in _ends(key) if key[:end] in RESTORED), "")
+    names = key.split(".")
+    places = (".".join(names[:end]) for end in range(len(names), 0, -1))
+    place = next((place for place in places if place in RESTORED), "")
     allowed = (*RESTORED.get(place, ()), *trusted())
     if not is_within(name, (*OURS, *trusted())):
         return "belongs to another package"
@@ -115,11 +120,6 @@ def _refused(key: str, node: Mapping[str, Any]) -> str:
         is_within(defined_in, ["optim"]) or (place.startswith("data.") and attribute.startswith("prepare_"))
     )
     return "" if is_builder else "is not a class"
-
-
-def _ends(key: str) -> list[int]:
-    """Return the lengths of a dotted key and of the places above it, the longest first."""
-    return [len(key), *(end for end in range(len(key) - 1, 0, -1) if key[end] == ".")]
 
 
 def _leads_elsewhere(node: Mapping[str, Any]) -> str:

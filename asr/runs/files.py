@@ -14,12 +14,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from asr.run.options import decides
+from asr.run.options import RunOptions, SavedRun, decides
 from werdict.error_files import depends_on_audio
-from werdict.files import at, flatten, is_within, read_json, read_yaml
+from werdict.errors import ConfigError
+from werdict.files import flatten, get_nested, is_within, read_json, read_yaml
 from werdict.former_names import with_present_names
 from werdict.runs import Curve, SetErrors
-from werdict.scoring import Unit
 
 HEADER = ("step", "name", "value")
 SMALLEST, LARGEST = 1e-30, 1e15  # absolute values that an axis can show
@@ -75,8 +75,7 @@ WATCHING = tuple(
 )
 SUMMARY = "report/summary.json"
 ELAPSED = "train/elapsed_s"
-# what must stand in the files of a run, and of what kind
-IN_CONFIG = {"seed": int, "weights": str, "decode": list, "decode_test": bool, "callbacks": dict | None}
+# what must stand in the summary of a run, and of what kind
 IN_SUMMARY = {
     **{"system": dict, "seed": int, "budget": int, "data": str, "notes": list, "test": dict, "training": dict},
     **{"cost": dict, "num_parameters": int, "peak_memory_mb": float | int},
@@ -85,34 +84,25 @@ DAMAGED = (ValueError, OSError, LookupError, TypeError, AttributeError)  # what 
 CURVES = ("train/loss", "train/lr", "train/gradient_norm", "val/")  # names, or their beginnings
 
 
-def run_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``system``, ``seed`` and ``budget`` (updates) of a run, for its summary.
-
-    Args:
-        config: of the run, resolved.
-    """
-    return {"system": system_of(config), "seed": config["seed"], "budget": at(config, *BUDGET.split("."))}
+def run_settings(options: RunOptions | SavedRun) -> dict[str, Any]:
+    """Return the ``system``, ``seed`` and ``budget`` (updates) of a run, for its summary."""
+    return {"system": system_of(options), "seed": options.seed, "budget": options.trainer.max_steps}
 
 
-def system_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return by dotted key what decides the result of a run beside its seed.
-
-    Args:
-        config: of the run, resolved.
-    """
-    decoded, is_raw = config["decode"][0], config["weights"] == "raw"
+def system_of(options: RunOptions | SavedRun) -> dict[str, Any]:
+    """Return by dotted key what decides the result of a run beside its seed."""
+    decoded, is_raw = options.decode[0], options.weights == "raw"
     callbacks = {
-        name: node
-        for name, node in (config["callbacks"] or {}).items()
-        if not _only_watches(node, is_raw and decoded != "average")
+        name: node.plain()
+        for name, node in (options.callbacks or {}).items()
+        if node is not None and not _only_watches(node.target, is_raw and decoded != "average")
     }
     without = [*(["weights"] if is_raw else []), *(["decode"] if decoded == "best" else [])]
-    tuned = at(config, "sweep", "tuned") or {}
-    if tuned.get("studies", 1) != 1:
-        without += tuned["keys"]  # each study has found its own
+    if (tuned := options.sweep.tuned) and tuned.studies != 1:
+        without += tuned.keys  # each study has found its own
     system = {
         key: value
-        for key, value in flatten({**config, "callbacks": callbacks, "decode": decoded}).items()
+        for key, value in flatten({**options.plain(), "callbacks": callbacks, "decode": decoded}).items()
         if decides(key) in ("updates", "result") and not is_within(key, without)
     }
     for key in ("trainer.devices", "trainer.num_nodes"):
@@ -120,7 +110,7 @@ def system_of(config: Mapping[str, Any]) -> dict[str, Any]:
         # more processes make larger updates
         if count in (None, 1, "1") or (isinstance(count, list) and len(count) == 1):
             system.pop(key, None)
-    if at(config, "trainer", "max_epochs") == -1:
+    if options.trainer.max_epochs == -1:
         # converted from epochs, the budget depends on the seed, and so do schedules that end with it
         budget = system.pop(BUDGET)
         system = {
@@ -129,12 +119,11 @@ def system_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return system
 
 
-def _only_watches(node: Any, without_averages: bool) -> bool:
+def _only_watches(target: str, without_averages: bool) -> bool:
     """Return whether a callback leaves alone what the run is decoded with."""
-    target = str(at(node, "_target_"))
     if target == AVERAGING:
         return without_averages
-    return node is None or target in WATCHING or target.startswith(OWN_CALLBACKS)
+    return target in WATCHING or target.startswith(OWN_CALLBACKS)
 
 
 @dataclass(frozen=True)
@@ -143,24 +132,19 @@ class RunFiles:
 
     Attributes:
         overrides: of the command line that began the run.
-        config: composed and resolved.
+        options: of its config.
         summary: empty if the run has not finished.
     """
 
     folder: Path
     overrides: Sequence[str]
-    config: Mapping[str, Any]
+    options: SavedRun
     summary: Mapping[str, Any]
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
         """The ``system``, ``seed`` and ``budget`` of the run."""
-        return self.summary or run_settings(self.config)
-
-    @property
-    def unit(self) -> Unit:
-        """What its error rates count."""
-        return at(self.config, "data", "scoring_unit") or "word"
+        return self.summary or run_settings(self.options)
 
     def set_errors(self, name: str) -> SetErrors:
         """Read the errors on a test set, as ``werdict.error_files.write_report`` has written them."""
@@ -175,9 +159,9 @@ class RunFiles:
             speakers=tuple(speaker or None for speaker in speakers),
             words=tuple(map(int, words)),
             errors=tuple(sum(map(int, counts)) for counts in zip(*edits, strict=True)),
-            references=at(self.summary, "test", name, "references"),
-            depends_on_audio=depends_on_audio(at(self.summary, "test", name, "dependence_p")),
-            seen_speakers=bool(at(self.summary, "data_splits", name, "num_seen_speakers")),
+            references=get_nested(self.summary, "test", name, "references"),
+            depends_on_audio=depends_on_audio(get_nested(self.summary, "test", name, "dependence_p")),
+            seen_speakers=bool(get_nested(self.summary, "data_splits", name, "num_seen_speakers")),
         )
 
 
@@ -187,19 +171,27 @@ def read_run(folder: Path) -> RunFiles:
     Raises:
         ValueError: a file does not exist, or is damaged.
     """
-    summary, config, words = folder / SUMMARY, folder / "config.yaml", folder / "overrides.yaml"
+    summary, words = folder / SUMMARY, folder / "overrides.yaml"
     overrides = read_yaml(words)
     if not isinstance(overrides, list) or not all(isinstance(word, str) for word in overrides):
         raise ValueError(f"{words} is damaged: it must be a list of overrides")
-    read = _checked(read_json(summary), IN_SUMMARY, summary) if summary.is_file() else {}
-    return RunFiles(folder, overrides, _checked(with_present_names(read_yaml(config)), IN_CONFIG, config), read)
+    finished = read_json(summary) if summary.is_file() else {}
+    for key, kind in IN_SUMMARY.items() if finished else ():
+        if not isinstance(get_nested(finished, key), kind):
+            raise ValueError(f"{summary} is damaged: {key} must not be {get_nested(finished, key)!r}")
+    return RunFiles(folder, overrides, read_options(folder / "config.yaml"), finished)
 
 
-def _checked(data: Any, kinds: Mapping[str, Any], path: Path) -> Any:
-    for key, kind in kinds.items():
-        if not isinstance(at(data, key), kind):
-            raise ValueError(f"{path} is damaged: {key} must not be {at(data, key)!r}")
-    return data
+def read_options(path: Path) -> SavedRun:
+    """Read the config of a run.
+
+    Raises:
+        ValueError: the file does not exist, or is damaged.
+    """
+    try:
+        return SavedRun.of(with_present_names(read_yaml(path)))
+    except ConfigError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
 
 
 def read_curves(path: Path) -> dict[str, Curve]:

@@ -17,15 +17,25 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 
 from asr.run.folder import FAILED, UPDATE_FILE, newest_update
-from asr.run.options import has_effect
-from asr.runs.files import BUDGET, DAMAGED, SUMMARY, RunFiles, best_dev_wer, read_curves, read_run, run_settings
+from asr.run.options import SavedRun, has_effect
+from asr.runs.files import (
+    BUDGET,
+    DAMAGED,
+    SUMMARY,
+    RunFiles,
+    best_dev_wer,
+    read_curves,
+    read_options,
+    read_run,
+    run_settings,
+)
 from werdict.errors import ConfigError
-from werdict.files import at, flatten, is_within, read_yaml
+from werdict.files import flatten, get_nested, is_within, read_yaml
 from werdict.formatting import count, percent, shortened, shortlist
-from werdict.former_names import with_present_names
 from werdict.runs import Cost, Inputs, Run, SetErrors
 
 MEASURED = (
+    "num_passes",
     "seconds_per_update",
     "optimizer_step_seconds",
     "optimizer_step_sd",
@@ -80,7 +90,7 @@ def read_runs(folders: Sequence[Path], failed_folders: Collection[Path] = ()) ->
         except (ValueError, OSError) as error:
             problems.append(f"{folder} is left out: {error}")
             continue
-        if run.config["decode_test"] is False:
+        if not run.options.decode_test:
             num_tuning += 1  # a trial of a sweep that chose its settings on dev
         elif run.summary:
             finished.append(run)
@@ -113,7 +123,7 @@ def _run(run: RunFiles, system: str, problems: list[str]) -> Run:
         except DAMAGED as error:
             problems.append(f"{run.folder}: {error}")
     metrics = run.folder / "metrics.csv"
-    decoded = run.config["decode"]
+    decoded, sweep = run.options.decode, run.options.sweep
     wers_by_weights = {}
     if len(decoded) > 1:
         wers_by_weights[decoded[0]] = {name: errors.wer for name, errors in sets.items()}
@@ -125,7 +135,7 @@ def _run(run: RunFiles, system: str, problems: list[str]) -> Run:
         system=system,
         seed=run.settings["seed"],
         sets=sets,
-        lr=at(run.config, "optimizer", "lr"),
+        lr=run.options.optimizer.lr,
         curves=read_curves(metrics) if metrics.exists() else {},
         cost=Cost(
             num_updates=run.settings["budget"],
@@ -136,23 +146,23 @@ def _run(run: RunFiles, system: str, problems: list[str]) -> Run:
             **{name: cost.get(name) for name in MEASURED},
             peak_memory_mb=run.summary.get("peak_gpu_memory_mb", run.summary["peak_memory_mb"]),
         ),
-        study=at(run.config, "sweep", "tuned", "study"),
-        target_wer=at(run.config, "sweep", "target_wer"),
+        study=sweep.tuned.study if sweep.tuned else None,
+        target_wer=sweep.target_wer,
         wers_by_weights=wers_by_weights,
-        unit=run.unit,
+        unit=run.options.data.scoring_unit,
     )
 
 
 def _of_one_unit(finished: list[RunFiles], failed: list[RunFiles]) -> tuple[list[RunFiles], list[RunFiles], list[str]]:
     """Return the runs that are scored in the unit of most finished ones, and a message if others are left out."""
     # units that are as common come in the order of their first runs
-    (unit, _), *_ = [*Counter(run.unit for run in finished).most_common(1), ("word", 0)]
-    others = [run.folder for run in (*finished, *failed) if run.unit != unit]
+    (unit, _), *_ = [*Counter(run.options.data.scoring_unit for run in finished).most_common(1), ("word", 0)]
+    others = [run.folder for run in (*finished, *failed) if run.options.data.scoring_unit != unit]
     message = (
         f"{shortlist(others)} left out: not scored by {unit} as most runs; compare runs of each unit on their own "
         "(runs=[FOLDER,FOLDER]), or train all with the same data.scoring_unit"
     )
-    finished, failed = ([run for run in runs if run.unit == unit] for runs in (finished, failed))
+    finished, failed = ([run for run in runs if run.options.data.scoring_unit == unit] for runs in (finished, failed))
     return finished, failed, [message] if others else []
 
 
@@ -166,7 +176,7 @@ def name_systems(runs: Sequence[RunFiles]) -> tuple[list[str], list[str]]:
     # a group has the name of its first run
     same: dict[str, list[list[int]]] = defaultdict(list)
     for group in groups.values():
-        same[_name(overrides[group[0]], shared, runs[group[0]].config)].append(group)
+        same[_name(overrides[group[0]], shared, runs[group[0]].options)].append(group)
     names, problems = [""] * len(runs), []
     for name, alike in same.items():
         for number, group in enumerate(alike, start=1):
@@ -193,7 +203,7 @@ def concerns_system(key: str, run: RunFiles) -> bool:
     """Return whether an override of a key decides what system a run belongs to."""
     if not has_effect(key):  # also if the config lacks it, as after ~logger
         return False
-    configured = [subkey for subkey in flatten(run.config) if is_within(subkey, (key,))]
+    configured = [subkey for subkey in flatten(run.options.plain()) if is_within(subkey, (key,))]
     # the config does not hold the choice of a group by itself, such as recipe=digits/transformer_ctc
     return not configured or any(is_within(subkey, (key,)) for subkey in run.settings["system"])
 
@@ -208,17 +218,17 @@ def _overrides(run: RunFiles) -> dict[str, str]:
     return dict(sorted(different.items(), key=lambda item: (item[0] != "optimizer", item[0])))
 
 
-def _name(overrides: Mapping[str, str], shared: set[tuple[str, str]], config: Mapping[str, Any]) -> str:
+def _name(overrides: Mapping[str, str], shared: set[tuple[str, str]], options: SavedRun) -> str:
     """Return the name that a tuning sweep has given, or the optimizer and the overrides that others do not share."""
-    if label := at(config, "sweep", "tuned", "system"):
-        return str(label)
+    if options.sweep.tuned and options.sweep.tuned.system:
+        return options.sweep.tuned.system
     unshared = {key: value for key, value in overrides.items() if (key, value) not in shared}
     optimizer = unshared.pop("optimizer", None)
     # a learning rate says nothing without its optimizer
     if optimizer is None and (not unshared or any(key.startswith("optimizer.") for key in unshared)):
-        optimizer = overrides.get("optimizer") or str(at(config, "optimizer", "_target_")).rpartition(".")[2]
-    options = [f"{key.removeprefix('optimizer.')}={value}" for key, value in unshared.items()]
-    return shortened(" ".join([optimizer, *options] if optimizer else options), MAX_NAME)
+        optimizer = overrides.get("optimizer") or str(options.optimizer.target).rpartition(".")[2]
+    given = [f"{key.removeprefix('optimizer.')}={value}" for key, value in unshared.items()]
+    return shortened(" ".join([optimizer, *given] if optimizer else given), MAX_NAME)
 
 
 def warnings(runs: Sequence[RunFiles]) -> list[str]:
@@ -254,9 +264,9 @@ def warnings(runs: Sequence[RunFiles]) -> list[str]:
 def _changes(run: RunFiles) -> list[str]:
     """Return what has changed: between the config and its backups, and what the user has accepted."""
     changed: dict[str, str] = {}
-    current = _flat(run.config)
+    current = _flat(run.options)
     for path in sorted(run.folder.glob("config.backup*.yaml")):
-        before = _flat(with_present_names(read_yaml(path)))
+        before = _flat(read_options(path))
         for key in sorted(current.keys() | before.keys()):
             old, new = before.get(key, "absent"), current.get(key, "absent")
             if old != new:
@@ -268,9 +278,9 @@ def _changes(run: RunFiles) -> list[str]:
     return list(changed.values())
 
 
-def _flat(config: Any) -> dict[str, Any]:
-    """Return seed, budget and system of a config by key."""
-    settings = run_settings(config)
+def _flat(options: SavedRun) -> dict[str, Any]:
+    """Return seed, budget and system of a run by key."""
+    settings = run_settings(options)
     return {"seed": settings["seed"], BUDGET: settings["budget"], **settings["system"]}
 
 
@@ -352,7 +362,7 @@ def _row(run: RunFiles, system: str, default_recipe: str) -> ListedRun:
         updates=newest_update(run.folder / "checkpoints") or (max_updates if run.summary else 0),
         max_updates=max_updates,
         wer_dev=wer if math.isfinite(wer) else None,
-        wer_test={name: errors["wer"] for name, errors in (at(run.summary, "test") or {}).items()},
+        wer_test={name: errors["wer"] for name, errors in (get_nested(run.summary, "test") or {}).items()},
         status=_status(run),
         size_mb=round(sizes / MB, 1),
         other_checkpoints_mb=round(others / MB, 1),

@@ -36,7 +36,7 @@ from asr.run.options import Sweep, has_effect
 from asr.runs.files import best_dev_wer
 from werdict.console import PlainConsole, one_line
 from werdict.errors import ConfigError
-from werdict.files import at, flatten, lock, read_json, write_whole
+from werdict.files import flatten, get_nested, lock, read_json, write_whole
 from werdict.formatting import percent
 
 POLL_S = 0.5
@@ -185,7 +185,7 @@ def check_sweep_name(name: object, key: str = "sweep.name") -> None:
         )
 
 
-def job_name(overrides: Sequence[str], config: Mapping[str, Any], sweep_dir: Path) -> str:
+def job_name(overrides: Sequence[str], swept: Sequence[str], values: Mapping[str, Any], sweep_dir: Path) -> str:
     """Return the name of a job's folder: what is swept, shortened, and a hash of all overrides and what is trained.
 
     What does not change the training counts only if it is swept, so that a sweep may be resumed with other threads.
@@ -193,12 +193,12 @@ def job_name(overrides: Sequence[str], config: Mapping[str, Any], sweep_dir: Pat
 
     Args:
         overrides: of the job.
-        config: composed, unresolved.
+        swept: keys.
+        values: of the config by dotted key, unresolved.
         sweep_dir: folder of the sweep.
     """
-    swept = at(config, *SWEPT.split(".")) or ()
     relevant = [word for word in overrides if override_key(word) in swept or _tells(override_key(word))]
-    trained = {key: value for key, value in flatten(config).items() if _tells(key)}
+    trained = {key: value for key, value in values.items() if _tells(key)}
     # the label may be cut, and options that do not change the training are only in the overrides
     digest = hashlib.sha256(json.dumps([trained, relevant], sort_keys=True, default=str).encode()).hexdigest()[:8]
     lock_path = next((sweep_dir / RECORDS).glob(f"*-{digest}.lock"), None)
@@ -251,13 +251,13 @@ def run_job(composed: Composed) -> float:
     sweep_dir = composed.sweep_dir
     assert sweep_dir is not None
     sweep: Sweep = composed.options.sweep
-    swept = sweep.plain().get("swept") or ()
-    if shared := [word for word in composed.words if ID.fullmatch(key := override_key(word)) and key not in swept]:
+    given_ids = [word for word in composed.words if ID.fullmatch(override_key(word))]
+    if shared := [word for word in given_ids if override_key(word) not in sweep.swept]:
         raise ConfigError(f"{shared[0]}: every job of a sweep is a run of its own in wandb; leave it out")
     overrides = [
         word for word in composed.words if override_key(word) != SWEPT
     ]  # not the user's, and of the sweep alone
-    name = job_name(overrides, composed.unresolved(), sweep_dir)
+    name = job_name(overrides, sweep.swept, flatten(composed.unresolved()), sweep_dir)
     folder = (sweep_dir / name).resolve()
     (sweep_dir / RECORDS).mkdir(parents=True, exist_ok=True)
     with open(sweep_dir / RECORDS / f"{name}.lock", "a") as file:
@@ -400,7 +400,7 @@ class SweepTable(Callback):
             print(f"asr-train: {one_line(str(error))}", file=sys.stderr)
             raise SystemExit(2) from None
         self._asked = asked_for(sweep_dir)
-        if swept := swept_keys(config.hydra.overrides.task, config.hydra.sweeper.get("params") or {}):
+        if swept := swept_keys(config.hydra.overrides.task, getattr(config.hydra.sweeper, "params", None) or {}):
             with read_write(config.hydra):  # of all jobs, whatever sweeper and launcher start them
                 config.hydra.overrides.hydra.append(f"++{SWEPT}=[{','.join(swept)}]")
         if config.hydra.launcher._target_.endswith((".BasicLauncher", ".ParallelLauncher")):
@@ -441,7 +441,7 @@ def job_table(sweep_dir: Path, jobs: list[JobRecord], before: Collection[str] = 
     for record in jobs:
         folder = sweep_dir / record.name
         summary = folder / "report" / "summary.json"
-        tests = (at(read_json(summary), "test") or {}).values() if summary.is_file() else ()
+        tests = (get_nested(read_json(summary), "test") or {}).values() if summary.is_file() else ()
         wers = [best_dev_wer(folder), *(math.inf if test.get("wer") is None else test["wer"] for test in tests)]
         style = "red" if record.failed else None
         status = "finished before" if record.name in before else record.status

@@ -24,7 +24,7 @@ from asr.ranges import Tag, Text
 from asr.runs.files import best_dev_wer
 from werdict.console import PlainConsole
 from werdict.errors import first_line
-from werdict.files import at, write_whole
+from werdict.files import get_nested, write_whole
 from werdict.result import Comparison, SetComparison
 from werdict.scoring import ScoredUtterance
 
@@ -175,7 +175,7 @@ class WandbTracking(WandbLogger):
         self.run_dir, self.log_model, self.minimized = run_dir, log_model, set[str]()
         self.best_wer = best_dev_wer(run_dir)
         # jobs of a sweep are grouped by its name
-        name = run_dir.name if at(config, "sweep", "name") else "/".join(run_dir.parts[-2:])
+        name = run_dir.name if get_nested(config, "sweep", "name") else "/".join(run_dir.parts[-2:])
         usual = {"WANDB_NAME": ("name", name), "WANDB_JOB_TYPE": ("job_type", "train")}
         kwargs = dict(default for variable, default in usual.items() if not os.environ.get(variable)) | kwargs
         settings = wandb.Settings(silent=True, console="off")

@@ -147,6 +147,8 @@ class TrainingModule(pl.LightningModule):
         extra_state: plain data that every checkpoint holds under the key ``werdict``.
         max_unreadable: number of utterances per epoch that may be unreadable; None: any number.
         unit: ``word`` or ``character``, which error rates count.
+        optimizer: that the first training takes in the place of a new one, built of parameters of the same names.
+        in_backward: optimizer → one that steps in the backward pass; None: after it.
     """
 
     def __init__(
@@ -161,10 +163,13 @@ class TrainingModule(pl.LightningModule):
         extra_state: Mapping[str, Any],
         max_unreadable: int | None = None,
         unit: Unit = "word",
+        optimizer: protocols.ReplacesParams | None = None,
+        in_backward: Callable[[Any], Optimizer] | None = None,
     ) -> None:
         super().__init__()
         self.recognizer, self.tokenizer, self.decoder = recognizer, tokenizer, decoder
         self.optimizer_factory, self.schedule_factory = optimizer_factory, schedule_factory
+        self.optimizer, self.wrap_in_backward = optimizer, in_backward
         self.dev_names, self.max_duration_s, self.extra_state = dev_names, max_duration_s, extra_state
         # what this rank has decoded, and could not read, by development set
         self.decoded: defaultdict[str, list[Utterance]] = defaultdict(list)
@@ -193,9 +198,19 @@ class TrainingModule(pl.LightningModule):
         return self.device_mesh is not None
 
     def build_updates(self) -> tuple[Optimizer, LRScheduler]:
-        """Return a new optimizer of the recognizer's parameters, and its schedule."""
-        optimizer = self.optimizer_factory(self.recognizer.named_parameters())
+        """Return the optimizer of the recognizer's parameters, as new, and its schedule."""
+        optimizer = self.take_optimizer()
+        if self.wrap_in_backward is not None:
+            optimizer = self.wrap_in_backward(optimizer)
         return optimizer, self.schedule_factory(optimizer)
+
+    def take_optimizer(self) -> Any:
+        """Return the optimizer that was built before, if it is not taken yet, or a new one, of the parameters."""
+        optimizer, self.optimizer = self.optimizer, None
+        if optimizer is None:
+            return self.optimizer_factory(self.recognizer.named_parameters())
+        optimizer.replace_params(dict(self.recognizer.named_parameters()))
+        return optimizer
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Build the optimizer and its schedule."""

@@ -93,6 +93,19 @@ class SupportsFoundInf(Protocol):
         """Have ``step`` call this function, which calls `update` or replays it; None: `update` itself."""
 
 
+@runtime_checkable
+class ReplacesParams(Protocol):
+    """An optimizer that checks its options when it is built, and can then be given the parameters that it updates."""
+
+    def replace_params(self, params: Mapping[str, nn.Parameter]) -> None:
+        """Update other parameters of the same names, as if built of them."""
+
+
+def replaces_params(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer, with all its members, is a `ReplacesParams`."""
+    return all(isinstance(member, ReplacesParams) for member in members_of(optimizer))
+
+
 def members_of(optimizer: Optimizer) -> list[Optimizer]:
     """Return the optimizers that step as one, or the optimizer itself."""
     members: list[Optimizer] = getattr(optimizer, "optimizers", [optimizer])

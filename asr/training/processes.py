@@ -17,16 +17,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
-from asr.processes import (
-    ENDING,
-    INTERRUPTED,
-    LAUNCHER_VARIABLE,
-    RUN_DIR_VARIABLE,
-    TRY_AGAIN,
-    Terminated,
-    listen,
-    restored_handlers,
-)
+from asr import processes
 from asr.training.checkpoints import how_to_resume
 from werdict.console import one_line
 from werdict.errors import DIVERGED, LOST_PEER, PeerLost
@@ -36,7 +27,7 @@ GLOO = "gloo/transport"
 POLL_S = 0.1
 AGAIN_S = 20.0  # after a signal, one of the same kind ends all; schedulers may send two at once
 SAID = (1, 2, DIVERGED)  # exit codes of processes that have printed why
-HANDLED = (signal.SIGINT, *ENDING)
+HANDLED = (signal.SIGINT, *processes.ENDING)
 
 T = TypeVar("T")
 
@@ -110,7 +101,7 @@ def launch(command: str, overrides: Sequence[str], num_processes: int, run_dir: 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         free_port = str(probe.getsockname()[1])
-    shared = {RUN_DIR_VARIABLE: str(run_dir), LAUNCHER_VARIABLE: str(os.getpid())}
+    shared = {processes.RUN_DIR_VARIABLE: str(run_dir), processes.LAUNCHER_VARIABLE: str(os.getpid())}
     shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port, "WORLD_SIZE": str(num_processes), "NODE_RANK": "0"}
     ranks = SubprocessContext(
         command,
@@ -121,7 +112,7 @@ def launch(command: str, overrides: Sequence[str], num_processes: int, run_dir: 
     )
     # read by start(): torch's own handlers raise, and what is raised in a finalizer is lost
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"
-    with restored_handlers((*HANDLED, signal.SIGQUIT)):
+    with processes.restored_handlers((*HANDLED, signal.SIGQUIT)):
         try:
             ranks.start()
             forwarded = forward_signals(ranks)
@@ -145,11 +136,11 @@ def forward_signals(ranks: SubprocessContext) -> Collection[signal.Signals]:
         if number == signal.SIGINT in forwarded:
             raise KeyboardInterrupt
         if now > forwarded.setdefault(number, now) + AGAIN_S:
-            raise Terminated(number, lambda: "")
+            raise processes.Terminated(number, lambda: "")
         for rank in ranks.subprocess_handlers.values():
             rank.proc.send_signal(number)  # does nothing to one that has ended
 
-    listen(forward, HANDLED)
+    processes.listen(forward, HANDLED)
     return forwarded
 
 
@@ -167,15 +158,15 @@ def _exit_code(
     if not codes:
         return 0
     # torch ends the others by SIGTERM
-    follow = {TRY_AGAIN, INTERRUPTED, -signal.SIGTERM, *(-number for number in forwarded)}
+    follow = {processes.TRY_AGAIN, processes.INTERRUPTED, -signal.SIGTERM, *(-number for number in forwarded)}
     if signal.SIGINT in forwarded and {*codes.values()} <= follow:
-        if codes.get(0) == TRY_AGAIN:
-            return INTERRUPTED  # it has printed what was saved
+        if codes.get(0) == processes.TRY_AGAIN:
+            return processes.INTERRUPTED  # it has printed what was saved
         raise KeyboardInterrupt
-    if TRY_AGAIN in codes.values() and {*codes.values()} <= follow | {-signal.SIGKILL}:
-        return TRY_AGAIN  # a process that still had work to do has printed how to resume
+    if processes.TRY_AGAIN in codes.values() and {*codes.values()} <= follow | {-signal.SIGKILL}:
+        return processes.TRY_AGAIN  # a process that still had work to do has printed how to resume
     if forwarded and {*codes.values()} <= follow:
-        raise Terminated([*forwarded][-1], lambda: "")
+        raise processes.Terminated([*forwarded][-1], lambda: "")
     causes = [rank for rank, code in codes.items() if code not in follow and code != LOST_PEER]
     rank = [*causes, *(rank for rank, code in codes.items() if code != LOST_PEER), *codes][0]
     code = codes[rank]

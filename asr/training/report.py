@@ -32,7 +32,7 @@ from asr.training.speech_data_module import SpeechDataModule
 from werdict.console import console
 from werdict.error_files import headline, summary
 from werdict.errors import RunFailed
-from werdict.files import at, write_whole
+from werdict.files import get_nested, write_whole
 from werdict.formatting import percent
 from werdict.scoring import RATE_NAMES, UNIT_NOTES
 
@@ -87,7 +87,7 @@ def report_run(
     with checkpoints.explaining_failed_writes(run_dir):
         evaluation = _Evaluation(module, data, run_dir, loggers, options, notes)
         cuts, best = evaluation.cuts, evaluation.best
-        outcome = run_settings(options.plain())
+        outcome = run_settings(options)
         if search is not None and evaluation.tested:
             outcome["without_lm"] = evaluation.without_lm(search)
         results = evaluation.result()
@@ -103,7 +103,7 @@ def report_run(
         outcome |= {"num_parameters": num_parameters, "data": prepared.fingerprint, "data_splits": prepared.splits}
         if origin := getattr(module.recognizer.encoder, "origin", None):
             outcome["pretrained"] = origin
-        outcome |= {"noise": at(module.extra_state, "data", "noise"), **peak_memory_mb(), **provenance()}
+        outcome |= {"noise": get_nested(module.extra_state, "data", "noise"), **peak_memory_mb(), **provenance()}
         (run_dir / "report").mkdir(exist_ok=True)
         write_whole(run_dir / "report" / "summary.json", json.dumps(outcome, indent=1, ensure_ascii=False))
         scores = {name: result.score for name, result in results.items()} or module.scores
@@ -213,7 +213,7 @@ class _Evaluation:
 
     def headlines(self, results: Mapping[str, Evaluated], without_lm: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """Return lines about the test sets, else about the development sets, and about the weights."""
-        has_lm = without_lm or at(self.options.plain(), "decoder", "lm") is not None
+        has_lm = without_lm or get_nested(self.options.plain(), "decoder", "lm") is not None
         lines = []
         for name, result in results.items():
             lines.append(f"{name}{', with a language model' * bool(has_lm)}: {headline(result.score, result.interval)}")

@@ -99,13 +99,13 @@ class ResumableLoader:
         num_processed = _num_processed(progress.epoch_loop.batch_progress) * self.trainer.world_size
         return self.micro_batches.shares(_num_processed(progress.epoch_progress), num_processed)
 
-    def _shares(self) -> dict[str, int]:
-        """Return what determines the micro-batches of a process."""
-        return {"world_size": self.trainer.world_size, "accumulate": self.trainer.accumulate_grad_batches}
-
     def state_dict(self) -> dict[str, Any]:
         """Return the number of micro-batches that each process has done in this epoch."""
-        return {"processed": _num_processed(self.trainer.fit_loop.epoch_loop.batch_progress), **self._shares()}
+        return {
+            "processed": _num_processed(self.trainer.fit_loop.epoch_loop.batch_progress),
+            "world_size": self.trainer.world_size,
+            "accumulate": self.trainer.accumulate_grad_batches,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after the processed micro-batches; Lightning calls this only for an unfinished epoch.
@@ -113,12 +113,14 @@ class ResumableLoader:
         If the number of processes has changed, the rest of the epoch is left out: counts per process, which decide when
         to validate, would have another meaning.
         """
-        saved = {key: state[key] for key in self._shares()}
-        self.start = int(state["processed"]) if saved == self._shares() else None
+        former = state["world_size"], state["accumulate"]
+        current = self.trainer.world_size, self.trainer.accumulate_grad_batches
+        self.start = int(state["processed"]) if former == current else None
         if self.start is None and is_first_process():
             console.print(
-                f"{saved['world_size']} processes with {saved['accumulate']} micro-batches per update are now "
-                f"{self._shares()['world_size']} with {self._shares()['accumulate']}: resuming from the next epoch",
+                "{} processes with {} micro-batches per update are now {} with {}: resuming from the next epoch".format(
+                    *former, *current
+                )
             )
 
 

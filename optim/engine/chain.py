@@ -374,6 +374,29 @@ class Chain(Optimizer):
         if self.capturable:
             keep_counts_on_device(group)
 
+    def replace_params(self, params: Mapping[str, Parameter]) -> None:
+        """Forget all statistics, and update other parameters by name, with the options that the groups have now.
+
+        An optimizer can so be built, and its options refused, before the memory for a model is there.
+
+        Args:
+            params: by the names that the former ones were given with.
+
+        Raises:
+            ValueError: see the class.
+        """
+        groups = list(self.param_groups)
+        self.param_groups.clear()
+        self.state.clear()
+        self._stacks, self._counts = StateStacks(), {}
+        for group in groups:
+            # counts and a captured rate are on the device of the former parameters
+            lr = float(group["lr"]) if self.capturable and group["lr"] is not None else group["lr"]
+            options = {key: value for key, value in group.items() if key not in ("shared_state", "param_names")}
+            self.add_param_group(
+                {**options, "lr": lr, "params": [(name, params[name]) for name in group["param_names"]]}
+            )
+
     def _check_capturable(self, group: Group) -> None:
         """Refuse a group whose steps a CUDA graph could not replay.
 

@@ -34,7 +34,7 @@ def options_from(*words: str, command: str = "train") -> Any:
     """Return the options of a command, composed from words and checked."""
     quieten()
     with initialize_config_dir(str(config_folder(command)), version_base="1.3"):
-        return Composed(command, compose(command, list(words)), words).options
+        return Composed.of(command, compose(command, list(words), return_hydra_config=True)).options
 
 
 def build_encoder(name: str) -> Any:

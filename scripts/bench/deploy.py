@@ -53,7 +53,7 @@ from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
 from asr.run.instantiate import build_component
 from asr.run.parts import build_decoder
-from asr.run.restore import TextSide, prepared_data, recognizer_of, restore_text, saved_options
+from asr.run.restore import TextSide, model_options, prepared_data, recognizer_of, restore_text
 from bench.configs import FRAMES_PER_S, NUM_FEATURES, build_encoder, options_from, with_head
 from bench.measure import Row, Setting, cpu_seconds, in_turns, timed_ms
 
@@ -84,7 +84,7 @@ def exports(setting: Setting, words: Sequence[str]) -> Iterator[Row]:
     options = options_from(f"run={name}", f"output={output}", "quantize=int8", *overrides, command="export")
     yield Row("exporting", f"{timed_ms(partial(export_run, options)) / 1e3:.1f} CPU s")
     text = restore_text(name)
-    recognizer, saved = recognizer_of(text.checkpoint), saved_options(text.checkpoint)
+    recognizer, saved = recognizer_of(text.checkpoint), model_options(text.checkpoint)
     features = build_component(saved.features, "features")
     utterances = _utterances(text, features, options.streaming)
     audio_s = sum(map(len, utterances)) / features.sampling_rate_hz
@@ -192,7 +192,7 @@ def long(setting: Setting, words: Sequence[str]) -> Iterator[Row]:
     """Yield what becomes of long recordings."""
     (name,), folder = words, setting.work
     text = restore_text(name)
-    rate_hz = build_component(saved_options(text.checkpoint).features, "features").sampling_rate_hz
+    rate_hz = build_component(model_options(text.checkpoint).features, "features").sampling_rate_hz
     prepared = prepared_data(text.checkpoint, "give another run")
     cuts = list(itertools.islice(prepared.cuts(prepared.names("test")[0]), NUM_JOINED))
     drawn, joined = np.random.default_rng(0), []
@@ -234,7 +234,7 @@ def stream(_: Setting, words: Sequence[str]) -> Iterator[Row]:
     """Yield what a stream costs and gives."""
     (name,) = words
     text = restore_text(name)
-    recognizer, saved = recognizer_of(text.checkpoint), saved_options(text.checkpoint)
+    recognizer, saved = recognizer_of(text.checkpoint), model_options(text.checkpoint)
     features, decoder = build_component(saved.features, "features"), build_decoder(saved.decoder)
     chunk_ms, last_ms, equal = [], [], 0
     utterances = _utterances(text, features, streaming=False)

@@ -1,9 +1,9 @@
-"""The benchmark's two outcomes together: WER, and updates to a target that about half of the runs miss narrowly."""
+"""The benchmark's verdict on one entry: WER, and updates to a target, in two looks at an entry and the baseline."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,114 +13,103 @@ from numpy.typing import NDArray
 from tables import judge
 from worlds import System, World
 
-from werdict.benchmark.entries import LEVEL
+from werdict.benchmark.rules import LEVEL, LOOKS
+from werdict.benchmark.verdicts import TARGET_SHARE
 from werdict.statistics.contrasts import Contrasts
 from werdict.statistics.times import DevCurve
 
 Array = NDArray[np.float64]
 Signs = NDArray[np.int64]
-UPDATES = np.arange(40, 801, 40)
-# AdamW's losses on dev on the task fsdd, at every eighth of the run
-LOSSES = (2.9, 2.716, 1.998, 1.261, 0.816, 0.492, 0.312, 0.182, 0.162)
+POINTS = np.arange(1, 31) / 30  # of validations, shares of the budget
+# losses on dev of AdamW on the task an4, at every eighth of the run
+LOSSES = (4.1, 3.9, 3.2, 2.2, 1.75, 1.5, 1.38, 1.3, 1.27)
 LOSS_NOISE = 0.01  # of the logarithm of each
-COMMON_SD = 0.1  # what a seed adds to the logarithm of the final loss of all systems
-TRIALS = 5
-CURVATURE = 1.0  # of the logarithm of the final loss over a range of settings from -1 to 1, the best at 0
-SPEAKER_SD, TASTE_SD, NUM_SPEAKERS = 0.2, 0.05, 10
+WER, SPEAKER_SD, TASTE_SD, NUM_SPEAKERS, WORDS = 0.3, 0.2, 0.05, 10, 77
+ALPHA = (1 - LEVEL) / len(LOOKS)
 
 
 @dataclass(frozen=True)
 class Race:
-    """Runs of systems; the logarithm of the final loss on dev is normal over seeds.
+    """Runs of the baseline and of an entry.
 
     Attributes:
-        sd: over seeds; 0.05: half of the runs of equal systems miss the target by some percent.
-        tuned: whether each seed has settings of its own, the best-looking of some trials.
-        num_seeds: of each system.
+        sd: over seeds, of the logarithms of the WER and of the time in which a loss is reached.
+        ratio: true ratio of the entry's WERs, and of its times, to the baseline's.
     """
 
     sd: float
-    tuned: bool = False
-    num_seeds: int = 5
+    ratio: float = 1.0
 
-    def verdicts(self, num: int, seed: int, advantages: Sequence[float]) -> tuple[Signs, Signs, Array]:
-        """Compare systems whose losses are lower by factors with these logarithms, the baseline first.
+    def verdicts(self, num: int, seed: int) -> tuple[Signs, Signs, Array]:
+        """Compare them as the benchmark does.
 
         Returns:
-            Verdicts of each system (num, K - 1) by WER and by updates to the target, -1 for better than the baseline;
-            and the share of runs (num,) that reached the target.
+            The verdict (num,) by WER, -1 for better than the baseline, that by updates, and the share of runs (num,)
+            that reached the target.
         """
         rng = np.random.default_rng(seed)
-        shape = num, len(advantages), self.num_seeds
-        gains = np.reshape(advantages, (-1, 1)) + self.sd * rng.normal(size=shape)
-        gains += COMMON_SD * rng.normal(size=(num, 1, self.num_seeds)) - self._lost_by_tuning(rng, shape)
-        losses = learning_curve(gains)
-        losses *= np.exp(LOSS_NOISE * rng.normal(size=losses.shape))
-        systems = [System(seed_sd=0.0)] * len(advantages)
-        world = World(systems, self.num_seeds, speaker_sd=SPEAKER_SD, taste_sd=TASTE_SD, num_speakers=NUM_SPEAKERS)
-        by_wer = judge(world.contrasts(world.errors(rng, num, losses[..., -1])), with_best=False, alpha=1 - LEVEL)
-        times = np.array([self._times(one) for one in losses])
-        by_updates = judge(Contrasts(np.log(times), 1 / UPDATES[-1]), with_best=False, alpha=1 - LEVEL)
-        reached = (times < UPDATES[-1]).mean((-1, -2))
-        return by_wer.verdicts(1 - LEVEL), by_updates.verdicts(1 - LEVEL), reached
+        logs = np.log([[1.0], [self.ratio]]) + self.sd * rng.normal(size=(num, 2, LOOKS[-1]))
+        world = World(
+            [System(seed_sd=0.0)] * 2,
+            LOOKS[-1],
+            speaker_sd=SPEAKER_SD,
+            taste_sd=TASTE_SD,
+            num_speakers=NUM_SPEAKERS,
+            words_each=WORDS,
+        )
+        errors = world.errors(rng, num, WER * np.exp(logs))
+        times = np.array([self._times(one) for one in learning_curve(logs, rng)])
+        by_wer = two_looks(world.contrasts(errors[:, :, : LOOKS[0]]), world.contrasts(errors))
+        early, late = (Contrasts(np.log(times[..., :look]), 1 / len(POINTS)) for look in LOOKS)
+        return by_wer, two_looks(early, late), (times < 1).mean((-1, -2))
 
     def _times(self, losses: Array) -> Array:
-        """Return updates (K, S) to a target that half of the baseline's runs reach, from losses (K, S, validations)."""
-        target = float(np.median(losses[0].min(-1)))
-        curves = (DevCurve(np.append(0.0, UPDATES), np.append(own[0], own)) for own in losses.reshape(-1, len(UPDATES)))
-        first = [min(curve.first_time(target), UPDATES[-1]) for curve in curves]
-        return np.reshape(first, losses.shape[:-1])
-
-    def _lost_by_tuning(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array | float:
-        if not self.tuned:
-            return 0.0
-        lost = CURVATURE * rng.uniform(-1, 1, (*shape, TRIALS)) ** 2
-        seen = lost + self.sd * rng.normal(size=lost.shape)
-        return np.take_along_axis(lost, seen.argmin(-1)[..., None], -1)[..., 0]
-
-    @property
-    def setup(self) -> dict[str, object]:
-        """What differs between races, by column of a table."""
-        return {"sd of final loss %": f"{100 * self.sd:g}", "ruleset": "tuned" if self.tuned else "as shipped"}
+        """Return shares of the budget (2, S) to the target, from losses (2, S, validations)."""
+        target = float(np.median(losses[0, :, POINTS.searchsorted(TARGET_SHARE + 1e-9, side="right") - 1]))
+        curves = (DevCurve(np.append(0.0, POINTS), np.append(own[0], own)) for own in losses.reshape(-1, len(POINTS)))
+        return np.reshape([min(curve.first_time(target), 1.0) for curve in curves], losses.shape[:-1])
 
 
-RACES = tuple(Race(sd, tuned) for sd in (0.05, 0.3) for tuned in (False, True))
+def two_looks(early: Contrasts, late: Contrasts) -> Signs:
+    """Return verdicts (num,): of the first look, and of the second where it left the question open."""
+    first, second = (judge(one, with_best=False, alpha=ALPHA).verdicts(ALPHA)[:, 0] for one in (early, late))
+    return np.where(first != 0, first, second)
 
 
-def learning_curve(gains: Array) -> Array:
-    """Return losses (..., validations) of runs whose final loss is lower by factors with these logarithms (...)."""
-    logs = np.interp(UPDATES / UPDATES[-1], np.linspace(0, 1, len(LOSSES)), np.log(LOSSES))
-    fallen = (logs[0] - logs) / (logs[0] - logs[-1])
-    return np.exp(logs - gains[..., None] * fallen)
+def learning_curve(logs: Array, rng: np.random.Generator) -> Array:
+    """Return losses (..., validations) of runs that take as long as the baseline times exp(``logs``)."""
+    places = np.minimum(POINTS / np.exp(logs[..., None]), 1.0)
+    losses = np.exp(np.interp(places, np.linspace(0, 1, len(LOSSES)), np.log(LOSSES)))
+    return losses * np.exp(LOSS_NOISE * rng.normal(size=losses.shape))
 
 
-def race_rows(num: int, systems: Sequence[int] = (2, 8, 16)) -> Iterator[Row]:
-    """Yield how often systems that equal the baseline are found different by either outcome."""
+SPREADS = (0.05, 0.1, 0.15, 0.25)
 
-    def simulate(race: Race, num_systems: int, num: int, seed: int) -> Row:
-        by_wer, by_updates, reached = race.verdicts(num, seed, [0.0] * num_systems)
-        false = (by_wer != 0).any(-1), (by_updates != 0).any(-1)
+
+def race_rows(num: int) -> Iterator[Row]:
+    """Yield how often an entry that equals the baseline is found different by either outcome."""
+
+    def simulate(sd: float, num: int, seed: int) -> Row:
+        by_wer, by_updates, reached = Race(sd).verdicts(num, seed)
         return {
-            "systems": num_systems,
-            **race.setup,
+            "sd over seeds %": f"{100 * sd:g}",
             "runs that reach the target %": f"{100 * reached.mean():.0f}",
-            "false by WER": cell(false[0], 1 - LEVEL),
-            "false by updates": cell(false[1], 1 - LEVEL),
-            "false by either": cell(false[0] | false[1], 2 * (1 - LEVEL)),
+            "false by WER": cell(by_wer != 0, 1 - LEVEL),
+            "false by updates": cell(by_updates != 0, 1 - LEVEL),
+            "false by either": cell((by_wer != 0) | (by_updates != 0), 2 * (1 - LEVEL)),
         }
 
-    for num_systems, race in itertools.product(systems, RACES):
-        yield repeated(partial(simulate, race, num_systems), num)
+    for sd in SPREADS:
+        yield repeated(partial(simulate, sd), num)
 
 
-def race_power_rows(num: int, systems: Sequence[int] = (2, 10, 16)) -> Iterator[Row]:
-    """Yield how often one better system of several is found better than the baseline, which all others equal."""
-    for num_systems, race, ratio in itertools.product(systems, RACES, (0.8, 0.6, 0.4)):
-        by_wer, by_updates, _ = race.verdicts(num, 0, [0.0, -float(np.log(ratio)), *[0.0] * (num_systems - 2)])
+def race_power_rows(num: int) -> Iterator[Row]:
+    """Yield how often a better entry is found better than the baseline."""
+    for sd, ratio in itertools.product(SPREADS, (0.9, 0.85, 0.75, 0.6)):
+        by_wer, by_updates, _ = Race(sd, ratio).verdicts(num, 0)
         yield {
-            "systems": num_systems,
-            **race.setup,
-            "loss of one": f"{ratio:g} of the others'",
-            "found by WER": cell(by_wer[:, 0] == -1),
-            "found by updates": cell(by_updates[:, 0] == -1),
+            "sd over seeds %": f"{100 * sd:g}",
+            "errors, and updates": f"{ratio:g} of the baseline’s",
+            "found by WER": cell(by_wer == -1),
+            "found by updates": cell(by_updates == -1),
         }

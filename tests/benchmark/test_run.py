@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from asr.commands import benchmark
 from asr.sweeps.jobs import JobRecord
 from tests.commands.conftest import TINY
 from tests.commands.test_resume import data
-from werdict.benchmark import entries
-from werdict.benchmark.entries import BASELINE, SEEDS
+from werdict.benchmark import check, entries
+from werdict.benchmark.rules import BASELINE, LOOKS, VERSION, drawn_seeds
 from werdict.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -33,8 +34,11 @@ def place(tmp_path, monkeypatch, trained):
     """A folder with a package of an optimizer, the one in the rules, and a task that takes a second."""
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/benchmark/rules.md").read_text(), re.M | re.S)
     (block,) = [one for one in blocks if "class Signs" in one]
-    (tmp_path / "mypkg").mkdir()
-    (tmp_path / "mypkg" / "signs.py").write_text(block)
+    folder = tmp_path / "benchmark" / VERSION / "as_shipped" / "signs"
+    folder.mkdir(parents=True)
+    (folder / "signs.py").write_text(block)
+    words = ["optimizer._target_=signs.Signs", "optimizer.lr=0.001"]
+    (folder / "entry.yaml").write_text(yaml.safe_dump({"author": "Ann", "overrides": words}))
     (tmp_path / "recipes" / "tiny").mkdir(parents=True)
     tiny: dict[str, object] = {}
     for word in (*TINY, "trainer.max_steps=2", "trainer.val_check_interval=1"):
@@ -45,43 +49,52 @@ def place(tmp_path, monkeypatch, trained):
             for parent in parents:
                 node = node.setdefault(parent, {})
             node[last] = yaml.safe_load(value)
-    (tmp_path / "recipes" / "tiny" / "benchmark_v1.yaml").write_text(RECIPE + yaml.safe_dump(tiny))
+    (tmp_path / "recipes" / "tiny" / f"benchmark_{VERSION}.yaml").write_text(RECIPE + yaml.safe_dump(tiny))
+    for command in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -qm entry"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for module in (benchmark, entries):
-        monkeypatch.setattr(module, "TASKS", ("tiny",))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(benchmark, "TASKS", ("tiny",))
+    monkeypatch.setattr(benchmark, "HARNESS", ("asr/models/recognizer.py",))
+    monkeypatch.setattr(benchmark, "TASK_FILES", ())
+    monkeypatch.setattr(entries, "TASKS", ("tiny",))
+    monkeypatch.setattr(check, "TASKS", ("tiny",))
     return [f"recipes_dir={tmp_path / 'recipes'}", f"data.dir={data(trained)}", "hydra.launcher.n_jobs=2"]
 
 
 @pytest.mark.slow
-def test_an_optimizer_of_20_lines_is_entered(place):
-    words = ["task=tiny", "optimizer._target_=mypkg.signs.Signs", "optimizer.lr=0.001", "name=signs", "author=Ann"]
-    assert benchmark.run([*words, *place]) == 0
-    folder = Path("benchmark/v1/tiny/as_shipped/signs")
-    about = yaml.safe_load((folder / "entry.yaml").read_text())
-    assert about["author"] == "Ann"
-    assert about["overrides"] == ["optimizer._target_=mypkg.signs.Signs", "optimizer.lr=0.001"]
-    lines = [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
-    assert [line["seed"] for line in lines] == list(SEEDS)
-    assert [line["updates"] for line in lines] == [[1, 2]] * len(SEEDS)
+def test_an_optimizer_of_20_lines_is_entered(place, capsys):
+    folder = benchmark.ROOT / "as_shipped" / "signs"
+    words = [f"entry={folder}", "task=tiny", *place]
+    assert benchmark.run([*words, "look=1"]) == 0
+    assert "preview" in capsys.readouterr().out
+    assert not (folder / "tiny.jsonl").exists()
+    assert benchmark.run([*words, "look=1", "official=true"]) == 0
+    shared, *lines = map(json.loads, (folder / "tiny.jsonl").read_text().splitlines())
+    assert [line["seed"] for line in lines] == [*drawn_seeds(shared["commit"], "tiny")[: LOOKS[0]]]
+    assert [line["updates"] for line in lines] == [[1, 2]] * LOOKS[0]
     assert {line["settings"]["optimizer.lr"] for line in lines} == {0.001}
-    assert "class Signs" in (folder / "signs.py").read_text()
+    assert {line["cost"]["num_passes"] for line in lines} == {2}
+    assert shared["baseline_cpu_seconds"] > 0
     shutil.copytree(folder, folder.parent / BASELINE)
-    assert entries.problems(benchmark.ROOT, [folder]) == []
-    before = (folder / "runs.jsonl").read_text()
-    assert benchmark.run([*words, *place]) == 0
-    assert (folder / "runs.jsonl").read_text() == before, "finished runs are not trained again"
+    broken = check.problems(benchmark.ROOT, lambda *_: lines[0]["settings"], [folder])
+    assert [problem for problem in broken if "verdict" not in problem] == []
+    before = (folder / "tiny.jsonl").read_text()
+    assert benchmark.run([*words, "look=1", "official=true"]) == 0
+    assert (folder / "tiny.jsonl").read_text() == before, "finished runs are not trained again"
+    (folder / "signs.py").write_text("# changed\n" + (folder / "signs.py").read_text())
+    with pytest.raises(ConfigError, match=r"signs\.py"):
+        benchmark.run([*words, "official=true"])
 
 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
         (["task=x"], "task"),
-        (["task=fsdd"], "optimizer"),
-        (["task=fsdd", "ruleset=x", "optimizer=muon"], "ruleset"),
-        (["task=fsdd", "ruleset=tuned", "optimizer._target_=mypkg.X"], "optimizer"),
-        (["task=fsdd", "optimizer=muon", "trainer.max_steps=5"], "trainer.max_steps"),
+        (["task=an4"], "entry"),
+        (["task=an4", "entry=nowhere"], "entry"),
+        (["task=an4", "optimizer=muon"], "optimizer"),
+        (["task=an4", "trainer.max_steps=5"], "trainer.max_steps"),
     ],
 )
 def test_a_wrong_word_is_named_before_anything_is_trained(tmp_path, monkeypatch, words, named):
@@ -89,6 +102,14 @@ def test_a_wrong_word_is_named_before_anything_is_trained(tmp_path, monkeypatch,
     with pytest.raises(ConfigError, match=named):
         benchmark.run(words)
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "scaled_adam", "lion"])
+def test_settings_are_those_that_a_run_records(optimizer):
+    found = benchmark.settings_of(Path(), "an4", [f"optimizer={optimizer}", "optimizer.lr=0.5"])
+    assert found["optimizer.lr"] == 0.5
+    assert "schedule._target_" in found
+    assert not [key for key in found if key.startswith("encoder")]
 
 
 def test_of_jobs_with_a_seed_the_one_asked_for_last_counts(tmp_path):
@@ -102,17 +123,6 @@ def test_of_jobs_with_a_seed_the_one_asked_for_last_counts(tmp_path):
     assert {seed: job.name for seed, job in benchmark.jobs_by_seed(tmp_path).items()} == {1: "new", 2: "other"}
 
 
-@pytest.mark.parametrize("words", [["name=signs"], ["reproduces=mine"]])
-def test_an_entry_of_others_is_not_replaced_and_what_is_reproduced_exists(tmp_path, monkeypatch, words):
-    monkeypatch.chdir(tmp_path)
-    entry = tmp_path / "benchmark/v1/fsdd/as_shipped/signs/entry.yaml"
-    entry.parent.mkdir(parents=True)
-    entry.write_text("name: signs\n")
-    with pytest.raises(ConfigError, match=words[0].partition("=")[2]):
-        benchmark.run(["task=fsdd", "optimizer=muon", *words])
-    assert entry.read_text() == "name: signs\n"
-
-
 @pytest.mark.parametrize(("source", "expected"), [(None, {"package": "mypkg==1.0"}), ("{}", {})])
 def test_what_is_installed_from_a_folder_is_no_package_of_an_index(tmp_path, monkeypatch, source, expected):
     info = tmp_path / "mypkg-1.0.dist-info"
@@ -122,5 +132,4 @@ def test_what_is_installed_from_a_folder_is_no_package_of_an_index(tmp_path, mon
     if source is not None:
         (info / "direct_url.json").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
-    origin = benchmark._origin("mypkg.signs.Signs")
-    assert {key: value for key, value in origin.items() if key != "commit"} == expected
+    assert benchmark._package("mypkg.signs.Signs") == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from torch import nn
 
 from asr.run.parts import build_update_parts, outline_recognizer
 from tests.configs import composed
@@ -87,6 +88,15 @@ def test_hidden_matrices_of_a_head_are_moved_as_those_of_an_encoder(head):
 def test_optimizers_of_matrices_choose_these_rules_by_themselves(name):
     _, optimizer = built(f"optimizer={name}")
     assert [group["weight_decay"] > 0 for group in optimizer.param_groups] == [False, True]
+
+
+def test_biases_of_recurrent_layers_are_no_matrices():
+    optimizer = build_update_parts(composed("optimizer=muon").options).optimizer_factory(
+        nn.GRU(4, 4, 2).named_parameters()
+    )
+    adamw, muon = (group["param_names"] for group in optimizer.param_groups)
+    assert {name[:4] for name in adamw} == {"bias"}
+    assert {name[:6] for name in muon} == {"weight"}
 
 
 def test_another_choice_of_rules_wins():

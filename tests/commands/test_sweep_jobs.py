@@ -25,12 +25,13 @@ from asr.sweeps.jobs import (
 )
 from tests.configs import composed
 from werdict.errors import ConfigError
+from werdict.files import flatten
 
 CONFIG = {"seed": 1, "optimizer": {"lr": 0.1}, "data": {"dir": None}, "trainer": {"devices": 1}, "sweep": {"name": "a"}}
 
 
 def named(words: Sequence[str], config: Mapping[str, Any], sweep_dir: Path = Path("none")) -> str:
-    return job_name(words, config, sweep_dir)
+    return job_name(words, config["sweep"].get("swept", ()), flatten(config), sweep_dir)
 
 
 CONSTANT = [f"encoder.{name}_of_the_encoder=123456789" for name in ("width", "depth", "dropout", "heads")]

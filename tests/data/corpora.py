@@ -2,13 +2,14 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import soundfile
-from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
+from lhotse import Features, Recording, SupervisionSegment
 
 from asr.data.features import LogMel
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
@@ -33,7 +34,7 @@ class Killed:
         raise KeyboardInterrupt
 
 
-Pair = tuple[Recording, SupervisionSegment]
+Pair = tuple[Recording | Features, SupervisionSegment]
 
 
 def noise(duration_s: float, seed: int = 0, rate_hz: int = RATE_HZ) -> np.ndarray:
@@ -50,10 +51,8 @@ def utterance(
 
 
 def manifests(*pairs: Pair) -> Manifests:
-    recordings = {recording.id: recording for recording, _ in pairs}
-    return Manifests(
-        RecordingSet.from_recordings(recordings.values()), SupervisionSet.from_segments(segment for _, segment in pairs)
-    )
+    sources = {source.recording_id if isinstance(source, Features) else source.id: source for source, _ in pairs}
+    return Manifests.of(sources.values(), [segment for _, segment in pairs])
 
 
 @dataclass
@@ -61,22 +60,23 @@ class Recipe:
     """Makes a small corpus and counts how often it was asked to."""
 
     change: Callable[[Path, dict[str, list[Pair]]], None] = lambda folder, splits: None
+    more: Mapping[str, Sequence[dict]] = field(default_factory=dict)  # what is said of utterances beside the usual
     dropped: Sequence[Dropped] = ()
     notes: tuple[str, ...] = ()
     folders: list[Path] = field(default_factory=list)
+    make: Callable[..., Pair] = utterance
 
     def __call__(self, folder: Path) -> Corpus:
         self.folders.append(folder)
         splits = {
-            name: [utterance(folder, f"{name}-{index}") for index in range(size)]
+            name: [self.make(folder, f"{name}-{index}") for index in range(size)]
             for name, size in {"train": 3, "dev": 2, "test-x": 1}.items()
         }
+        for split, items in self.more.items():
+            splits[split] += [self.make(folder, **about) for about in items]
         self.change(folder, splits)
-        return Corpus(
-            {name: manifests(*pairs) for name, pairs in splits.items()},
-            list(self.dropped),
-            self.notes,
-        )
+        made = {name: manifests(*pairs) for name, pairs in splits.items()}
+        return Corpus(made, list(self.dropped), self.notes)
 
 
 def run(
@@ -107,3 +107,16 @@ def printed(prepared: PreparedData) -> str:
 
 def contents(folder: Path) -> dict[Path, tuple[int, bytes]]:
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+
+def json_lines(path: Path, *rows: dict) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def kaldi(folder: Path, *wavs: str, **files: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "wav.scp").write_text("".join(f"{line}\n" for line in wavs))
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    return folder

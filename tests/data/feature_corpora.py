@@ -1,7 +1,7 @@
 """Small corpora of features without audio."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,10 @@ import numpy as np
 from lhotse import Features, FeatureSet, NumpyFilesWriter, SupervisionSegment, SupervisionSet
 
 from asr.data.features import PrecomputedFeatures
-from asr.data.manifests.corpus import Corpus, Manifests
-from tests.data.corpora import SPEC
+from tests.data.corpora import SPEC, Pair, Recipe
 
 WIDTH = 5
 FEATURES_SPEC = replace(SPEC, features=PrecomputedFeatures(WIDTH))
-
-Pair = tuple[Features, SupervisionSegment]
 
 
 def matrix(num_frames: int, seed: int = 0) -> np.ndarray:
@@ -51,21 +48,7 @@ def file_of(features: Features) -> Path:
     return Path(features.storage_path, features.storage_key)
 
 
-@dataclass
-class FeatureRecipe:
-    """Makes a small corpus of features and counts how often it was asked to."""
-
-    change: Callable[[Path, dict[str, list[Pair]]], None] = lambda folder, splits: None
-    calls: int = 0
-
-    def __call__(self, folder: Path) -> Corpus:
-        self.calls += 1
-        splits = {
-            name: [stored_utterance(folder, f"{name}-{index}") for index in range(size)]
-            for name, size in {"train": 3, "dev": 2, "test-x": 1}.items()
-        }
-        self.change(folder, splits)
-        return Corpus({name: Manifests.of(*zip(*pairs, strict=True)) for name, pairs in splits.items()})
+FeatureRecipe = partial(Recipe, make=stored_utterance)
 
 
 def write_folder(folder: Path, *pairs: Pair, split: str = "") -> Path:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,41 +51,30 @@ def test_several_processes_work_and_tasks_are_read_as_they_become_free():
     assert len(pids | set(found)) == 2
 
 
-@pytest.mark.parametrize("num_jobs", [1, 2])
-@pytest.mark.parametrize("error", [ValueError("bad"), OutOfMemory("full"), OSError(28, "No space left", "there")])
-def test_an_error_of_a_task_is_raised_and_all_processes_end(num_jobs, error):
-    def work(task: int) -> int:
-        if task == 3:
-            raise error
-        return task
+def raising(error: Exception):
+    def fail() -> None:
+        raise error
 
+    return fail
+
+
+FAILURES = [
+    *(
+        (num_jobs, raising(error), type(error), f"^{re.escape(str(error))}$")
+        for num_jobs in (1, 2)
+        for error in (ValueError("bad"), OutOfMemory("full"), OSError(28, "No space left", "there"))
+    ),
+    (2, raising(type("Local", (Exception,), {})("why")), RuntimeError, "Local: why"),  # cannot be sent
+    (2, lambda: os.kill(os.getpid(), signal.SIGKILL), RunFailed, r"lower data\.num_jobs"),
+]
+
+
+@pytest.mark.parametrize(("num_jobs", "fail", "kind", "said"), FAILURES)
+def test_an_error_of_a_task_is_raised_and_all_processes_end(num_jobs, fail, kind, said):
     before = children()
-    with pytest.raises(type(error)) as raised:
-        list(run_jobs(work, range(10), num_jobs))
-    assert str(raised.value) == str(error)
-    assert children() == before
-
-
-def test_an_error_that_cannot_be_sent_is_told():
-    class Local(Exception):
-        pass
-
-    def work(task: int) -> int:
-        raise Local("why")
-
-    with pytest.raises(RuntimeError, match="Local: why"):
-        list(run_jobs(work, range(3), 2))
-
-
-def test_a_lost_process_is_one_line():
-    def work(task: int) -> int:
-        if task == 3:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return task
-
-    before = children()
-    with pytest.raises(RunFailed, match=r"lower data\.num_jobs"):
-        list(run_jobs(work, range(10), 2))
+    with pytest.raises(kind, match=said) as raised:
+        list(run_jobs(lambda task: fail() if task == 3 else task, range(10), num_jobs))
+    assert type(raised.value) is kind
     assert children() == before
 
 

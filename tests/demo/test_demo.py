@@ -16,7 +16,7 @@ import soundfile
 from asr.commands.demo import finish, listen
 from asr.inference.streaming import StreamingRecognizer
 from asr.run.instantiate import build_component
-from asr.run.restore import recognizer_of, saved_options
+from asr.run.restore import model_options, recognizer_of
 from asr.text.tokenizer import tokenizer_from_state
 from asr.training.checkpoints import load_checkpoint
 
@@ -79,7 +79,7 @@ def test_live_text_is_what_asr_stream_prints(small_run, causal, packet):
     words = f"run={causal}", f"audio={small_run.audio()}", "endpoint_s=0.5"
     *expected, _ = small_run.run("stream", *words).printed.splitlines()
     checkpoint = load_checkpoint(causal)
-    options, tokenizer = saved_options(checkpoint), tokenizer_from_state(checkpoint.tokenizer)
+    options, tokenizer = model_options(checkpoint), tokenizer_from_state(checkpoint.tokenizer)
     features, decoder = (build_component(getattr(options, key), key) for key in ("features", "decoder"))
     parts = recognizer_of(checkpoint), tokenizer, features, decoder
     start, said = lambda rate_hz: StreamingRecognizer(*parts, rate_hz, 0.5), None

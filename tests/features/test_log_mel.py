@@ -1,3 +1,5 @@
+"""Log-mel features, their normalization, and the pauses in them."""
+
 import numpy as np
 import pytest
 import soundfile
@@ -5,7 +7,7 @@ import torch
 from lhotse import Fbank, FbankConfig, MonoCut, Recording, validate
 
 from asr.data.features import LogMel
-from asr.features.log_mel import LogMelFilterbank, LogMelOptions
+from asr.features.log_mel import GlobalNorm, LogMelFilterbank, LogMelOptions, find_pauses
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -86,3 +88,40 @@ def test_a_frame_is_where_its_samples_are_at_every_rate(tmp_path, rate_hz):
     assert matrix.sum(axis=1).argmax() * features.frame_shift_s == pytest.approx(55.01, abs=0.015)
     assert len(matrix) * features.frame_shift_s == pytest.approx(60, abs=0.006)
     validate(features.with_features(cut).features)
+
+
+def test_features_get_zero_mean_and_unit_variance():
+    features = torch.randn(4, 500, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 5.0, 0.1]) - 7
+    flat = features.flatten(0, 1)
+    normalized = GlobalNorm(flat.mean(0).tolist(), flat.std(0).tolist())(features).flatten(0, 1)
+    torch.testing.assert_close(normalized.mean(0), torch.zeros(3), atol=1e-4, rtol=0)
+    torch.testing.assert_close(normalized.std(0), torch.ones(3), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std"), [([0.0], [1.0, 1.0]), ([0.0], [0.0]), ([0.0, 0.0], [1.0, -1.0]), ([], [])], ids=str
+)
+def test_statistics_that_nothing_can_be_divided_by_are_refused(mean, std):
+    with pytest.raises(ValueError, match="as many means as positive deviations"):
+        GlobalNorm(mean, std)
+
+
+def log_mel(*seconds: float, level: float = 0.3, noise: float = 1e-3) -> torch.Tensor:
+    """Return features of speech-like noise, and of nothing but background, in turns."""
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(size=round(8000 * s)) * (level if n % 2 else 0.0) for n, s in enumerate(seconds)]
+    audio = np.concatenate(parts) + rng.normal(size=sum(map(len, parts))) * noise
+    extractor = Fbank(FbankConfig(sampling_rate=8000, num_mel_bins=40))
+    return torch.from_numpy(extractor.extract(audio.astype(np.float32), 8000))
+
+
+@pytest.mark.parametrize("level", [0.03, 0.3, 1.0])
+def test_pauses_are_found_within_two_frames(level):
+    found = find_pauses(log_mel(0.2, 0.5, 0.15, 0.4, 0.3, level=level))
+    assert found.shape == (3, 2)
+    assert np.abs(found - [[0, 20], [70, 85], [125, 155]]).max() <= 2
+
+
+@pytest.mark.parametrize("features", [torch.zeros(0, 4), torch.zeros(5, 4), torch.full((50, 4), -15.9), torch.eye(1)])
+def test_without_louder_and_quieter_frames_there_are_none(features):
+    assert len(find_pauses(features)) == 0

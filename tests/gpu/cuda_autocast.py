@@ -1,7 +1,5 @@
 """The rules of CUDA's autocast on a CPU, whose own turn other functions to 16 or 32 bits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The meta device in the place of a GPU: it refuses CPU tensors beside its own, and whatever has to know a value."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

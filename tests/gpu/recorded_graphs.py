@@ -4,8 +4,6 @@ What a graph cannot do is refused, or shows: numbers that the host reads, Python
 that nobody owns any more, and autocast, under which a graph is captured but not replayed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which runs are captured, on several ranks too, and what a resumption may change. A CPU stands for the GPU."""
 
-from __future__ import annotations
-
 import pytest
 from hydra.errors import HydraException
 from lightning.pytorch.accelerators import CPUAccelerator
@@ -11,6 +9,7 @@ from torch import nn
 from asr.commands.app import explain_error
 from asr.run import trainer as config_trainer
 from asr.run.compose import changes
+from asr.run.options import SavedRun
 from asr.run.trainer import build_trainer, captures_encoder
 from asr.runs.files import system_of
 from asr.training.cuda_graphs import CudaGraphs, GraphedDDPStrategy
@@ -81,9 +80,9 @@ def test_the_former_name_of_the_option_is_refused_with_the_present_one(sign):
 
 def test_a_resumed_run_keeps_its_choice_which_is_no_other_system():
     def config(cuda_graphs: bool | None) -> dict:
-        base = {"callbacks": {}, "decode": ["best"], "weights": "raw", "seed": 1}
+        base = {"callbacks": {}, "decode": ["best"], "weights": "raw", "seed": 1, "decode_test": True}
         return {**base, "trainer": {"cuda_graphs": cuda_graphs, "max_steps": 1}}
 
     assert changes(config(True), config(False)) != []
     assert changes(config(True), config(True)) == []
-    assert system_of(config(True)) == system_of(config(False))
+    assert system_of(SavedRun(**config(True))) == system_of(SavedRun(**config(False)))

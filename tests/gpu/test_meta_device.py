@@ -4,8 +4,6 @@ Where an optimizer cannot skip an update on the device, it looks at each. Not co
 and on several ranks what Lightning asks all of them.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -24,7 +22,7 @@ from asr.training.module import TrainingModule
 from tests.gpu.meta_device import meta_ranks, meta_trainer, reads_recorded
 from tests.gpu.trainings import PAIRS, batch, module_of
 from tests.optim.test_configs import FILES, build
-from tests.training.test_unreadable import unread
+from tests.training.test_nonfinite_guard import unread
 from tests.training.tiny import Unsized, adamw, batch_of, tiny_module
 
 ALL_DRAWN = [

@@ -1,7 +1,5 @@
 """Runs whose passes and updates are replayed make the updates of others, bit for bit, whatever changes during a run."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Every encoder with every head that it fits, small, in a module that trains it."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

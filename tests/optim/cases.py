@@ -13,12 +13,23 @@ import torch
 import optim
 from optim.composable import Composable
 from optim.engine.chain import Chain
-from tests.optim.oracles.common import Ending, Rule
-from tests.optim.oracles.elementwise import adamw, adopt, divided_by_rms, laprop, lion, rmsprop, schedule_free
-from tests.optim.oracles.muon import muon, muon_laprop, nor_muon
-from tests.optim.oracles.psgd_kron import psgd_kron
-from tests.optim.oracles.scion import scion
-from tests.optim.oracles.soap import soap
+from tests.optim.oracles import (
+    Ending,
+    Rule,
+    adamw,
+    adopt,
+    divided_by_rms,
+    laprop,
+    lion,
+    muon,
+    muon_laprop,
+    nor_muon,
+    psgd_kron,
+    rmsprop,
+    schedule_free,
+    scion,
+    soap,
+)
 
 Options = dict[str, Any]
 

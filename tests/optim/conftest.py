@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch import nn
 
 from tests.optim.cases import CASES
+from tests.optim.training import copies, make_parameters
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -19,6 +21,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for case in CASES
     ]
     metafunc.parametrize("case", rows)
+
+
+@pytest.fixture
+def params() -> list[nn.Parameter]:
+    """Return one parameter per shape."""
+    return make_parameters()
+
+
+@pytest.fixture
+def twins(params) -> list[nn.Parameter]:
+    """Return others with the values that these begin with."""
+    return copies(params)
 
 
 @pytest.fixture

@@ -66,8 +66,7 @@ def test_a_large_matrix_costs_the_stated_bytes_of_state(case):
     assert sum(tensor.nbytes for tensor in tensors) / param.numel() == pytest.approx(case.state_bytes)
 
 
-def test_a_parameter_without_gradient_is_untouched_and_keeps_no_state(case):
-    params = make_parameters()
+def test_a_parameter_without_gradient_is_untouched_and_keeps_no_state(params, case):
     before = values(params)
     optimizer = case.factory(params)
     for place in (1, 3):
@@ -88,8 +87,7 @@ def test_a_parameter_whose_gradients_come_late_does_what_it_would_have_done_at_f
     assert torch.equal(late, early)
 
 
-def test_a_step_without_any_gradient_changes_nothing(case):
-    params = make_parameters()
+def test_a_step_without_any_gradient_changes_nothing(params, case):
     before = values(params)
     optimizer = case.factory(params)
     optimizer.step()
@@ -106,9 +104,8 @@ def test_gradients_of_zero_and_tensors_without_elements_leave_parameters_finite(
     assert all(torch.isfinite(param).all() for param in params)
 
 
-def test_gradients_whose_squares_overflow_end_no_run(case):
+def test_gradients_whose_squares_overflow_end_no_run(params, case):
     """The guard of a run counts updates that are not finite; an exception would end it at the first."""
-    params = make_parameters()
     optimizer = case.factory(params)
     for size in (1e20, 3e38, 1.0):
         for place, param in enumerate(params):
@@ -141,8 +138,7 @@ def test_a_sparse_gradient_is_refused_before_anything_changes(case):
     assert not optimizer.state
 
 
-def test_maximizing_equals_minimizing_the_negative(case):
-    params, twins = make_parameters(), make_parameters()
+def test_maximizing_equals_minimizing_the_negative(params, twins, case):
     up, down = case.factory(params, maximize=True), case.factory(twins)
     for step in range(3):
         run(up, params, [step])
@@ -171,7 +167,7 @@ def test_a_closure_is_called_once_with_gradients_enabled_and_its_loss_returned(c
     assert torch.equal(param, twin)
 
 
-def test_nothing_is_random_nothing_is_printed_and_no_global_setting_changes(case, capsys):
+def test_nothing_is_random_nothing_is_printed_and_no_global_setting_changes(params, case, capsys):
     def surroundings():
         return (
             *(random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()),
@@ -180,7 +176,6 @@ def test_nothing_is_random_nothing_is_printed_and_no_global_setting_changes(case
             *(torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32),
         )
 
-    params = make_parameters()
     optimizer = case.factory(params)
     before = surroundings()
     run(optimizer, params, range(20))
@@ -222,8 +217,7 @@ def test_half_precision_parameters_stay_near_the_float32_ones(case, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
-def test_a_model_that_is_cast_after_its_first_step_goes_on_or_is_named(case, dtype):
-    params = make_parameters()
+def test_a_model_that_is_cast_after_its_first_step_goes_on_or_is_named(params, case, dtype):
     optimizer = case.factory([(f"weight {i}", param) for i, param in enumerate(params)])
     run(optimizer, params, [0])
     for param in params:

@@ -27,7 +27,7 @@ from optim.transforms.adam import Adam
 from optim.transforms.learning_rate import LearningRate
 from optim.transforms.momentum import Momentum
 from tests.optim.cases import CASES, FAMILY
-from tests.optim.test_skip_nonfinite import assert_equal, bad_step, make, without_skips
+from tests.optim.test_group_step import assert_equal, bad_step, make, without_skips
 from tests.optim.training import make_parameters, run, same, values
 
 WORLD = 2
@@ -187,8 +187,7 @@ def test_averaged_gradients_leave_the_same_bits_whatever_the_random_states(found
         assert all(torch.equal(first[key], second[key]) for key in first), (case.name, options)
 
 
-def test_all_ranks_skip_where_one_of_them_has_a_bad_gradient(case, found):
-    params = make_parameters()
+def test_all_ranks_skip_where_one_of_them_has_a_bad_gradient(params, case, found):
     optimizer = make(case, params)
     for step in (0, 3):
         bad_step(optimizer, params, 3, 0.5, step)

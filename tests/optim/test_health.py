@@ -87,8 +87,7 @@ def test_the_numbers_of_ours_are_those_of_a_computation_by_hand(case, dtype):
     check_numbers(case.factory, dtype)
 
 
-def test_measuring_changes_no_bit(case):
-    params, twins = make_parameters(), make_parameters()
+def test_measuring_changes_no_bit(params, twins, case):
     measured, plain = case.factory(params), case.factory(twins)
     Health(measured, every=2)
     run_both((measured, params), (plain, twins), range(5))
@@ -142,15 +141,13 @@ def test_adafactors_clipping_is_seen():
 @pytest.mark.parametrize(
     "clipping", [{"gradient_clipping": "rms_norm"}, {"gradient_clipping": "global_norm", "shard_matrix_work": True}]
 )
-def test_what_named_clippings_limit_is_counted(clipping):
-    params = make_parameters()
+def test_what_named_clippings_limit_is_counted(params, clipping):
     sizes = (2.0 if param.dim() == 2 else 0.5 for param in params)
     numbers = measured(optim.Muon(params, **clipping), step_with, params, *sizes)
     assert numbers["health/0/clipped_share"] == pytest.approx(2 / 6 if len(clipping) == 1 else 1.0)
 
 
-def test_the_parameter_that_moved_most_is_named_where_names_are_known():
-    params = make_parameters()
+def test_the_parameter_that_moved_most_is_named_where_names_are_known(params):
     before = values(params)
     numbers = of_group(measured(SGD(named(params)), run, params, [0]), 0)
     ratios = [rms([new - old]) / rms([old]) for new, old in zip(params, before, strict=True)]
@@ -168,8 +165,7 @@ def test_groups_go_by_their_names_unless_two_share_one():
     assert labels("encoder", "encoder") == {"0", "1"}
 
 
-def test_combined_optimizers_are_measured_together():
-    params = make_parameters()
+def test_combined_optimizers_are_measured_together(params):
     make = grouped(ADAFACTOR, [{"pattern": "[135]$", "optimizer": SGD}, {"pattern": ".*"}])
     numbers = measured(make(named(params)), run, params, [0])
     # torch's optimizers clip nothing
@@ -178,8 +174,7 @@ def test_combined_optimizers_are_measured_together():
     assert 0 <= of_group(numbers, 1)["clipped_share"] <= 1
 
 
-def test_one_step_in_so_many_is_measured_and_reported_once():
-    params = make_parameters()
+def test_one_step_in_so_many_is_measured_and_reported_once(params):
     optimizer = Eve(params, lr=0.1)
     health = Health(optimizer, every=3, num_steps=1)
     reported = []
@@ -214,8 +209,7 @@ def test_a_closures_gradients_count_and_one_that_raises_leaves_nothing_behind():
     assert health.take()["health/0/grad_rms"] == pytest.approx(3.0)
 
 
-def test_what_is_not_finite_is_reported_as_it_is():
-    params = make_parameters()
+def test_what_is_not_finite_is_reported_as_it_is(params):
     optimizer = SGD([{"params": named(params)}])
     health = Health(optimizer, every=1)
     for place, param in enumerate(params):
@@ -247,8 +241,7 @@ def test_sparse_gradients_are_measured():
 
 
 @pytest.mark.parametrize("make", [torch.optim.AdamW, ADAFACTOR])
-def test_loaded_state_is_measured_on_copies_are_not_and_nothing_is_once_it_is_removed(make):
-    params = make_parameters()
+def test_loaded_state_is_measured_on_copies_are_not_and_nothing_is_once_it_is_removed(params, make):
     optimizer = make(params, lr=0.01)
     health = Health(optimizer, every=1)
     run(optimizer, params, [0])

@@ -14,8 +14,8 @@ import optim
 from optim import Combined, ScheduleFree, ScheduleFreeAdamW
 from optim.schedule_free_adamw import ScaleByRms
 from optim.transforms.factored import FactoredMoments
-from tests.optim.oracles.common import step as slow_step
-from tests.optim.oracles.elementwise import divided_by_rms, schedule_free
+from tests.optim.oracles import divided_by_rms, schedule_free
+from tests.optim.oracles import step as slow_step
 from tests.optim.training import (
     all_moved,
     copies,
@@ -155,8 +155,7 @@ def test_the_kernel_takes_an_alone_standing_rule_only():
     assert not any(rule.fuses(later) for later in ([], [averaging, averaging], [ScheduleFree(name="named")]))
 
 
-def test_members_of_several_optimizers_go_to_their_points_together():
-    params = make_parameters()
+def test_members_of_several_optimizers_go_to_their_points_together(params):
     others = [{"pattern": "[01]$", "optimizer": partial(torch.optim.SGD, lr=0.1)}, {"pattern": "."}]
     optimizer = optim.grouped(partial(ScheduleFreeAdamW, lr=0.1), others)(named(params))
     assert isinstance(optimizer, Combined)
@@ -172,8 +171,7 @@ def test_members_of_several_optimizers_go_to_their_points_together():
     assert same(params, before)
 
 
-def test_other_optimizers_are_evaluated_where_they_train():
-    params = make_parameters()
+def test_other_optimizers_are_evaluated_where_they_train(params):
     optimizer = optim.Eve(params)
     run(optimizer, params, range(2))
     before = values(params)
@@ -185,9 +183,8 @@ def test_other_optimizers_are_evaluated_where_they_train():
 
 
 @pytest.mark.parametrize("options", [{}, {"weight_decay": 0.2, "warmup_steps": 5, "r": 0.5, "betas": (0.8, 0.95)}])
-def test_it_equals_the_authors_package(options):
+def test_it_equals_the_authors_package(params, options):
     schedulefree = pytest.importorskip("schedulefree", reason="the authors' package, of the extra peers")
-    params = make_parameters()
     theirs = copies(params)
     options = {"lr": 0.02, "betas": (0.9, 0.99), "eps": 1e-6, **options}
     optimizer, other = ScheduleFreeAdamW(params, **options), schedulefree.AdamWScheduleFree(theirs, **options)

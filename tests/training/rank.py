@@ -25,8 +25,8 @@ from asr.training.module import TrainingModule
 from tests.gpu.recorded_graphs import recorded_graphs
 from tests.training import runs
 from tests.training.heads import module_with, share_of
-from tests.training.test_unreadable import unread
-from tests.training.test_zipformer import module_with_zipformer
+from tests.training.test_module import module_with_zipformer
+from tests.training.test_nonfinite_guard import unread
 from tests.training.tiny import Unsized, batch_of, batches_loader, sgd, tiny_module, tiny_trainer
 
 RANK = int(os.environ["RANK"])

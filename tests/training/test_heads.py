@@ -12,7 +12,7 @@ from asr.data.loading.sampling import seed_for
 from tests.training import runs
 from tests.training.heads import HEADS, module_with, share_of
 from tests.training.runs import same
-from tests.training.test_zipformer import module_with_zipformer
+from tests.training.test_module import module_with_zipformer
 from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_trainer
 
 

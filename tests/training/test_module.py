@@ -1,7 +1,10 @@
-"""What an update is: nats per token whatever the accumulation."""
+"""What an update is: nats per token whatever the accumulation; what a validation logs."""
+
+from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -9,16 +12,36 @@ import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 
-from asr.data.loading.loader import Batch
+from asr.data.loading.loader import Batch, LoaderFactory
+from asr.data.preparation.prepared import PreparedData
+from asr.decoding.greedy import Hypothesis
+from asr.models.encoders.zipformer.encoder import ZipformerEncoder
+from asr.run.options import RunOptions
+from asr.run.parts import build_data_parts, build_module
 from asr.tracking.metrics_csv import MetricsCsv
 from asr.training.callbacks.checkpoints import CheckpointCallback, Preempted, Preemption
+from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from asr.training.module import TrainingModule
+from asr.training.speech_data_module import SpeechDataModule
 from optim import Eden
 from tests.training import runs
-from tests.training.heads import module_with, share_of
-from tests.training.test_preemption import Signalled
-from tests.training.test_unreadable import unread
-from tests.training.tiny import Metrics, batch_of, batches_loader, sgd, tiny_module, tiny_trainer, trained
+from tests.training.heads import HEADS, module_with, share_of
+from tests.training.runs import same
+from tests.training.test_checkpoint_callback import Signalled
+from tests.training.test_nonfinite_guard import unread
+from tests.training.tiny import (
+    NUM_FEATURES,
+    TOKENIZER,
+    Metrics,
+    Unsized,
+    batch_of,
+    batches_loader,
+    sgd,
+    tiny_module,
+    tiny_trainer,
+    trained,
+)
+from werdict.errors import RunFailed
 
 
 def half(batch: Batch, rows: slice) -> Batch:
@@ -231,3 +254,146 @@ def test_callbacks_see_the_numbers_of_every_update_and_loggers_those_of_the_logg
     logged = {int(step): float(value) for step, name, value in rows if name == "train/loss"}
     # counted from 0; the last update is logged always
     assert logged == pytest.approx({1: losses[1], 3: losses[3], 4: losses[4]})
+
+
+def spoken(*texts: str, first: int = 0) -> Batch:
+    """Return a batch with these transcripts, whose utterances are numbered from ``first``."""
+    ids = tuple(f"cut{first + i}" for i in range(len(texts)))
+    return replace(batch_of(*[50] * len(texts)), texts=texts, ids=ids)
+
+
+def hears(text: str) -> TrainingModule:
+    """Return a module of two development sets that recognizes the same text in every utterance."""
+    module = tiny_module()
+    module.dev_names = ["a", "b"]
+    heard = Hypothesis(TOKENIZER.encode(text), [0] * len(text), [0.0] * len(text), 0.0)
+    module.decoder = lambda head, encodings, lengths: [[heard]] * len(lengths)
+    return module
+
+
+def validate(module: TrainingModule, *sets: list[Batch]) -> dict[str, float]:
+    trainer = tiny_trainer(1)
+    # a DataLoader would draw a random seed
+    trainer.validate(module, [Unsized(batches) for batches in sets], verbose=False)
+    return {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
+def test_every_set_has_its_rates_and_their_mean_selects_the_checkpoint():
+    sets = [spoken("abc", "abc b"), spoken("abc", first=2), unread("lost")], [unread("gone", "away"), spoken("b")]
+    logged = {name: value for name, value in validate(hears("abc"), *sets).items() if not name.endswith("loss")}
+    wanted = {"val/a/wer": 1 / 4, "val/a/cer": 2 / 11, "val/b/wer": 1.0, "val/b/cer": 2.0, "val/wer": 5 / 8}
+    assert logged == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_loss_of_a_set_is_per_token_without_dropout_and_draws_nothing(head):
+    """A validation between updates changes no weight: it draws no random numbers, nor leaves anything behind."""
+    module = module_with(head, dropout=0.2)
+    module.dev_names = ["a", "b"]
+    # three equal tokens need five frames; eleven input frames leave two
+    impossible = batch_of(60, 11, seed=3)
+    impossible.tokens[1], impossible.num_tokens[1] = 2, 3
+    sets = [batch_of(60, 52, 44, seed=1), impossible], [batch_of(50, seed=2)]
+    state, weights = torch.get_rng_state(), [p.clone() for p in module.parameters()]
+    logged = validate(module, *sets)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(map(torch.equal, module.parameters(), weights))
+    for name, batches in zip("ab", sets, strict=True):
+        module.eval()
+        inputs = [(one.features, one.num_frames, one.tokens, one.num_tokens) for one in batches]
+        losses = [module.recognizer.losses(*each) for each in inputs]
+        num_tokens = sum(int(one.num_tokens[found.feasible].sum()) for one, found in zip(batches, losses, strict=True))
+        expected = {"loss": sum(found.total.sum() for found in losses)}
+        expected |= {f"{part}_loss": sum(found.parts[part].sum() for found in losses) for part in losses[0].parts}
+        wanted = {name: float(value) / num_tokens for name, value in expected.items()}
+        found = {key: logged[f"val/{name}/{key}"] for key in wanted if len(wanted) > 2 or key == "loss"}
+        assert found == pytest.approx({key: wanted[key] for key in found}, rel=1e-5, abs=1e-6)
+
+
+def test_a_validation_forgets_the_one_before():
+    module = hears("abc")
+    assert validate(module, [spoken("abc")], [spoken("b")])["val/wer"] == 0.5
+    module.decoder = hears("b").decoder
+    assert validate(module, [spoken("abc")], [spoken("b")])["val/wer"] == 0.5
+    assert [module.scores[name].wer for name in "ab"] == [1.0, 0.0]
+    with pytest.raises(RunFailed, match="none of the 1 utterances of a could be read"):
+        validate(module, [unread("lost")], [spoken("b")])
+
+
+@pytest.mark.slow
+def test_a_process_without_a_batch_of_its_own_does_not_stop_the_others(ranks):
+    first, second = (rank.left["with_one_development_batch"] for rank in ranks)
+    assert first == second
+    assert {"val/wer", "val/dev/wer", "val/dev/cer", "val/dev/loss"} <= set(first)
+
+
+def test_a_set_of_which_nothing_can_be_read_is_refused(capsys):
+    with pytest.raises(RunFailed, match="none of the 3 utterances of b could be read"):
+        validate(hears("abc"), [spoken("abc")], [unread("x", "y"), unread("z")])
+    assert "left out x: missing audio" in capsys.readouterr().out
+
+
+def module_with_zipformer() -> TrainingModule:
+    module = tiny_module()
+    torch.manual_seed(0)
+    module.recognizer.encoder = ZipformerEncoder(
+        NUM_FEATURES,
+        encoder_dim=[8, 12],
+        encoder_unmasked_dim=[8, 8],
+        feedforward_dim=[8, 8],
+        num_encoder_layers=[1, 1],
+        num_heads=[1, 1],
+        cnn_module_kernel=[3, 3],
+        downsampling_factor=[1, 2],
+        # oneDNN 3.12 (torch 2.13) computes bfloat16 convolutions of two channels wrongly with AMX
+        subsampling_channels=[8, 8, 8],
+        ref_duration_s=0.01,
+    )
+    return module
+
+
+@pytest.mark.slow
+def test_two_processes_that_go_on_give_the_same_weights_and_the_same_state_of_whitening(ranks):
+    left = [rank.left["with_a_zipformer"] for rank in ranks]
+    assert all(same(of_rank["whole"], of_rank["resumed"]) for of_rank in left)
+    weights = [{k: v for k, v in of_rank["whole"].items() if not k.endswith(".probability")} for of_rank in left]
+    assert same(*weights)
+    assert len({float(value) for name, value in left[0]["whole"].items() if name.endswith(".probability")}) == 2
+
+
+def test_every_parameter_has_a_gradient_whatever_is_left_out():
+    encoder = module_with_zipformer().recognizer.encoder.train()
+    batch, positions_left_out = batch_of(90, 61), 0
+    for seed in range(8):
+        torch.manual_seed(seed)
+        encoder.set_trained_seconds(0.0)
+        encoder.zero_grad()
+        encodings, _ = encoder(batch.features, batch.num_frames)
+        encodings.sum().backward()
+        assert [name for name, parameter in encoder.named_parameters() if parameter.grad is None] == []
+        gradients = (p.grad for name, p in encoder.named_parameters() if "linear_pos" in name)
+        positions_left_out += sum(not gradient.any() for gradient in gradients)
+    assert positions_left_out > 0
+
+
+def test_it_makes_the_updates_of_asr_train(small_run, tmp_path):
+    torch.set_num_threads(1)
+    checkpoint = load_checkpoint(checkpoint_file(str(small_run.run_dir)))
+    options = RunOptions.model_validate(checkpoint.config)
+    prepared = PreparedData.load(small_run.folder / Path(checkpoint.data["folder"]))
+    parts = build_data_parts(options)
+    loaders = LoaderFactory(parts.features, prepared.tokenizer, parts.batch, parts.workers)
+    module, metrics = build_module(options, parts, prepared), Metrics()
+    trainer = pl.Trainer(
+        max_steps=5,
+        accelerator="cpu",
+        gradient_clip_val=options.trainer.gradient_clip_val,
+        callbacks=[metrics],
+        default_root_dir=tmp_path,
+        enable_progress_bar=False,
+    )
+    trainer.fit(module, SpeechDataModule(prepared, loaders, options.seed, parts.augmentation))
+    lines = (line.split(",") for line in (small_run.run_dir / "metrics.csv").read_text().splitlines())
+    losses = [float(value) for _, name, value, *_ in lines if name == "train/loss"]
+    assert [seen["train/loss"] for seen in metrics.seen] == pytest.approx(losses[:5], rel=1e-6)
+    assert "val/wer" in trainer.callback_metrics

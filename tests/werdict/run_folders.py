@@ -1,7 +1,5 @@
 """Makes the folders that finished trainings leave, with errors and times of the test's choice."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Mapping, Sequence
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from asr.run.options import SavedRun
 from asr.runs.files import run_settings
 from werdict.error_files import ERROR_COLUMNS
 
@@ -85,7 +84,7 @@ def write_run(
         write_errors(folder / "decode" / f"{name}.errors.tsv", rate, composed["seed"])
     write_metrics(folder / "metrics.csv", wers or {50: 0.5, 100: rate})
     report = {
-        **run_settings(composed),
+        **run_settings(SavedRun(**composed)),
         "test": {name: {"wer": rate} for name in sets},
         "notes": ["synthetic speech"],
         "num_parameters": 1000,

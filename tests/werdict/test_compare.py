@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.werdict.made_runs import COUNTS, better, compare_runs, errors_of, run_of, sweep
+from tests.werdict.made_comparisons import COUNTS, better, compare_runs, errors_of, run_of, sweep
 from werdict.comparison import find_baseline
 from werdict.error_files import interval_of_counts
 from werdict.runs import Curve
@@ -66,6 +66,7 @@ def test_a_system_whose_runs_all_fail_is_worse_than_the_baseline():
     assert rows["lost"].wers == (1, 1, 1)
     assert rows["lost"].to_baseline.verdict == "worse"
     assert (rows["lost"].reliability.num_learned, rows["lost"].reliability.num_runs) == (0, 3)
+    assert (rows["lost"].wer_geomean, rows["lost"].may_be_best, rows["eve"].may_be_best) == (1, False, True)
     assert comparison.sets[0].num_runs == 9  # that finished
 
 

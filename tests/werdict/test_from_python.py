@@ -1,7 +1,5 @@
 """asr.compare on tables: its verdicts, its pages, and that it needs none of the libraries of training."""
 
-from __future__ import annotations
-
 import csv
 import inspect
 import json

@@ -1,161 +1,128 @@
-"""The benchmark's rules, its stored entries, and whether an entry keeps the rules."""
+"""Entries of the benchmark: what an entrant gives, and what its runs on a task have measured, as they are stored.
+
+``benchmark/v2/RULESET/NAME/`` holds ``entry.yaml`` and a source file, which an entrant commits. Runs add
+``TASK.jsonl``, whose first line tells what all runs share and each other line is a run, and ``TASK.verdict.json``.
+``benchmark/v2/TASK.yaml`` says what all entries on a task share, and ``TASK.tsv`` lists its test utterances.
+"""
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
-from scipy import stats
 
-from werdict.comparison import compare
+from werdict.benchmark.rules import RULESETS, TASKS, fixed_part, free_part
 from werdict.errors import ConfigError
-from werdict.files import is_within, read_json, read_yaml, write_whole
-from werdict.formatting import shortlist
-from werdict.former_names import PRESENT
-from werdict.report.pages import json_text
-from werdict.result import Comparison, SetComparison, TimesToTarget
-from werdict.runs import Cost, Curve, Inputs, Run, SetErrors
+from werdict.files import read_yaml, write_whole
+from werdict.runs import Cost, Curve, Run, SetErrors
 from werdict.scoring import SCORER
-from werdict.statistics.times import DEV_WER, times_to_target
-
-VERSION = "v1"
-TASKS = ("fsdd", "an4", "phrases")  # each is the recipe TASK/benchmark_v1
-SEEDS = (1, 2, 3, 4, 5)
-NEW_SEEDS = (11, 12, 13, 14, 15)  # of a reproduction
-SEEN_SPEAKERS = ("fsdd",)  # tasks whose test speakers are in training, as the notes of their corpora say
-BASELINE = "torch_adamw"
-LEVEL = 0.975  # of each question on each of two outcomes: of both together, at most 5 of 100 answers are wrong
-MAX_BYTES = 300_000  # of an entry
-# overrides of asr-train -m, which runs the entry
-RULESETS: Mapping[str, tuple[str, ...]] = {
-    "as_shipped": (f"seed={','.join(map(str, SEEDS))}",),
-    "tuned": (
-        "sweep=optimizers",
-        f"sweep.seeds=[{','.join(map(str, SEEDS))}]",
-        f"sweep.studies={len(SEEDS)}",
-        "sweep.trials=5",
-        "sweep.max_extra_trials=0",
-        "sweep.schedule_modes=[usual]",
-        "sweep.with_defaults=false",
-    ),
-}
-FREE = ("optimizer", "schedule", "parameter_rules", "trainer.gradient_clip_val", "callbacks.averaging", "weights")
-MACHINE = (
-    "hydra",
-    "recipes_dir",
-    "trust",
-    "data.source",
-    "trainer.accelerator",
-    "trainer.cuda_graphs",
-    "trainer.capture",
-)
-RANGES = ("sweep.optimizers", "sweep.schedules")
-
-
-def check_override(word: str) -> None:
-    """Refuse an override that changes what the rules fix.
-
-    Raises:
-        ConfigError: it does.
-    """
-    key = word.lstrip("+~").partition("=")[0].replace("/", ".")
-    if not is_within(key, (*FREE, *RANGES)):
-        raise ConfigError(
-            f"{word}: {key} is the same for all entries; free are {', '.join(FREE)}, the ranges "
-            f"{' and '.join(RANGES)} of the ruleset tuned, and what names places and machines"
-        )
-
-
-def free_part(system: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an entry chose itself, of the flat config of a run."""
-    return {key: value for key, value in system.items() if is_within(key, FREE)}
-
-
-def fixed_part(system: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the rules fix, of the flat config of a run."""
-    return {key: value for key, value in system.items() if not is_within(key, (*FREE, *MACHINE))}
-
+from werdict.statistics.times import DEV_WER
 
 DEV_LOSS = "val/dev/loss"
+CURVES = {DEV_LOSS: "dev_loss", DEV_WER: "dev_wer"}
 TEST = "test"
-ABOUT, RUNS, UTTERANCES = "entry.yaml", "runs.jsonl", "utterances.tsv"
-REPRODUCED = "reproduced"  # folder in that of an entry
+ABOUT = "entry.yaml"
 DIGITS = 5  # of stored losses
+SHARED = ("data", "references", "scorer", "fixed")  # what all runs on a task have in common, to the letter
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An optimizer with its settings on one task.
+    """An optimizer with its settings, and its runs on one task.
 
     Attributes:
-        folder: ``TASK/RULESET/NAME``, or ``…/NAME/reproduced``.
-        about: what ``entry.yaml`` says.
-        lines: of ``runs.jsonl``, by seed; those of failed runs have only a seed and how it failed.
+        folder: ``RULESET/NAME``.
+        about: what ``entry.yaml`` says: author, overrides, and what it reproduces, if anything.
+        shared: the first line of ``TASK.jsonl``: the commit that its seeds are drawn from, what the rules fix, the
+            harness, and the CPU seconds of a run of the baseline beside its own.
+        lines: of its runs, in the order of their seeds; that of a failed run has a seed and how it failed.
     """
 
     folder: Path
+    task: str
     about: Mapping[str, Any]
+    shared: Mapping[str, Any]
     lines: Sequence[Mapping[str, Any]]
 
     @property
-    def runs(self) -> list[Run]:
-        """The finished runs, as a comparison takes them."""
-        ids, speakers, words = zip(*read_utterances(task_dir(self.folder, self.about) / UTTERANCES), strict=True)
-        seen = self.about["task"] in SEEN_SPEAKERS
-        shared = {"ids": ids, "speakers": speakers, "words": tuple(map(int, words)), "seen_speakers": seen}
-        return [self._run(line, shared) for line in self.lines if "errors" in line]
+    def name(self) -> str:
+        """Of the entry."""
+        return self.folder.name
 
-    def _run(self, line: Mapping[str, Any], shared: Mapping[str, Any]) -> Run:
-        learned = line["depends_on_audio"]
-        errors = SetErrors(**shared, errors=tuple(line["errors"]), depends_on_audio=learned)
-        updates = tuple(line["updates"])
-        return Run(
-            folder=self.folder,
-            system=self.about["name"],
-            seed=line["seed"],
-            sets={TEST: errors},
-            curves={name: Curve(updates, (), tuple(line[key])) for name, key in CURVES.items()},
-            cost=Cost(**line["cost"]),
-        )
+    @property
+    def root(self) -> Path:
+        """Folder of the version."""
+        return self.folder.parent.parent
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The finished runs by number, not by seed: the n-th runs of two entries are compared, though seeds differ."""
+        ids, speakers, words = zip(*read_utterances(self.root, self.task), strict=True)
+        runs = []
+        for number, line in enumerate(self.lines, 1):
+            if "errors" in line:
+                learned, updates = line["depends_on_audio"], tuple(line["updates"])
+                errors = SetErrors(
+                    ids, speakers, tuple(map(int, words)), tuple(line["errors"]), depends_on_audio=learned
+                )
+                curves = {name: Curve(updates, (), tuple(line[key])) for name, key in CURVES.items()}
+                cost = Cost(**line["cost"])
+                runs.append(Run(self.folder, self.name, number, {TEST: errors}, curves=curves, cost=cost))
+        return runs
 
     @property
     def failed(self) -> list[tuple[str, int]]:
-        """Name and seed of each run that failed by itself."""
-        return [(self.about["name"], line["seed"]) for line in self.lines if "failed" in line]
+        """Name and number of each run that failed by itself: all words are errors, and no target is reached."""
+        return [(self.name, number) for number, line in enumerate(self.lines, 1) if "failed" in line]
+
+    @property
+    def wers(self) -> list[float]:
+        """Word error rate of each run, a fraction; 1 of one that failed."""
+        return [run.sets[TEST].wer for run in self.runs] + [1.0] * len(self.failed)
+
+    @property
+    def is_of_gpu(self) -> bool:
+        """Whether a GPU made its runs."""
+        return any(line.get("on_gpu", False) for line in self.lines)
+
+    @property
+    def cost(self) -> float | None:
+        """CPU seconds of a run, relative to one of the baseline at the same time on the same machine."""
+        seconds = [line["cost"]["cpu_seconds"] for line in self.lines if "cost" in line]
+        measured = [value for value in seconds if value is not None]
+        return statistics.median(measured) / self.shared["baseline_cpu_seconds"] if measured else None
 
 
-CURVES = {DEV_LOSS: "dev_loss", DEV_WER: "dev_wer"}
-
-
-def task_dir(folder: Path, about: Mapping[str, Any]) -> Path:
-    """Return the folder of the task of an entry, or of its reproduction."""
-    return next(parent for parent in folder.parents if parent.name == about["task"])
-
-
-def read_entry(folder: Path) -> Entry:
-    """Read an entry.
+def read_entry(folder: Path, task: str) -> Entry:
+    """Read an entry and its runs on a task.
 
     Raises:
         ValueError: a file does not exist or is damaged.
     """
-    text = (folder / RUNS).read_text(encoding="utf-8") if (folder / RUNS).exists() else ""
-    lines = [json.loads(line) for line in text.splitlines()]
-    return Entry(folder, read_yaml(folder / ABOUT), sorted(lines, key=lambda line: line["seed"]))
+    shared, *lines = map(json.loads, (folder / f"{task}.jsonl").read_text(encoding="utf-8").splitlines())
+    return Entry(folder, task, read_yaml(folder / ABOUT), shared, lines)
 
 
-def read_utterances(path: Path) -> list[list[str]]:
+def entries_of(root: Path, task: str, ruleset: str) -> list[Entry]:
+    """Return the entries that have runs on a task, by name."""
+    return [read_entry(path.parent, task) for path in sorted((root / ruleset).glob(f"*/{task}.jsonl"))]
+
+
+def stored(root: Path) -> list[tuple[str, str]]:
+    """Return each task and ruleset."""
+    return [(task, ruleset) for task in TASKS for ruleset in RULESETS]
+
+
+def read_utterances(root: Path, task: str) -> list[list[str]]:
     """Return id, speaker and number of words of each utterance of a test set."""
-    return [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def entries_of(folder: Path) -> list[Entry]:
-    """Return the entries of ``TASK/RULESET``, by name."""
-    return [read_entry(path.parent) for path in sorted(folder.glob(f"*/{ABOUT}"))]
+    text = (root / f"{task}.tsv").read_text(encoding="utf-8")
+    return [line.split("\t") for line in text.splitlines()]
 
 
 @dataclass(frozen=True)
@@ -166,244 +133,71 @@ class FinishedRun:
     summary: Mapping[str, Any]
     config: Mapping[str, Any]
 
+    def shared(self) -> dict[str, Any]:
+        """Return what it must have in common with all runs on its task."""
+        found = self.summary["data"], self.run.sets[TEST].references, SCORER, fixed_part(self.summary["system"])
+        return dict(zip(SHARED, found, strict=True))
 
-def write_runs(
-    folder: Path, about: Mapping[str, Any], finished: Iterable[FinishedRun], failed: Mapping[int, str]
+    def line(self) -> dict[str, Any]:
+        """Return what is stored."""
+        loss, wer, errors = self.run.curves[DEV_LOSS], self.run.curves[DEV_WER], self.run.sets[TEST]
+        return {
+            "seed": self.run.seed,
+            "settings": free_part(self.config),
+            "updates": loss.updates,
+            "dev_loss": [float(f"{value:.{DIGITS}g}") for value in loss.values],
+            "dev_wer": [float(f"{value:.{DIGITS}g}") for value in wer.values],
+            "errors": errors.errors,
+            "depends_on_audio": errors.depends_on_audio,
+            "cost": asdict(self.run.cost),
+            "on_gpu": "peak_gpu_memory_mb" in self.summary,
+            **{key: self.summary[key] for key in ("commit", "date", "machine", "python", "versions")},
+        }
+
+
+def collected(
+    folder: Path,
+    task: str,
+    about: Mapping[str, Any],
+    told: Mapping[str, Any],
+    finished: Iterable[FinishedRun],
+    failed: Mapping[int, str],
 ) -> Entry:
-    """Write what the runs of an entry have measured.
+    """Return an entry with what its runs have measured; the first on a task tells what all others share with it.
 
     Args:
         folder: of the entry.
-        about: what ``entry.yaml`` is to say beside what the runs tell.
+        task: of the runs.
+        about: what ``entry.yaml`` says.
+        told: what all runs share beside what they tell.
         finished: runs.
         failed: how each run failed that did, by seed.
 
     Raises:
-        ConfigError: the runs were tested on other utterances than the entries before.
+        ConfigError: runs differ in what they share, or were tested on other utterances than those of other entries.
     """
-    lines: list[dict[str, Any]] = []
-    told: dict[str, Any] = {}
-    for each in finished:
-        run, summary = each.run, each.summary
-        _settle_utterances(task_dir(folder, about) / UTTERANCES, run.sets[TEST])
-        curve = run.curves[DEV_LOSS]
-        told = {
-            "data": summary["data"],
-            "references": run.sets[TEST].references,
-            "scorer": SCORER,
-            "fixed": fixed_part(summary["system"]),
-        }
-        lines.append(
-            {
-                "seed": run.seed,
-                "study": run.study,
-                "settings": free_part(each.config),
-                "updates": curve.updates,
-                "dev_loss": [float(f"{value:.{DIGITS}g}") for value in curve.values],
-                "dev_wer": [float(f"{value:.{DIGITS}g}") for value in run.curves[DEV_WER].values],
-                "errors": run.sets[TEST].errors,
-                "depends_on_audio": run.sets[TEST].depends_on_audio,
-                "cost": asdict(run.cost),
-                **{key: summary[key] for key in ("commit", "date", "machine", "python", "versions")},
-            }
-        )
-    lines += [{"seed": seed, "failed": why} for seed, why in failed.items()]
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / ABOUT, yaml.safe_dump({**about, **told}, sort_keys=False, allow_unicode=True, width=1000))
-    ordered = sorted(lines, key=lambda line: line["seed"])
-    write_whole(folder / RUNS, "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in ordered))
-    return read_entry(folder)
-
-
-def _settle_utterances(path: Path, errors: SetErrors) -> None:
+    runs, root = sorted(finished, key=lambda each: each.run.seed), folder.parent.parent
+    shared = runs[0].shared()
+    for each in runs:
+        if each.shared() != shared:
+            raise ConfigError(f"{each.run.folder}: what the rules fix differs from that of {runs[0].run.folder}")
+    errors = runs[0].run.sets[TEST]
     utterances = zip(errors.ids, errors.speakers, errors.words, strict=True)
     rows = [[name, speaker or "", str(num_words)] for name, speaker, num_words in utterances]
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, "".join("\t".join(row) + "\n" for row in rows))
-    elif read_utterances(path) != rows:
-        raise ConfigError(f"the runs were tested on other utterances than {path} has: check data.source")
+    if not (root / f"{task}.yaml").exists():
+        write_whole(root / f"{task}.tsv", "".join("\t".join(row) + "\n" for row in rows))
+        known = {**shared, "harness": {told["harness"]: "of the first entry"}}
+        write_whole(root / f"{task}.yaml", yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=1000))
+    elif read_utterances(root, task) != rows:
+        raise ConfigError(f"the runs were tested on other utterances than {root / task}.tsv has: check data.source")
+    by_seed = {each.run.seed: each.line() for each in runs}
+    by_seed |= {seed: {"seed": seed, "failed": why} for seed, why in failed.items()}
+    return Entry(folder, task, about, {**told, **shared}, [by_seed[seed] for seed in told["seeds"] if seed in by_seed])
 
 
-REPRODUCED_P = 0.05
-COMPARISON = "comparison.json"
-VERDICT_DIGITS = 9  # of its numbers
-
-
-@dataclass(frozen=True)
-class Verdicts:
-    """Verdicts on the entries of one task and ruleset.
-
-    Attributes:
-        folder: ``TASK/RULESET``.
-        entries: by name.
-        target: loss on dev whose updates are counted.
-        comparison: of the error rates on test, and of the updates to the target.
-    """
-
-    folder: Path
-    entries: Sequence[Entry]
-    target: float
-    comparison: Comparison
-
-    @property
-    def errors(self) -> SetComparison:
-        """Of the test set."""
-        return self.comparison.sets[0]
-
-    @property
-    def times(self) -> TimesToTarget:
-        """Updates to the target."""
-        return self.comparison.times[0]
-
-
-def verdicts(folder: Path, entries: Sequence[Entry], target: float) -> Verdicts:
-    """Compare entries of one task and ruleset.
-
-    Args:
-        folder: ``TASK/RULESET``.
-        entries: the baseline among them.
-        target: loss on dev.
-    """
-    runs = [run for entry in entries for run in entry.runs]
-    failed = [run_key for entry in entries for run_key in entry.failed]
-    title = f"{folder.parent.name}, {folder.name}"
-    comparison = compare(Inputs(runs, failed=failed), title=title, baseline=BASELINE, level=LEVEL)
-    times = times_to_target(runs, target, "updates", 1 - LEVEL, BASELINE, failed, metric=DEV_LOSS)
-    assert times is not None  # every run was validated
-    return Verdicts(folder, entries, target, replace(comparison, times=[times]))
-
-
-def target_loss(baseline: Entry) -> float:
-    """Return the loss on dev that the baseline reaches with half of its seeds: the median of the lowest of each run."""
-    return statistics.median(min(run.curves[DEV_LOSS].values) for run in baseline.runs)
-
-
-def status(entry: Entry) -> str:
-    """Return whether an entry was reproduced with other seeds, by Welch's test of the two mean error rates.
-
-    A run that failed counts as 100 %.
-    """
-    folder = entry.folder / REPRODUCED
-    if not folder.is_dir() or len((again := read_entry(folder)).lines) < len(NEW_SEEDS):
-        return "submitted"
-    first, second = ([run.sets[TEST].wer for run in one.runs] + [1.0] * len(one.failed) for one in (entry, again))
-    # the test says nothing of equal rates without any spread
-    is_reproduced = first == second or stats.ttest_ind(first, second, equal_var=False).pvalue >= REPRODUCED_P
-    return "reproduced" if is_reproduced else "challenged"
-
-
-def benchmark_verdicts(root: Path) -> Iterator[Verdicts]:
-    """Yield the verdicts of each task and ruleset that has the baseline's entry and another.
-
-    The target of a task is the loss of the tuned baseline, and that of the one as shipped until there is one.
-    """
-    for folder in sorted({path.parent.parent for path in root.glob(f"*/*/{BASELINE}/{ABOUT}")}):
-        entries = entries_of(folder)
-        if len(entries) < 2:
-            continue
-        tuned = folder.parent / "tuned" / BASELINE
-        baseline = read_entry(tuned if tuned.is_dir() else folder.parent / "as_shipped" / BASELINE)
-        yield verdicts(folder, entries, target_loss(baseline))
-
-
-def comparison_text(verdicts: Verdicts) -> str:
-    """Return what ``comparison.json`` says, with as many digits as do not depend on the processor."""
-    data = {"target_loss": verdicts.target, **json.loads(json_text(verdicts.comparison))}
-    plain = json.loads(json.dumps(data), parse_float=lambda digits: float(f"{float(digits):.{VERDICT_DIGITS}g}"))
-    return json.dumps(plain, indent=1, ensure_ascii=False)
-
-
-def problems(root: Path, folders: Sequence[Path] = ()) -> list[str]:
-    """Return what breaks a rule, a sentence each.
-
-    Args:
-        root: of a version, ``benchmark/v1``.
-        folders: of entries; none: all, and that the stored verdicts follow from them.
-    """
-    chosen = folders or sorted(path.parent for path in root.glob(f"*/*/*/**/{ABOUT}"))
-    broken = [f"{folder}: {problem}" for folder in chosen for problem in _of_entry(root, folder)]
-    if not folders and not broken:
-        for verdicts in benchmark_verdicts(root):
-            path = verdicts.folder / COMPARISON
-            if not path.exists() or read_json(path) != json.loads(comparison_text(verdicts)):
-                broken.append(f"{path} does not follow from the entries: run asr-benchmark page, and commit it")
-    return broken
-
-
-def _of_entry(root: Path, folder: Path) -> Iterator[str]:
-    try:
-        entry = read_entry(folder)
-    except (ValueError, OSError) as error:
-        yield f"cannot be read: {error}"
-        return
-    about = entry.about
-    task, ruleset, name = about["task"], about["ruleset"], about["name"]
-    is_reproduction = folder.name == REPRODUCED
-    whole = folder.parent if is_reproduction else folder
-    if whole.resolve() != (root / task / ruleset / name).resolve() or task not in TASKS or ruleset not in RULESETS:
-        yield f"{ABOUT} names {task}/{ruleset}/{name}, which must be the folder"
-    if is_reproduction and read_entry(whole).about["overrides"] != about["overrides"]:
-        yield f"has other overrides than {whole}, which it reproduces"
-    size = sum(path.stat().st_size for path in folder.glob("*") if path.is_file())
-    if size > MAX_BYTES:
-        yield f"has {size} bytes, of at most {MAX_BYTES}"
-    for word in about["overrides"]:
-        try:
-            check_override(word)
-        except ConfigError as error:
-            yield str(error)
-    seeds = NEW_SEEDS if is_reproduction else SEEDS
-    if (found := [line["seed"] for line in entry.lines]) != [*seeds]:
-        yield f"{RUNS} has the seeds {found}; the rules ask for {[*seeds]}"
-    target = next((line["settings"]["optimizer._target_"] for line in entry.lines if "settings" in line), BASELINE)
-    is_known = target.startswith(("optim.", "torch.optim.")) or "package" in about
-    if not is_known and not any(whole.glob("*.py")):
-        yield f"lacks the source of {target}, which is neither ours nor in a package"
-    yield from _settings(root, entry, seeds)
-    baseline = whole.parent / BASELINE
-    if (baseline / ABOUT).exists():
-        yield from _fixed(entry, read_entry(baseline))
-    else:
-        yield f"cannot be compared: {whole.parent} has no entry {BASELINE}"
-
-
-def _settings(root: Path, entry: Entry, seeds: Sequence[int]) -> Iterator[str]:
-    """Yield what is wrong with the settings that the entry chose."""
-    finished = [line for line in entry.lines if "settings" in line]
-    if entry.about["ruleset"] == "tuned":
-        if [line["study"] for line in finished] != [seeds.index(line["seed"]) + 1 for line in finished]:
-            yield "each seed must be of a study of its own"
-        return
-    for word in entry.about["overrides"]:
-        key, _, text = word.lstrip("+").partition("=")
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = text
-        if differing := [line["seed"] for line in finished if line["settings"].get(key, value) != value]:
-            yield f"{word}: runs of the seeds {differing} had another {key}"
-    if any(line["settings"] != finished[0]["settings"] for line in finished):
-        yield "its runs have different settings"
-    for path in sorted(root.glob(f"*/as_shipped/{entry.about['name']}/{ABOUT}")):
-        other = read_entry(path.parent)
-        if sorted(other.about["overrides"]) != sorted(entry.about["overrides"]):
-            yield f"{path.parent} has other overrides: as shipped, one config serves all tasks"
-
-
-def _fixed(entry: Entry, baseline: Entry) -> Iterator[str]:
-    """Yield what differs from the baseline's runs although the rules fix it."""
-    num = len(read_utterances(baseline.folder.parents[1] / UTTERANCES))
-    if any(len(line["errors"]) != num for line in entry.lines if "errors" in line):
-        yield f"has runs with other numbers of utterances than {UTTERANCES}"
-    for key in ("references", "scorer"):
-        if entry.about.get(key) != baseline.about.get(key):
-            yield f"{key}: differs from {BASELINE}'s, so that its error rates mean something else"
-    fixed, expected = (_present(each.about.get("fixed", {})) for each in (entry, baseline))
-    if differing := sorted(key for key in fixed.keys() & expected.keys() if fixed[key] != expected[key]):
-        yield f"differs from {BASELINE} in what the rules fix: {shortlist(differing)}"
-
-
-def _present(fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the rules fix, with each class under the name that it has now."""
-    return {key: PRESENT.get(str(value), value) for key, value in fixed.items()}
+def store(entry: Entry) -> Path:
+    """Write the runs of an entry beside its ``entry.yaml``, and return the file."""
+    path = entry.folder / f"{entry.task}.jsonl"
+    lines = (json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in (entry.shared, *entry.lines))
+    write_whole(path, "".join(f"{line}\n" for line in lines))
+    return path

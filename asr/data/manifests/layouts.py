@@ -15,19 +15,9 @@ from typing import Any, TypeAlias
 from asr.data.manifests.audio import ELSEWHERE
 from asr.data.manifests.audio_files import ENDINGS
 from asr.data.manifests.corpus import ManifestRow
+from werdict import text_files
 from werdict.console import PlainConsole, track
 from werdict.files import named_path, read_json
-from werdict.text_files import (
-    as_number,
-    as_text,
-    check_header,
-    composed,
-    json_objects,
-    numbered_lines,
-    read_lines,
-    table_rows,
-    visible_files,
-)
 
 SPLIT_ALIASES = {"val": "dev", "valid": "dev", "validation": "dev", "training": "train", "eval": "test"}
 WORDS = {**SPLIT_ALIASES, **{name: name for name in ("train", "dev", "test")}}
@@ -246,9 +236,11 @@ class Columns:
         try:
             # of audio Hugging Face has a mapping
             plain = {f: v["path"] if isinstance(v, dict) and "path" in v else v for f, v in values.items()}
-            texts = {field: as_text(value, self.names[field]) for field, value in plain.items()}
+            texts = {field: text_files.as_text(value, self.names[field]) for field, value in plain.items()}
             times_s = {
-                field: as_number(texts[field], self.names[field]) for field in TIMES if texts.get(field, "").strip()
+                field: text_files.as_number(texts[field], self.names[field])
+                for field in TIMES
+                if texts.get(field, "").strip()
             }
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
@@ -260,7 +252,7 @@ class Columns:
                 f"{where}: {name!r} is an address, or a path of Windows; copy the audio here, and give its path"
             )
         # ids and speakers are compared; a path is as it is written
-        known = {field: value.strip() or None for field, value in composed(texts).items()}
+        known = {field: value.strip() or None for field, value in text_files.composed(texts).items()}
         split = (known.get("split") or "").lower() or None
         if split is not None and split_of(split) is None:
             raise ValueError(f"{where}: there is no split {split!r}; allowed are train, dev… and test…")
@@ -289,7 +281,7 @@ def ending(path: Path) -> str:
 
 def is_lhotse(path: Path) -> bool:
     """Return whether the first object of a file of JSON lines is a cut of lhotse."""
-    _, first = next(json_objects(path), (1, {}))
+    _, first = next(text_files.json_objects(path), (1, {}))
     return "type" in first or "recording" in first or "supervisions" in first
 
 
@@ -320,16 +312,18 @@ def read_table(path: Path, user_columns: Mapping[str, str] | None = None, may_la
 
 def _records(path: Path, find: Callable[[Sequence[str]], Columns]) -> tuple[Columns, Iterable[Record]]:
     if ending(path) in JSON:
-        objects = [(f"{path}, line {number}", fields) for number, fields in json_objects(path, as_written=True)]
+        objects = [
+            (f"{path}, line {number}", fields) for number, fields in text_files.json_objects(path, as_written=True)
+        ]
         # not the first object alone: another may be the first part of a file
         return find([*dict.fromkeys(name for _, fields in objects for name in fields)]), objects
-    first = next(read_lines(path), "")
+    first = next(text_files.read_lines(path), "")
     is_csv = ending(path) == ".csv"
     has_bars = is_csv and "|" in first and not {",", ";"} & {*first.partition("|")[0]}
     # spreadsheets separate by semicolons where numbers have a decimal comma
     quoted = {"delimiter": max(",;\t", key=first.count)}
     plain = {"delimiter": "|" if has_bars else "\t", "quoting": csv.QUOTE_NONE}
-    lines = table_rows(path, as_written=True, **(quoted if is_csv and not has_bars else plain))
+    lines = text_files.table_rows(path, as_written=True, **(quoted if is_csv and not has_bars else plain))
     where, header = next(lines, (f"{path}, line 1", []))
     if (
         has_bars
@@ -340,7 +334,7 @@ def _records(path: Path, find: Callable[[Sequence[str]], Columns]) -> tuple[Colu
         header = list(LJSPEECH[: len(header)])
         columns = Columns({"audio": "id", "text": header[-1]}, header[1:-1])
     else:
-        columns = find(header := check_header(where, header))
+        columns = find(header := text_files.check_header(where, header))
     rows = (line for line in lines if any(map(str.strip, line[1])))
     return columns, ((where, dict(zip(header, fields, strict=True))) for where, fields in rows)
 
@@ -477,7 +471,7 @@ def read_kaldi(folder: Path) -> tuple[list[ManifestRow], list[tuple[str, str]]]:
 def _table(path: Path) -> dict[str, tuple[str, str]]:
     """Return the rest of each line, and where it stands, by the name at its start; nothing if there is no such file."""
     entries: dict[str, tuple[str, str]] = {}
-    for where, line in numbered_lines(path) if path.is_file() else ():
+    for where, line in text_files.numbered_lines(path) if path.is_file() else ():
         name, *rest = line.split(maxsplit=1)
         if entries.setdefault(name, entry := (where, "".join(rest).strip())) != entry:
             raise ValueError(f"{where}: {name!r} is in {entries[name][0]} too; keep one")
@@ -511,7 +505,7 @@ def _part(where: str, place: str) -> tuple[str, float, float | None, int | None]
 
 def transcript_files(folder: Path) -> list[Path]:
     """Return the files of transcripts below a folder: lists, or else those that lie beside their audio."""
-    files = list(visible_files(folder))
+    files = list(text_files.visible_files(folder))
     if lists := [file for file in files if file.name.endswith(LISTS)]:
         return lists
     stems = {str(file)[: -len(file.suffix)] for file in files if file.suffix.lower() in ENDINGS}
@@ -541,10 +535,10 @@ def _of_lists(folder: Path, files: Iterable[Path]) -> Iterator[ManifestRow]:
     for file in track(list(files), f"reading {folder.name}", transient=True):
         places = [os.path.normpath(file.parent / place) for place in BESIDE]
         paths = [Path(place, name) for place in places if os.path.isdir(place) for name in _audio(place)]
-        audio = {composed(path.stem): path for path in paths}
+        audio = {text_files.composed(path.stem): path for path in paths}
         parents = [parent.name for parent in file.relative_to(folder).parents]
         other = next(iter(audio.values()), file.with_name("x.wav"))  # one that is missing lies beside others
-        for where, line in numbered_lines(file):
+        for where, line in text_files.numbered_lines(file):
             name, _, text = line.strip().partition(" ")
             name = name.rpartition("/")[2]
             # LibriSpeech begins ids with the speaker, VoxForge has a folder for each
@@ -583,7 +577,7 @@ def _row(folder: Path, audio: Path, text: str, where: str, speaker: str | None) 
 
 def _transcript(file: Path, tiers: dict[str, None]) -> str:
     """Return the words of a file of one transcript; add the names of its tiers."""
-    lines = [line.strip() for _, line in numbered_lines(file)]
+    lines = [line.strip() for _, line in text_files.numbered_lines(file)]
     if file.name.endswith(".TextGrid"):
         return _words_of_grid(file, "\n".join(lines), tiers)
     labels = [LABELS[file.suffix].fullmatch(line) for line in lines]

@@ -499,7 +499,7 @@ def evaluation_cuts(
     normalize: Callable[[str], str],
     features: Features,
     option: str = "manifest",
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[Any, str] | None = None,
 ) -> tuple[CutSet, list[Dropped], list[str]]:
     """Return the cuts of all splits at ``path`` with normalized transcripts, what was dropped, and notes on the import.
 

@@ -114,13 +114,14 @@ class PretrainedEncoder(nn.Module):
                 f"{model} takes audio of {rate_hz} Hz in frames of 10 ms: give features=waveform augment=none "
                 f"data.sampling_rate_hz={rate_hz}"
             )
-        self.family, self.trained, self.freeze_updates = options["model_type"], train, freeze_updates
+        self.trained, self.freeze_updates = train, freeze_updates
         self.masks, self.normalizes = masks or Masks(), inputs.get("do_normalize", True)
         self.is_frozen = False  # during the first updates
         is_read = reads_weights and torch.get_default_device().type != "meta"
         place = model_folder if model_folder and Path(model_folder).is_dir() else model
         self.model = build_model(options, self.masks.time_share > 0, place if is_read else None, self.source)
         config, self.frame = self.model.config, num_features
+        self.family = config.model_type
         layers_found = getattr(encoder_of(self.model), "layers", None)
         self.mels: nn.Module | None = None
         if self.family == WHISPER:
@@ -376,7 +377,7 @@ def build_model(
             f"transformers {transformers.__version__} has no model of the type {options['model_type']!r}: {error}"
         ) from error
     if model_class.main_input_name not in ("input_values", "input_features"):
-        raise ValueError(f"a model of the type {options['model_type']!r} does not read audio")
+        raise ValueError(f"a model of the type {config.model_type!r} does not read audio")
     if getattr(config, "add_adapter", False):
         raise ValueError("add_adapter=true in the model's config: its convolutions would count padding")
     attention = "sdpa" if model_class._supports_sdpa else "eager"

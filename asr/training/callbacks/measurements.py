@@ -59,6 +59,7 @@ class TrainingCost(pl.Callback):
         self.seconds = self.audio_s = self.audio_begun_s = 0.0
         self.tick: float | None = None
         self.update_begun = 0.0
+        self.num_passes = 0  # of micro-batches, forward and backward
         self.updates, self.steps = Durations(), Durations()
         self.clock: StepClock | None = None
         self.optimizer: Optimizer | None = None
@@ -74,6 +75,10 @@ class TrainingCost(pl.Callback):
         # hooks, because Lightning calls no method of a callback right around the optimizer's own work
         self.optimizer.register_step_pre_hook(self.clock.begin)
         self.optimizer.register_step_post_hook(self.clock.end)
+
+    def on_before_backward(self, *_: Any) -> None:
+        """Count passes: an optimizer may run its closure several times in an update."""
+        self.num_passes += 1
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
         """Count the time spent waiting for the batch."""
@@ -117,6 +122,7 @@ class TrainingCost(pl.Callback):
         update, step = self.updates.mean, self.steps.mean
         return {
             "training_seconds": round(self.seconds, 1),
+            "num_passes": self.num_passes,
             "seconds_per_update": update,
             "optimizer_step_seconds": step,
             "optimizer_step_sd": self.steps.sd,
@@ -128,11 +134,13 @@ class TrainingCost(pl.Callback):
         """Return the seconds so far, and what has been timed."""
         if self.clock is not None:
             self.clock.collect(wait=True)  # saving waits for the device anyway
-        return {"seconds": self.seconds, "update_times": vars(self.updates), "step_times": vars(self.steps)}
+        timed = {"update_times": vars(self.updates), "step_times": vars(self.steps)}
+        return {"seconds": self.seconds, "num_passes": self.num_passes, **timed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the seconds and timings."""
         self.seconds = float(state_dict["seconds"])
+        self.num_passes = int(state_dict.get("num_passes", 0))
         self.updates, self.steps = (Durations(**state_dict[name]) for name in ("update_times", "step_times"))
 
 

@@ -16,11 +16,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from asr.models import devices
+from asr.run.options import SavedOptimizer
 from asr.training.module import TrainingModule
 from asr.training.optimizer_protocols import members_of
 from asr.training.processes import gather
 from werdict.console import LINE_EVERY_S, console
-from werdict.files import at
+from werdict.files import get_nested
 from werdict.scoring import Score
 
 FIRST_REPORT_S = 5.0  # before the first estimate of the remaining time, while the user still watches
@@ -55,7 +56,8 @@ class TrainingProgress(pl.Callback):
         """Name the parameter groups, and open the bar."""
         self.last_report = time.monotonic()
         self.start = trainer.global_step, self.last_report
-        options = at(getattr(pl_module, "extra_state", {}), "config", "optimizer")
+        saved = get_nested(getattr(pl_module, "extra_state", {}), "config", "optimizer")
+        options = None if saved is None else SavedOptimizer.model_validate(saved)
         groups = describe_groups(trainer.optimizers[0], options)
         for line in groups if trainer.is_global_zero and (len(groups) > 1 or options) else ():
             console.print_line(line)
@@ -142,17 +144,17 @@ def describe_time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def describe_groups(optimizer: Optimizer, options: Mapping[str, Any] | None = None) -> list[str]:
+def describe_groups(optimizer: Optimizer, options: SavedOptimizer | None = None) -> list[str]:
     """Return a line about each parameter group: its optimizer, size, lr before a schedule, and options that differ.
 
     Options are named if another group of the same optimizer has another value.
 
     Args:
         optimizer: of a run.
-        options: that the config gives it, with its class in ``_target_``; None: not known.
+        options: that the config gives it; None: not known.
     """
     stepped = getattr(optimizer, "optimizer", optimizer)  # if it steps another one in the backward pass
-    without_lr = "" if options is None or "lr" in options else str(options["_target_"]).rpartition(".")[2]
+    without_lr = "" if options is None or options.lr is not None else str(options.target).rpartition(".")[2]
     lines = []
     for member in members_of(stepped):
         # a schedule has set the lr of the first update already

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 import soundfile
 
 from asr.data.manifests.import_manifests import import_manifests, manifest_files
+from asr.data.manifests.layouts import CONVERT
 from asr.data.preparation.cuts import evaluation_cuts
-from tests.data.corpora import SPEC
+from tests.data.corpora import SPEC, json_lines, kaldi, utterance
 
 LONG_GRID = """File type = "ooTextFile"
 Object class = "TextGrid"
@@ -260,6 +262,8 @@ def test_of_a_table_the_first_channel_that_is_not_silent_is_read(column, tmp_pat
         ({"t.tsv": rows("audio\tmood", "a.wav\thi")}, "t.tsv", None, ["t.tsv, line 1", "data.columns", "mood"]),
         ({"t.tsv": rows("audio\ttext", "a.wav\thi")}, "t.tsv", {"text": "x"}, ["data.columns.text", "'x'", "audio"]),
         ({"t.jsonl": objects({"audio": "a.wav", "text": [1]})}, "t.jsonl", None, ["t.jsonl, line 1", "text"]),
+        ({"t.jsonl": of("audio", "a.wav") + '{"text": "two"}'}, "t.jsonl", None, ["t.jsonl, line 2"]),
+        ({"t.jsonl": of("audio", "a.wav") + "{"}, "t.jsonl", None, ["t.jsonl, line 2"]),
         ({"t.csv": rows("audio,text,start", "a.wav,hi,x")}, "t.csv", None, ["t.csv, line 2", "start", "'x'"]),
         ({"t.csv": rows("audio,text,text", "a.wav,hi,x")}, "t.csv", None, ["t.csv, line 1", "'text'"]),
         ({"t.csv": rows("audio,text", "http://a/b.wav,hi")}, "t.csv", None, ["t.csv, line 2", "address", "b.wav"]),
@@ -312,3 +316,104 @@ def test_saved_datasets_are_read_with_the_audio_that_they_hold(split, tmp_path):
     ]
     with pytest.raises(ValueError, match="saved"):
         import_manifests(tmp_path / "saved")
+
+
+def test_kaldi_folders_are_read_with_their_segments_and_speakers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # from which Kaldi's relative paths start
+    for name in ("long", "short"):
+        utterance(tmp_path, name, 2.0)
+    segments = "s-1 long 0.5 1.25\ns-2 long 1.25 -1\n"
+    kaldi(
+        tmp_path / "data/train",
+        "long long.wav",
+        segments=segments,
+        text="s-1 one two\ns-2 three\n",
+        utt2spk="s-1 a\n s-2 b\n",
+    )
+    kaldi(tmp_path / "data/valid", f"short {tmp_path}/short.wav", text="short four\n", utt2spk="short c\n")
+    imported = import_manifests(tmp_path / "data", num_jobs=2)
+    found = {
+        split: [(s.id, s.text, s.speaker, s.start, s.end) for s in manifests.supervisions]
+        for split, manifests in imported.splits.items()
+    }
+    assert found == {
+        "train": [("s-1", "one two", "a", 0.5, 1.25), ("s-2", "three", "b", 1.25, 2.0)],
+        "dev": [("short", "four", "c", 0.0, 2.0)],
+    }
+    assert len(manifest_files(tmp_path / "data")) == 7
+    monkeypatch.chdir("/")
+    cuts, dropped, _ = evaluation_cuts(tmp_path / "data/valid", str, SPEC.features)
+    assert (len(cuts), dropped) == (1, [])
+    (recording,) = imported.splits["train"].recordings
+    assert recording.load_audio().shape == (1, 16_000)
+
+
+def test_a_command_in_wav_scp_is_refused_with_the_line_that_converts_it(tmp_path):
+    utterance(tmp_path, "a b")
+    folder = kaldi(tmp_path / "data", f"u1 cat '{tmp_path}/a b.wav' |", text="u1 hi\n", utt2spk="u1 x\n")
+    with pytest.raises(ValueError, match=r"wav\.scp, line 1: .* is a command") as refused:
+        import_manifests(folder)
+    assert str(refused.value).endswith(CONVERT)
+    subprocess.run(["bash", "-c", CONVERT], cwd=folder, check=True)
+    assert [segment.text for segment in import_manifests(folder).splits["all"].supervisions] == ["hi"]
+
+
+@pytest.mark.parametrize(
+    ("files", "place"),
+    [
+        ({"text": None}, "no file text"),
+        ({"wav.scp": "u1 a.wav\nu1 b.wav\n"}, "wav.scp, line 2"),
+        ({"wav.scp": "u1 a.ark:123\n"}, "wav.scp, line 1"),
+        ({"text": "u1 one\nu1 two\n"}, "text, line 2"),
+        ({"segments": "u1 u1 0.0\n"}, "segments, line 1"),
+        ({"segments": "u1 u1 0.0 x\n"}, "segments, line 1"),
+    ],
+)
+def test_a_malformed_line_of_kaldi_is_refused_with_its_file_and_number(tmp_path, files, place):
+    folder = kaldi(tmp_path / "data", "u1 a.wav", text="u1 hi\n")
+    for name, content in files.items():
+        (folder / name).write_text(content) if content is not None else (folder / name).unlink()
+    with pytest.raises(ValueError, match=place):
+        import_manifests(folder)
+
+
+def test_a_kaldi_folder_loses_only_the_utterances_that_lack_something(tmp_path):
+    """Rates and channels may differ, tables may end in CRLF and begin with a mark, and speakers may be unknown."""
+    for name, rate_hz, num_channels in (("a", 8000, 1), ("b", 16000, 2)):
+        soundfile.write(tmp_path / f"{name}.wav", np.full((rate_hz, num_channels), 0.1), rate_hz)
+    folder = kaldi(
+        tmp_path / "data",
+        *(f"{name} {tmp_path}/{name}.wav" for name in ("a", "b", "gone")),
+        segments="a-1 a 0.0 0.5\n\nb-1 b 0.25 1.0 1\ngone-1 gone 0 1\nuntold a 0 1\nlost nowhere 0 1\n",
+        text="\ufeffa-1 one\r\nb-1\r\ngone-1 three\r\nlost four\r\nonly five\r\n",
+        utt2spk="a-1 x\n",
+    )
+    imported = import_manifests(folder)
+    found = [(s.id, s.text, s.speaker, s.start, s.end, s.channel) for s in imported.splits["all"].supervisions]
+    assert found == [("a-1", "one", "x", 0.0, 0.5, 0), ("b-1", "", None, 0.25, 1.0, 1)]
+    assert {item.item: item.reason.partition(":")[0] for item in imported.dropped} == {
+        "gone-1": "missing audio",
+        "untold": "missing transcript",
+        "lost": "missing recording",
+        "only": "missing recording",
+    }
+
+
+def test_a_manifest_of_nemo_is_read_with_parts_of_files(tmp_path):
+    utterance(tmp_path, "whole", 1.0)
+    utterance(tmp_path, "long", 2.0)
+    path = json_lines(
+        tmp_path / "mine.jsonl",
+        {"audio_filepath": "whole.wav", "duration": 0.9999, "text": "one", "lang": "en", "speaker": 7},
+        {"audio_filepath": str(tmp_path / "long.wav"), "duration": 0.5, "offset": 0.25, "text": "two"},
+        {"audio_filepath": str(tmp_path / "long.wav"), "duration": 0.5, "offset": 1.5, "text": "three"},
+        {"audio_filepath": "gone.wav", "duration": 1.0, "text": "four"},
+    )
+    imported = import_manifests(path)
+    found = [(s.id, s.start, s.duration, s.text, s.language, s.speaker) for s in imported.splits["all"].supervisions]
+    assert found == [
+        ("whole", 0.0, 1.0, "one", "en", "7"),
+        (f"{tmp_path}/long-1", 0.25, 0.5, "two", None, None),
+        (f"{tmp_path}/long-2", 1.5, 0.5, "three", None, None),
+    ]
+    assert [(item.item, item.reason.partition(":")[0]) for item in imported.dropped] == [("gone", "missing audio")]

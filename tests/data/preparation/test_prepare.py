@@ -1,6 +1,7 @@
-"""What `prepare` does once, does again after an interruption, and measures."""
+"""What prepare keeps and drops, does once, does again after an interruption, and measures."""
 
 import os
+import re
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from lhotse import SupervisionSegment
 
 import asr.data.preparation.prepare
-from asr.data.manifests.corpus import Corpus
+from asr.data.features import PrecomputedFeatures
+from asr.data.loading.loader import SpeechDataset
+from asr.data.manifests.corpus import Corpus, Dropped
 from asr.data.preparation.prepare import current_folder, prepare
 from asr.data.preparation.prepared import PreparedData
 from asr.text.tokenizer import CharacterTokenizer, CharacterTokenizerTrainer
@@ -34,6 +38,8 @@ from tests.data.corpora import (
     run,
     utterance,
 )
+from tests.data.feature_corpora import FEATURES_SPEC, WIDTH, FeatureRecipe, file_of, matrix, stored_utterance
+from werdict.normalization import TextNormalizer
 
 
 def test_prepared_data_holds_what_the_corpus_holds(tmp_path):
@@ -179,10 +185,7 @@ def test_features_that_never_change_have_a_deviation_to_divide_by(tmp_path):
 
 @pytest.mark.parametrize("rate_hz", [RATE_HZ, 11_025, 48_000])
 def test_stored_features_are_those_that_would_be_computed(tmp_path, rate_hz):
-    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
-        splits["train"].append(utterance(folder, "other", 1.2345, rate_hz=rate_hz))
-
-    computed = run(tmp_path, Recipe(add))
+    computed = run(tmp_path, Recipe(more={"train": [{"name": "other", "duration_s": 1.2345, "rate_hz": rate_hz}]}))
     stored = run(tmp_path, Recipe(), PRECOMPUTED, "stored")
     assert not (stored.folder.parent / "stored.partial").exists()
     for split in ("train", "dev", "test-x"):
@@ -260,11 +263,8 @@ def test_audio_that_has_changed_is_prepared_again_and_the_former_data_stay(tmp_p
 
 
 def test_several_rates_are_said_once_and_by_the_table(tmp_path, caplog):
-    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
-        for split in splits.values():
-            split.append(utterance(folder, f"{len(split)}-other", rate_hz=16_000))
-
-    (note,) = [note for note in run(tmp_path, Recipe(add)).notes if "16000 Hz (3)" in note]
+    more = {split: [{"name": f"{split}-other", "rate_hz": 16_000}] for split in ("train", "dev", "test-x")}
+    (note,) = [note for note in run(tmp_path, Recipe(more=more)).notes if "16000 Hz (3)" in note]
     assert "8000 Hz (6)" in note
     assert caplog.records == []
 
@@ -283,3 +283,250 @@ def test_silence_is_left_out_of_training_and_counted_in_tests(tmp_path, level):
     assert ("dropped from train: 1 × silent" in table, "kept in test-x: 1 × silent" in table) == (True, True)
     kept = run(tmp_path, Recipe(add), replace(SPEC, limits=replace(SPEC.limits, keep_silent=True)), "kept")
     assert (len(kept.cuts("train")), dropped(kept)) == (4, {})
+
+
+def not_a_number(path: Path) -> None:
+    samples, _ = soundfile.read(path)
+    samples[500] = np.nan
+    soundfile.write(path, samples, RATE_HZ, subtype="FLOAT")
+
+
+def lost_in_between(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 6000] = bytes(6000)
+    path.write_bytes(content)
+
+
+BAD_AUDIO = {
+    "missing audio": Path.unlink,
+    "unreadable audio": lambda path: path.write_bytes(b"not audio" * 100),
+    "empty audio: ": lambda path: soundfile.write(path, np.zeros(0), RATE_HZ),
+    "truncated audio": lambda path: soundfile.write(path, noise(0.5), RATE_HZ),
+}
+BAD_CUTS = {
+    "empty text": {"text": " \u200b"},
+    "shorter than 0.1 s": {"duration_s": 0.09},
+    "longer than 3.0 s": {"duration_s": 3.01},
+    "too short for its transcript": {"text": "ab" * 13},
+}
+# a test set is decoded whole
+NOT_IN_TESTS = ("longer than 3.0 s", "too short for its transcript")
+
+
+@pytest.mark.parametrize("split", ["train", "test-x"])
+@pytest.mark.parametrize("reason", BAD_AUDIO)
+def test_bad_audio_is_dropped_and_said(tmp_path, split, reason):
+    def spoil(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits[split].append(utterance(folder, "bad"))
+        BAD_AUDIO[reason](folder / "bad.wav")
+
+    prepared = run(tmp_path, Recipe(spoil))
+    kind = reason.removesuffix(": ")
+    assert {key: found.partition(":")[0] for key, found in dropped(prepared).items()} == {(split, "bad"): kind}
+    assert f"dropped from {split}: 1 × {kind}" in printed(prepared)
+    assert "bad" not in ids(prepared, split)
+    assert prepared.splits[split]["num_dropped"] == 1
+
+
+@pytest.mark.parametrize("split", ["train", "test-x"])
+@pytest.mark.parametrize("reason", BAD_CUTS)
+def test_unusable_cuts_are_dropped_and_said(tmp_path, split, reason):
+    prepared = run(tmp_path, Recipe(more={split: [{"name": "bad", **BAD_CUTS[reason]}]}))
+    if split == "test-x" and reason in NOT_IN_TESTS:
+        assert ids(prepared, split) == ["test-x-0", "bad"]
+        assert dropped(prepared) == {}
+    else:
+        assert {key: found.partition(":")[0] for key, found in dropped(prepared).items()} == {(split, "bad"): reason}
+        assert f"dropped from {split}: 1 × {reason}" in printed(prepared)
+        assert "bad" not in ids(prepared, split)
+
+
+def test_what_is_just_within_the_limits_is_kept(tmp_path):
+    texts = {
+        "full": "ab" * 12 + "a",  # 100 frames leave 25
+        "equal": "ab" * 11 + "aa",  # 24 tokens and a blank
+        "more": "ab" * 11 + "aaa",  # 25 tokens and two blanks
+    }
+    more = [{"name": "short", "duration_s": 0.1}, {"name": "long", "duration_s": 3.0}]
+    more += [{"name": name, "text": text} for name, text in texts.items()]
+    prepared = run(tmp_path, Recipe(more={"train": more}))
+    assert ids(prepared, "train")[3:] == ["short", "long", "full", "equal"]
+    assert dropped(prepared) == {("train", "more"): "too short for its transcript: 25 frames, 27 needed"}
+
+
+def test_an_utterance_may_have_an_id_that_no_file_could_have(tmp_path):
+    name = f"../../ünlü 你好 {'a' * 300}"
+
+    def add(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        recording, segment = utterance(folder, "file")
+        segment.id = name
+        splits["train"].append((recording, segment))
+        splits["dev"].append((recording, SupervisionSegment(name, "file", 0, 0.05, text="a")))
+
+    prepared = run(tmp_path, Recipe(add), PRECOMPUTED)
+    assert ids(prepared, "train")[3] == name
+    assert dropped(prepared) == {("dev", name): "shorter than 0.1 s"}
+
+
+def beyond_the_end(folder: Path, splits: dict[str, list[Pair]]) -> None:
+    splits["dev"][0][1].duration = 1.6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda _, splits: splits.pop("train"), "has the splits dev, test-x; it needs 'train'"),
+        (lambda _, splits: splits.pop("dev"), "has the splits train, test-x"),
+        (
+            lambda _, splits: splits["test-x"].clear(),
+            r"split 'test-x' of the corpus is empty; the first reasons: \['missing audio: x'\]",
+        ),
+        (
+            lambda _, splits: setattr(splits["dev"][0][1], "recording_id", "elsewhere"),
+            "split 'dev' of the corpus: dev-0: missing recording",
+        ),
+        (beyond_the_end, "split 'dev' of the corpus: dev-0: outside its recording"),
+        (lambda _, splits: splits["dev"].append(splits["dev"][0]), "split 'dev' .* duplicated"),
+    ],
+)
+def test_a_corpus_that_cannot_be_used_is_refused_before_it_is_kept(tmp_path, change, message):
+    recipe = Recipe(change, dropped=[Dropped("test-x", "x", "missing audio: x")])
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, recipe)
+    assert list(tmp_path.rglob("*.json*")) == []
+    assert ids(run(tmp_path, Recipe()), "dev") == ["dev-0", "dev-1"]
+
+
+@pytest.mark.parametrize(("split", "reason"), [("dev", "too short for its transcript"), ("test-x", "empty text")])
+def test_a_split_of_which_nothing_is_left_is_refused_with_the_reasons(tmp_path, split, reason):
+    def spoil(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits[split] = [utterance(folder, "bad", **BAD_CUTS[reason])]
+
+    with pytest.raises(ValueError, match=f"nothing is left of split '{split}'.*bad: {reason}"):
+        run(tmp_path, Recipe(spoil))
+    # another encoder may leave frames enough
+    assert (tmp_path / "corpus" / "spec").exists() == reason.startswith("too short")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "suffix", "duration_s", "said"),
+    [(not_a_number, "wav", 1.0, "not finite"), (lost_in_between, "flac", 3.0, "flac decoder")],
+)
+@pytest.mark.parametrize(("spec", "splits"), [(SPEC, ["train"]), (PRECOMPUTED, ["train", "dev", "test-x"])])
+def test_audio_that_only_decoding_finds_bad_spoils_neither_statistics_nor_stored_features(
+    tmp_path, spoil, suffix, duration_s, said, spec, splits
+):
+    def add(folder: Path, found: dict[str, list[Pair]]) -> None:
+        for split in splits:
+            pair = utterance(folder, f"{split}-bad", duration_s, suffix=suffix)
+            spoil(Path(pair[0].sources[0].source))
+            found[split].append(pair)
+
+    prepared = run(tmp_path, Recipe(add), spec)
+    reasons = dropped(prepared)
+    assert list(reasons) == [(split, f"{split}-bad") for split in splits]
+    assert all(reason.startswith("unreadable audio: ") and said in reason for reason in reasons.values())
+    clean = run(tmp_path / "clean", Recipe(), spec)
+    assert (prepared.mean, prepared.std) == (clean.mean, clean.std)
+    for split in clean.splits:
+        assert ids(prepared, split) == ids(clean, split)
+        assert prepared.splits[split]["num_utterances"] == clean.splits[split]["num_utterances"]
+
+
+def test_features_without_audio_become_prepared_data_and_batches(tmp_path):
+    prepared = run(tmp_path, FeatureRecipe(), FEATURES_SPEC)
+    assert ids(prepared, "train") == ["train-0", "train-1", "train-2"]
+    assert prepared.splits["train"]["hours"] == round(3.0 / 3600, 4)
+    assert prepared.tokenizer.pieces[2:] == ["a", "b"]
+    assert dropped(prepared) == {}
+    frames = np.concatenate([matrix(100, seed=7)] * 3).astype(np.float64)
+    np.testing.assert_allclose(prepared.mean, frames.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(prepared.std, frames.std(axis=0), atol=1e-6)
+    batch = SpeechDataset(FEATURES_SPEC.features, prepared.tokenizer)[(0, list(prepared.cuts("dev")))]
+    assert batch.num_frames.tolist() == [100, 100]
+    assert batch.audio_s == 2.0
+    np.testing.assert_array_equal(batch.features[0], matrix(100, seed=5).astype(np.float32))
+
+
+def test_a_second_call_does_no_work_and_another_spec_uses_the_manifests_again(tmp_path):
+    recipe = FeatureRecipe()
+    first = run(tmp_path, recipe, FEATURES_SPEC)
+    before = contents(tmp_path)
+    assert run(tmp_path, recipe, FEATURES_SPEC).mean == first.mean
+    assert contents(tmp_path) == before
+    other = run(tmp_path, recipe, replace(FEATURES_SPEC, text=TextNormalizer("upper")), "other")
+    assert ids(other, "train") == ids(first, "train")
+    assert len(recipe.folders) == 1
+
+
+def nan_in_a_frame(pair: Pair) -> None:
+    frames = matrix(100)
+    frames[70, 2] = np.nan
+    np.save(file_of(pair[0]), frames)
+
+
+def other_shift(pair: Pair) -> None:
+    np.save(file_of(pair[0]), matrix(50))
+    pair[0].num_frames, pair[0].frame_shift = 50, 0.02
+
+
+def other_width(pair: Pair) -> None:
+    np.save(file_of(pair[0]), np.zeros((100, 2)))
+    pair[0].num_features = 2
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda pair: file_of(pair[0]).unlink(), "missing features: "),
+        (lambda pair: np.save(file_of(pair[0]), matrix(90)), "unreadable features: .*shape \\(90, 5\\)"),
+        (other_width, "unreadable features: .*shape \\(100, 2\\)"),
+        (nan_in_a_frame, "unreadable features: .*not finite"),
+        (other_shift, "unreadable features: .*every 20 ms"),
+        (
+            lambda pair: np.save(file_of(pair[0]), np.full((100, WIDTH), None), allow_pickle=True),
+            "unreadable features: .*allow_pickle=False",
+        ),
+        (lambda pair: setattr(pair[1], "text", "ab" * 20), "too short for its transcript: 25 frames, 40 needed"),
+    ],
+)
+def test_features_that_cannot_be_trained_on_are_dropped_with_the_reason(tmp_path, spoil, reason):
+    def change(folder: Path, splits: dict[str, list[Pair]]) -> None:
+        splits["train"].append(stored_utterance(folder, "bad"))
+        spoil(splits["train"][-1])
+
+    prepared = run(tmp_path, FeatureRecipe(change), FEATURES_SPEC)
+    assert ids(prepared, "train") == ["train-0", "train-1", "train-2"]
+    assert list(dropped(prepared)) == [("train", "bad")]
+    assert re.match(reason, dropped(prepared)["train", "bad"])
+
+
+def test_features_lost_after_preparing_are_skipped_and_named(tmp_path):
+    prepared = run(tmp_path, FeatureRecipe(), FEATURES_SPEC)
+    cuts = list(prepared.cuts("train"))
+    file_of(cuts[1].features).unlink()
+    batch = SpeechDataset(FEATURES_SPEC.features, prepared.tokenizer)[(0, cuts)]
+    assert batch.ids == ("train-0", "train-2")
+    assert [name for name, _ in batch.skipped] == ["train-1"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "features", "message"),
+    [
+        (FeatureRecipe(), SPEC.features, "features=precomputed data.num_features=5"),
+        (Recipe(), PrecomputedFeatures(WIDTH), "choose features=log_mel"),
+        (FeatureRecipe(), PrecomputedFeatures(80), "data.num_features=5"),
+        (FeatureRecipe(), PrecomputedFeatures(WIDTH, 20.0), "every 20 ms"),
+    ],
+)
+def test_features_that_cannot_be_had_are_refused_before_any_is_read(tmp_path, monkeypatch, recipe, features, message):
+    monkeypatch.setattr("asr.data.preparation.cuts.check_cuts", lambda *_: pytest.fail("cuts were looked at"))
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, recipe, replace(SPEC, features=features))
+
+
+def test_manifests_of_features_that_contradict_are_refused_before_they_are_kept(tmp_path):
+    with pytest.raises(ValueError, match="dev-0: outside its recording"):
+        run(tmp_path, FeatureRecipe(beyond_the_end), FEATURES_SPEC)
+    assert list(tmp_path.rglob("*.json*")) == []

@@ -1,35 +1,44 @@
-"""Audio of prepared data in shards: the same features as from files, in a folder that lhotse reads too."""
-
-from __future__ import annotations
+"""Audio and features of prepared data in shards: the same numbers as from files, in a folder that lhotse reads too."""
 
 import contextlib
 import random
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
-from lhotse import CutSet, Recording, SupervisionSegment
+from lhotse import CutSet, Features, MonoCut, Recording, SupervisionSegment
 from lhotse.qa import validate
 from lhotse.shar import SharWriter
+from lhotse.utils import fastcopy
 
-from asr.data.features import LogMel, read_features
+from asr.data.features import LogMel, PrecomputedFeatures, read_features
 from asr.data.loading.augmentation import SpeedPerturb
 from asr.data.manifests.audio import forget
-from asr.data.manifests.corpus import Corpus
+from asr.data.manifests.corpus import Corpus, Manifests
 from asr.data.manifests.import_manifests import import_manifests
-from asr.data.preparation.prepare import prepare
+from asr.data.preparation.prepare import PrepareSpec, prepare
 from asr.data.preparation.prepared import PreparedData
-from asr.data.preparation.shards import AudioField, ShardStorage
-from tests.data.corpora import SPEC, Killed, Pair, Recipe, contents, dropped, ids, manifests, noise, run, utterance
+from asr.data.preparation.shards import AudioField, FeatureField, ShardStorage
+from tests.data.corpora import (
+    PRECOMPUTED,
+    SPEC,
+    Killed,
+    Pair,
+    Recipe,
+    contents,
+    dropped,
+    ids,
+    manifests,
+    noise,
+    run,
+    utterance,
+)
+from tests.data.feature_corpora import FEATURES_SPEC, FeatureRecipe, file_of, matrix, store, stored_utterance
 from werdict.errors import RunFailed
 from werdict.normalization import TextNormalizer
-
-
-def in_shards(folder: Path, audio: str = "flac"):
-    return replace(SPEC, shards=ShardStorage(folder, AudioField(audio)))
 
 
 @pytest.fixture(autouse=True)
@@ -37,43 +46,84 @@ def _small_chunks(monkeypatch):
     monkeypatch.setattr("asr.data.preparation.saved_corpus.CHUNK_UTTERANCES", 2)
 
 
-def features(prepared: PreparedData, split: str = "train", rate_hz: int = 8000, perturb: bool = False) -> list:
-    log_mel, found = LogMel(20, rate_hz), []
+@dataclass(frozen=True)
+class Kind:
+    """A kind of corpus, and how its features come to be.
+
+    Attributes:
+        recipe: makes the corpus.
+        spec: how it is prepared.
+        readings: options of what reads them.
+    """
+
+    recipe: Callable[[], Callable[[Path], Corpus]]
+    spec: PrepareSpec
+    readings: tuple[dict, ...] = ({},)
+
+
+def cut_up(folder: Path, splits: dict[str, list]) -> None:
+    """Add parts of a long recording, at another rate, that begin and end between frames."""
+    recording, _ = utterance(folder, "long", duration_s=5.0, rate_hz=22_050)
+    for start in (0.1, 1.23457, 3.3):
+        segment = SupervisionSegment(f"part-{start}", "long", start, 1.2345, text="ab")
+        splits["train"].append((recording, segment))
+
+
+def add_talk(folder: Path, splits: dict[str, list[Pair]]) -> None:
+    """Add segments of one matrix."""
+    talk = store(folder, "talk", matrix(300, seed=1), start=2.0)
+    segments = [SupervisionSegment(f"s{i}", "talk", 2.0 + 0.5 * i, 0.75, text="a") for i in range(3)]
+    splits["train"] += [(talk, segment) for segment in segments]
+
+
+KINDS = {
+    "audio of files": Kind(Recipe, SPEC, ({}, {"rate_hz": 16_000}, {"perturb": True})),
+    "audio of parts of recordings": Kind(lambda: Recipe(cut_up), SPEC),
+    "log-mel of audio": Kind(Recipe, PRECOMPUTED),
+    "log-mel of parts of recordings": Kind(lambda: Recipe(cut_up), PRECOMPUTED),
+    "features without audio": Kind(FeatureRecipe, FEATURES_SPEC),
+    "parts of a matrix": Kind(lambda: FeatureRecipe(add_talk), FEATURES_SPEC),
+}
+kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+FROM_FEATURES = {name: kind for name, kind in KINDS.items() if kind.spec is not SPEC}
+of_features = pytest.mark.parametrize("kind", FROM_FEATURES.values(), ids=FROM_FEATURES.keys())
+
+
+def in_shards(folder: Path, audio: str = "flac", spec: PrepareSpec = SPEC) -> PrepareSpec:
+    field = AudioField(audio) if spec is SPEC else FeatureField(spec.features)
+    return replace(spec, shards=ShardStorage(folder, field))
+
+
+def features(
+    prepared: PreparedData, split: str = "train", spec: PrepareSpec = SPEC, rate_hz: int = 8000, perturb: bool = False
+) -> list[np.ndarray]:
+    found, extractor = [], LogMel(20, rate_hz) if spec is SPEC else spec.features
     for cut in prepared.cuts(split):
-        found.append(read_features(log_mel, SpeedPerturb((0.9,))(cut, random.Random(0)) if perturb else cut))
+        found.append(read_features(extractor, SpeedPerturb((0.9,))(cut, random.Random(0)) if perturb else cut))
     return found
 
 
-def test_features_from_shards_are_those_from_files_to_the_last_digit(tmp_path):
-    files = run(tmp_path / "a", Recipe())
-    shards = run(tmp_path / "b", Recipe(), in_shards(tmp_path / "shards"))
+@kinds
+def test_features_from_shards_are_those_from_files_to_the_last_digit(tmp_path, kind):
+    files = run(tmp_path / "a", kind.recipe(), kind.spec)
+    shards = run(tmp_path / "b", kind.recipe(), in_shards(tmp_path / "shards", spec=kind.spec))
     assert (files.mean, files.std, files.tokenizer.state()) == (shards.mean, shards.std, shards.tokenizer.state())
+    assert files.splits == shards.splits
     for split in ("train", "dev", "test-x"):
         assert ids(files, split) == ids(shards, split)
         assert (files.cuts(split).durations == shards.cuts(split).durations).all()
-        for options in ({}, {"rate_hz": 16_000}, {"perturb": True}):
-            pairs = zip(features(files, split, **options), features(shards, split, **options), strict=True)
-            assert all(np.array_equal(first, second) for first, second in pairs)
+        for options in kind.readings:
+            found = [features(prepared, split, kind.spec, **options) for prepared in (files, shards)]
+            for first, second in zip(*found, strict=True):
+                assert first.dtype == second.dtype
+                assert np.array_equal(first, second)
+    kept = "recording" if kind.spec is SPEC else "features"
     assert [path.name for path in sorted((tmp_path / "shards" / "train").iterdir())] == [
         *("cuts.000000.jsonl.gz", "cuts.000001.jsonl.gz"),
-        *("recording.000000.tar", "recording.000001.tar"),
+        *(f"{kept}.000000.tar", f"{kept}.000001.tar"),
     ]
-
-
-def test_parts_of_a_recording_are_stored_alone_with_the_same_features(tmp_path):
-    def cut_up(folder: Path, splits: dict[str, list[Pair]]) -> None:
-        recording, _ = utterance(folder, "long", duration_s=5.0, rate_hz=22_050)
-        starts = (0.1, 1.23457, 3.3)
-        splits["train"] = [
-            (recording, SupervisionSegment(f"part-{start}", "long", start, 1.2345, text="ab")) for start in starts
-        ]
-
-    files = run(tmp_path / "a", Recipe(cut_up))
-    shards = run(tmp_path / "b", Recipe(cut_up), in_shards(tmp_path / "shards"))
-    pairs = list(zip(features(files), features(shards), strict=True))
-    assert len(pairs) == 3
-    assert all(np.array_equal(first, second) for first, second in pairs)
-    assert [cut.start for cut in shards.cuts("train")] == [0.0, 0.0, 0.0]
+    assert kind.spec is not SPEC or {cut.start for cut in shards.cuts("train")} == {0.0}
+    assert not list((tmp_path / "b").rglob("features")), "no features are stored twice"
 
 
 def rewritten(make: Callable[[], np.ndarray], subtype: str | None = None) -> Recipe:
@@ -286,3 +336,83 @@ def test_ids_that_are_paths_are_kept_for_training_and_for_who_reads_the_folder(t
     assert ids(prepared, "train")[0] == "../a"
     assert import_manifests(tmp_path / "shards").splits["train"].supervisions[0].id == "../a"
     assert len(list(CutSet.from_shar(in_dir=tmp_path / "shards" / "train"))) == 3
+
+
+@of_features
+def test_prepared_cuts_need_nothing_but_the_shards(tmp_path, kind):
+    spec = in_shards(tmp_path / "shards", spec=kind.spec)
+    prepared = run(tmp_path / "a", kind.recipe(), spec)
+    kept = features(prepared, spec=spec)
+    for file in [*tmp_path.rglob("*.wav"), *tmp_path.rglob("*.npy")]:
+        file.unlink()
+    assert all(np.array_equal(*pair) for pair in zip(kept, features(prepared, spec=spec), strict=True))
+    assert set(prepared.shards) == {str(path) for path in (tmp_path / "shards").rglob("features.*.tar")}
+
+
+def test_features_that_vanish_before_they_are_stored_are_dropped_and_named(tmp_path, monkeypatch):
+    def change(folder: Path, splits: dict[str, list[tuple[Features, SupervisionSegment]]]) -> None:
+        splits["dev"].append(stored_utterance(folder, "gone"))
+        gone.append(file_of(splits["dev"][-1][0]))
+
+    gone: list[Path] = []
+    read = FeatureField.read
+
+    def read_later(self, cut):
+        gone[0].unlink(missing_ok=True)
+        return read(self, cut)
+
+    monkeypatch.setattr(FeatureField, "read", read_later)
+    prepared = run(tmp_path / "a", FeatureRecipe(change), in_shards(tmp_path / "shards", spec=FEATURES_SPEC))
+    assert ids(prepared, "dev") == ["dev-0", "dev-1"]
+    assert dropped(prepared)["dev", "gone"].startswith("unreadable features: FileNotFoundError")
+
+
+@of_features
+def test_the_folder_is_a_corpus_of_its_own_with_the_same_numbers(tmp_path, kind):
+    spec = in_shards(tmp_path / "shards", spec=kind.spec)
+    prepared = run(tmp_path / "a", kind.recipe(), spec)
+    imported = import_manifests(tmp_path / "shards")
+    assert imported.dropped == imported.notes == []
+    again = replace(spec, features=PrecomputedFeatures(spec.features.num_features), shards=None)
+    found = run(tmp_path / "b", lambda folder: Corpus(imported.splits), again)
+    assert (found.mean, found.std) == (prepared.mean, prepared.std)
+    for split in ("train", "dev", "test-x"):
+        assert ids(found, split) == ids(prepared, split)
+        # lhotse rounds durations to samples at the rate of the features
+        assert np.abs(found.cuts(split).durations - prepared.cuts(split).durations).max() < 1e-4
+        pairs = zip(features(prepared, split, spec), features(found, split, again), strict=True)
+        assert all(np.array_equal(*pair) for pair in pairs)
+    assert set(found.shards) == set(prepared.shards)
+
+
+def of_lhotse(folder: Path, compression: str = "numpy", shard_size: int | None = 2) -> list[MonoCut]:
+    """Write a Shar folder with lhotse: whole features, and parts of longer ones; return the cuts."""
+    cuts = []
+    for number in range(5):
+        stored = fastcopy(store(folder / "held", f"r{number}", matrix(200, seed=number)), recording_id=None)
+        whole = MonoCut(f"c/{number}.x", 0.0, 2.0, 0, features=stored)
+        cut = whole if number % 2 else whole.truncate(offset=0.5, duration=1.0, preserve_id=True)
+        cut.supervisions = [SupervisionSegment(f"s{number}", "r", 0.0, cut.duration, text="ab", speaker="x")]
+        cuts.append(cut)
+    with SharWriter(folder, {"features": compression}, shard_size=shard_size) as writer:
+        for cut in cuts:
+            writer.write(cut)
+    return cuts
+
+
+@pytest.mark.parametrize("shard_size", [2, None])
+def test_shards_of_features_of_lhotse_are_read_as_they_are(tmp_path, shard_size):
+    (tmp_path / "shar").mkdir()
+    cuts = of_lhotse(tmp_path / "shar", shard_size=shard_size)
+    (whole,) = import_manifests(tmp_path / "shar").splits.values()
+    spec = FEATURES_SPEC
+    prepared = run(tmp_path / "data", lambda folder: Corpus({"train": whole, **elsewhere(folder)}), spec)
+    assert [cut.supervisions[0].speaker for cut in prepared.cuts("train")] == ["x"] * 5
+    for cut, found in zip(cuts, features(prepared, spec=spec), strict=True):
+        assert np.array_equal(cut.load_features().astype(np.float32), found)
+    assert set(prepared.shards) == {str(path) for path in (tmp_path / "shar").glob("features*.tar")}
+
+
+def elsewhere(folder: Path) -> dict[str, Manifests]:
+    corpus = FeatureRecipe()(folder)
+    return {name: manifests for name, manifests in corpus.splits.items() if name != "train"}

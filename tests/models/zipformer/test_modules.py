@@ -1,4 +1,4 @@
-"""Parts of the Zipformer."""
+"""Parts of the Zipformer: as they are defined, as the authors' package computes them, and as a GPU does."""
 
 from __future__ import annotations
 
@@ -6,14 +6,28 @@ import copy
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.autograd import gradcheck
 
+from asr.models import devices, kernels
 from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.encoders.zipformer.modules import Chunks, attend, attention_weights
-from asr.models.encoders.zipformer.scaling import SWOOSH_L, SWOOSH_R, ActivationDropoutAndLinear, BiasNorm
+from asr.models.encoders.zipformer.scaling import (
+    OFTEN,
+    SELDOM,
+    SWOOSH_L,
+    SWOOSH_R,
+    ActivationDropoutAndLinear,
+    Balancer,
+    BatchCount,
+    BiasNorm,
+    Mlp,
+    Whiten,
+    limit_param_value,
+)
 from tests.models.encoders import make_zipformer
-from tests.models.zipformer.sizes import SMALL
+from tests.models.zipformer.sizes import SMALL, WAVE
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -165,3 +179,213 @@ def test_an_encoder_and_each_of_its_parts_can_be_copied():
     encoder = ZipformerEncoder(80, **SMALL)
     for part in encoder.modules():
         assert copy.deepcopy(part).state_dict().keys() == part.state_dict().keys()
+
+
+def changed_gradient(module, x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    x = x.clone().requires_grad_()
+    if hasattr(module, "batch_count"):
+        module.batch_count.begin_pass(x.device)
+    y = module(x)
+    assert torch.equal(y, x)
+    y.backward(gradient)
+    assert x.grad is not None
+    return x.grad
+
+
+def channels(num_frames: int = 50) -> torch.Tensor:
+    """Return (2, T, 6): well inside, too large, too small, mean too high, mean too low and large, constant."""
+    torch.manual_seed(0)
+    x = torch.randn(2, num_frames, 6)
+    x[..., 5] = 0.0
+    scale, shift = torch.tensor([1.0, 9.0, 0.01, 1.0, 20.0, 0.0]), torch.tensor([0.0, 0.0, 0.0, 2.0, -60.0, 3.0])
+    return x * scale + shift
+
+
+def test_a_balancer_is_the_authors(authors, decide):
+    decide(0.0)
+    limits = {"min_positive": 0.3, "max_positive": 0.7, "min_abs": 0.2, "max_abs": 4.0}
+    ours = Balancer(BatchCount(), **limits, probability=1.0)
+    theirs = authors.scaling.Balancer(6, channel_dim=-1, **limits, prob=1.0)
+    x, gradient = channels(), torch.randn(2, 50, 6)
+    expected = changed_gradient(theirs, x, gradient)
+    torch.testing.assert_close(changed_gradient(ours, x, gradient), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_balancer_works_as_often_as_it_should_and_never_outside_of_training():
+    torch.manual_seed(0)
+    balancer = Balancer(BatchCount(), 0.3, 0.7, 0.2, 4.0, probability=0.3)
+    x, gradient = channels(5), torch.ones(2, 5, 6)
+
+    def changes() -> bool:
+        return not torch.equal(changed_gradient(balancer, x, gradient), gradient)
+
+    assert 60 < sum(changes() for _ in range(300)) < 120
+    balancer.eval()
+    assert not any(changes() for _ in range(20))
+
+
+def mixed(num_channels: int = 8) -> torch.Tensor:
+    torch.manual_seed(0)
+    return torch.randn(3, 40, num_channels) @ torch.randn(num_channels, num_channels) + 5.0
+
+
+@pytest.mark.parametrize("limit", [1.2, 50.0])
+@pytest.mark.parametrize("num_groups", [1, 2])
+def test_whitening_is_the_authors(authors, decide, num_groups, limit):
+    decide(0.0)
+    ours = Whiten(BatchCount(), limit, gradient_scale=0.02, num_groups=num_groups)
+    theirs = authors.scaling.Whiten(num_groups, limit, prob=(0.025, 0.25), grad_scale=0.02)
+    x, gradient = mixed(), torch.randn(3, 40, 8)
+    expected = changed_gradient(theirs, x, gradient)
+    torch.testing.assert_close(changed_gradient(ours, x, gradient), expected, rtol=1e-9, atol=1e-12)
+    assert ours.probability.item() == theirs.prob
+
+
+def test_whitening_is_seldom_while_its_limit_holds_and_that_is_saved(monkeypatch):
+    monkeypatch.setattr(scaling, "draw", lambda: 0.1)
+    whiten, x = Whiten(BatchCount(), 50.0), mixed()
+    assert whiten.state_dict() == {"probability": OFTEN}
+    changed_gradient(whiten, x, torch.ones_like(x))
+    assert whiten.state_dict() == {"probability": SELDOM}
+    seldom, gradient = Whiten(BatchCount(), 1.0), torch.ones_like(x)
+    seldom.load_state_dict(whiten.state_dict())
+    assert torch.equal(changed_gradient(seldom, x, gradient), gradient)
+    monkeypatch.setattr(scaling, "draw", lambda: 0.01)
+    assert not torch.equal(changed_gradient(seldom, x, gradient), gradient)
+    assert seldom.state_dict() == {"probability": OFTEN}
+
+
+def test_a_gradient_that_leads_further_out_of_the_limits_is_turned_round():
+    parameter = torch.tensor([-2.0, -2.0, 0.0, 0.0, 2.0, 2.0], requires_grad=True)
+    limit_param_value(parameter, torch.tensor([-1.0, 1.0])).backward(torch.tensor([3.0, -3.0, 3.0, -3.0, 3.0, -3.0]))
+    assert parameter.grad is not None
+    assert parameter.grad.tolist() == [-3.0, -3.0, 3.0, -3.0, 3.0, 3.0]
+
+
+def test_scores_beyond_25_are_pulled_back():
+    query = torch.zeros(1, 1, 2, 1, requires_grad=True)
+    key = torch.tensor([30.0, -30.0, 1.0]).view(1, 1, 3, 1)
+    with torch.no_grad():
+        query += 1.0
+    attn_mask = torch.zeros(1, 1, 1, 3)
+    gradients = []
+    for penalize in (False, True):
+        query.grad = None
+        weights = attention_weights(query, key, query.detach(), torch.zeros(1, 1, 4), attn_mask, penalize)
+        attend(weights, torch.zeros(1, 1, 3, 1)).sum().backward()
+        assert query.grad is not None
+        gradients.append(query.grad.flatten().tolist())
+    assert gradients == [[0.0, 0.0], [pytest.approx(60e-4)] * 2]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Return a function that lets CPU tensors take the branches of a GPU from now on."""
+    monkeypatch.setattr(kernels, "BLOCK_ELEMENTS", 24)  # till then
+
+    return lambda: monkeypatch.setattr(devices, "on_accelerator", lambda x: True)
+
+
+def swoosh_alone() -> tuple[Tensor, list[Tensor]]:
+    x = torch.randn(7, 4, 6, requires_grad=True)
+    return SWOOSH_L(x, torch.rand(7, 4, 1) < 0.3), [x]
+
+
+def swoosh_dropout_linear() -> tuple[Tensor, list[Tensor]]:
+    linear = ActivationDropoutAndLinear(6, 3, SWOOSH_L, scale=1.0)
+    x = torch.randn(7, 4, 6, requires_grad=True)
+    return linear(x, (torch.rand(7, 1, 6) > 0.4) / 0.6), [x, *linear.parameters()]
+
+
+def balancing() -> tuple[Tensor, list[Tensor]]:
+    x = torch.randn(7, 4, 6, requires_grad=True)
+    balancer = Balancer(BatchCount(), 0.7, 0.8, 2.0, 3.0, probability=1.0)
+    balancer.batch_count.begin_pass(x.device)
+    return balancer(x) * 1.0, [x]
+
+
+def wide_mlp() -> tuple[Tensor, list[Tensor]]:
+    hidden, output = nn.Linear(3, 6), nn.Linear(6, 2)
+    inputs = [torch.randn(11, 3, requires_grad=True), *hidden.parameters(), *output.parameters()]
+    mask, bounds = (torch.rand(11, 1) > 0.3).double(), torch.tensor([0.5, 0.8, 2.0, 3.0])
+    return Mlp.apply(*inputs, mask, SWOOSH_L, bounds), inputs
+
+
+def attention() -> tuple[Tensor, list[Tensor]]:
+    shapes = (3, 2, 4, 5), (3, 2, 6, 5), (3, 2, 4, 2), (2, 2, 9), (3, 2, 6, 3)
+    query, key, pos_query, pos, values = inputs = [(3 * torch.randn(shape)).requires_grad_() for shape in shapes]
+    attn_mask = torch.where(torch.rand(3, 1, 4, 6) < 0.3, -1000.0, 0.0)
+    return attend(attention_weights(query, key, pos_query, pos, attn_mask, True), values), inputs
+
+
+def result(kernel) -> list[Tensor]:
+    torch.manual_seed(0)
+    y, inputs = kernel()
+    return [y.detach(), *torch.autograd.grad(y, inputs, torch.randn_like(y))]
+
+
+@pytest.mark.parametrize("kernel", [swoosh_alone, swoosh_dropout_linear, balancing, wide_mlp, attention])
+def test_a_kernel_in_one_block_is_the_kernel_in_many(gpu, kernel):
+    expected = result(kernel)
+    gpu()
+    for found, wanted in zip(result(kernel), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("drawn", [0.0, 0.1, 0.9])
+@pytest.mark.parametrize("limit", [1.2, 50.0])
+@pytest.mark.parametrize("probability", [SELDOM, OFTEN])
+def test_whitening_that_does_not_wait_for_the_device_is_whitening_that_does(
+    monkeypatch, gpu, probability, limit, drawn
+):
+    monkeypatch.setattr(scaling, "draw", lambda: drawn)
+    torch.manual_seed(0)
+    x, gradient = torch.randn(3, 40, 8) @ torch.randn(8, 8) + 5.0, torch.randn(3, 40, 8)
+    found = []
+    for switch in (lambda: None, gpu):
+        switch()
+        module, leaf = Whiten(BatchCount(), limit, gradient_scale=0.02, num_groups=2), x.clone().requires_grad_()
+        module.batch_count.begin_pass(x.device)
+        module.probability.fill_(probability)
+        module(leaf).backward(gradient)
+        found.append((leaf.grad, module.probability))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-12, atol=1e-14)
+    assert torch.equal(found[1][1], found[0][1])
+
+
+def test_passes_with_any_size_of_chunks_are_the_same_code_on_a_gpu_and_read_it_from_one_place(gpu):
+    gpu()
+    encoder = ZipformerEncoder(80, **WAVE, causal=True, chunk_size=[32, 16], left_context_frames=[64, -1]).train()
+    encoder.set_trained_seconds(1e6)
+    keys, sizes, places = set(), set(), set()
+    for seed in range(40):
+        torch.manual_seed(seed)
+        keys.add(encoder.begin_pass(torch.device("cpu"))[0])
+        sizes.add(int(encoder.chunks.size))
+        places.add(encoder.chunks.size.data_ptr())
+    assert (len(keys), sizes, len(places)) == (1, {16, 32}, 1)
+
+
+@pytest.mark.parametrize("drawn", [0.01, 0.5])
+@pytest.mark.parametrize("causal", [False, True])
+def test_training_an_encoder_on_all_branches_of_a_gpu_is_training_it_on_those_of_a_cpu(monkeypatch, gpu, causal, drawn):
+    monkeypatch.setattr(scaling, "draw", lambda: drawn)
+    torch.manual_seed(0)
+    encoder = ZipformerEncoder(80, **WAVE, causal=causal, chunk_size=[32, 16], left_context_frames=[64, -1]).train()
+    encoder.set_trained_seconds(1e6)
+    probabilities = {name: value.clone() for name, value in encoder.named_buffers()}
+    features, num_frames, found = torch.randn(3, 101, 80), torch.tensor([101, 80, 9]), []
+    for switch in (lambda: None, gpu):
+        switch()
+        encoder.load_state_dict(probabilities, strict=False)
+        encoder.zero_grad()
+        torch.manual_seed(1)
+        encodings, _ = encoder(features, num_frames)
+        encodings.square().sum().backward()
+        gradients = [parameter.grad.flatten() for parameter in encoder.parameters()]
+        left = {name: value.clone() for name, value in encoder.named_buffers()}
+        found.append((encodings.detach(), torch.cat(gradients), left))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-10, atol=1e-11)
+    assert (found[1][1] - found[0][1]).norm() < 1e-10 * found[0][1].norm()
+    assert found[1][2] == found[0][2]
+    assert (found[0][2] != probabilities) == (drawn < SELDOM)

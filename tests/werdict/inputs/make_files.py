@@ -7,8 +7,6 @@ only transcribe_utils.py and metrics/wer.py. Needs editdistance, kaldialign, mee
 toolkit counts itself is in ``files/own_numbers.json``, by toolkit: errors and words.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import importlib.util

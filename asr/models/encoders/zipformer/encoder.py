@@ -17,37 +17,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from asr.models import devices
-from asr.models.encoders.zipformer.modules import (
-    ALL,
-    PENALTY_PROBABILITY,
-    WHOLE,
-    BypassModule,
-    Chunks,
-    ConvolutionModule,
-    FeedforwardModule,
-    LayerSize,
-    NonlinAttention,
-    RelPositionMultiheadAttentionWeights,
-    SelfAttention,
-    SimpleDownsample,
-    StreamingCache,
-    compact_rel_pos_encoding,
-    draw_chunks,
-)
-from asr.models.encoders.zipformer.scaling import (
-    LOG_SCALE_LIMIT,
-    Balancer,
-    BatchCount,
-    BiasNorm,
-    Event,
-    FloatLike,
-    ScheduledFloat,
-    Whiten,
-    limits,
-    masked,
-    refilled,
-    whitening_schedule,
-)
+from asr.models.encoders.zipformer import modules, scaling
 from asr.models.encoders.zipformer.subsampling import CONTEXT, ZipformerSubsampling, halved_frames
 from asr.models.kernels import is_padding
 
@@ -63,7 +33,7 @@ EVERYTHING = 1 << 30  # chunks: more than any utterance has
 HiddenDim = Annotated[int, Field(ge=4)]  # of which three quarters are at least one channel, and a quarter too
 EvenDim = Annotated[int, Field(ge=2, multiple_of=2)]
 InitialDropout = Annotated[float, Field(ge=0, lt=1 / 3)]  # it begins three times as large
-Choices = Annotated[Sequence[Annotated[int, Field(ge=ALL)]], Field(min_length=1)]
+Choices = Annotated[Sequence[Annotated[int, Field(ge=modules.ALL)]], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -81,7 +51,7 @@ class Frames:
     pos_emb: Tensor
     padding: Tensor
     attn_mask: Tensor
-    chunks: Chunks | None
+    chunks: modules.Chunks | None
     equal: Tensor | None = None
 
 
@@ -117,53 +87,59 @@ class ZipformerEncoderLayer(nn.Module):
         Differs: every parameter is used.
     """
 
-    def __init__(self, batch_count: BatchCount, size: LayerSize, dropout: FloatLike, skip_rate: FloatLike) -> None:
+    def __init__(
+        self,
+        batch_count: scaling.BatchCount,
+        size: modules.LayerSize,
+        dropout: scaling.FloatLike,
+        skip_rate: scaling.FloatLike,
+    ) -> None:
         super().__init__()
         dim, hidden_dim = size.encoder_dim, size.feedforward_dim
         self.hidden_dims = hidden_dim * 3 // 4, hidden_dim, hidden_dim * 5 // 4
         first, second, third = self.hidden_dims
         # weights are drawn in this order: another one would be another initialization
-        self.self_attn_weights = RelPositionMultiheadAttentionWeights(batch_count, size)
-        self.feed_forward1 = FeedforwardModule(batch_count, dim, first)
-        self.nonlin_attention = NonlinAttention(batch_count, dim)
-        self.self_attn1 = SelfAttention(batch_count, size)
-        self.conv_module1 = ConvolutionModule(batch_count, size)
-        self.feed_forward2 = FeedforwardModule(batch_count, dim, second)
-        self.bypass_mid = BypassModule(batch_count, dim)
-        self.self_attn2 = SelfAttention(batch_count, size)
-        self.conv_module2 = ConvolutionModule(batch_count, size)
-        self.feed_forward3 = FeedforwardModule(batch_count, dim, third)
-        self.norm = BiasNorm(dim)
-        self.bypass = BypassModule(batch_count, dim)
+        self.self_attn_weights = modules.RelPositionMultiheadAttentionWeights(batch_count, size)
+        self.feed_forward1 = modules.FeedforwardModule(batch_count, dim, first)
+        self.nonlin_attention = modules.NonlinAttention(batch_count, dim)
+        self.self_attn1 = modules.SelfAttention(batch_count, size)
+        self.conv_module1 = modules.ConvolutionModule(batch_count, size)
+        self.feed_forward2 = modules.FeedforwardModule(batch_count, dim, second)
+        self.bypass_mid = modules.BypassModule(batch_count, dim)
+        self.self_attn2 = modules.SelfAttention(batch_count, size)
+        self.conv_module2 = modules.ConvolutionModule(batch_count, size)
+        self.feed_forward3 = modules.FeedforwardModule(batch_count, dim, third)
+        self.norm = scaling.BiasNorm(dim)
+        self.bypass = modules.BypassModule(batch_count, dim)
         self.size, self.batch_count, self.dropout, self.skip_rate = size, batch_count, dropout, skip_rate
         self._set_bounds(batch_count)
         # how often, in training, an utterance goes without a module
-        early = ScheduledFloat(batch_count, (0.0, 0.2), (4000.0, 0.05), (16_000.0, 0.0))
-        late = ScheduledFloat(batch_count, (0.0, 0.1), (4000.0, 0.01), (50_000.0, 0.0))
+        early = scaling.ScheduledFloat(batch_count, (0.0, 0.2), (4000.0, 0.05), (16_000.0, 0.0))
+        late = scaling.ScheduledFloat(batch_count, (0.0, 0.1), (4000.0, 0.01), (50_000.0, 0.0))
         self.attention_skip_rate, self.conv_skip_rate, self.ff_skip_rate = early, early, late
-        self.const_attention_rate = ScheduledFloat(batch_count, (0.0, 0.25), (4000.0, 0.025))
-        self.pos_skip_rate = ScheduledFloat(batch_count, (0.0, 0.5), (4000.0, 0.0))
-        of_bypasses = (limits(batch_count, bypass.scale_min, 1.0) for bypass in (self.bypass_mid, self.bypass))
-        of_norm = limits(batch_count, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT)
+        self.const_attention_rate = scaling.ScheduledFloat(batch_count, (0.0, 0.25), (4000.0, 0.025))
+        self.pos_skip_rate = scaling.ScheduledFloat(batch_count, (0.0, 0.5), (4000.0, 0.0))
+        of_bypasses = (scaling.limits(batch_count, bypass.scale_min, 1.0) for bypass in (self.bypass_mid, self.bypass))
+        of_norm = scaling.limits(batch_count, -scaling.LOG_SCALE_LIMIT, scaling.LOG_SCALE_LIMIT)
         rates = early, early, late, early, late, skip_rate, dropout
-        events = Event(self.pos_skip_rate), Event(self.const_attention_rate)
+        events = scaling.Event(self.pos_skip_rate), scaling.Event(self.const_attention_rate)
         self.place = batch_count.register(*rates, *events, *itertools.chain(*of_bypasses, of_norm))
 
-    def _set_bounds(self, batch_count: BatchCount) -> None:
+    def _set_bounds(self, batch_count: scaling.BatchCount) -> None:
         """Set bounds on what the modules add, and on what the layer returns."""
         min_na, min_ff2, min_ff3 = (
-            ScheduledFloat(batch_count, (0.0, first), (4000.0, last))
+            scaling.ScheduledFloat(batch_count, (0.0, first), (4000.0, last))
             for first, last in ((0.004, 0.02), (0.0, 0.1), (0.0, 0.2))
         )
-        self.balancer_na = Balancer(batch_count, 0.3, 0.7, min_na, 100.0, probability=0.05)
-        self.balancer_ff2 = Balancer(batch_count, 0.3, 0.7, min_ff2, 2.0, probability=0.05)
-        self.balancer_ff3 = Balancer(batch_count, 0.3, 0.7, min_ff3, 4.0, probability=0.05)
-        self.balancer1 = Balancer(batch_count, 0.45, 0.55, 0.2, 4.0)
-        self.balancer2 = Balancer(batch_count, 0.45, 0.55, 0.1, 4.0)
-        self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 4.0, ratio=3.0))
+        self.balancer_na = scaling.Balancer(batch_count, 0.3, 0.7, min_na, 100.0, probability=0.05)
+        self.balancer_ff2 = scaling.Balancer(batch_count, 0.3, 0.7, min_ff2, 2.0, probability=0.05)
+        self.balancer_ff3 = scaling.Balancer(batch_count, 0.3, 0.7, min_ff3, 4.0, probability=0.05)
+        self.balancer1 = scaling.Balancer(batch_count, 0.45, 0.55, 0.2, 4.0)
+        self.balancer2 = scaling.Balancer(batch_count, 0.45, 0.55, 0.1, 4.0)
+        self.whiten = scaling.Whiten(batch_count, scaling.whitening_schedule(batch_count, 4.0, ratio=3.0))
 
     def forward(
-        self, x: Tensor, frames: Frames, masks: LayerMasks | None = None, cache: StreamingCache = WHOLE
+        self, x: Tensor, frames: Frames, masks: LayerMasks | None = None, cache: modules.StreamingCache = modules.WHOLE
     ) -> Tensor:
         """Apply the layer to x (B, T, D) and to the cached frames before it; evaluation has no masks."""
         before, convolved = x, (frames.padding, frames.chunks, cache)
@@ -178,14 +154,14 @@ class ZipformerEncoderLayer(nn.Module):
         x = x + self.feed_forward1(x, dropout1)
         equally = None if masks is None or frames.equal is None else (frames.equal, masks.equally)
         nonlinear = self.nonlin_attention(x, weights, cache, equally)
-        x = x + masked(self.balancer_na(nonlinear), keep_attention)
-        x = x + masked(self.self_attn1(x, weights, cache), keep_attention)
-        x = x + masked(self.conv_module1(x, *convolved), keep_conv1)
-        x = x + masked(self.balancer_ff2(self.feed_forward2(x, dropout2)), keep_feedforward2)
+        x = x + scaling.masked(self.balancer_na(nonlinear), keep_attention)
+        x = x + scaling.masked(self.self_attn1(x, weights, cache), keep_attention)
+        x = x + scaling.masked(self.conv_module1(x, *convolved), keep_conv1)
+        x = x + scaling.masked(self.balancer_ff2(self.feed_forward2(x, dropout2)), keep_feedforward2)
         x = self.bypass_mid(before, x, of_mid)
-        x = x + masked(self.self_attn2(x, weights, cache), keep_attention)
-        x = x + masked(self.conv_module2(x, *convolved), keep_conv2)
-        x = x + masked(self.balancer_ff3(self.feed_forward3(x, dropout3)), keep_feedforward3)
+        x = x + scaling.masked(self.self_attn2(x, weights, cache), keep_attention)
+        x = x + scaling.masked(self.conv_module2(x, *convolved), keep_conv2)
+        x = x + scaling.masked(self.balancer_ff3(self.feed_forward3(x, dropout3)), keep_feedforward3)
         x = self.bypass(before, self.norm(self.balancer1(x), of_norm), of_bypass, keep_layer)
         return self.whiten(self.balancer2(x))
 
@@ -242,11 +218,11 @@ class ZipformerStack(nn.Module):
 
     def __init__(
         self,
-        batch_count: BatchCount,
-        size: LayerSize,
+        batch_count: scaling.BatchCount,
+        size: modules.LayerSize,
         num_layers: int,
         factor: int,
-        dropout: FloatLike,
+        dropout: scaling.FloatLike,
         warmup: tuple[float, float],
     ) -> None:
         super().__init__()
@@ -255,16 +231,16 @@ class ZipformerStack(nn.Module):
         final = FINAL_SKIP_RATE * factor**0.5
         self.layers = nn.ModuleList()
         for _ in range(num_layers):
-            skip_rate = ScheduledFloat(batch_count, (begin, INITIAL_SKIP_RATE), (begin + step, final))
+            skip_rate = scaling.ScheduledFloat(batch_count, (begin, INITIAL_SKIP_RATE), (begin + step, final))
             self.layers.append(ZipformerEncoderLayer(batch_count, size, dropout, skip_rate))
             begin += step
         # at the full rate neither exists: parameters that nothing uses would have no gradient
-        self.downsample = SimpleDownsample(factor) if factor > 1 else None
-        self.out_combiner = BypassModule(batch_count, size.encoder_dim) if factor > 1 else None
+        self.downsample = modules.SimpleDownsample(factor) if factor > 1 else None
+        self.out_combiner = modules.BypassModule(batch_count, size.encoder_dim) if factor > 1 else None
         if self.out_combiner is not None:
-            self.limits = batch_count.register(*limits(batch_count, self.out_combiner.scale_min, 1.0))
+            self.limits = batch_count.register(*scaling.limits(batch_count, self.out_combiner.scale_min, 1.0))
 
-    def forward(self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: modules.Chunks | None) -> Tensor:
         """Apply the stack.
 
         Args:
@@ -284,13 +260,13 @@ class ZipformerStack(nn.Module):
     def _upsampled(self, x: Tensor, num_frames: int) -> Tensor:
         return x.repeat_interleave(self.factor, dim=1)[:, :num_frames]
 
-    def _layers(self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None) -> Tensor:
+    def _layers(self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: modules.Chunks | None) -> Tensor:
         num_frames = x.shape[1]
         padding = is_padding(lengths, num_frames)
         hidden = padding[:, None, None, :]
         if chunks is not None:
             hidden = hidden | chunks.hidden(num_frames, x.device)
-        pos_emb = compact_rel_pos_encoding(num_frames, num_frames, self.pos_dim, x.device).to(x.dtype)
+        pos_emb = modules.compact_rel_pos_encoding(num_frames, num_frames, self.pos_dim, x.device).to(x.dtype)
         pos_emb = F.dropout(pos_emb, POS_DROPOUT, self.training)
         attn_mask = torch.where(hidden, HIDDEN, 0.0).to(x.dtype)
         equal = None
@@ -331,7 +307,7 @@ class ZipformerStack(nn.Module):
         few = x if self.downsample is None else self.downsample(x, lengths)
         frames = self._chunk(few, (lengths + factor - 1) // factor, num_processed // factor, left_frames // factor)
         for layer, layer_past in zip(self.layers, past, strict=False):
-            cache = StreamingCache(layer_past)
+            cache = modules.StreamingCache(layer_past)
             few = layer(few, frames, None, cache)
             new_past.append(tuple(cache.kept))
         return few if self.out_combiner is None else self.out_combiner(x, self._upsampled(few, x.shape[1])), new_past
@@ -342,8 +318,8 @@ class ZipformerStack(nn.Module):
         # at first the cache holds zeros, which are no frames
         missing = torch.arange(num_left, device=x.device) < (num_left - num_processed).unsqueeze(1)
         hidden = torch.cat((missing, padding), dim=1)[:, None, None, :]
-        pos_emb = compact_rel_pos_encoding(num_frames, num_left + num_frames, self.pos_dim, x.device)
-        chunk = Chunks(num_frames, None, num_frames)
+        pos_emb = modules.compact_rel_pos_encoding(num_frames, num_left + num_frames, self.pos_dim, x.device)
+        chunk = modules.Chunks(num_frames, None, num_frames)
         return Frames(pos_emb.to(x.dtype), padding, torch.where(hidden, HIDDEN, 0.0).to(x.dtype), chunk)
 
 
@@ -409,8 +385,8 @@ class ZipformerEncoder(nn.Module):
         subsampling_channels: tuple[PositiveInt, PositiveInt, PositiveInt] = (8, 32, 128),
         dropout: InitialDropout = 0.1,
         causal: bool = False,
-        chunk_size: Choices = (32, 16, 64, ALL),
-        left_context_frames: Choices = (128, 64, 256, ALL),
+        chunk_size: Choices = (32, 16, 64, modules.ALL),
+        left_context_frames: Choices = (128, 64, 256, modules.ALL),
         balance: bool = True,
         whiten: bool = True,
         ref_duration_s: PositiveFloat = 600.0,
@@ -418,16 +394,16 @@ class ZipformerEncoder(nn.Module):
         super().__init__()
         factors = sorted({OUTPUT_DOWNSAMPLING_FACTOR, *downsampling_factor})
         for size in chunk_size if causal else ():
-            if size != ALL and (size < 1 or any(size % factor for factor in factors)):
+            if size != modules.ALL and (size < 1 or any(size % factor for factor in factors)):
                 raise ValueError(f"chunk_size must be -1, or multiples of all of {factors}, given {size}")
         self.causal, self.chunk_size, self.left_context_frames = causal, chunk_size, left_context_frames
         self.encoder_dim, self.encoder_unmasked_dim, self.d_model = encoder_dim, encoder_unmasked_dim, max(encoder_dim)
         self.ref_duration_s = ref_duration_s
-        self.batch_count = BatchCount()
-        self.chunks: Chunks | None = None
+        self.batch_count = scaling.BatchCount()
+        self.chunks: modules.Chunks | None = None
         self.chunk_values = torch.empty(0)  # size and left context on a GPU
         self.has_begun = False
-        falling = ScheduledFloat(self.batch_count, (0.0, 3 * dropout), (20_000.0, dropout))
+        falling = scaling.ScheduledFloat(self.batch_count, (0.0, 3 * dropout), (20_000.0, dropout))
         self.encoder_embed = ZipformerSubsampling(
             self.batch_count, num_features, encoder_dim[0], falling, subsampling_channels
         )
@@ -438,17 +414,17 @@ class ZipformerEncoder(nn.Module):
         of_layers = encoder_dim, feedforward_dim, num_heads, cnn_module_kernel
         of_stacks = zip(*of_layers, num_encoder_layers, downsampling_factor, encoder_unmasked_dim, strict=True)
         for i, (dim, hidden_dim, heads, kernel, num_layers, factor, _) in enumerate(of_stacks, start=1):
-            layer = LayerSize(dim, hidden_dim, heads, kernel, *of_heads, causal)
+            layer = modules.LayerSize(dim, hidden_dim, heads, kernel, *of_heads, causal)
             warmup = (i * step, (i + 1) * step)
             self.encoders.append(ZipformerStack(self.batch_count, layer, num_layers, factor, falling, warmup))
-        self.downsample_output = SimpleDownsample(OUTPUT_DOWNSAMPLING_FACTOR)
+        self.downsample_output = modules.SimpleDownsample(OUTPUT_DOWNSAMPLING_FACTOR)
         # they stay, and draw as before: dropout and skipped layers are the same with and without them
-        stochastic: dict[FloatLike, None] = {PENALTY_PROBABILITY: None}
+        stochastic: dict[scaling.FloatLike, None] = {modules.PENALTY_PROBABILITY: None}
         for module in self.modules():
-            if isinstance(module, Balancer):
+            if isinstance(module, scaling.Balancer):
                 module.probability = module.probability if balance else 0.0
                 stochastic[module.probability] = None
-            elif isinstance(module, Whiten):
+            elif isinstance(module, scaling.Whiten):
                 module.largest_probability = module.largest_probability if whiten else 0.0
                 stochastic[module.largest_probability] = None
         self.batch_count.stochastic = [*stochastic]
@@ -501,13 +477,13 @@ class ZipformerEncoder(nn.Module):
             self.chunks = chunks
             return chunks, is_active
         left = EVERYTHING if chunks.left_context is None else chunks.left_context
-        self.chunk_values = refilled(self.chunk_values, [chunks.size, left], device)
+        self.chunk_values = scaling.refilled(self.chunk_values, [chunks.size, left], device)
         size, left_context = self.chunk_values.unbind()
-        self.chunks = Chunks(size, left_context, chunks.smallest)
+        self.chunks = modules.Chunks(size, left_context, chunks.smallest)
         return True, is_active
 
-    def _draw_chunks(self, choices: slice) -> Chunks | None:
-        return draw_chunks(self.chunk_size[choices], self.left_context_frames[choices]) if self.causal else None
+    def _draw_chunks(self, choices: slice) -> modules.Chunks | None:
+        return modules.draw_chunks(self.chunk_size[choices], self.left_context_frames[choices]) if self.causal else None
 
     def _channel_masks(self, x: Tensor) -> list[Tensor | None]:
         """Return factors (B, 1, D) for each stack: 0 for the upper channels of some utterances, in training.
@@ -573,7 +549,7 @@ class StreamingZipformer:
 
     def __init__(self, encoder: ZipformerEncoder) -> None:
         chunk, left = encoder.chunk_size[0], encoder.left_context_frames[0]
-        if not encoder.causal or ALL in (chunk, left) or left < chunk or left % chunk:
+        if not encoder.causal or modules.ALL in (chunk, left) or left < chunk or left % chunk:
             raise ValueError(
                 "streaming needs causal: true, chunks of a size, and a left context of one or more of them, given "
                 f"causal: {encoder.causal}, chunk_size {chunk}, left_context_frames {left}"

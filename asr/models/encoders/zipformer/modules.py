@@ -17,20 +17,6 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from asr.models.encoders.zipformer import scaling
-from asr.models.encoders.zipformer.scaling import (
-    BIAS_RANGE,
-    SWOOSH_L,
-    SWOOSH_R,
-    ActivationDropoutAndLinear,
-    Balancer,
-    BatchCount,
-    ScheduledFloat,
-    Whiten,
-    limit_param_value,
-    masked,
-    scaled_linear,
-    whitening_schedule,
-)
 from asr.models.kernels import DepthwiseConv1d, autocast_dtype, blocks, depthwise_conv1d, is_padding, is_tracing
 
 ALL = -1
@@ -405,18 +391,18 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         Yao et al. 2024, "Zipformer", arXiv:2310.11230.
     """
 
-    def __init__(self, batch_count: BatchCount, size: LayerSize) -> None:
+    def __init__(self, batch_count: scaling.BatchCount, size: LayerSize) -> None:
         super().__init__()
         self.batch_count, self.num_heads = batch_count, size.num_heads
         query_dim, pos_query_dim = size.num_heads * size.query_head_dim, size.num_heads * size.pos_head_dim
         # queries, keys and position queries come from one matrix product
         self.dims = query_dim, query_dim, pos_query_dim
-        self.in_proj = scaled_linear(size.encoder_dim, sum(self.dims), scale=size.query_head_dim**-0.25)
-        self.linear_pos = scaled_linear(size.pos_dim, pos_query_dim, scale=0.05, bias=False)
+        self.in_proj = scaling.scaled_linear(size.encoder_dim, sum(self.dims), scale=size.query_head_dim**-0.25)
+        self.linear_pos = scaling.scaled_linear(size.pos_dim, pos_query_dim, scale=0.05, bias=False)
         # scores do not depend on the mean of the keys, whose bias would wander with rounding errors
-        self.balance_keys = Balancer(batch_count, 0.4, 0.6, 0.0, 100.0, probability=0.025)
-        self.whiten_keys = Whiten(
-            batch_count, whitening_schedule(batch_count, 3.0), gradient_scale=0.025, num_groups=size.num_heads
+        self.balance_keys = scaling.Balancer(batch_count, 0.4, 0.6, 0.0, 100.0, probability=0.025)
+        self.whiten_keys = scaling.Whiten(
+            batch_count, scaling.whitening_schedule(batch_count, 3.0), gradient_scale=0.025, num_groups=size.num_heads
         )
 
     def forward(self, x: Tensor, pos_emb: Tensor, attn_mask: Tensor, cache: StreamingCache) -> AttentionWeights:
@@ -443,12 +429,12 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
 class SelfAttention(nn.Module):
     """Projects frames to values, averages them by attention weights, and projects them back."""
 
-    def __init__(self, batch_count: BatchCount, size: LayerSize) -> None:
+    def __init__(self, batch_count: scaling.BatchCount, size: LayerSize) -> None:
         super().__init__()
         self.num_heads = size.num_heads
         self.in_proj = nn.Linear(size.encoder_dim, size.num_heads * size.value_head_dim)
-        self.out_proj = scaled_linear(size.num_heads * size.value_head_dim, size.encoder_dim, scale=0.05)
-        self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5, ratio=3.0))
+        self.out_proj = scaling.scaled_linear(size.num_heads * size.value_head_dim, size.encoder_dim, scale=0.05)
+        self.whiten = scaling.Whiten(batch_count, scaling.whitening_schedule(batch_count, 7.5, ratio=3.0))
 
     def forward(self, x: Tensor, weights: AttentionWeights, cache: StreamingCache) -> Tensor:
         """Attend from every frame of x (B, T, D)."""
@@ -463,20 +449,20 @@ class NonlinAttention(nn.Module):
         Yao et al. 2024, "Zipformer", arXiv:2310.11230.
     """
 
-    def __init__(self, batch_count: BatchCount, channels: int) -> None:
+    def __init__(self, batch_count: scaling.BatchCount, channels: int) -> None:
         super().__init__()
         hidden_channels = 3 * channels // 4
         self.in_proj = nn.Linear(channels, 3 * hidden_channels)
-        self.out_proj = scaled_linear(hidden_channels, channels, scale=0.05)
-        self.balancer = Balancer(
+        self.out_proj = scaling.scaled_linear(hidden_channels, channels, scale=0.05)
+        self.balancer = scaling.Balancer(
             batch_count,
-            ScheduledFloat(batch_count, (0.0, 0.25), (20_000.0, 0.05)),
-            ScheduledFloat(batch_count, (0.0, 0.75), (20_000.0, 0.95)),
+            scaling.ScheduledFloat(batch_count, (0.0, 0.25), (20_000.0, 0.05)),
+            scaling.ScheduledFloat(batch_count, (0.0, 0.75), (20_000.0, 0.95)),
             0.5,
             5.0,
         )
-        self.whiten1 = Whiten(batch_count, whitening_schedule(batch_count, 5.0))
-        self.whiten2 = Whiten(batch_count, whitening_schedule(batch_count, 5.0, ratio=3.0))
+        self.whiten1 = scaling.Whiten(batch_count, scaling.whitening_schedule(batch_count, 5.0))
+        self.whiten2 = scaling.Whiten(batch_count, scaling.whitening_schedule(batch_count, 5.0, ratio=3.0))
 
     def forward(
         self,
@@ -505,12 +491,12 @@ class NonlinAttention(nn.Module):
 class FeedforwardModule(nn.Module):
     """A linear map, SwooshL, and a linear map back."""
 
-    def __init__(self, batch_count: BatchCount, embed_dim: int, feedforward_dim: int) -> None:
+    def __init__(self, batch_count: scaling.BatchCount, embed_dim: int, feedforward_dim: int) -> None:
         super().__init__()
         self.in_proj = nn.Linear(embed_dim, feedforward_dim)
-        self.balancer = Balancer(batch_count, 0.3, 1.0, 0.75, 5.0)
-        self.out_proj = ActivationDropoutAndLinear(feedforward_dim, embed_dim, SWOOSH_L, scale=0.1)
-        self.out_whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5))
+        self.balancer = scaling.Balancer(batch_count, 0.3, 1.0, 0.75, 5.0)
+        self.out_proj = scaling.ActivationDropoutAndLinear(feedforward_dim, embed_dim, scaling.SWOOSH_L, scale=0.1)
+        self.out_whiten = scaling.Whiten(batch_count, scaling.whitening_schedule(batch_count, 7.5))
 
     def forward(self, x: Tensor, dropout: Tensor | None = None) -> Tensor:
         """Map x (B, T, D); factors (B, 1, H) of the hidden channels are those of dropout."""
@@ -533,7 +519,7 @@ class ChunkCausalDepthwiseConv1d(nn.Module):
         self.kernel_size = kernel_size
         self.causal_conv = nn.Conv1d(channels, channels, (kernel_size + 1) // 2, groups=channels)
         assert self.causal_conv.bias is not None
-        nn.init.uniform_(self.causal_conv.bias, -BIAS_RANGE, BIAS_RANGE)
+        nn.init.uniform_(self.causal_conv.bias, -scaling.BIAS_RANGE, scaling.BIAS_RANGE)
         self.chunkwise_conv = DepthwiseConv1d(channels, kernel_size)
         self.chunkwise_conv_scale = nn.Parameter(torch.zeros(2, channels, kernel_size))
 
@@ -584,30 +570,30 @@ class ChunkCausalDepthwiseConv1d(nn.Module):
 class ConvolutionModule(nn.Module):
     """A gated linear unit, a depthwise convolution, SwooshR and a linear map."""
 
-    def __init__(self, batch_count: BatchCount, size: LayerSize) -> None:
+    def __init__(self, batch_count: scaling.BatchCount, size: LayerSize) -> None:
         super().__init__()
         channels = size.encoder_dim
         self.in_proj = nn.Linear(channels, 2 * channels)
-        self.balancer1 = Balancer(
+        self.balancer1 = scaling.Balancer(
             batch_count,
-            ScheduledFloat(batch_count, (0.0, 0.05), (8000.0, 0.025)),
+            scaling.ScheduledFloat(batch_count, (0.0, 0.05), (8000.0, 0.025)),
             1.0,
             1.5,
-            ScheduledFloat(batch_count, (0.0, 5.0), (8000.0, 10.0)),
+            scaling.ScheduledFloat(batch_count, (0.0, 5.0), (8000.0, 10.0)),
         )
         self.depthwise_conv: ChunkCausalDepthwiseConv1d | DepthwiseConv1d
         self.depthwise_conv = (ChunkCausalDepthwiseConv1d if size.causal else DepthwiseConv1d)(
             channels, size.cnn_module_kernel
         )
-        self.balancer2 = Balancer(
+        self.balancer2 = scaling.Balancer(
             batch_count,
-            ScheduledFloat(batch_count, (0.0, 0.1), (8000.0, 0.05)),
+            scaling.ScheduledFloat(batch_count, (0.0, 0.1), (8000.0, 0.05)),
             1.0,
-            ScheduledFloat(batch_count, (0.0, 0.2), (20_000.0, 0.5)),
+            scaling.ScheduledFloat(batch_count, (0.0, 0.2), (20_000.0, 0.5)),
             10.0,
         )
-        self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5))
-        self.out_proj = ActivationDropoutAndLinear(channels, channels, SWOOSH_R, scale=0.05)
+        self.whiten = scaling.Whiten(batch_count, scaling.whitening_schedule(batch_count, 7.5))
+        self.out_proj = scaling.ActivationDropoutAndLinear(channels, channels, scaling.SWOOSH_R, scale=0.05)
 
     def forward(self, x: Tensor, padding: Tensor, chunks: Chunks | None, cache: StreamingCache) -> Tensor:
         """Convolve x (B, T, D); padding (B, T) true after an utterance's end; chunks None: all in one."""
@@ -643,10 +629,10 @@ class BypassModule(nn.Module):
     Early in training the scale is kept near 1, so that every module learns something.
     """
 
-    def __init__(self, batch_count: BatchCount, embed_dim: int) -> None:
+    def __init__(self, batch_count: scaling.BatchCount, embed_dim: int) -> None:
         super().__init__()
         self.bypass_scale = nn.Parameter(torch.full((embed_dim,), 0.5))
-        self.scale_min = ScheduledFloat(batch_count, (0.0, 0.9), (20_000.0, 0.2))
+        self.scale_min = scaling.ScheduledFloat(batch_count, (0.0, 0.9), (20_000.0, 0.2))
 
     def forward(
         self, before: Tensor, after: Tensor, limits: Tensor | None = None, mask: Tensor | None = None
@@ -659,7 +645,7 @@ class BypassModule(nn.Module):
             limits: (2,) of the scale; None: it is not limited.
             mask: (B, 1, 1), 0 for utterances that go past the modules; None: none does.
         """
-        scale = masked(limit_param_value(self.bypass_scale, limits), mask).to(before.dtype)
+        scale = scaling.masked(scaling.limit_param_value(self.bypass_scale, limits), mask).to(before.dtype)
         if is_tracing():
             return torch.lerp(before, after, scale)
         return _Mixture.apply(before, after, scale)

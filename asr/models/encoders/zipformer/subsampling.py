@@ -12,22 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.models.encoders.transformer import padded_to
-from asr.models.encoders.zipformer.scaling import (
-    LOG_SCALE_LIMIT,
-    SWOOSH_L,
-    SWOOSH_R,
-    Balancer,
-    BatchCount,
-    BiasNorm,
-    FloatLike,
-    Mlp,
-    ScheduledFloat,
-    SharedDropout,
-    Whiten,
-    limits,
-    scale_grad,
-    scaled_linear,
-)
+from asr.models.encoders.zipformer import scaling
 from asr.models.kernels import DepthwiseConv2d, is_padding, is_tracing
 
 KERNEL_SIZE = 7
@@ -44,15 +29,15 @@ class ConvNeXt(nn.Module):
         arXiv:2201.03545. Differs: no normalization, and SwooshL.
     """
 
-    def __init__(self, batch_count: BatchCount, channels: int) -> None:
+    def __init__(self, batch_count: scaling.BatchCount, channels: int) -> None:
         super().__init__()
         self.depthwise_conv = DepthwiseConv2d(channels, KERNEL_SIZE)
         self.pointwise_conv1 = nn.Linear(channels, 3 * channels)
-        self.hidden_balancer = Balancer(batch_count, 0.3, 1.0, 0.75, 5.0)
-        self.pointwise_conv2 = scaled_linear(3 * channels, channels, scale=0.01)
-        self.out_balancer = Balancer(batch_count, 0.4, 0.6, 1.0, 6.0)
-        self.out_whiten = Whiten(batch_count, 5.0)
-        self.layerdrop_rate = ScheduledFloat(batch_count, (0.0, 0.2), (20_000.0, 0.015))
+        self.hidden_balancer = scaling.Balancer(batch_count, 0.3, 1.0, 0.75, 5.0)
+        self.pointwise_conv2 = scaling.scaled_linear(3 * channels, channels, scale=0.01)
+        self.out_balancer = scaling.Balancer(batch_count, 0.4, 0.6, 1.0, 6.0)
+        self.out_whiten = scaling.Whiten(batch_count, 5.0)
+        self.layerdrop_rate = scaling.ScheduledFloat(batch_count, (0.0, 0.2), (20_000.0, 0.015))
         self.batch_count, self.rate = batch_count, batch_count.register(self.layerdrop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -81,14 +66,14 @@ class ConvNeXt(nn.Module):
     def _mlp(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map x (B, T, F, C), and multiply it by factors (B, 1, 1)."""
         if is_tracing():
-            return self.pointwise_conv2(SWOOSH_L(self.pointwise_conv1(x)))
+            return self.pointwise_conv2(scaling.SWOOSH_L(self.pointwise_conv1(x)))
         # asked here, because inside of `mlp` nothing requires a gradient
         trained = torch.is_grad_enabled() and (x.requires_grad or self.pointwise_conv1.weight.requires_grad)
         bounds = self.hidden_balancer.active_bounds(trained)
         if mask is not None:
             mask = mask.expand(-1, *x.shape[1:3]).reshape(-1, 1)
         rows, parameters = x.flatten(0, 2), (*self.pointwise_conv1.parameters(), *self.pointwise_conv2.parameters())
-        return Mlp.apply(rows, *parameters, mask, SWOOSH_L, bounds).view(x.shape)
+        return scaling.Mlp.apply(rows, *parameters, mask, scaling.SWOOSH_L, bounds).view(x.shape)
 
 
 def halved_frames(num_frames: Tensor) -> Tensor:
@@ -114,31 +99,33 @@ class ZipformerSubsampling(nn.Module):
 
     def __init__(
         self,
-        batch_count: BatchCount,
+        batch_count: scaling.BatchCount,
         num_features: int,
         embed_dim: int,
-        dropout: FloatLike,
+        dropout: scaling.FloatLike,
         channels: Sequence[int],
     ) -> None:
         super().__init__()
         self.batch_count = batch_count
-        self.limits = batch_count.register(*limits(batch_count, -LOG_SCALE_LIMIT, LOG_SCALE_LIMIT))
+        self.limits = batch_count.register(
+            *scaling.limits(batch_count, -scaling.LOG_SCALE_LIMIT, scaling.LOG_SCALE_LIMIT)
+        )
         first, second, third = channels
         self.conv1 = nn.Conv2d(1, first, 3, padding=(0, 1))
-        self.balancer1 = Balancer(batch_count, 0.05, 0.95, 0.2, 1.0)
+        self.balancer1 = scaling.Balancer(batch_count, 0.05, 0.95, 0.2, 1.0)
         self.conv2 = nn.Conv2d(first, second, 3, stride=2)
-        self.balancer2 = Balancer(batch_count, 0.05, 0.95, 0.2, 4.0)
+        self.balancer2 = scaling.Balancer(batch_count, 0.05, 0.95, 0.2, 4.0)
         self.conv3 = nn.Conv2d(second, third, 3, stride=(1, 2))
-        self.balancer3 = Balancer(batch_count, 0.05, 0.95, 0.2, 4.0)
+        self.balancer3 = scaling.Balancer(batch_count, 0.05, 0.95, 0.2, 4.0)
         self.convnext = ConvNeXt(batch_count, third)
         num_bins = ((num_features - 1) // 2 - 1) // 2
         self.image_shape = (num_bins, third)
         self.out = nn.Linear(third * num_bins, embed_dim)
-        self.out_whiten = Whiten(
-            batch_count, ScheduledFloat(batch_count, (0.0, 4.0), (20_000.0, 8.0)), gradient_scale=0.02
+        self.out_whiten = scaling.Whiten(
+            batch_count, scaling.ScheduledFloat(batch_count, (0.0, 4.0), (20_000.0, 8.0)), gradient_scale=0.02
         )
-        self.out_norm = BiasNorm(embed_dim)
-        self.dropout = SharedDropout(batch_count, dropout)
+        self.out_norm = scaling.BiasNorm(embed_dim)
+        self.dropout = scaling.SharedDropout(batch_count, dropout)
 
     def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Subsample.
@@ -188,19 +175,19 @@ class ZipformerSubsampling(nn.Module):
     def _convolve(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Map (B, 1, T, F) to (B, C, T', F'), with channels last in memory, and 0 after the lengths (B,)."""
         if self.training:
-            weight, bias = (scale_grad(p, FIRST_GRAD_SCALE) for p in self.conv1.parameters())
-            x = F.conv2d(scale_grad(x, FIRST_GRAD_SCALE), weight, bias, padding=self.conv1.padding)
+            weight, bias = (scaling.scale_grad(p, FIRST_GRAD_SCALE) for p in self.conv1.parameters())
+            x = F.conv2d(scaling.scale_grad(x, FIRST_GRAD_SCALE), weight, bias, padding=self.conv1.padding)
         else:
             x = self.conv1(x)
         # all that follows works on channels: here they become neighbors in memory, and stay so
         x = x.contiguous(memory_format=torch.channels_last)
-        x = SWOOSH_R(_on_channels(self.balancer1, x))
-        x = SWOOSH_R(_on_channels(self.balancer2, self.conv2(x)))
+        x = scaling.SWOOSH_R(_on_channels(self.balancer1, x))
+        x = scaling.SWOOSH_R(_on_channels(self.balancer2, self.conv2(x)))
         x = _on_channels(self.balancer3, self.conv3(x))
         # 0 after the end, because the ConvNeXt layer sees 3 frames ahead
-        return SWOOSH_R(x, is_padding(lengths, x.shape[2])[:, None, :, None])
+        return scaling.SWOOSH_R(x, is_padding(lengths, x.shape[2])[:, None, :, None])
 
 
-def _on_channels(balancer: Balancer, x: Tensor) -> Tensor:
+def _on_channels(balancer: scaling.Balancer, x: Tensor) -> Tensor:
     """Balance the channels of x (B, C, T, F)."""
     return balancer(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
