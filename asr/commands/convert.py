@@ -47,7 +47,7 @@ def run(options: Convert) -> None:
     if options.run is not None:
         file = checkpoint_file(str(options.run))
         checkpoint = load_checkpoint(file, to_resume=True)
-        encoder = saved_options(checkpoint).encoder
+        encoder = model_options(checkpoint).encoder
         if has_parts(file) and (encoder.target != PRETRAINED or encoder.train == "all"):
             write(checkpoint.state, output)
             console.print_line(f"checkpoint: {output}")
