@@ -18,7 +18,15 @@ from asr.run.parts import build_decoder, build_recognizer, check_decoder
 from asr.run.restore import model_options, recognizer_of
 from asr.run.start import PRETRAINED
 from asr.text.tokenizer import SubwordTokenizer, icefall_tokenizer
-from asr.training.checkpoints import FORMAT, PREFIX, LoadedCheckpoint, checkpoint_file, load_checkpoint
+from asr.training.checkpoints import (
+    FORMAT,
+    PREFIX,
+    LoadedCheckpoint,
+    checkpoint_file,
+    has_parts,
+    load_checkpoint,
+    write,
+)
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError
 from werdict.files import named_path, write_new
@@ -37,9 +45,14 @@ def run(options: Convert) -> None:
     if len({options.model is None, options.bpe_model is None, options.run is not None}) != 1:
         raise ConfigError("model and bpe_model of icefall must be given, or run= alone")
     if options.run is not None:
-        _write_whole(
-            output, *_merged(load_checkpoint(checkpoint_file(str(options.run))), options.encoder.plain().get("model"))
-        )
+        file = checkpoint_file(str(options.run))
+        checkpoint = load_checkpoint(file, to_resume=True)
+        encoder = model_options(checkpoint).encoder
+        if has_parts(file) and (encoder.target != PRETRAINED or encoder.train == "all"):
+            write(checkpoint.state, output)
+            console.print_line(f"checkpoint: {output}")
+            return
+        _write_whole(output, *_merged(checkpoint, options.encoder.plain().get("model")))
         return
     model, bpe_model = named_path(options.model), named_path(options.bpe_model)
     try:

@@ -107,10 +107,15 @@ def remove_unused_parts(folder: Path) -> None:
                 shutil.rmtree(part, ignore_errors=True)
 
 
+def has_parts(path: Path) -> bool:
+    """Return whether a checkpoint's tensors are in a folder beside it, as several processes have written them."""
+    return PARTS in read_tensors(path)
+
+
 def join_parts(folder: Path) -> None:
     """Make one file of each checkpoint of a folder that several processes have written."""
     for path in folder.glob("*.ckpt"):
-        if not path.is_symlink() and PARTS in read_tensors(path):
+        if not path.is_symlink() and has_parts(path):
             write(read_complete(path), path)
     remove_unused_parts(folder)
 

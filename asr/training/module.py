@@ -401,8 +401,8 @@ class TrainingModule(pl.LightningModule):
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_val:
             gradients = [local_part(parameter.grad) for parameter in self.all_parameters if parameter.grad is not None]
-            # as torch's clip_grads_with_norm_, which takes no parts
-            torch._foreach_mul_(gradients, (gradient_clip_val / (self.gradient_norm + 1e-6)).clamp(max=1.0))
+            if gradients:  # as torch's clip_grads_with_norm_, which takes no parts
+                torch._foreach_mul_(gradients, (gradient_clip_val / (self.gradient_norm + 1e-6)).clamp(max=1.0))
 
     def on_validation_start(self) -> None:
         """Go to where the recognizer is to be evaluated."""

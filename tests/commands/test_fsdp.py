@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from asr.training.checkpoints import load_checkpoint
 from tests.commands.test_resume import wait_for_update
 from tests.faults.test_ranks import pid_of_rank
 from tests.small_runs import LONG, TINY
+from tests.training.runs import same
 
 HEAD = ("head=transducer", "decoder=transducer_greedy", "optimizer=muon", "trainer.log_every_n_steps=1")
 DIVIDED = ("trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2")
@@ -43,6 +45,10 @@ def test_a_divided_run_that_was_killed_is_resumed_divided_whole_and_alone(small_
     wait_for_update(tmp_path / "first", 12, process)
     os.kill(pid_of_rank(1, process), signal.SIGKILL)
     assert process.wait(timeout=300) == 128 + signal.SIGKILL
+    ended = small_run.programs.run("convert", "run=first/checkpoints/last.ckpt", "output=one.ckpt", cwd=tmp_path)
+    assert ended.code == 0, ended.printed
+    parts, one = (load_checkpoint(tmp_path / name) for name in ("first/checkpoints/last.ckpt", "one.ckpt"))
+    assert same(parts.weights, one.weights)
     budget = ("trainer.max_steps=30", "trainer.val_check_interval=30", "allow_changes=true")
     for name, others in (
         ("divided", ()),
