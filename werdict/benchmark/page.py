@@ -191,7 +191,7 @@ def markdown(sections: Sequence[Mapping[str, Any]], summary: Sequence[str], know
         "",
         known,
         "[The rules](rules.md) say what is fixed, what is free, how to [enter](rules.md#enter), and what the verdicts "
-        "claim. [The same tables and pictures in one file](benchmark.html). [Version 1](v1.md) is superseded.",
+        "claim. [The same tables and pictures in one file](benchmark.html). [Version 1](v1/index.md) is superseded.",
         "",
         "## How to read the tables",
         "",
