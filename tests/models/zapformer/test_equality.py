@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from asr.models.encoders.streaming import StreamingEncoder
+from asr.models.encoders.zapformer.subsampling import ZapformerSubsampling
 from asr.models.icefall_weights import convert_encoder
 from tests.models.zapformer.golden import GRADIENTS, OUTPUTS, Golden, encoded_as_theirs, encoder_of, worst
 
@@ -93,3 +94,26 @@ def test_a_stream_has_their_states_and_the_encodings_of_whole_utterances(folder)
                 ]
                 for ours, state_of in zip(next(states), expected, strict=True):
                     assert worst(ours[longest], state_of[longest]) <= OUTPUTS  # sums of frames are large
+
+
+@pytest.mark.parametrize("mode", ["eval", "train_noise"])
+@pytest.mark.parametrize("kind", ["full", "causal"])
+def test_the_front_end_is_theirs_also_with_the_noise_that_theirs_drew(folder, monkeypatch, kind, mode):
+    file = Golden(folder / "frontend.npz")
+    theirs = file.under(f"{kind}/param/")
+    channels = tuple(len(theirs[f"conv.{number}.bias"]) for number in (0, 3, 5))
+    ours = ZapformerSubsampling(20, 8, channels, noise=0.005, causal=kind == "causal").train(mode != "eval")
+    named = {"encoder_embed." + name: value for name, value in theirs.items()}
+    expected = {"encoder_embed." + name: value for name, value in ours.state_dict().items()}
+    weights = convert_encoder(named, expected).weights
+    ours.load_state_dict({name.removeprefix("encoder_embed."): value for name, value in weights.items()})
+    if mode == "train_noise":
+        monkeypatch.setattr(torch, "randn", lambda *_, **__: file[f"{kind}/train_noise/drawn"].permute(0, 2, 3, 1))
+    x = file[f"{kind}/{mode}/in/x"].requires_grad_()
+    # theirs sees what is in padding
+    y, _ = ours(x, torch.full((len(x),), x.shape[1]))
+    assert (y - file[f"{kind}/{mode}/out/y"]).abs().max() <= OUTPUTS
+    (y * file[f"{kind}/{mode}/cot/y"]).sum().backward()
+    assert worst(x.grad, file[f"{kind}/{mode}/grad/in/x"]) <= GRADIENTS
+    gradient = file[f"{kind}/{mode}/grad/param/conv.0.weight"]
+    assert worst(ours.conv1.weight.grad, gradient) <= GRADIENTS
