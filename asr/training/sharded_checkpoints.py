@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint import metadata as dcp_metadata
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.state_dict_loader import load as load_parts
+from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 from torch.distributed.tensor import DTensor
 
 from asr.run.folder import PARTS
@@ -64,7 +64,7 @@ def save(checkpoint: Mapping[str, Any], path: Path, write: Callable[[Any, Path],
         shutil.rmtree(folder, ignore_errors=True)
     dist.barrier()
     try:
-        dcp.save(mine, storage_writer=FileSystemWriter(folder, sync_files=True))
+        save_parts(mine, storage_writer=FileSystemWriter(folder, sync_files=True))
     except CheckpointException as error:
         for cause, _ in error.failures.values():
             if isinstance(cause, OSError):
@@ -94,10 +94,14 @@ def completed(content: dict[str, Any], path: Path) -> dict[str, Any]:
     try:
         reader = _Reader(folder)
         known = reader.read_metadata().state_dict_metadata
-        tensors = {key: torch.empty(x.size, dtype=x.properties.dtype) for key, x in known.items()}
+        tensors = {
+            key: torch.empty(x.size, dtype=x.properties.dtype)
+            for key, x in known.items()
+            if isinstance(x, dcp_metadata.TensorStorageMetadata)
+        }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that one process loads alone, as it should
-            dcp.load(tensors, storage_reader=reader, no_dist=True)
+            load_parts(tensors, storage_reader=reader, no_dist=True)
     except (pickle.UnpicklingError, AttributeError) as error:
         raise ValueError(f"{folder} holds more than tensors ({error}); such files are not opened") from None
     for key, tensor in tensors.items():
