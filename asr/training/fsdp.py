@@ -46,7 +46,7 @@ class FsdpStrategy(ModelParallelStrategy):
     """
 
     def __init__(self, replicate: int = 1, shard: int | None = None, timeout_s: int | None = None) -> None:
-        options = {} if timeout_s is None else {"timeout": timedelta(seconds=timeout_s)}
+        options: dict[str, Any] = {} if timeout_s is None else {"timeout": timedelta(seconds=timeout_s)}
         # Lightning calls the two axes of its mesh by what it uses them for; the axes are those of HSDP here
         super().__init__(data_parallel_size=replicate, tensor_parallel_size=shard or "auto", **options)
         self.replicate, self.shard = replicate, shard
@@ -127,6 +127,7 @@ class FsdpStrategy(ModelParallelStrategy):
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load the parts of this process from whole weights."""
+        assert self.lightning_module is not None
         options = StateDictOptions(full_state_dict=True, strict=strict)
         set_model_state_dict(self.lightning_module, checkpoint["state_dict"], options=options)
 
@@ -173,7 +174,7 @@ def divide(module: pl.LightningModule, recognizer: nn.Module) -> None:
         fully_shard(part, mesh=mesh, mp_policy=policy, ignored_params=whole)
     for name in ENTRIES:
         register_fsdp_forward_method(recognizer, name)
-    recognizer.set_reduce_scatter_unused_params(True)
+    recognizer.set_reduce_scatter_unused_params(True)  # type: ignore[operator]
 
 
 def _divided(recognizer: nn.Module) -> list[FSDPModule]:

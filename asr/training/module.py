@@ -283,10 +283,9 @@ class TrainingModule(pl.LightningModule):
 
     def _empty_loss(self) -> Tensor:
         """Return a loss of zero by a pass over silence: the other processes gather every layer from this one."""
-        counts = (
-            (size, self.recognizer.encoder.output_frames(torch.tensor([size]))) for size in map((2).__pow__, range(20))
-        )  # type: ignore[operator]
-        size = next(size for size, count in counts if count.item() >= 4)
+        encoder: Any = self.recognizer.encoder
+        sizes = (2**power for power in range(20))
+        size = next(size for size in sizes if encoder.output_frames(torch.tensor([size])).item() >= 4)
         features = torch.zeros(1, size, len(self.recognizer.normalize.mean), device=self.device)
         one = torch.ones(1, dtype=torch.int64, device=self.device)
         return 0.0 * self.recognizer.losses(features, size * one, one[None], one).total.sum()

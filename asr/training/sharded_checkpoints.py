@@ -7,9 +7,9 @@ writes its parts of them, and the digests of the files there. It is written last
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import pickle
-import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path, PosixPath
@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint import metadata as dcp_metadata
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.state_dict_loader import load as load_parts
+from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 from torch.distributed.tensor import DTensor
 
 from asr.run.folder import PARTS
@@ -56,15 +56,12 @@ def save(checkpoint: Mapping[str, Any], path: Path, write: Callable[[Any, Path],
     Raises:
         OSError: it cannot be written; an existing file is unchanged.
     """
-    rank, folder = dist.get_rank(), path.with_suffix(f".{PARTS}")
+    rank, folder = dist.get_rank(), _free_folder(path)
     tensors: dict[str, Tensor] = {}
     rest = _without_tensors(checkpoint, (), tensors)
     mine = {key: x for key, x in tensors.items() if rank == 0 or isinstance(x, DTensor) or OF_OWNERS in key}
-    if rank == 0:
-        shutil.rmtree(folder, ignore_errors=True)
-    dist.barrier()
     try:
-        dcp.save(mine, storage_writer=FileSystemWriter(folder, sync_files=True))
+        save_parts(mine, storage_writer=FileSystemWriter(folder, sync_files=True))
     except CheckpointException as error:
         for cause, _ in error.failures.values():
             if isinstance(cause, OSError):
@@ -78,6 +75,15 @@ def save(checkpoint: Mapping[str, Any], path: Path, write: Callable[[Any, Path],
         files = {name: digest for each in gathered for name, digest in each.items()}
         files[".metadata"] = _digest(folder / ".metadata")
         write({**rest, PARTS: {"folder": folder.name, "files": files}}, path)
+
+
+def _free_folder(path: Path) -> Path:
+    """Return a new folder for the parts of a checkpoint: an earlier file of its name may be in use until the end."""
+    names = (path.with_suffix(f".{number}.{PARTS}" if number else f".{PARTS}") for number in itertools.count())
+    chosen = [next(name for name in names if not name.exists()) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(chosen)
+    assert chosen[0] is not None
+    return chosen[0]
 
 
 def completed(content: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -94,10 +100,14 @@ def completed(content: dict[str, Any], path: Path) -> dict[str, Any]:
     try:
         reader = _Reader(folder)
         known = reader.read_metadata().state_dict_metadata
-        tensors = {key: torch.empty(x.size, dtype=x.properties.dtype) for key, x in known.items()}
+        tensors = {
+            key: torch.empty(x.size, dtype=x.properties.dtype)
+            for key, x in known.items()
+            if isinstance(x, dcp_metadata.TensorStorageMetadata)
+        }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that one process loads alone, as it should
-            dcp.load(tensors, storage_reader=reader, no_dist=True)
+            load_parts(tensors, storage_reader=reader, no_dist=True)
     except (pickle.UnpicklingError, AttributeError) as error:
         raise ValueError(f"{folder} holds more than tensors ({error}); such files are not opened") from None
     for key, tensor in tensors.items():

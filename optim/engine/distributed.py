@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -83,10 +83,10 @@ def places(param: Tensor) -> tuple[Place, ...]:
     """Return where the part of a parameter lies that this process holds; empty if it holds the whole."""
     if not _is_dtensor(param):
         return ()
-    mesh = param.device_mesh
+    mesh, placements = param.device_mesh, cast(Any, param.placements)
     return tuple(
         Place(place.dim, mesh.get_group(i), mesh.size(i), mesh.get_local_rank(i))
-        for i, place in enumerate(param.placements)
+        for i, place in enumerate(placements)
         if place.is_shard()
     )
 

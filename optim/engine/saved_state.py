@@ -40,8 +40,8 @@ def named_parameters(optimizer: Optimizer) -> Iterator[tuple[str, Tensor, Group]
 def with_states(optimizer: Optimizer, states: Mapping[Tensor, State]) -> dict[str, Any]:
     """Return an optimizer's ``state_dict`` with other statistics of its parameters."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
-    states = {place: states[param] for place, param in enumerate(params) if param in states}
-    return {**optimizer.state_dict(), "state": states}
+    by_place = {place: states[param] for place, param in enumerate(params) if param in states}
+    return {**optimizer.state_dict(), "state": by_place}
 
 
 def is_held(state: Mapping[str, Any]) -> bool:

@@ -45,11 +45,12 @@ class Loss(nn.Module):
         super().__init__()
         encoder = TransformerEncoder(NUM_FEATURES, WIDTH, LAYERS, 4, 4 * WIDTH, dropout=0.0)
         norm = GlobalNorm([0.0] * NUM_FEATURES, [1.0] * NUM_FEATURES)
-        self.recognizer = Recognizer(encoder, CtcHead(WIDTH, VOCABULARY), norm)
+        head: Any = CtcHead(WIDTH, VOCABULARY)
+        self.recognizer = Recognizer(encoder, head, norm)
 
-    def forward(self, *batch: Tensor) -> Tensor:
+    def forward(self, features: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Tensor:
         """Return the loss of a batch."""
-        return self.recognizer.losses(*batch).total.sum()
+        return self.recognizer.losses(features, num_frames, tokens, num_tokens).total.sum()
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

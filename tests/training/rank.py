@@ -12,11 +12,13 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 import optim
 from asr.data.loading.loader import Batch
+from asr.training import checkpoints, sharded_checkpoints
 from asr.training.callbacks.checkpoints import WeightAveraging
 from asr.training.checkpoints import newest_good_checkpoint
 from asr.training.cuda_graphs import CudaGraphs, GraphedDDPStrategy
@@ -151,6 +153,20 @@ def with_unread_batches_of_a_divided_model(folder: Path) -> dict[str, Any]:
     return {name: whole_weights(module.recognizer) for name, module in modules.items()}
 
 
+def with_a_checkpoint_written_twice(folder: Path) -> list[str]:
+    """Write a checkpoint of an update that has one, as after a validation that was interrupted."""
+    path, write = folder / "update-000001.ckpt", checkpoints.write
+    for number in range(2):
+        weight = torch.full((2,), float(number))
+        # the file of the first is still whole when all parts of the second are written
+        sharded_checkpoints.save({"a": {"b": weight}, "number": number}, path, write if number == 0 else print)
+    dist.barrier()
+    content = checkpoints.read_complete(path)
+    assert content["number"] == 0
+    assert content["a"]["b"].tolist() == [0.0, 0.0]
+    return sorted(part.name for part in folder.glob("*.parts"))
+
+
 def whole_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return get_model_state_dict(module, options=StateDictOptions(full_state_dict=True))
 
@@ -178,5 +194,6 @@ if __name__ == "__main__":
         with_captured_passes,
         with_divided_models,
         with_unread_batches_of_a_divided_model,
+        with_a_checkpoint_written_twice,
     )
     torch.save({training.__name__: training(folder) for training in trainings}, folder / f"{RANK}.pt")

@@ -49,6 +49,11 @@ def test_a_process_that_reads_nothing_takes_part_in_a_divided_model(ranks):
         torch.testing.assert_close(left["divided"], left["whole"], rtol=1e-3, atol=3e-4)
 
 
+def test_a_checkpoint_stays_whole_while_another_of_its_update_is_written(ranks):
+    parts = ranks[0].left["with_a_checkpoint_written_twice"]
+    assert parts == ["update-000001.1.parts", "update-000001.parts"]
+
+
 @pytest.mark.parametrize(
     ("words", "key"),
     [
