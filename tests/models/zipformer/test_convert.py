@@ -61,7 +61,8 @@ def test_what_is_not_known_missing_or_of_another_size_is_refused(theirs, ours):
     [("s", S, 21_989_779), ("m", M, 63_994_103), ("l", L, 146_625_594)],
 )
 def test_presets_have_the_authors_sizes(script, size, sizes, num_parameters):
-    options = script("bench.configs").encoder_options(f"zipformer_{size}")
+    options = script("bench.configs").options_from(f"encoder=zipformer_{size}").encoder.plain()
+    del options["_target_"]
     assert {name: tuple(options[name]) for name in sizes} == sizes
     with torch.device("meta"):
         encoder = ZipformerEncoder(80, **options)
