@@ -18,7 +18,7 @@ from optim.transforms.update_norm import MIN_PARAM_RMS, OnSphere, UpdateNorm
 
 BETA2 = ("palm", "beta2_scale")
 ENDING = (
-    *("weight_decay", "cautious_weight_decay", "corrected_weight_decay", "max_lr"),
+    *("weight_decay", "cautious_weight_decay", "corrected_weight_decay", "peak_lr"),
     *("update_norm", "min_param_rms", "warmup_steps"),
 )
 
@@ -30,8 +30,8 @@ class CommonOptions(TypedDict, total=False):
         weight_decay: fraction lr · weight_decay that each step takes off the parameter, at least 0.
         cautious_weight_decay: take it only off elements that the update does not move away from zero, see
             `CautiousDecay`.
-        corrected_weight_decay: multiply the decay by lr/max_lr once more, see `CorrectedDecay`.
-        max_lr: the largest lr of the schedule, above 0; None for the lr that the group was built with.
+        corrected_weight_decay: multiply the decay by lr/peak_lr once more, see `CorrectedDecay`.
+        peak_lr: the largest lr of the schedule, above 0; None for the lr that the group was built with.
         update_norm: size of a matrix's update: None for its own; param for that of the matrix, so that lr is relative
             to it; or hyperball, which keeps the matrix at its first size too; see `UpdateNorm`.
         min_param_rms: least size of a matrix there, at least 0.
@@ -61,7 +61,7 @@ class CommonOptions(TypedDict, total=False):
     weight_decay: float
     cautious_weight_decay: bool
     corrected_weight_decay: bool
-    max_lr: float | None
+    peak_lr: float | None
     update_norm: str | None
     min_param_rms: float
     warmup_steps: int
@@ -113,7 +113,7 @@ class Composable(Chain):
     refused: ClassVar[Mapping[str, str]] = {"foreach": "what is faster on the device of the parameters is always done"}
     """Options of HeavyBall's class that do nothing here -> why."""
     common_defaults: ClassVar[Mapping[str, Any]] = {
-        **{"weight_decay": 0.0, "cautious_weight_decay": False, "corrected_weight_decay": False, "max_lr": None},
+        **{"weight_decay": 0.0, "cautious_weight_decay": False, "corrected_weight_decay": False, "peak_lr": None},
         **{"update_norm": None, "min_param_rms": MIN_PARAM_RMS, "warmup_steps": 0},
         **{"gradient_clipping": None, "update_clipping": None, "caution": False},
         **{"mars": False, "mars_gamma": 0.025, "palm": False, "beta2_scale": 0.8},
@@ -164,7 +164,7 @@ class Composable(Chain):
             weight_decay = take("weight_decay")
             ending = [
                 UpdateNorm(take("update_norm"), take("min_param_rms")),
-                CorrectedDecay(take("corrected_weight_decay"), take("max_lr")),
+                CorrectedDecay(take("corrected_weight_decay"), take("peak_lr")),
                 DecoupledDecay(weight_decay),
                 CautiousDecay(weight_decay, take("cautious_weight_decay")),
                 WarmupLearningRate(take("warmup_steps")),

@@ -113,6 +113,7 @@ class EstimatedDistance(Transform):
         Mishchenko and Defazio 2023, "Prodigy", arXiv:2306.06101, algorithm 4.
     """
 
+    joins_parameters = True
     allowed: ClassVar = {
         "betas": BETAS,
         "beta3": "[0, 1)" + OR_NONE,

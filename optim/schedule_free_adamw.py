@@ -290,7 +290,7 @@ class ScheduleFreeAdamW(Composable):
     has_beta2: ClassVar = True
     refused: ClassVar = {
         **Composable.refused,
-        **dict.fromkeys(("corrected_weight_decay", "max_lr"), "lr follows no schedule here"),
+        **dict.fromkeys(("corrected_weight_decay", "peak_lr"), "lr follows no schedule here"),
         **dict.fromkeys(("update_norm", "min_param_rms"), "the average of points on a sphere is none"),
     }
 

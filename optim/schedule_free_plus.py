@@ -127,6 +127,7 @@ class PolyakStep(Transform):
     (``estimated_lr``).
     """
 
+    joins_parameters = True
     allowed: ClassVar = {"polyak_beta": "[0, 1)"}
     foreach = True
 

@@ -19,6 +19,8 @@ OPTIONAL = {
     "decoder",
     "logger",
     "trainer.strategy",
+    "trainer.replicate",
+    "trainer.shard",
     "callbacks.averaging",
     "encoder.gradient_checkpointing",
     "encoder.model_folder",

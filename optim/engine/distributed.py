@@ -123,7 +123,9 @@ def check_sharded(owner: str, transforms: Sequence[Transform], group: Group, *, 
     names = group.get("param_names", [f"parameter {i}" for i in range(len(group["params"]))])
     for name, param in zip(names, group["params"], strict=True) if needy else ():
         problem = ""
-        if len(places(param)) > 1 or any(type(p).__name__ not in ("Shard", "Replicate") for p in _placements(param)):
+        if places(param) and any(transform.joins_parameters for transform in needy):
+            problem = "sharded, and no process knows all others; train with DDP"
+        elif len(places(param)) > 1 or any(type(p).__name__ not in ("Shard", "Replicate") for p in _placements(param)):
             problem = f"divided along several axes ({_placements(param)}); use fully_shard alone"
         elif places(param) and capturable:
             problem = "sharded, which a CUDA graph cannot gather; leave capturable out"

@@ -72,6 +72,8 @@ class Transform(ABC):
     shardable: bool = False
     """Whether it may get a part of a parameter (FSDP2): it treats each element alone, or reduces by `ParamBatch.norm`
     and the like, in the same order on all processes."""
+    joins_parameters: ClassVar[bool] = False
+    """Whether its statistics join all parameters, so that no process may lack one: then parameters are not sharded."""
     has_eval_mode: ClassVar[bool] = False
     """Whether a model should be evaluated elsewhere than where its gradients are taken; then this is the last transform
     of its chain, whose ``eval``, ``train`` and ``is_evaluating`` call this transform's, as `ScheduleFree` has them."""

@@ -67,38 +67,38 @@ def estimate(batch: ParamBatch, key: str) -> Scalar:
 class CorrectedDecay(OptionHolder):
     """Holds the options of `decay_of`: AdamC's decay, which every rule with decoupled decay can have.
 
-    State of a group, only with ``corrected_weight_decay``: the lr that it was built with (``max_lr``).
+    State of a group, only with ``corrected_weight_decay``: the lr that it was built with (``peak_lr``).
 
     Args:
-        corrected_weight_decay: multiply the decay by lr/max_lr once more.
-        max_lr: the largest lr of the schedule, above 0; None for the lr that the group was built with.
+        corrected_weight_decay: multiply the decay by lr/peak_lr once more.
+        peak_lr: the largest lr of the schedule, above 0; None for the lr that the group was built with.
 
     Reference:
         Defazio 2025, "Why Gradients Rapidly Increase Near the End of Training", arXiv:2506.02285, AdamC. The
         paper corrects all linear layers but the output layer, which no normalization follows: that keeps plain decay.
     """
 
-    allowed: ClassVar = {"corrected_weight_decay": SWITCH, "max_lr": "(0, inf)" + OR_NONE}
+    allowed: ClassVar = {"corrected_weight_decay": SWITCH, "peak_lr": "(0, inf)" + OR_NONE}
 
-    def __init__(self, corrected_weight_decay: bool = False, max_lr: float | None = None) -> None:
-        super().__init__(corrected_weight_decay=corrected_weight_decay, max_lr=max_lr)
+    def __init__(self, corrected_weight_decay: bool = False, peak_lr: float | None = None) -> None:
+        super().__init__(corrected_weight_decay=corrected_weight_decay, peak_lr=peak_lr)
 
     def new_shared_state(self, group: Group) -> State:
         """Return the lr before any schedule, above 0, as a number or a tensor of one element."""
-        return {"max_lr": at_least(group["lr"], TINY)} if group["corrected_weight_decay"] else {}
+        return {"peak_lr": at_least(group["lr"], TINY)} if group["corrected_weight_decay"] else {}
 
 
 def decay_of(batch: ParamBatch) -> Scalar:
-    """Return the decay that lr multiplies: the group's ``weight_decay``, times lr/max_lr if it is corrected.
+    """Return the decay that lr multiplies: the group's ``weight_decay``, times lr/peak_lr if it is corrected.
 
-    The fraction that a step takes off is then weight_decay · lr²/max_lr: so a layer that a normalization follows keeps
-    its ratio of gradient to weight, √(2 weight_decay/max_lr), while the schedule lowers lr.
+    The fraction that a step takes off is then weight_decay · lr²/peak_lr: so a layer that a normalization follows keeps
+    its ratio of gradient to weight, √(2 weight_decay/peak_lr), while the schedule lowers lr.
     """
     group = batch.group
     decay: Scalar = group["weight_decay"]
     if not group.get("corrected_weight_decay"):
         return decay
-    return decay * (learning_rate(batch) / (group["max_lr"] or group["shared_state"]["max_lr"]))
+    return decay * (learning_rate(batch) / (group["peak_lr"] or group["shared_state"]["peak_lr"]))
 
 
 def shrink(update: Update, batch: ParamBatch, fraction: Scalar) -> None:

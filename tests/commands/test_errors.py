@@ -60,7 +60,7 @@ def run(monkeypatch, capsys, tmp_path: Path, *words: str) -> str:
         ("data.storage=shar", "data.storage", ["data.storage.dir"]),
         ("data.corpus=../elsewhere", "data.corpus", ["'../elsewhere'"]),
         ("trainer.max_steps=1e3", "trainer.max_steps", ["1000.0"]),
-        ("+trainer.strategy=fsdp", "trainer.strategy", ["'fsdp'", "'ddp'"]),
+        ("+trainer.strategy=deepspeed", "trainer.strategy", ["'deepspeed'", "'ddp'"]),
         ("sweep.target_wer=20", "sweep.target_wer", ["20"]),
         ("data.sources=[{recipe: digits/transformer_ctc, weight: 0}]", "data.sources.0.weight", ["0"]),
         # values of what is built

@@ -29,9 +29,9 @@ ALL_DRAWN = [
     pytest.param(*pair.values, 0.0, id=f"{pair.id}, all") for pair in PAIRS if pair.id.endswith("zipformer-ctc")
 ]
 NONE_DRAWN = [pytest.param(*pair.values, 0.999, id=pair.id) for pair in PAIRS]
-# torch's own does not know the meta device
-OPTIMIZERS = [file for file in FILES["optimizer"] if file.stem != "torch_adamw"]
-LOOKED_AT = ("soap", "psgd_kron", "sgd")  # at each update
+# torch's own do not know the meta device
+OPTIMIZERS = [file for file in FILES["optimizer"] if not file.stem.startswith("torch_")]
+LOOKED_AT = ("soap", "kl_soap", "shampoo", "psgd_kron", "sgd")  # at each update
 EVE = optim.grouped(partial(optim.Eve, lr=0.01, capturable=True))
 SYNC = "NonfiniteGuard.sync"
 

@@ -318,13 +318,13 @@ CASES = [
         state_bytes=8,
         quadratic={"lr": 0.05},
         no_decay={"weight_decay": 0.0},
-        other_group={"lr": 0.02, "betas": (0.8, 0.9), "weight_decay": 0.05, "max_lr": 0.1, "warmup_steps": 3},
-        bad_options={"max_lr": 0.0, "corrected_weight_decay": 1},
+        other_group={"lr": 0.02, "betas": (0.8, 0.9), "weight_decay": 0.05, "peak_lr": 0.1, "warmup_steps": 3},
+        bad_options={"peak_lr": 0.0, "corrected_weight_decay": 1},
         oracle=adamw,
         oracle_runs=(
             {"weight_decay": 0.3},
-            {"weight_decay": 0.3, "max_lr": 0.01, "warmup_steps": 7},
-            {"weight_decay": 0.3, "max_lr": 0.01, "cautious_weight_decay": True},
+            {"weight_decay": 0.3, "peak_lr": 0.01, "warmup_steps": 7},
+            {"weight_decay": 0.3, "peak_lr": 0.01, "cautious_weight_decay": True},
         ),
     ),
     OptimizerCase(

@@ -61,7 +61,7 @@ def step(
         return moved * size / np.sqrt(np.mean(moved**2))
     decays = u * p >= 0 if options["cautious_weight_decay"] else np.full(p.shape, True)
     # Defazio 2025, arXiv:2506.02285, AdamC
-    ratio = lr / (options["max_lr"] or options["lr"]) if options["corrected_weight_decay"] else 1.0
+    ratio = lr / (options["peak_lr"] or options["lr"]) if options["corrected_weight_decay"] else 1.0
     return p - lr * ratio * options["weight_decay"] * np.where(decays, p, 0) - lr * u
 
 

@@ -46,7 +46,7 @@ def test_adamc_follows_its_paper_through_a_schedule_with_mixed_groups(build, pla
 def test_the_largest_rate_is_that_of_the_construction_and_survives_a_resumption():
     params, twins = make_parameters(torch.float64), make_parameters(torch.float64)
     first, second = optim.AdamC(params, lr=LR), optim.AdamC(twins, lr=LR / 10)
-    assert first.param_groups[0]["shared_state"]["max_lr"] == LR
+    assert first.param_groups[0]["shared_state"]["peak_lr"] == LR
     first.param_groups[0]["lr"] = LR / 3
     second.load_state_dict(first.state_dict())
     run(first, params, range(3))

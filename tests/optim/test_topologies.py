@@ -37,7 +37,11 @@ RULES = [{"pattern": "0|1|3", "optimizer": partial(optim.NorMuon, lr=0.01)}, {"p
 CLIPPED = {"gradient_clipping": "global_norm"}
 # the row of each optimizer, and what several rules, norms of all gradients, and other dtypes add
 ROWS: dict[str, tuple[Callable[..., Any], float]] = {
-    **{case.name: (case.factory, 2e-5 if case.not_shardable else 2e-6) for case in CASES},
+    **{
+        case.name: (case.factory, 2e-5 if case.not_shardable else 2e-6)
+        for case in CASES
+        if case.not_shardable not in ("EstimatedDistance", "PolyakStep")  # which join all parameters
+    },
     "grouped": (optim.grouped(partial(optim.AdamW, lr=0.01), RULES), 2e-5),
     "clipped": (partial(optim.AdamW, lr=0.01, mars=True, **CLIPPED), 2e-6),
     "clipped, owned": (partial(optim.Muon, **CLIPPED), 2e-5),
