@@ -110,7 +110,8 @@ def test_every_recipe_composes_with_every_optimizer(recipe, optimizers, request)
         # a recipe that set optimizer keys would leak them into another optimizer
         alone = choice("optimizer", optimizer)
         alone.lr = options.best_lr.get(optimizer, alone.lr)
-        assert options.optimizer.plain() == OmegaConf.to_container(alone, resolve=True)
+        whole = OmegaConf.create({"optimizer": alone, "trainer": {"max_steps": options.trainer.max_steps}})
+        assert options.optimizer.plain() == OmegaConf.to_container(whole.optimizer, resolve=True)
         validate_run(options)
 
 
