@@ -106,8 +106,7 @@ def _build(optimizer: Factory, rules: Sequence[Rule], named_parameters: NamedPar
     for factory, groups in members.items():
         built = factory([{"params": params} for _, params in groups])
         if isinstance(built, Combined):  # of several by itself, as torch_muon is
-            options = [_options(rule, built.defaults) for rule, _ in groups]
-            merged = [{"params": params, **own} for (_, params), own in zip(groups, options, strict=True)]
+            merged = [{"params": params, **_options(rule, built.defaults)} for rule, params in groups]
             optimizers.append(factory(merged))
             continue
         # only an optimizer knows its hyper-parameters, and the lr to scale: torch ignores unknown keys of a group
