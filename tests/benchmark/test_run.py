@@ -16,7 +16,7 @@ from asr.commands import benchmark
 from asr.sweeps.jobs import JobRecord
 from tests.commands.conftest import TINY
 from tests.commands.test_resume import data
-from werdict.benchmark import check, entries
+from werdict.benchmark import check, verdicts
 from werdict.benchmark.rules import BASELINE, LOOKS, VERSION, drawn_seeds
 from werdict.errors import ConfigError
 
@@ -57,7 +57,7 @@ def place(tmp_path, monkeypatch, trained):
     monkeypatch.setattr(benchmark, "TASKS", ("tiny",))
     monkeypatch.setattr(benchmark, "HARNESS", ("asr/models/recognizer.py",))
     monkeypatch.setattr(benchmark, "TASK_FILES", ())
-    monkeypatch.setattr(entries, "TASKS", ("tiny",))
+    monkeypatch.setattr(verdicts, "TASKS", ("tiny",))
     monkeypatch.setattr(check, "TASKS", ("tiny",))
     return [f"recipes_dir={tmp_path / 'recipes'}", f"data.dir={data(trained)}", "hydra.launcher.n_jobs=2"]
 

@@ -77,8 +77,9 @@ def _of_task(entry: Entry, overrides: Sequence[str], settings_of: SettingsOf) ->
         yield f"the seeds {found} are not those that its commit draws, {[*seeds]}, of one of the looks {[*LOOKS]}"
     yield from _unlike_others(entry)
     finished = [line for line in entry.lines if "failed" not in line]
+    words = [int(num) for *_, num in read_utterances(entry.root, entry.task)]
     for line in finished:
-        yield from (f"seed {line['seed']}: {problem}" for problem in _of_run(entry, line))
+        yield from (f"seed {line['seed']}: {problem}" for problem in _of_run(entry, line, words))
     yield from _settings(entry, finished, overrides, settings_of)
     yield from _verdict(entry)
 
@@ -101,14 +102,13 @@ def _unlike_others(entry: Entry) -> Iterator[str]:
         )
 
 
-def _of_run(entry: Entry, line: Mapping[str, Any]) -> Iterator[str]:
+def _of_run(entry: Entry, line: Mapping[str, Any], words: Sequence[int]) -> Iterator[str]:
     budget, cost = entry.shared["fixed"]["trainer.max_steps"], line["cost"]
     accumulated = entry.shared["fixed"]["trainer.accumulate_grad_batches"]
     if not line["updates"] or line["updates"][-1] != budget or cost["num_updates"] != budget:
         yield f"{cost['num_updates']} updates, the last validation after {line['updates'][-1:]}; the budget is {budget}"
     if cost["num_passes"] != accumulated * budget:
         yield f"{cost['num_passes']} forward and backward passes in {budget} updates"
-    words = [int(num) for *_, num in read_utterances(entry.root, entry.task)]
     if len(line["errors"]) != len(words) or any(errors < 0 for errors in line["errors"]):
         yield f"errors of {len(line['errors'])} utterances; the test has {len(words)}"
         return

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from werdict.benchmark.rules import RULESETS, TASKS, fixed_part, free_part
+from werdict.benchmark.rules import fixed_part, free_part
 from werdict.errors import ConfigError
 from werdict.files import read_yaml, write_whole
 from werdict.runs import Cost, Curve, Run, SetErrors
@@ -112,11 +112,6 @@ def read_entry(folder: Path, task: str) -> Entry:
 def entries_of(root: Path, task: str, ruleset: str) -> list[Entry]:
     """Return the entries that have runs on a task, by name."""
     return [read_entry(path.parent, task) for path in sorted((root / ruleset).glob(f"*/{task}.jsonl"))]
-
-
-def stored(root: Path) -> list[tuple[str, str]]:
-    """Return each task and ruleset."""
-    return [(task, ruleset) for task in TASKS for ruleset in RULESETS]
 
 
 def read_utterances(root: Path, task: str) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -12,8 +13,8 @@ from typing import Any
 
 from scipy import stats
 
-from werdict.benchmark.entries import DEV_LOSS, Entry, entries_of, read_entry, stored
-from werdict.benchmark.rules import BASELINE, LEVEL, LOOKS
+from werdict.benchmark.entries import DEV_LOSS, Entry, entries_of, read_entry
+from werdict.benchmark.rules import BASELINE, LEVEL, LOOKS, RULESETS, TASKS
 from werdict.comparison import compare
 from werdict.files import read_json, write_whole
 from werdict.formatting import interval, ratio
@@ -119,12 +120,13 @@ def freeze(root: Path, date: str) -> list[Path]:
         date: of today, YYYY-MM-DD.
     """
     written = []
-    for task, ruleset in stored(root):
-        for entry in entries_of(root, task, ruleset):
+    for task, ruleset in itertools.product(TASKS, RULESETS):
+        entries = entries_of(root, task, ruleset)
+        for entry in entries:
             before = read_verdict(entry)
             if entry.name == BASELINE or (before is not None and before["runs"] == len(entry.lines)):
                 continue
-            verdict = new_verdict(entry, holder_of(entries_of(root, task, ruleset)), date, target_loss(root, task))
+            verdict = new_verdict(entry, holder_of(entries), date, target_loss(root, task))
             write_whole(verdict_file(entry), json.dumps(verdict, indent=1))
             written.append(verdict_file(entry))
     return written
@@ -206,7 +208,7 @@ class Standing:
 
 def standings(root: Path) -> Iterator[Standing]:
     """Yield each task and ruleset that has the baseline's entry and another with a verdict."""
-    for task, ruleset in stored(root):
+    for task, ruleset in itertools.product(TASKS, RULESETS):
         entries = entries_of(root, task, ruleset)
         verdicts = {one.name: found for one in entries if (found := read_verdict(one)) is not None}
         if not verdicts or BASELINE not in {entry.name for entry in entries}:
