@@ -62,7 +62,10 @@ def test_in_mixed_precision_limiters_add_nearly_the_same():
     exact = gradients(encoder)
     with torch.autocast("cpu", torch.bfloat16):
         rounded = gradients(encoder)
-    assert difference(exact, rounded) < 0.1
+    encoder.falling.values[:] = [0.0, 0.0]
+    without = gradients(encoder)
+    # large weights amplify 8 bits differently on each processor: 0.06 with AVX-512, 0.11 without
+    assert difference(exact, rounded) < 0.25 * difference(exact, without)
 
 
 @pytest.mark.parametrize("causal", [False, True])
