@@ -208,8 +208,8 @@ def _sweep_words(task: str, ruleset: str, sweep: str, seeds: Sequence[int], word
                 "a tuned entry has optimizer=NAME, a name with a yaml and a range; see docs/benchmark/rules.md"
             )
         user_overrides = [word for word in words if override_key(word) != "optimizer"]
-        # trials have seeds of their own
-        draw = [f"sweep.seeds=[{_listed(seeds)}]", f"sweep.tuning_seed={seeds[-1] // 2}"]
+        # trials have seeds of their own, and are the same ones in the second look
+        draw = [f"sweep.seeds=[{_listed(seeds)}]", f"sweep.tuning_seed={seeds[0] // 2}"]
         fixed = [*RULESETS[ruleset], f"sweep.only=[{optimizer}]", *draw]
     usual = ["logger=csv", "torch_threads=1", "hydra/launcher=parallel", "hydra.launcher.n_jobs=-1"]
     if override_value(words, "hydra/launcher"):

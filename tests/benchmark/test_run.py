@@ -104,6 +104,12 @@ def test_a_wrong_word_is_named_before_anything_is_trained(tmp_path, monkeypatch,
     assert not [*tmp_path.iterdir()]
 
 
+def test_the_second_look_trains_no_trial_again():
+    seeds = drawn_seeds("1" * 40, "an4")
+    first, second = (benchmark._sweep_words("an4", "tuned", "s", seeds[:look], ["optimizer=muon"]) for look in LOOKS)
+    assert [w for w in first if "tuning_seed" in w] == [w for w in second if "tuning_seed" in w] != []
+
+
 @pytest.mark.parametrize("optimizer", ["muon", "scaled_adam", "lion"])
 def test_settings_are_those_that_a_run_records(optimizer):
     found = benchmark.settings_of(Path(), "an4", [f"optimizer={optimizer}", "optimizer.lr=0.5"])
