@@ -37,6 +37,7 @@ def compare(
     minutes: float | None = None,
     level: float = 0.95,
     tunings: Sequence[Tuning] = (),
+    fixed_sets: bool = False,
 ) -> Comparison:
     """Compare systems on every test set.
 
@@ -52,6 +53,7 @@ def compare(
         minutes: of training, above 0, after which systems are compared on the development sets; None: what all had.
         level: of each question, above 0 and below 1; divided among the looks.
         tunings: trials that chose the systems' settings.
+        fixed_sets: verdicts are about other seeds on these test sets, and not about other speakers.
 
     Raises:
         ValueError: no test set can be compared, or there is no such baseline.
@@ -68,7 +70,7 @@ def compare(
         problems += left_out
         if comparable:
             comparable += [failed_run(system, seed, comparable[0], name) for system, seed in sorted(lost)]
-            options = name, base, pairs == "all", scale, alpha, inputs.has_seeds
+            options = name, base, pairs == "all", scale, alpha, inputs.has_seeds, fixed_sets
             subsets = {
                 column: [
                     replace(_SetComparer(part, *options).compare(), name=value)
@@ -175,6 +177,7 @@ class _SetComparer:
         scale: of the contrasts.
         alpha: of each question.
         has_seeds: False for single runs, which are compared over speakers, or utterances, alone.
+        fixed_sets: whether runs are compared over seeds alone.
     """
 
     def __init__(
@@ -186,6 +189,7 @@ class _SetComparer:
         scale: Scale,
         alpha: float,
         has_seeds: bool,
+        fixed_sets: bool,
     ) -> None:
         self.name, self.alpha, self.has_seeds, self.all_pairs = name, alpha, has_seeds, all_pairs
         self.unit, self.errors = runs[0].unit, runs[0].sets[name]
@@ -199,7 +203,7 @@ class _SetComparer:
         }
         self.reliability = reliabilities(learned, self.baseline, alpha)
         self.counts = count_errors([run for group in self.runs.values() for run in group], name)
-        self.judge = self.counts.judge(alpha, scale, has_seeds)
+        self.judge = self.counts.judge(alpha, scale, has_seeds, fixed_sets)
         self.contrasts = self.judge.from_baseline(self.baseline)
 
     def compare(self) -> SetComparison:

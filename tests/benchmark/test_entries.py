@@ -224,6 +224,17 @@ def test_what_an_entry_says_of_itself_must_be_so(root, about, named):
     assert any(named in problem for problem in problems(root, settings_of, [folder]))
 
 
+@pytest.mark.parametrize(("overrides", "is_broken"), [([], False), (["optimizer.lr=0.001"], True)])
+def test_a_default_that_was_another_one_breaks_no_rule(root, overrides, is_broken):
+    folder, known = root / RULESET / "lion", root / f"{TASK}.yaml"
+    known.write_text(known.read_text() + yaml.safe_dump({"former": {"optimizer.lr": [0.002]}}))
+    lines = read_lines(folder)
+    other_settings(lines)
+    write_lines(folder, lines)
+    (folder / "entry.yaml").write_text(yaml.safe_dump({"overrides": ["optimizer=lion", *overrides]}))
+    assert bool(problems(root, settings_of, [folder])) == is_broken
+
+
 @pytest.mark.parametrize(("num_trials", "lr", "named"), [(8, 0.001, None), (9, 0.001, "trials"), (8, 0.002, "lr")])
 def test_a_tuned_entry_has_its_trials_and_the_settings_of_the_best(root, num_trials, lr, named):
     folder = root / "tuned" / "muon"

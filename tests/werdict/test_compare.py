@@ -70,6 +70,14 @@ def test_a_system_whose_runs_all_fail_is_worse_than_the_baseline():
     assert comparison.sets[0].num_runs == 9  # that finished
 
 
+def test_on_fixed_sets_a_system_that_suits_some_speakers_is_better_for_these():
+    counts = {1: (8, 8, 6, 6, 7, 7), 2: (8, 8, 6, 6, 7, 8), 3: (8, 8, 6, 6, 8, 7)}
+    runs = [run_of("adamw", seed, errors) for seed, errors in counts.items()]
+    runs += [run_of("eve", seed, (0, *errors[1:5], 8)) for seed, errors in counts.items()]
+    verdicts = [rows_of(runs, fixed_sets=fixed)[1]["eve"].to_baseline.verdict for fixed in (False, True)]
+    assert verdicts == ["cannot distinguish", "better"]
+
+
 def test_a_test_set_without_the_baseline_has_the_first_system_in_its_place():
     other = [dataclasses.replace(run, sets={"other": run.sets["test"]}) for run in sweep() if run.system != "adamw"]
     comparison, _ = rows_of([*(run for run in sweep() if run.system != "cain"), *other])

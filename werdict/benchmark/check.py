@@ -137,9 +137,18 @@ def _settings(
         if len(trials) != NUM_TRIALS:
             yield f"was tuned with {len(trials)} trials; {NUM_TRIALS} are equal for all"
         asked |= min(trials, key=lambda trial: trial["wer"])["settings"]
-    keys = sorted(settings.keys() | asked.keys())
-    if differing := [key for key in keys if settings.get(key) != asked.get(key)]:
-        yield f"its runs had other settings than its overrides and its best trial give: {shortlist(differing)}"
+    former = read_yaml(entry.root / f"{entry.task}.yaml").get("former", {})
+    given = {word.lstrip("+").partition("=")[0] for word in overrides}
+    differing = [
+        key
+        for key in sorted(settings.keys() | asked.keys())
+        if settings.get(key) != asked.get(key) and (key in given or settings.get(key) not in former.get(key, ()))
+    ]
+    if differing:
+        yield (
+            f"its runs had other settings than its overrides and its best trial give: {shortlist(differing)}; a "
+            f"default that was another one then stands in {entry.task}.yaml, under former"
+        )
     target = str(settings.get("optimizer._target_"))
     is_known = target.startswith(("optim.", "torch.optim.")) or "package" in entry.shared
     if not is_known and not any(entry.folder.glob("*.py")):

@@ -66,7 +66,9 @@ def updates_to_target(entry: Entry, target: float) -> tuple[float, bool]:
 
 
 def compared(entries: Sequence[Entry], baseline: str, target: float) -> Comparison:
-    """Compare entries on one task by errors and by updates to the target; each look has half of the permitted errors.
+    """Compare entries on one task by errors and by updates to the target, over seeds, on the test set as it is.
+
+    Each look has half of the permitted errors.
 
     Args:
         entries: the baseline among them.
@@ -76,7 +78,8 @@ def compared(entries: Sequence[Entry], baseline: str, target: float) -> Comparis
     runs = [run for entry in entries for run in entry.runs]
     failed = [key for entry in entries for key in entry.failed]
     title = entries[0].task
-    comparison = compare(Inputs(runs, failed=failed), title=title, baseline=baseline, looks=LOOKS, level=LEVEL)
+    inputs = Inputs(runs, failed=failed)
+    comparison = compare(inputs, title=title, baseline=baseline, looks=LOOKS, level=LEVEL, fixed_sets=True)
     times = times_to_target(runs, target, "updates", (1 - LEVEL) / len(LOOKS), baseline, failed, metric=DEV_LOSS)
     assert times is not None  # each run has a curve
     return replace(comparison, times=[times])

@@ -276,8 +276,8 @@ class SetCounts:
         values, *_ = on_scale(self.matrix(system, self.errors[system]), self.words, "ratio")
         return float(np.exp(values.mean()))
 
-    def judge(self, alpha: float, scale: Scale, has_seeds: bool = True) -> Judge:
-        """Return the judge of these error rates."""
+    def judge(self, alpha: float, scale: Scale, has_seeds: bool = True, is_fixed: bool = False) -> Judge:
+        """Return the judge of these error rates, on other test sets too unless this one is fixed."""
         values: dict[str, dict[int, float]] = {}
         moves: dict[str, dict[int, Array]] = {}
         resolution = {}
@@ -288,7 +288,7 @@ class SetCounts:
             values[system] = dict(zip(seeds, rates.tolist(), strict=True))
             moves[system] = dict(zip(seeds, without, strict=True))
             resolution[system] = float(grain)
-        return Judge(values, resolution, alpha, scale, moves, self.effective_units, has_seeds)
+        return Judge(values, resolution, alpha, scale, None if is_fixed else moves, self.effective_units, has_seeds)
 
 
 def on_scale(errors: Counts, words: Counts, scale: Scale) -> tuple[Array, Array, Array]:
