@@ -76,7 +76,7 @@ def learning_curve(logs: Array, rng: np.random.Generator) -> Array:
     return losses * np.exp(LOSS_NOISE * rng.normal(size=losses.shape))
 
 
-SPREADS = (0.05, 0.08, 0.12, 0.2)  # seeds of AdamW on an4: 0.08
+SPREADS = (0.05, 0.08, 0.12, 0.2)  # five runs of AdamW on an4: 0.08 of log WER, 0.12 of log updates
 
 
 def race_rows(num: int) -> Iterator[Row]:
