@@ -59,6 +59,12 @@ def test_inside_the_range_the_sequence_continues():
     assert [system.next_settings(), system.next_settings()] == other.sample(2)
 
 
+def test_the_middle_of_the_space_is_tried_first():
+    first = systems(Search.read(SWEEP), seed=3)[0].sample(1)[0]
+    around = {"optimizer.lr": 0.0015, "optimizer.weight_decay": 0.1, "schedule.warmup_steps": 0.15}
+    assert first == {**around, "optimizer.betas": SWEEP["optimizers"]["adamw"]["choices"]["betas"][0]}
+
+
 def test_a_space_is_filled_evenly_and_alike_for_all_systems():
     found = systems(Search.read(SWEEP), seed=3)
     assert [one.name for one in found] == ["adamw warmup_cosine", "eve warmup_cosine", "eve eden2"]
