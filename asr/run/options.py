@@ -270,6 +270,10 @@ class Trainer(Target):
         PositiveInt | None,
         Option("seconds to wait for another process that is silent; null: 30 min (gloo), 10 min (NCCL)", "speed"),
     ] = None
+    async_checkpoints: Annotated[
+        bool | None,
+        Option("true: training continues while a checkpoint is written, from a copy in memory of the host", "speed"),
+    ] = False
     log_every_n_steps: Annotated[PositiveInt, Option("", "place")] = 1
     enable_progress_bar: Annotated[
         bool | None, Option("Lightning's bar; callbacks.progress prints lines instead", "place")

@@ -15,6 +15,7 @@ from torch import nn
 
 from asr.run.instantiate import instantiate
 from asr.run.options import Trainer as TrainerOptions
+from asr.training.callbacks.checkpoints import DurableCheckpointIO
 from asr.training.cuda_graphs import CompiledEncoder, CudaGraphs, GraphedDDPStrategy
 from asr.training.fsdp import FsdpStrategy
 from werdict.errors import ConfigError
@@ -60,6 +61,7 @@ def build_trainer(options: TrainerOptions, loggers: list[Any], callbacks: list[A
     if cuda_graphs is not False and node.get("strategy") == "ddp":
         node["strategy"] = GraphedDDPStrategy(wraps=cuda_graphs is None)
     replicate, shard = node.pop("replicate", 1), node.pop("shard", None)
+    in_background = bool(node.pop("async_checkpoints", False))
     if options.strategy != "fsdp" and (replicate, shard) != (1, None):
         raise ConfigError(
             f"trainer.replicate={replicate} trainer.shard={shard} are for trainer=fsdp, which divides the model"
@@ -70,6 +72,7 @@ def build_trainer(options: TrainerOptions, loggers: list[Any], callbacks: list[A
     node["max_epochs"] = -1
     node["val_check_interval"] *= node["accumulate_grad_batches"]
     trainer = _instantiate(node, loggers, callbacks)
+    trainer.strategy.checkpoint_io = DurableCheckpointIO(in_background)
     if isinstance(trainer.strategy, DDPStrategy):
         _set_ddp_options(trainer.strategy, peer_timeout_s)
     if isinstance(trainer.strategy, FsdpStrategy):

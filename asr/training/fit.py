@@ -28,7 +28,9 @@ def fit(
     """
     if checkpoint is not None:
         assert checkpoint.state, "the checkpoint was read to decode with"
-        trainer.strategy.checkpoint_io = DurableCheckpointIO({**checkpoint.state})
+        if not isinstance(trainer.strategy.checkpoint_io, DurableCheckpointIO):
+            trainer.strategy.checkpoint_io = DurableCheckpointIO()
+        trainer.strategy.checkpoint_io.content = {**checkpoint.state}
         checkpoint.state.clear()  # twice the memory, otherwise, for the whole training
     captures = any(isinstance(callback, CudaGraphs) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     with (

@@ -46,7 +46,9 @@ class FsdpStrategy(ModelParallelStrategy):
     """
 
     def __init__(self, replicate: int = 1, shard: int | None = None, timeout_s: int | None = None) -> None:
-        options: dict[str, Any] = {} if timeout_s is None else {"timeout": timedelta(seconds=timeout_s)}
+        self.timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
+        self.saving_group: dist.ProcessGroup | None = None
+        options: dict[str, Any] = {} if self.timeout is None else {"timeout": self.timeout}
         # Lightning calls the two axes of its mesh by what it uses them for; the axes are those of HSDP here
         super().__init__(data_parallel_size=replicate, tensor_parallel_size=shard or "auto", **options)
         self.replicate, self.shard = replicate, shard
@@ -117,8 +119,18 @@ class FsdpStrategy(ModelParallelStrategy):
         return getattr(optimizer, "optimizer", optimizer).state_dict()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint: every process its part, at the same time."""
-        sharded_checkpoints.save(checkpoint, Path(filepath), write)
+        """Write a checkpoint, or begin to: every process its part, at the same time."""
+        io: Any = self.checkpoint_io
+        stager = io.stager()
+        if stager is not None and self.saving_group is None:
+            # what is written in the background may not wait for what training sends, and NCCL sends no plain data
+            self.saving_group = dist.new_group(backend="gloo", timeout=self.timeout)
+        io.then(sharded_checkpoints.save(checkpoint, Path(filepath), write, stager, self.saving_group))
+
+    def teardown(self) -> None:
+        """Complete the checkpoint that is being written, which Lightning's strategy (2.6) leaves out."""
+        self.checkpoint_io.teardown()
+        super().teardown()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Return a whole checkpoint, which may come from any number of processes."""

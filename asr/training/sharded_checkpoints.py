@@ -6,12 +6,15 @@ writes its parts of them, and the digests of the files there. It is written last
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import json
 import pickle
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path, PosixPath
 from typing import Any
 
@@ -21,7 +24,9 @@ from torch import Tensor
 from torch.distributed.checkpoint import metadata as dcp_metadata
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load as load_parts
+from torch.distributed.checkpoint.state_dict_saver import async_save as begin_to_save_parts
 from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 from torch.distributed.tensor import DTensor
 
@@ -45,36 +50,57 @@ CLASSES = {
 """What the metadata of tensors are made of; pickle would import anything that a file names."""
 
 
-def save(checkpoint: Mapping[str, Any], path: Path, write: Callable[[Any, Path], None]) -> None:
-    """Write a checkpoint, each process its parts; all processes must call this.
+def save(
+    checkpoint: Mapping[str, Any],
+    path: Path,
+    write: Callable[[Any, Path], None],
+    stager: AsyncStager | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> Callable[[], None]:
+    """Begin to write a checkpoint, each process its parts; all processes must call this.
 
     Args:
         checkpoint: plain data and tensors; those that are no DTensors are the first process's, but in `OF_OWNERS`.
         path: of the file; the folder is beside it.
         write: writes plain data to a file, in one step.
+        stager: copies what is saved, so that it may change while it is written in the background; None: nothing is
+            written before the completion.
+        group: of all processes, on the CPU; in the background it must be used for nothing else.
 
-    Raises:
-        OSError: it cannot be written; an existing file is unchanged.
+    Returns:
+        What completes the checkpoint, to be called by all processes. It raises an OSError if the checkpoint cannot be
+        written; an existing file is unchanged.
     """
     rank, folder = dist.get_rank(), _free_folder(path)
     tensors: dict[str, Tensor] = {}
     rest = _without_tensors(checkpoint, (), tensors)
     mine = {key: x for key, x in tensors.items() if rank == 0 or isinstance(x, DTensor) or OF_OWNERS in key}
-    try:
-        save_parts(mine, storage_writer=FileSystemWriter(folder, sync_files=True))
-    except CheckpointException as error:
-        for cause, _ in error.failures.values():
-            if isinstance(cause, OSError):
-                raise OSError(cause.errno, cause.strerror, str(folder)) from error
-        raise
-    # each process what it has written, at the same time
-    digests = {file.name: _digest(file) for file in folder.glob(f"__{rank}_*")}
-    gathered: list[dict[str, str]] = [{} for _ in range(dist.get_world_size())]
-    dist.all_gather_object(gathered, digests)
-    if rank == 0:
-        files = {name: digest for each in gathered for name, digest in each.items()}
-        files[".metadata"] = _digest(folder / ".metadata")
-        write({**rest, PARTS: {"folder": folder.name, "files": files}}, path)
+    writer = FileSystemWriter(folder, sync_files=True)
+    written: Callable[[], Any] = partial(save_parts, mine, storage_writer=writer, process_group=group)
+    if stager is not None:
+        rest = copy.deepcopy(rest)
+        saving = begin_to_save_parts(mine, storage_writer=writer, process_group=group, async_stager=stager)
+        assert isinstance(saving, Future)  # of a stager that copies at once
+        written = saving.result
+
+    def complete() -> None:
+        try:
+            written()
+        except CheckpointException as error:
+            for cause, _ in error.failures.values():
+                if isinstance(cause, OSError):
+                    raise OSError(cause.errno, cause.strerror, str(folder)) from error
+            raise
+        # each process what it has written, at the same time
+        digests = {file.name: _digest(file) for file in folder.glob(f"__{rank}_*")}
+        gathered: list[dict[str, str]] = [{} for _ in range(dist.get_world_size())]
+        dist.all_gather_object(gathered, digests, group=group)
+        if rank == 0:
+            files = {name: digest for each in gathered for name, digest in each.items()}
+            files[".metadata"] = _digest(folder / ".metadata")
+            write({**rest, PARTS: {"folder": folder.name, "files": files}}, path)
+
+    return complete
 
 
 def _free_folder(path: Path) -> Path:

@@ -8,15 +8,19 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from pydantic import PositiveInt
 from torch import Tensor
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from asr.processes import ENDING, TRY_AGAIN, leave_closed_terminal, not_ignored
 from asr.ranges import Probability
@@ -49,12 +53,21 @@ def validates_next(trainer: pl.Trainer) -> bool:
 class DurableCheckpointIO(TorchCheckpointIO):
     """Writes checkpoints for Lightning, whose own writer goes through ``/tmp``: moving from there is copying.
 
+    In the background, training waits until the state is copied to memory of the host, and for the checkpoint before.
+
     Args:
+        in_background: whether training continues while a checkpoint is written.
+
+    Attributes:
         content: of the checkpoint to resume from, if it has been read already; nothing of it is kept.
+        writing: what is being written in the background, and what follows it.
     """
 
-    def __init__(self, content: dict[str, Any] | None = None) -> None:
-        self.content = content
+    def __init__(self, in_background: bool = False) -> None:
+        self.content: dict[str, Any] | None = None
+        self.writing: Future[None] | None = None
+        self.thread = ThreadPoolExecutor(1, "checkpoints") if in_background else None
+        self._stager: DefaultStager | None = None
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return the content that is known, whatever file is named, or read the file."""
@@ -62,8 +75,60 @@ class DurableCheckpointIO(TorchCheckpointIO):
         return files.read_complete(Path(path)) if content is None else content
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint; called on the first process."""
-        files.write(checkpoint, Path(path))
+        """Write a checkpoint, or begin to; called on the first process.
+
+        Raises:
+            OSError: it cannot be written, or the one before could not be.
+        """
+        stager = self.stager()
+        self.then(partial(files.write, checkpoint if stager is None else stager.stage(checkpoint), Path(path)))
+
+    def stager(self) -> DefaultStager | None:
+        """Return what copies a state, when the memory of its last copy is free again; None: nothing is to be copied."""
+        self.wait()
+        if self.thread is not None and self._stager is None:
+            on_gpu = torch.cuda.is_initialized()
+            self._stager = DefaultStager(
+                StagingOptions(
+                    use_pinned_memory=on_gpu,
+                    use_shared_memory=False,
+                    use_async_staging=False,  # its stream does not wait for the update that is being computed
+                    use_non_blocking_copy=on_gpu,
+                )
+            )
+        return self._stager
+
+    def then(self, step: Callable[[], object]) -> None:
+        """Take a step after those before, if they succeed: now, or in the background."""
+        if self.thread is None:
+            step()
+            return
+        before = self.writing
+
+        def take() -> None:
+            if before is not None:
+                before.result()
+            step()
+
+        self.writing = self.thread.submit(take)
+
+    def wait(self) -> None:
+        """Wait until all is on the disk; raise what has failed in the background."""
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            writing.result()
+
+    def teardown(self) -> None:
+        """Free the memory of copies, when all is on the disk."""
+        self.wait()
+        if self._stager is not None:
+            self._stager.close()
+            self._stager = None
+
+
+def _io(trainer: pl.Trainer) -> DurableCheckpointIO:
+    assert isinstance(trainer.strategy.checkpoint_io, DurableCheckpointIO)
+    return trainer.strategy.checkpoint_io
 
 
 class CheckpointCallback(Checkpoint):
@@ -102,6 +167,9 @@ class CheckpointCallback(Checkpoint):
         due = is_last_update(trainer) or (every is not None and trainer.global_step % every == 0)
         if due and ends_update(trainer) and not validates_next(trainer):
             self.save(trainer)
+        writing = _io(trainer).writing
+        if writing is not None and writing.done():
+            self.wait(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save, and remember the best."""
@@ -116,9 +184,24 @@ class CheckpointCallback(Checkpoint):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save a run that was stopped without a validation."""
         self.save(trainer)
+        self.wait(trainer)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Complete the checkpoint that is being written; if that fails, the exception says more."""
+        with contextlib.suppress(Exception):
+            self.wait(trainer)
+
+    def wait(self, trainer: pl.Trainer) -> None:
+        """Wait until the checkpoint is on the disk that is being written.
+
+        Raises:
+            RunFailed: it cannot be written; earlier checkpoints are unchanged.
+        """
+        with explaining_failed_writes(self.folder.parent):
+            _io(trainer).wait()
 
     def save(self, trainer: pl.Trainer, validation_is_next: bool = False) -> Path:
-        """Write a checkpoint of the current update, unless it is written already; called by every process.
+        """Write a checkpoint of the current update, or begin to, unless that is done; called by every process.
 
         Args:
             trainer: Lightning's trainer.
@@ -128,7 +211,7 @@ class CheckpointCallback(Checkpoint):
             The file.
 
         Raises:
-            RunFailed: it cannot be written; earlier checkpoints are unchanged.
+            RunFailed: it, or the one before, cannot be written; earlier checkpoints are unchanged.
             Diverged: the weights are not finite; earlier checkpoints are unchanged.
         """
         update = trainer.global_step
@@ -149,11 +232,14 @@ class CheckpointCallback(Checkpoint):
                 # Lightning's weights_only=True leaves out the optimizer (it is not torch.load's option of this name)
                 trainer.save_checkpoint(path, weights_only=False)
                 if trainer.is_global_zero:
-                    if update == self.best_update:
-                        files.duplicate(path, self.folder / "best.ckpt")
-                    files.point_link(self.folder / "last.ckpt", path)  # before pruning: it may lead to what is removed
-                    files.prune_checkpoints(self.folder, update, self.keep_last)
+                    _io(trainer).then(partial(self._link, path, update, is_best=update == self.best_update))
         return path
+
+    def _link(self, path: Path, update: int, is_best: bool) -> None:
+        if is_best:
+            files.duplicate(path, self.folder / "best.ckpt")
+        files.point_link(self.folder / "last.ckpt", path)  # before pruning: it may lead to what is removed
+        files.prune_checkpoints(self.folder, update, self.keep_last)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Count the current micro-batch as complete, and no validation as open, unless one of this update is.
@@ -283,6 +369,7 @@ class Preemption(Checkpoint):
         for callback in trainer.checkpoint_callbacks:
             if isinstance(callback, CheckpointCallback):
                 self.written = callback.save(trainer, validation_is_next)
+                callback.wait(trainer)
 
     def _leave(self, trainer: pl.Trainer) -> None:
         if not self.leaving:
