@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from asr.training import sharded_checkpoints
 from asr.training.checkpoints import write
+from asr.training.lightning_internals import set_processes_of_a_model
 from werdict.errors import ConfigError
 
 ENTRIES = ("losses", "encode_layers", "losses_of")
@@ -65,8 +66,7 @@ class FsdpStrategy(ModelParallelStrategy):
                 f"trainer.replicate={self.replicate} × trainer.shard={shard} must be the number of processes, "
                 f"{world_size} (trainer.devices × trainer.num_nodes)"
             )
-        # Lightning (2.6) would take the devices of one machine as "auto"
-        self._tensor_parallel_size = shard
+        set_processes_of_a_model(self, shard)
 
     def setup_environment(self) -> None:
         """Connect the processes, also before there is a module."""

@@ -51,7 +51,7 @@ def test_a_divided_run_that_was_killed_is_resumed_divided_whole_and_alone(small_
     assert same(parts.weights, one.weights)
     budget = ("trainer.max_steps=30", "trainer.val_check_interval=30", "allow_changes=true")
     for name, others in (
-        ("divided", ()),
+        ("divided", ("trainer.async_checkpoints=false",)),
         ("whole", ("trainer.strategy=ddp",)),
         ("alone", ("trainer.strategy=auto", "trainer.devices=1")),
     ):

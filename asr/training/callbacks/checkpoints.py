@@ -28,6 +28,7 @@ from asr.run.folder import resume_command
 from asr.training import checkpoints as files
 from asr.training.checkpoints import AVERAGES, RunningAverages, explaining_failed_writes
 from asr.training.fsdp import joined, local_part, part_of, total_norm
+from asr.training.lightning_internals import is_validation_due, number_resumed_update
 from asr.training.module import TrainingModule, ends_update
 from asr.training.optimizer_protocols import in_eval_mode
 from werdict.console import console
@@ -43,11 +44,7 @@ def is_last_update(trainer: pl.Trainer) -> bool:
 
 def validates_next(trainer: pl.Trainer) -> bool:
     """Return whether a validation follows the update that just ended; one always follows the last update."""
-    loop = trainer.fit_loop
-    assert loop._data_fetcher is not None  # set once training has started
-    # Lightning's own rule has many cases (val_check_interval, end of epoch, should_stop): a copy of it would differ
-    due = loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
-    return due or (trainer.enable_validation and is_last_update(trainer))
+    return is_validation_due(trainer) or (trainer.enable_validation and is_last_update(trainer))
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
@@ -249,7 +246,7 @@ class CheckpointCallback(Checkpoint):
         """
         loop = checkpoint["loops"]["fit_loop"]
         progress, validation = loop["epoch_loop.batch_progress"], loop["epoch_loop.val_loop.batch_progress"]
-        loop["epoch_loop.state_dict"]["_batches_that_stepped"] = checkpoint["global_step"]  # the loggers' step
+        number_resumed_update(checkpoint)
         for part in (progress["current"], progress["total"]):
             part["completed"] = part["processed"]
         if self.validation_is_next:  # Lightning repeats one of which a batch is started and none completed
