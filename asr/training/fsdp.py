@@ -47,11 +47,10 @@ class FsdpStrategy(ModelParallelStrategy):
     """
 
     def __init__(self, replicate: int = 1, shard: int | None = None, timeout_s: int | None = None) -> None:
-        self.timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
+        self.patience: dict[str, Any] = {} if timeout_s is None else {"timeout": timedelta(seconds=timeout_s)}
         self.saving_group: dist.ProcessGroup | None = None
-        options: dict[str, Any] = {} if self.timeout is None else {"timeout": self.timeout}
         # Lightning calls the two axes of its mesh by what it uses them for; the axes are those of HSDP here
-        super().__init__(data_parallel_size=replicate, tensor_parallel_size=shard or "auto", **options)
+        super().__init__(data_parallel_size=replicate, tensor_parallel_size=shard or "auto", **self.patience)
         self.replicate, self.shard = replicate, shard
 
     def check_sizes(self, world_size: int) -> None:
@@ -124,13 +123,8 @@ class FsdpStrategy(ModelParallelStrategy):
         stager = io.stager()
         if stager is not None and self.saving_group is None:
             # what is written in the background may not wait for what training sends, and NCCL sends no plain data
-            self.saving_group = dist.new_group(backend="gloo", timeout=self.timeout)
+            self.saving_group = dist.new_group(backend="gloo", **self.patience)
         io.then(sharded_checkpoints.save(checkpoint, Path(filepath), write, stager, self.saving_group))
-
-    def teardown(self) -> None:
-        """Complete the checkpoint that is being written, which Lightning's strategy (2.6) leaves out."""
-        self.checkpoint_io.teardown()
-        super().teardown()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Return a whole checkpoint, which may come from any number of processes."""

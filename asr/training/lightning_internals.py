@@ -32,9 +32,8 @@ def is_validation_due(trainer: pl.Trainer) -> bool:
 
     Its rule has many cases (val_check_interval, end of epoch, should_stop): a copy of it would differ.
     """
-    loop = trainer.fit_loop
-    assert loop._data_fetcher is not None  # set once training has started
-    return loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
+    fetcher: Any = trainer.fit_loop._data_fetcher
+    return trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
 
 
 def set_ddp_options(strategy: DDPStrategy, peer_timeout_s: int | None) -> None:

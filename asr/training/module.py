@@ -42,10 +42,9 @@ ZERO = torch.zeros(())  # a 0-dim CPU tensor can be added to one of a GPU, and t
 def ends_update(trainer: pl.Trainer) -> bool:
     """Return whether the micro-batch that just ended was the last of its update."""
     progress = trainer.fit_loop.epoch_loop.batch_progress
-    begun = progress.current.ready
     # at the end of an epoch Lightning updates with the micro-batches that it has
-    is_last = progress.is_last_batch or begun == trainer.num_training_batches
-    return is_last or begun % trainer.accumulate_grad_batches == 0
+    is_last = progress.is_last_batch or progress.current.ready == trainer.num_training_batches
+    return is_last or progress.current.ready % trainer.accumulate_grad_batches == 0
 
 
 class StepStats(NamedTuple):

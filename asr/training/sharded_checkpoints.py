@@ -13,7 +13,6 @@ import json
 import pickle
 import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path, PosixPath
 from typing import Any
@@ -24,7 +23,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import metadata as dcp_metadata
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
-from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as load_parts
 from torch.distributed.checkpoint.state_dict_saver import async_save as begin_to_save_parts
 from torch.distributed.checkpoint.state_dict_saver import save as save_parts
@@ -54,7 +53,7 @@ def save(
     checkpoint: Mapping[str, Any],
     path: Path,
     write: Callable[[Any, Path], None],
-    stager: AsyncStager | None = None,
+    stager: Stager | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Callable[[], None]:
     """Begin to write a checkpoint, each process its parts; all processes must call this.
@@ -75,13 +74,11 @@ def save(
     tensors: dict[str, Tensor] = {}
     rest = _without_tensors(checkpoint, (), tensors)
     mine = {key: x for key, x in tensors.items() if rank == 0 or isinstance(x, DTensor) or OF_OWNERS in key}
-    writer = FileSystemWriter(folder, sync_files=True)
-    written: Callable[[], Any] = partial(save_parts, mine, storage_writer=writer, process_group=group)
+    options: Any = {"storage_writer": FileSystemWriter(folder, sync_files=True), "process_group": group}
+    written: Callable[[], Any] = partial(save_parts, mine, **options)
     if stager is not None:
-        rest = copy.deepcopy(rest)
-        saving = begin_to_save_parts(mine, storage_writer=writer, process_group=group, async_stager=stager)
-        assert isinstance(saving, Future)  # of a stager that copies at once
-        written = saving.result
+        saving: Any = begin_to_save_parts(mine, async_stager=stager, **options)
+        rest, written = copy.deepcopy(rest), saving.result
 
     def complete() -> None:
         try:
@@ -101,6 +98,28 @@ def save(
             write({**rest, PARTS: {"folder": folder.name, "files": files}}, path)
 
     return complete
+
+
+class Stager(DefaultStager):
+    """Copies a state to memory of the host, which the next copy uses again; pinned, if this process uses a GPU."""
+
+    def __init__(self) -> None:
+        pinned = torch.cuda.is_initialized()
+        # asynchronous staging has a stream of its own, which does not wait for the update that is being computed
+        options = {"use_shared_memory": False, "use_async_staging": False}
+        super().__init__(StagingOptions(use_pinned_memory=pinned, use_non_blocking_copy=pinned, **options))
+
+    @torch.no_grad()
+    def stage(self, state_dict: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Return a copy, complete: DTensors as such, though torch (2.13) copies none that is a view of a part."""
+        parts = {key: x.to_local() if isinstance(x, DTensor) else x for key, x in state_dict.items()}
+        copies: Any = super().stage(parts, **kwargs)
+        for key, x in state_dict.items():
+            if isinstance(x, DTensor):
+                like = x.new_empty(x.size(), device="cpu")
+                like.to_local().set_(copies[key])
+                copies[key] = like
+        return dict(copies)
 
 
 def _free_folder(path: Path) -> Path:

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 import optim
 from asr.data.loading.loader import Batch
 from asr.training import checkpoints, sharded_checkpoints
-from asr.training.callbacks.checkpoints import WeightAveraging
+from asr.training.callbacks.checkpoints import DurableCheckpointIO, WeightAveraging
 from asr.training.checkpoints import newest_good_checkpoint
 from asr.training.cuda_graphs import CudaGraphs, GraphedDDPStrategy
 from asr.training.fsdp import FsdpStrategy, local_part
@@ -127,13 +127,17 @@ def divided() -> dict[str, Any]:
     return {**both(), "strategy": strategy}
 
 
+def in_background() -> dict[str, Any]:
+    return {"plugins": [DurableCheckpointIO(in_background=True)]}
+
+
 def with_divided_models(folder: Path) -> dict[str, Any]:
     """Train models that are divided over the processes, in two parts, and whole ones; return their last checkpoints."""
     left: dict[str, Any] = {}
     for name, make in DIVIDED.items():
         runs.tiny_module = make  # type: ignore[attr-defined]
         options = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5}
-        for max_steps, given in ((6, both()), (3, divided()), (6, divided())):
+        for max_steps, given in ((6, both()), (3, divided()), (6, divided() | in_background())):
             kind = "whole" if isinstance(given["strategy"], DDPStrategy) else "divided"
             module = runs.run(folder / name / kind, max_steps, [WeightAveraging()], **options, **given)
         held = sum(local_part(parameter).numel() for parameter in module.parameters())
@@ -156,13 +160,19 @@ def with_unread_batches_of_a_divided_model(folder: Path) -> dict[str, Any]:
 def with_a_checkpoint_written_twice(folder: Path) -> list[str]:
     """Write a checkpoint of an update that has one, as after a validation that was interrupted."""
     path, write = folder / "update-000001.ckpt", checkpoints.write
+    stager, group = DurableCheckpointIO(in_background=True).stager(), dist.new_group(backend="gloo")
     for number in range(2):
-        weight = torch.full((2,), float(number))
+        weight, numbers = torch.full((2,), float(number)), [number]
+        state = {"a": {"b": weight}, "number": numbers}
         # the file of the first is still whole when all parts of the second are written
-        sharded_checkpoints.save({"a": {"b": weight}, "number": number}, path, write if number == 0 else print)
+        complete = sharded_checkpoints.save(state, path, write if number == 0 else print, stager, group)
+        assert path.exists() == bool(number)
+        weight.fill_(7.0)  # training goes on
+        numbers[0] = 7
+        complete()
     dist.barrier()
     content = checkpoints.read_complete(path)
-    assert content["number"] == 0
+    assert content["number"] == [0]
     assert content["a"]["b"].tolist() == [0.0, 0.0]
     return sorted(part.name for part in folder.glob("*.parts"))
 

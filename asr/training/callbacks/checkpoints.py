@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from pydantic import PositiveInt
 from torch import Tensor
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from asr.processes import ENDING, TRY_AGAIN, leave_closed_terminal, not_ignored
 from asr.ranges import Probability
@@ -31,6 +29,7 @@ from asr.training.fsdp import joined, local_part, part_of, total_norm
 from asr.training.lightning_internals import is_validation_due, number_resumed_update
 from asr.training.module import TrainingModule, ends_update
 from asr.training.optimizer_protocols import in_eval_mode
+from asr.training.sharded_checkpoints import Stager
 from werdict.console import console
 from werdict.errors import Diverged
 
@@ -62,9 +61,9 @@ class DurableCheckpointIO(TorchCheckpointIO):
 
     def __init__(self, in_background: bool = False) -> None:
         self.content: dict[str, Any] | None = None
-        self.writing: Future[None] | None = None
+        self.writing: Future[object] | None = None
         self.thread = ThreadPoolExecutor(1, "checkpoints") if in_background else None
-        self._stager: DefaultStager | None = None
+        self._stager: Stager | None = None
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return the content that is known, whatever file is named, or read the file."""
@@ -80,34 +79,20 @@ class DurableCheckpointIO(TorchCheckpointIO):
         stager = self.stager()
         self.then(partial(files.write, checkpoint if stager is None else stager.stage(checkpoint), Path(path)))
 
-    def stager(self) -> DefaultStager | None:
+    def stager(self) -> Stager | None:
         """Return what copies a state, when the memory of its last copy is free again; None: nothing is to be copied."""
         self.wait()
         if self.thread is not None and self._stager is None:
-            on_gpu = torch.cuda.is_initialized()
-            self._stager = DefaultStager(
-                StagingOptions(
-                    use_pinned_memory=on_gpu,
-                    use_shared_memory=False,
-                    use_async_staging=False,  # its stream does not wait for the update that is being computed
-                    use_non_blocking_copy=on_gpu,
-                )
-            )
+            self._stager = Stager()
         return self._stager
 
     def then(self, step: Callable[[], object]) -> None:
         """Take a step after those before, if they succeed: now, or in the background."""
+        before = self.writing
         if self.thread is None:
             step()
-            return
-        before = self.writing
-
-        def take() -> None:
-            if before is not None:
-                before.result()
-            step()
-
-        self.writing = self.thread.submit(take)
+        else:
+            self.writing = self.thread.submit(lambda: (before and before.result(), step()))
 
     def wait(self) -> None:
         """Wait until all is on the disk; raise what has failed in the background."""
@@ -123,7 +108,8 @@ class DurableCheckpointIO(TorchCheckpointIO):
             self._stager = None
 
 
-def _io(trainer: pl.Trainer) -> DurableCheckpointIO:
+def checkpoint_io(trainer: pl.Trainer) -> DurableCheckpointIO:
+    """Return what writes the checkpoints of a run."""
     assert isinstance(trainer.strategy.checkpoint_io, DurableCheckpointIO)
     return trainer.strategy.checkpoint_io
 
@@ -164,8 +150,7 @@ class CheckpointCallback(Checkpoint):
         due = is_last_update(trainer) or (every is not None and trainer.global_step % every == 0)
         if due and ends_update(trainer) and not validates_next(trainer):
             self.save(trainer)
-        writing = _io(trainer).writing
-        if writing is not None and writing.done():
+        if (writing := checkpoint_io(trainer).writing) is not None and writing.done():
             self.wait(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -182,6 +167,7 @@ class CheckpointCallback(Checkpoint):
         """Save a run that was stopped without a validation."""
         self.save(trainer)
         self.wait(trainer)
+        checkpoint_io(trainer).teardown()  # memory that decoding may need; FSDP's strategy (Lightning 2.6) never does
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Complete the checkpoint that is being written; if that fails, the exception says more."""
@@ -195,7 +181,7 @@ class CheckpointCallback(Checkpoint):
             RunFailed: it cannot be written; earlier checkpoints are unchanged.
         """
         with explaining_failed_writes(self.folder.parent):
-            _io(trainer).wait()
+            checkpoint_io(trainer).wait()
 
     def save(self, trainer: pl.Trainer, validation_is_next: bool = False) -> Path:
         """Write a checkpoint of the current update, or begin to, unless that is done; called by every process.
@@ -229,7 +215,7 @@ class CheckpointCallback(Checkpoint):
                 # Lightning's weights_only=True leaves out the optimizer (it is not torch.load's option of this name)
                 trainer.save_checkpoint(path, weights_only=False)
                 if trainer.is_global_zero:
-                    _io(trainer).then(partial(self._link, path, update, is_best=update == self.best_update))
+                    checkpoint_io(trainer).then(partial(self._link, path, update, is_best=update == self.best_update))
         return path
 
     def _link(self, path: Path, update: int, is_best: bool) -> None:
