@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,13 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 import optim
 from asr.data.loading.loader import Batch
 from asr.training import checkpoints, sharded_checkpoints
-from asr.training.callbacks.checkpoints import DurableCheckpointIO, WeightAveraging
+from asr.training.callbacks.checkpoints import (
+    CheckpointCallback,
+    DurableCheckpointIO,
+    Preempted,
+    Preemption,
+    WeightAveraging,
+)
 from asr.training.checkpoints import newest_good_checkpoint
 from asr.training.cuda_graphs import CudaGraphs, GraphedDDPStrategy
 from asr.training.fsdp import FsdpStrategy, local_part
@@ -27,6 +34,7 @@ from asr.training.module import TrainingModule
 from tests.gpu.recorded_graphs import recorded_graphs
 from tests.training import runs
 from tests.training.heads import module_with, share_of
+from tests.training.test_checkpoint_callback import Signalled
 from tests.training.test_module import module_with_zipformer
 from tests.training.test_nonfinite_guard import unread
 from tests.training.tiny import Unsized, batch_of, batches_loader, sgd, tiny_module, tiny_trainer
@@ -157,6 +165,20 @@ def with_unread_batches_of_a_divided_model(folder: Path) -> dict[str, Any]:
     return {name: whole_weights(module.recognizer) for name, module in modules.items()}
 
 
+def with_a_signal_while_a_checkpoint_is_written(folder: Path) -> list[str]:
+    """Return what is on the disk when a process leaves after a signal; the first one writes in the background."""
+    write, run_dir = checkpoints.write, folder / "signalled"
+    checkpoints.write = lambda state, path: (time.sleep(1), write(state, path))  # type: ignore[assignment, func-returns-value]
+    callbacks = [Signalled("on_train_batch_start", 2), CheckpointCallback(run_dir), Preemption()]
+    try:
+        runs.run(run_dir, 9, callbacks, **both(), **in_background())
+    except Preempted:
+        return runs.names(run_dir)
+    finally:
+        checkpoints.write = write
+    raise AssertionError("it has not left")
+
+
 def with_a_checkpoint_written_twice(folder: Path) -> list[str]:
     """Write a checkpoint of an update that has one, as after a validation that was interrupted."""
     path, write = folder / "update-000001.ckpt", checkpoints.write
@@ -205,5 +227,6 @@ if __name__ == "__main__":
         with_divided_models,
         with_unread_batches_of_a_divided_model,
         with_a_checkpoint_written_twice,
+        with_a_signal_while_a_checkpoint_is_written,
     )
     torch.save({training.__name__: training(folder) for training in trainings}, folder / f"{RANK}.pt")

@@ -151,7 +151,8 @@ class CheckpointCallback(Checkpoint):
         if due and ends_update(trainer) and not validates_next(trainer):
             self.save(trainer)
         if (writing := checkpoint_io(trainer).writing) is not None and writing.done():
-            self.wait(trainer)
+            with explaining_failed_writes(self.folder.parent):
+                checkpoint_io(trainer).wait()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save, and remember the best."""
@@ -172,16 +173,17 @@ class CheckpointCallback(Checkpoint):
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Complete the checkpoint that is being written; if that fails, the exception says more."""
         with contextlib.suppress(Exception):
-            self.wait(trainer)
+            checkpoint_io(trainer).wait()
 
     def wait(self, trainer: pl.Trainer) -> None:
-        """Wait until the checkpoint is on the disk that is being written.
+        """Wait until the checkpoint is on the disk that is being written; called by every process.
 
         Raises:
             RunFailed: it cannot be written; earlier checkpoints are unchanged.
         """
         with explaining_failed_writes(self.folder.parent):
             checkpoint_io(trainer).wait()
+        trainer.strategy.barrier()  # when one process has left, the launcher gives the others 30 s
 
     def save(self, trainer: pl.Trainer, validation_is_next: bool = False) -> Path:
         """Write a checkpoint of the current update, or begin to, unless that is done; called by every process.
