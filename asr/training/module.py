@@ -312,8 +312,9 @@ class TrainingModule(pl.LightningModule):
         number_logged_update(self.trainer)
         if 0 <= self.trainer.max_steps <= self.global_step:  # -1 without a budget
             self.trainer.should_stop = True
-        is_due = self.global_step % max(1, self.trainer.log_every_n_steps) == 0 or self.trainer.should_stop
-        is_logged = is_due and self.trainer.log_every_n_steps > 0 and ends_update(self.trainer)
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        is_due = every > 0 and (self.global_step % every == 0 or self.trainer.should_stop)
+        is_logged = is_due and ends_update(self.trainer)
         if is_logged or len(self.guard.pending) >= MAX_CONSECUTIVE_SKIPS:
             self.sync_guard()
         if is_logged and self.trainer.loggers:

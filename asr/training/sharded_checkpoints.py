@@ -116,7 +116,7 @@ class Stager(DefaultStager):
         copies: Any = super().stage(parts, **kwargs)
         for key, x in state_dict.items():
             if isinstance(x, DTensor):
-                like = x.new_empty(x.size(), device="cpu")
+                like: Any = x.new_empty(x.size(), device="cpu")
                 like.to_local().set_(copies[key])
                 copies[key] = like
         return dict(copies)

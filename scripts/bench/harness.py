@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -169,7 +169,7 @@ def _checkpoints(setting: Setting) -> Iterator[Row]:
 
     optimizer.step()  # the statistics are new
     kinds = {"at once": DurableCheckpointIO(), "in the background": DurableCheckpointIO(in_background=True)}
-    steps = [pace, *(partial(save, io) for io in kinds.values())]
+    steps: list[Callable[[], tuple[float, float, int]]] = [pace, *(partial(save, io) for io in kinds.values())]
     updates, *saves = in_turns(steps, setting.options.repeats)
     first = [still for still, _, _ in saves[0]]
     for kind, found in zip(kinds, saves, strict=True):
