@@ -38,6 +38,7 @@ PARTS = {
     "correct-models": (1, "encoders, losses and streams, to those of a CPU"),
     "correct-optimizers": (5, "trajectories, bf16 parameters, captured steps, waits for the device"),
     "harness": (2, "an update of a run, beside a bare loop"),
+    "harness-checkpoints": (2, "how long training stands still for a checkpoint"),
     "distributed": (1, "gloo, NCCL and DDP, on two GPUs if there are two"),
     "optimizers-zipformer_m": (7, "as for S"),
     "optimizers-zipformer_l": (8, "as for S"),

@@ -38,7 +38,7 @@ def setting(script, tmp_path):
         *("correct-models", "correct-optimizers", "optimizers-zipformer_s", "encoders-zipformer_s"),
         *("encoders-zipformer_s-compiled", "encoders-transformer_12x512", "encoders-conformer_12x512-compiled"),
         *("training-digits-bf16", "training-seeds", "training-loader"),
-        *("exactness-bf16", "exactness-find_batch_size", "harness", "distributed"),
+        *("exactness-bf16", "exactness-find_batch_size", "harness", "harness-checkpoints", "distributed"),
     ],
 )
 def test_each_part_meets_its_goals_in_small_on_a_cpu(tmp_path, part):

@@ -270,6 +270,7 @@ class Trainer(Target):
         PositiveInt | None,
         Option("seconds to wait for another process that is silent; null: 30 min (gloo), 10 min (NCCL)", "speed"),
     ] = None
+    async_checkpoints: Annotated[bool | None, Option("true: training continues while one is written", "speed")] = False
     log_every_n_steps: Annotated[PositiveInt, Option("", "place")] = 1
     enable_progress_bar: Annotated[
         bool | None, Option("Lightning's bar; callbacks.progress prints lines instead", "place")
@@ -613,7 +614,7 @@ class Convert(ModelOptions):
     model: Annotated[Place | None, Option("exp/pretrained.pt, as icefall's export.py makes it")]
     bpe_model: Annotated[Place | None, Option("data/lang_bpe_500/bpe.model: its tokenizer")]
     run: Annotated[
-        Place | None, Option("or a run on a part of a pretrained model, such as adapters: both in one checkpoint")
+        Place | None, Option("or a run: pretrained model and adapters, or the parts of trainer=fsdp, in one file")
     ]
     trust: Trust
     output: Annotated[Place, Option("a checkpoint to write, *.ckpt")]

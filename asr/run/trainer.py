@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -15,8 +14,10 @@ from torch import nn
 
 from asr.run.instantiate import instantiate
 from asr.run.options import Trainer as TrainerOptions
+from asr.training.callbacks.checkpoints import DurableCheckpointIO
 from asr.training.cuda_graphs import CompiledEncoder, CudaGraphs, GraphedDDPStrategy
 from asr.training.fsdp import FsdpStrategy
+from asr.training.lightning_internals import set_ddp_options
 from werdict.errors import ConfigError
 
 SLURM_VARIABLES = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NAME", "SLURM_PROCID")
@@ -60,6 +61,7 @@ def build_trainer(options: TrainerOptions, loggers: list[Any], callbacks: list[A
     if cuda_graphs is not False and node.get("strategy") == "ddp":
         node["strategy"] = GraphedDDPStrategy(wraps=cuda_graphs is None)
     replicate, shard = node.pop("replicate", 1), node.pop("shard", None)
+    in_background = bool(node.pop("async_checkpoints", False))
     if options.strategy != "fsdp" and (replicate, shard) != (1, None):
         raise ConfigError(
             f"trainer.replicate={replicate} trainer.shard={shard} are for trainer=fsdp, which divides the model"
@@ -70,8 +72,9 @@ def build_trainer(options: TrainerOptions, loggers: list[Any], callbacks: list[A
     node["max_epochs"] = -1
     node["val_check_interval"] *= node["accumulate_grad_batches"]
     trainer = _instantiate(node, loggers, callbacks)
+    trainer.strategy.checkpoint_io = DurableCheckpointIO(in_background)
     if isinstance(trainer.strategy, DDPStrategy):
-        _set_ddp_options(trainer.strategy, peer_timeout_s)
+        set_ddp_options(trainer.strategy, peer_timeout_s)
     if isinstance(trainer.strategy, FsdpStrategy):
         trainer.strategy.check_sizes(trainer.world_size)
     if in_backward:
@@ -127,18 +130,6 @@ def captures_encoder(trainer: Trainer, encoder: nn.Module) -> bool:
     """Return whether passes of an encoder will be replayed from CUDA graphs."""
     callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
     return any(isinstance(callback, CudaGraphs) and callback.captures(encoder) for callback in callbacks)
-
-
-def _set_ddp_options(strategy: DDPStrategy, peer_timeout_s: int | None) -> None:
-    """Set what Lightning (2.6) leaves at torch's defaults where it constructs the strategy itself, for "auto" too.
-
-    Two defaults are needed. Buffers are broadcast: all ranks continue with the first one's state of whitening, which is
-    what a checkpoint holds. The graph is not static: what a Zipformer draws changes it, and a rank that reads nothing.
-    """
-    if peer_timeout_s is not None:
-        strategy._timeout = timedelta(seconds=peer_timeout_s)
-    # a copy of all gradients less
-    strategy._ddp_kwargs.setdefault("gradient_as_bucket_view", True)
 
 
 def _instantiate(node: Mapping[str, Any], loggers: list[Any], callbacks: list[Any]) -> Trainer:

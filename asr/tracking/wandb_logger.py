@@ -22,6 +22,7 @@ from wandb.sdk.wandb_setup import singleton
 
 from asr.ranges import Tag, Text
 from asr.runs.files import best_dev_wer
+from asr.training.lightning_internals import leave_to_wandb
 from werdict.console import PlainConsole
 from werdict.errors import first_line
 from werdict.files import get_nested, write_whole
@@ -173,7 +174,7 @@ class WandbTracking(WandbLogger):
         kwargs: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         mode = chosen_mode("offline" if kwargs.pop("offline", False) else mode)
         self.run_dir, self.log_model, self.minimized = run_dir, log_model, set[str]()
-        self.best_wer = best_dev_wer(run_dir)
+        self.best_wer, self.checkpoint_name = best_dev_wer(run_dir), kwargs.pop("checkpoint_name", None)
         # jobs of a sweep are grouped by its name
         name = run_dir.name if get_nested(config, "sweep", "name") else "/".join(run_dir.parts[-2:])
         usual = {"WANDB_NAME": ("name", name), "WANDB_JOB_TYPE": ("job_type", "train")}
@@ -193,9 +194,8 @@ class WandbTracking(WandbLogger):
             settings=settings,
             **kwargs,
         )
-        # Lightning (2.6) always passes the first, and a sweep has the others: wandb would warn about them
-        for name in ("anonymous", *(("project", "entity", "id") if "WANDB_SWEEP_ID" in os.environ else ())):
-            self._wandb_init.pop(name, None)
+        # nobody gives the first, and a sweep has the others
+        leave_to_wandb(self, ("anonymous", *(("project", "entity", "id") if "WANDB_SWEEP_ID" in os.environ else ())))
         try:
             # starts the run now: a server that cannot be reached should end the command before training, not after
             address = self.experiment.url
@@ -249,7 +249,7 @@ class WandbTracking(WandbLogger):
     def log_checkpoint(self, path: Path, update: int) -> None:
         """Upload the best checkpoint as an artifact, if asked for."""
         if self.log_model:
-            artifact = wandb.Artifact(self._checkpoint_name or f"model-{self.experiment.id}", "model")
+            artifact = wandb.Artifact(self.checkpoint_name or f"model-{self.experiment.id}", "model")
             artifact.add_file(str(path))
             self.experiment.log_artifact(artifact, aliases=["best", f"update-{update}"])
 

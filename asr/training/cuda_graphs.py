@@ -14,7 +14,6 @@ import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from lightning.pytorch.overrides.distributed import _sync_module_states
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
@@ -394,7 +393,8 @@ class GraphedDDPStrategy(DDPStrategy):
             super().configure_ddp()
             return
         assert self.model is not None
-        _sync_module_states(self.model)
+        weights = [x.detach() for x in (*self.model.parameters(), *self.model.buffers())]
+        at_once(weights, lambda flat: dist.broadcast(flat, src=0))
         self.buffers = list(self.model.buffers())
 
     def post_backward(self, closure_loss: Tensor) -> None:

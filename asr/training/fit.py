@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import EarlyStopping, Timer
 
 from asr.data.loading.loader import Batch, explaining_lost_workers
 from asr.models import devices
-from asr.training.callbacks.checkpoints import DurableCheckpointIO
+from asr.training.callbacks.checkpoints import checkpoint_io
 from asr.training.checkpoints import LoadedCheckpoint
 from asr.training.cuda_graphs import CudaGraphs
 from asr.training.module import TrainingModule
@@ -28,7 +28,7 @@ def fit(
     """
     if checkpoint is not None:
         assert checkpoint.state, "the checkpoint was read to decode with"
-        trainer.strategy.checkpoint_io = DurableCheckpointIO({**checkpoint.state})
+        checkpoint_io(trainer).content = {**checkpoint.state}
         checkpoint.state.clear()  # twice the memory, otherwise, for the whole training
     captures = any(isinstance(callback, CudaGraphs) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     with (

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from asr.training import sharded_checkpoints
 from asr.training.checkpoints import write
+from asr.training.lightning_internals import set_processes_of_a_model
 from werdict.errors import ConfigError
 
 ENTRIES = ("losses", "encode_layers", "losses_of")
@@ -46,9 +47,10 @@ class FsdpStrategy(ModelParallelStrategy):
     """
 
     def __init__(self, replicate: int = 1, shard: int | None = None, timeout_s: int | None = None) -> None:
-        options: dict[str, Any] = {} if timeout_s is None else {"timeout": timedelta(seconds=timeout_s)}
+        self.patience: dict[str, Any] = {} if timeout_s is None else {"timeout": timedelta(seconds=timeout_s)}
+        self.saving_group: dist.ProcessGroup | None = None
         # Lightning calls the two axes of its mesh by what it uses them for; the axes are those of HSDP here
-        super().__init__(data_parallel_size=replicate, tensor_parallel_size=shard or "auto", **options)
+        super().__init__(data_parallel_size=replicate, tensor_parallel_size=shard or "auto", **self.patience)
         self.replicate, self.shard = replicate, shard
 
     def check_sizes(self, world_size: int) -> None:
@@ -63,8 +65,7 @@ class FsdpStrategy(ModelParallelStrategy):
                 f"trainer.replicate={self.replicate} × trainer.shard={shard} must be the number of processes, "
                 f"{world_size} (trainer.devices × trainer.num_nodes)"
             )
-        # Lightning (2.6) would take the devices of one machine as "auto"
-        self._tensor_parallel_size = shard
+        set_processes_of_a_model(self, shard)
 
     def setup_environment(self) -> None:
         """Connect the processes, also before there is a module."""
@@ -117,8 +118,13 @@ class FsdpStrategy(ModelParallelStrategy):
         return getattr(optimizer, "optimizer", optimizer).state_dict()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint: every process its part, at the same time."""
-        sharded_checkpoints.save(checkpoint, Path(filepath), write)
+        """Write a checkpoint, or begin to: every process its part, at the same time."""
+        io: Any = self.checkpoint_io
+        stager = io.stager()
+        if stager is not None and self.saving_group is None:
+            # what is written in the background may not wait for what training sends, and NCCL sends no plain data
+            self.saving_group = dist.new_group(backend="gloo", **self.patience)
+        io.then(sharded_checkpoints.save(checkpoint, Path(filepath), write, stager, self.saving_group))
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Return a whole checkpoint, which may come from any number of processes."""

@@ -27,6 +27,7 @@ from asr.text.tokenizer import Tokenizer
 from asr.training import optimizer_protocols as protocols
 from asr.training.checkpoints import PREFIX
 from asr.training.fsdp import average_whole, divide, local_part, total_norm
+from asr.training.lightning_internals import number_logged_update
 from asr.training.nonfinite_guard import MAX_CONSECUTIVE_SKIPS, NonfiniteGuard, SkippedUpdate, UnreadableCuts
 from asr.training.processes import gather
 from werdict.errors import Diverged, RunFailed
@@ -40,13 +41,10 @@ ZERO = torch.zeros(())  # a 0-dim CPU tensor can be added to one of a GPU, and t
 
 def ends_update(trainer: pl.Trainer) -> bool:
     """Return whether the micro-batch that just ended was the last of its update."""
-    # also true for the last micro-batch of an epoch, where Lightning updates with those that it has
-    return not trainer.fit_loop._should_accumulate()
-
-
-def number_logged_update(trainer: pl.Trainer) -> None:
-    """Let loggers number the last update from 0: Lightning (2.6) counts one too many or too few after a resumption."""
-    trainer.fit_loop.epoch_loop._batches_that_stepped = max(0, trainer.global_step - 1)
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    # at the end of an epoch Lightning updates with the micro-batches that it has
+    is_last = progress.is_last_batch or progress.current.ready == trainer.num_training_batches
+    return is_last or progress.current.ready % trainer.accumulate_grad_batches == 0
 
 
 class StepStats(NamedTuple):
@@ -314,12 +312,16 @@ class TrainingModule(pl.LightningModule):
         number_logged_update(self.trainer)
         if 0 <= self.trainer.max_steps <= self.global_step:  # -1 without a budget
             self.trainer.should_stop = True
-        connector = self.trainer._logger_connector
-        is_logged = ends_update(self.trainer) and connector.should_update_logs
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        is_due = every > 0 and (self.global_step % every == 0 or self.trainer.should_stop)
+        is_logged = is_due and ends_update(self.trainer)
         if is_logged or len(self.guard.pending) >= MAX_CONSECUTIVE_SKIPS:
             self.sync_guard()
-        if is_logged:
-            connector.log_metrics(self.numbers)
+        if is_logged and self.trainer.loggers:
+            numbers = {name: number.item() for name, number in self.numbers.items()} | {"epoch": self.current_epoch}
+            for logger in self.trainer.loggers:
+                logger.log_metrics(metrics=numbers, step=self.global_step - 1)
+                logger.save()
 
     def log_update(self, numbers: Mapping[str, Tensor | float]) -> None:
         """Give scalars of an update to callbacks, and, at its end, to loggers if this update is logged.

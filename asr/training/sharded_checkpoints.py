@@ -6,12 +6,14 @@ writes its parts of them, and the digests of the files there. It is written last
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import json
 import pickle
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path, PosixPath
 from typing import Any
 
@@ -21,7 +23,9 @@ from torch import Tensor
 from torch.distributed.checkpoint import metadata as dcp_metadata
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load as load_parts
+from torch.distributed.checkpoint.state_dict_saver import async_save as begin_to_save_parts
 from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 from torch.distributed.tensor import DTensor
 
@@ -45,36 +49,77 @@ CLASSES = {
 """What the metadata of tensors are made of; pickle would import anything that a file names."""
 
 
-def save(checkpoint: Mapping[str, Any], path: Path, write: Callable[[Any, Path], None]) -> None:
-    """Write a checkpoint, each process its parts; all processes must call this.
+def save(
+    checkpoint: Mapping[str, Any],
+    path: Path,
+    write: Callable[[Any, Path], None],
+    stager: Stager | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> Callable[[], None]:
+    """Begin to write a checkpoint, each process its parts; all processes must call this.
 
     Args:
         checkpoint: plain data and tensors; those that are no DTensors are the first process's, but in `OF_OWNERS`.
         path: of the file; the folder is beside it.
         write: writes plain data to a file, in one step.
+        stager: copies what is saved, so that it may change while it is written in the background; None: nothing is
+            written before the completion.
+        group: of all processes, on the CPU; in the background it must be used for nothing else.
 
-    Raises:
-        OSError: it cannot be written; an existing file is unchanged.
+    Returns:
+        What completes the checkpoint, to be called by all processes. It raises an OSError if the checkpoint cannot be
+        written; an existing file is unchanged.
     """
     rank, folder = dist.get_rank(), _free_folder(path)
     tensors: dict[str, Tensor] = {}
     rest = _without_tensors(checkpoint, (), tensors)
     mine = {key: x for key, x in tensors.items() if rank == 0 or isinstance(x, DTensor) or OF_OWNERS in key}
-    try:
-        save_parts(mine, storage_writer=FileSystemWriter(folder, sync_files=True))
-    except CheckpointException as error:
-        for cause, _ in error.failures.values():
-            if isinstance(cause, OSError):
-                raise OSError(cause.errno, cause.strerror, str(folder)) from error
-        raise
-    # each process what it has written, at the same time
-    digests = {file.name: _digest(file) for file in folder.glob(f"__{rank}_*")}
-    gathered: list[dict[str, str]] = [{} for _ in range(dist.get_world_size())]
-    dist.all_gather_object(gathered, digests)
-    if rank == 0:
-        files = {name: digest for each in gathered for name, digest in each.items()}
-        files[".metadata"] = _digest(folder / ".metadata")
-        write({**rest, PARTS: {"folder": folder.name, "files": files}}, path)
+    options: Any = {"storage_writer": FileSystemWriter(folder, sync_files=True), "process_group": group}
+    written: Callable[[], Any] = partial(save_parts, mine, **options)
+    if stager is not None:
+        saving: Any = begin_to_save_parts(mine, async_stager=stager, **options)
+        rest, written = copy.deepcopy(rest), saving.result
+
+    def complete() -> None:
+        try:
+            written()
+        except CheckpointException as error:
+            for cause, _ in error.failures.values():
+                if isinstance(cause, OSError):
+                    raise OSError(cause.errno, cause.strerror, str(folder)) from error
+            raise
+        # each process what it has written, at the same time
+        digests = {file.name: _digest(file) for file in folder.glob(f"__{rank}_*")}
+        gathered: list[dict[str, str]] = [{} for _ in range(dist.get_world_size())]
+        dist.all_gather_object(gathered, digests, group=group)
+        if rank == 0:
+            files = {name: digest for each in gathered for name, digest in each.items()}
+            files[".metadata"] = _digest(folder / ".metadata")
+            write({**rest, PARTS: {"folder": folder.name, "files": files}}, path)
+
+    return complete
+
+
+class Stager(DefaultStager):
+    """Copies a state to memory of the host, which the next copy uses again; pinned, if this process uses a GPU."""
+
+    def __init__(self) -> None:
+        pinned = torch.cuda.is_initialized()
+        # asynchronous staging has a stream of its own, which does not wait for the update that is being computed
+        options = {"use_shared_memory": False, "use_async_staging": False}
+        super().__init__(StagingOptions(use_pinned_memory=pinned, use_non_blocking_copy=pinned, **options))
+
+    @torch.no_grad()
+    def stage(self, state_dict: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Return a copy, complete: DTensors as such, though torch (2.13) copies none that is a view of a part."""
+        parts = {key: x.to_local() if isinstance(x, DTensor) else x for key, x in state_dict.items()}
+        copies: Any = super().stage(parts, **kwargs)
+        for key, x in state_dict.items():
+            if isinstance(x, DTensor):
+                like: Any = x.new_empty(x.size(), device="cpu")
+                like.to_local().set_(copies[key])
+                copies[key] = like
+        return dict(copies)
 
 
 def _free_folder(path: Path) -> Path:

@@ -1,10 +1,15 @@
-"""What an update of a run costs beside a bare loop of the same encoder, loss and optimizer, on the same batches."""
+"""What an update of a run costs beside a bare loop of the same encoder, loss and optimizer, on the same batches.
+
+python scripts/bench harness-checkpoints     how long training stands still for a checkpoint, and what it costs
+"""
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -21,12 +26,15 @@ from asr.run.options import RunOptions
 from asr.run.parts import build_all, factories
 from asr.run.trainer import build_trainer
 from asr.tracking.metrics_csv import MetricsCsv
+from asr.training.callbacks.checkpoints import DurableCheckpointIO
 from asr.training.cuda_graphs import GraphedEncoder
 from asr.training.module import TrainingModule
 from bench.configs import FRAMES_PER_S, NUM_FEATURES, batch_of, build_encoder, options_from, training_module, with_head
-from bench.measure import Row, Setting, until_error
+from bench.measure import Row, Setting, at_most, in_turns, ratio, until_error
+from optim import AdamW
 
 MOST_OVERHEAD = 0.05
+MOST_STILL, NUM_MATRICES = 0.25, 100  # of the time of a checkpoint that is written at once; of a million parameters
 # encoders, and utterances of ten seconds
 SIZES = {"zipformer_m": 32, "transformer_xs": 4}
 SMALL_SIZES = {"transformer_xxs": 2}
@@ -34,8 +42,11 @@ SEEDS, WARM_UPS, UPDATES = 5, 20, 50
 VOCAB_SIZE, NUM_TOKENS = 500, 10
 
 
-def rows(setting: Setting, _: str) -> Iterator[Row]:
+def rows(setting: Setting, what: str) -> Iterator[Row]:
     """Yield for each encoder the time of an update in a run and in a bare loop, with CUDA graphs on a GPU."""
+    if what == "checkpoints":
+        yield from _checkpoints(setting)
+        return
     for name, size in (SMALL_SIZES if setting.small else SIZES).items():
         check = f"{name}, {size} x 10 s: an update of a run"
         yield from until_error(check, _compared(setting, check, name, size), setting)
@@ -123,3 +134,54 @@ def _bare(setting: Setting, options: RunOptions, module: TrainingModule, batches
         clip_grad_norm_(model.parameters(), options.trainer.gradient_clip_val or torch.inf)
         optimizer.step()
         schedule.step()
+
+
+def _checkpoints(setting: Setting) -> Iterator[Row]:
+    """Yield how long updates by AdamW wait for a checkpoint of all parameters and statistics, and what it costs."""
+    num_matrices = 3 if setting.small else NUM_MATRICES
+    weights = [torch.nn.Parameter(torch.randn(1000, 1000, device=setting.device)) for _ in range(num_matrices)]
+    for weight in weights:
+        weight.grad = torch.randn_like(weight)
+    optimizer = AdamW(weights, lr=1e-5)
+
+    def clock() -> float:
+        if setting.on_gpu:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def pace() -> tuple[float, float, int]:
+        begin = clock()
+        for _ in range(3):
+            optimizer.step()
+        return 0.0, (clock() - begin) / 3, 1
+
+    def save(io: DurableCheckpointIO) -> tuple[float, float, int]:
+        begin, num = clock(), 0
+        tensors = {str(place): weight.detach() for place, weight in enumerate(weights)}
+        state = {"state_dict": tensors, "optimizer_states": [optimizer.state_dict()]}
+        io.save_checkpoint(state, setting.work / "update-000001.ckpt")
+        still = time.perf_counter() - begin
+        while io.writing is not None and not io.writing.done():
+            optimizer.step()
+            num += 1
+        io.wait()
+        return still, clock() - begin, num
+
+    optimizer.step()  # the statistics are new
+    kinds = {"at once": DurableCheckpointIO(), "in the background": DurableCheckpointIO(in_background=True)}
+    steps: list[Callable[[], tuple[float, float, int]]] = [pace, *(partial(save, io) for io in kinds.values())]
+    updates, *saves = in_turns(steps, setting.options.repeats)
+    first = [still for still, _, _ in saves[0]]
+    for kind, found in zip(kinds, saves, strict=True):
+        lost = [whole - num * update for (_, whole, num), (_, update, _) in zip(found, updates, strict=True)]
+        stills = [still for still, _, _ in found]
+        value = {
+            "stands still, s": f"{statistics.median(stills):.2f}",
+            "of that at once": ratio(stills, first),
+            "costs in all, s": f"{statistics.median(lost):.2f} ({min(lost):.2f}–{max(lost):.2f})",
+            "updates meanwhile": f"{statistics.median(num for _, _, num in found):.0f}",
+        }
+        yield Row(f"{num_matrices} M parameters, written {kind}", value)
+    share = statistics.median(still / other for (still, _, _), other in zip(saves[1], first, strict=True))
+    check = "training stands still in the background, of the time at once"
+    yield Row(check, f"{share:.3g}") if setting.small else at_most(check, share, MOST_STILL)

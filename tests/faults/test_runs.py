@@ -23,12 +23,13 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_a_checkpoint_that_does_not_fit_leaves_the_former_one(small_run, tmp_path):
+@pytest.mark.parametrize("words", [(), ("trainer.async_checkpoints=true",)], ids=str)
+def test_a_checkpoint_that_does_not_fit_leaves_the_former_one(small_run, tmp_path, words):
     run_dir = small_run.interrupted(tmp_path / "run")
     before = contents(run_dir / "checkpoints")
     limit = (run_dir / "metrics.csv").stat().st_size + 20_000
     assert limit < len(before["update-000003.ckpt"])
-    ended = small_run.run("train", f"resume={run_dir}", limits={"RLIMIT_FSIZE": limit})
+    ended = small_run.run("train", f"resume={run_dir}", *words, limits={"RLIMIT_FSIZE": limit})
     assert ended.code == 1, ended.printed
     for part in ("update-000006.ckpt", "ulimit -f", f"resume={run_dir} continues from update 3"):
         assert part in ended.last_line

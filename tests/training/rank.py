@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,13 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 import optim
 from asr.data.loading.loader import Batch
 from asr.training import checkpoints, sharded_checkpoints
-from asr.training.callbacks.checkpoints import WeightAveraging
+from asr.training.callbacks.checkpoints import (
+    CheckpointCallback,
+    DurableCheckpointIO,
+    Preempted,
+    Preemption,
+    WeightAveraging,
+)
 from asr.training.checkpoints import newest_good_checkpoint
 from asr.training.cuda_graphs import CudaGraphs, GraphedDDPStrategy
 from asr.training.fsdp import FsdpStrategy, local_part
@@ -27,6 +34,7 @@ from asr.training.module import TrainingModule
 from tests.gpu.recorded_graphs import recorded_graphs
 from tests.training import runs
 from tests.training.heads import module_with, share_of
+from tests.training.test_checkpoint_callback import Signalled
 from tests.training.test_module import module_with_zipformer
 from tests.training.test_nonfinite_guard import unread
 from tests.training.tiny import Unsized, batch_of, batches_loader, sgd, tiny_module, tiny_trainer
@@ -127,13 +135,17 @@ def divided() -> dict[str, Any]:
     return {**both(), "strategy": strategy}
 
 
+def in_background() -> dict[str, Any]:
+    return {"plugins": [DurableCheckpointIO(in_background=True)]}
+
+
 def with_divided_models(folder: Path) -> dict[str, Any]:
     """Train models that are divided over the processes, in two parts, and whole ones; return their last checkpoints."""
     left: dict[str, Any] = {}
     for name, make in DIVIDED.items():
         runs.tiny_module = make  # type: ignore[attr-defined]
         options = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5}
-        for max_steps, given in ((6, both()), (3, divided()), (6, divided())):
+        for max_steps, given in ((6, both()), (3, divided()), (6, divided() | in_background())):
             kind = "whole" if isinstance(given["strategy"], DDPStrategy) else "divided"
             module = runs.run(folder / name / kind, max_steps, [WeightAveraging()], **options, **given)
         held = sum(local_part(parameter).numel() for parameter in module.parameters())
@@ -153,16 +165,36 @@ def with_unread_batches_of_a_divided_model(folder: Path) -> dict[str, Any]:
     return {name: whole_weights(module.recognizer) for name, module in modules.items()}
 
 
+def with_a_signal_while_a_checkpoint_is_written(folder: Path) -> list[str]:
+    """Return what is on the disk when a process leaves after a signal; the first one writes in the background."""
+    write, run_dir = checkpoints.write, folder / "signalled"
+    checkpoints.write = lambda state, path: (time.sleep(1), write(state, path))  # type: ignore[assignment, func-returns-value]
+    callbacks = [Signalled("on_train_batch_start", 2), CheckpointCallback(run_dir), Preemption()]
+    try:
+        runs.run(run_dir, 9, callbacks, **both(), **in_background())
+    except Preempted:
+        return runs.names(run_dir)
+    finally:
+        checkpoints.write = write
+    raise AssertionError("it has not left")
+
+
 def with_a_checkpoint_written_twice(folder: Path) -> list[str]:
     """Write a checkpoint of an update that has one, as after a validation that was interrupted."""
     path, write = folder / "update-000001.ckpt", checkpoints.write
+    stager, group = DurableCheckpointIO(in_background=True).stager(), dist.new_group(backend="gloo")
     for number in range(2):
-        weight = torch.full((2,), float(number))
+        weight, numbers = torch.full((2,), float(number)), [number]
+        state = {"a": {"b": weight}, "number": numbers}
         # the file of the first is still whole when all parts of the second are written
-        sharded_checkpoints.save({"a": {"b": weight}, "number": number}, path, write if number == 0 else print)
+        complete = sharded_checkpoints.save(state, path, write if number == 0 else print, stager, group)
+        assert path.exists() == bool(number)
+        weight.fill_(7.0)  # training goes on
+        numbers[0] = 7
+        complete()
     dist.barrier()
     content = checkpoints.read_complete(path)
-    assert content["number"] == 0
+    assert content["number"] == [0]
     assert content["a"]["b"].tolist() == [0.0, 0.0]
     return sorted(part.name for part in folder.glob("*.parts"))
 
@@ -195,5 +227,6 @@ if __name__ == "__main__":
         with_divided_models,
         with_unread_batches_of_a_divided_model,
         with_a_checkpoint_written_twice,
+        with_a_signal_while_a_checkpoint_is_written,
     )
     torch.save({training.__name__: training(folder) for training in trainings}, folder / f"{RANK}.pt")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import multiprocessing
 import os
 import re
 import shutil
 import signal
+import threading
+import time
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -15,10 +19,16 @@ from asr.processes import TRY_AGAIN
 from asr.runs.files import read_metrics
 from asr.tracking.metrics_csv import MetricsCsv
 from asr.training import checkpoints
-from asr.training.callbacks.checkpoints import CheckpointCallback, Preempted, Preemption
+from asr.training.callbacks.checkpoints import (
+    CheckpointCallback,
+    DurableCheckpointIO,
+    Preempted,
+    Preemption,
+    WeightAveraging,
+)
 from asr.training.checkpoints import duplicate, newest_good_checkpoint, point_link, update_file
 from tests.training.runs import Validated, names, run, same, state
-from werdict.errors import Diverged
+from werdict.errors import Diverged, RunFailed
 
 
 class Killed(RuntimeError):
@@ -101,15 +111,17 @@ def killed_after(update: int, whole: Path) -> Path:
     return killed
 
 
+@pytest.mark.parametrize("in_background", [False, True])
 @pytest.mark.parametrize(("accumulate", "updates"), [(1, (1, 3, 4, 8)), (2, (2, 3, 5, 6))])
-def test_a_run_is_resumed_bit_for_bit_from_any_update(tmp_path, accumulate, updates):
+def test_a_run_is_resumed_bit_for_bit_from_any_update(tmp_path, accumulate, updates, in_background):
     """Four micro-batches are an epoch, and every third update is validated: in between, at one of them, at both."""
     options, whole = {"accumulate_grad_batches": accumulate}, tmp_path / "whole"
-    validated = Validated()
-    run(whole, 9, [validated, CheckpointCallback(whole, keep_last=9, every_n_updates=1)], **options)
+    validated, plugins = Validated(), [DurableCheckpointIO(in_background)]
+    saved = CheckpointCallback(whole, keep_last=9, every_n_updates=1)
+    run(whole, 9, [validated, WeightAveraging(), saved], **options, plugins=plugins)
     for update in updates:
         killed, seen = killed_after(update, whole), Validated()
-        run(killed, 9, [seen], **options)
+        run(killed, 9, [seen, WeightAveraging()], **options)
         assert same(*(state(folder / "checkpoints" / "last.ckpt") for folder in (whole, killed)))
         assert seen.updates == [number for number in validated.updates if number > update]
 
@@ -163,6 +175,108 @@ def lead_to_three_only(link, target):
     if target.name != "update-000003.ckpt":
         raise Killed
     point_link(link, target)
+
+
+class SlowDisk(pl.Callback):
+    """Writes the checkpoint of update 3 when update 5 is done, or after a while; an error is raised in its place."""
+
+    def __init__(self, error: OSError | None = None) -> None:
+        self.error, self.goes_on, self.update = error, threading.Event(), 0
+        self.write = checkpoints.write
+        checkpoints.write = self.write_slowly
+
+    def write_slowly(self, content, path):
+        if content["global_step"] == 3:
+            self.goes_on.wait(1)
+            if self.error is not None:
+                raise self.error
+        self.write(content, path)
+
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        self.update = trainer.global_step
+        if self.update == 5:
+            self.goes_on.set()
+
+
+@pytest.fixture
+def in_background(monkeypatch, tmp_path):
+    """Returns what trains in a folder with a slow disk, writing in the background."""
+    monkeypatch.setattr(checkpoints, "write", checkpoints.write)
+
+    def train(name: str, *callbacks: pl.Callback, error: OSError | None = None) -> SlowDisk:
+        saved = CheckpointCallback(tmp_path / name, keep_last=9)
+        disk, plugins = SlowDisk(error), [DurableCheckpointIO(in_background=True)]
+        try:
+            run(tmp_path / name, 8, [*callbacks, disk, WeightAveraging(), saved, Preemption()], plugins=plugins)
+        finally:
+            checkpoints.write = disk.write
+        return disk
+
+    return train
+
+
+def test_a_checkpoint_holds_what_was_when_it_began_to_be_written_and_not_more_than_one_is(tmp_path, in_background):
+    run(tmp_path / "whole", 8, [WeightAveraging(), CheckpointCallback(tmp_path / "whole", keep_last=9)])
+    assert in_background("run").goes_on.is_set()
+    for update in (3, 6, 8):
+        assert same(*(state(update_file(tmp_path / name / "checkpoints", update)) for name in ("whole", "run")))
+    assert names(tmp_path / "run") == names(tmp_path / "whole")
+
+
+class Fails(pl.Callback):
+    """Ends training before the checkpoint of update 3 is written."""
+
+    def on_train_batch_start(self, trainer, *_):
+        if trainer.global_step == 4:
+            raise ZeroDivisionError
+
+
+def test_what_ends_a_run_waits_for_the_checkpoint_that_is_being_written(tmp_path, in_background):
+    with pytest.raises(ZeroDivisionError):
+        in_background("failed", Fails())
+    assert newest_good_checkpoint(tmp_path / "failed").update == 3
+    with pytest.raises(Preempted):
+        in_background("ended", Signalled("on_train_batch_start", 3))
+    assert newest_good_checkpoint(tmp_path / "ended").update == 4
+
+
+def test_a_full_disk_ends_a_run_that_writes_in_the_background_with_its_next_update(tmp_path, in_background):
+    full, seen = OSError(errno.ENOSPC, "No space left on device", "update-3"), Validated()
+    with pytest.raises(RunFailed, match=r"update-3 could not be written.*it has no checkpoint yet"):
+        in_background("run", seen, error=full)
+    assert seen.updates == [3]
+    assert names(tmp_path / "run") == []
+
+
+def train_until_killed(folder: Path) -> None:
+    """Train in the background, without an end of the writing of update 6."""
+    write_more = checkpoints.sync
+
+    def sync(path):
+        if path.name.startswith("update-000006"):
+            (folder / "writes").touch()
+            signal.pause()
+        write_more(path)
+
+    checkpoints.sync = sync
+    run(folder, 8, plugins=[DurableCheckpointIO(in_background=True)])
+
+
+def test_a_kill_while_a_checkpoint_is_written_in_the_background_costs_the_updates_since_the_one_before(tmp_path):
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    process = multiprocessing.get_context("spawn").Process(target=train_until_killed, args=(killed,))
+    process.start()
+    while not (killed / "writes").exists():
+        assert process.is_alive()
+        time.sleep(0.05)
+    process.kill()
+    process.join()
+    assert names(killed) == ["best.ckpt", "last.ckpt", "update-000003.ckpt", "update-000006.ckpt.tmp"]
+    run(tmp_path / "whole", 8)
+    run(killed, 8)
+    assert same(*(state(tmp_path / name / "checkpoints" / "last.ckpt") for name in ("whole", "killed")))
+    assert names(killed) == names(tmp_path / "whole")
 
 
 def test_a_damaged_checkpoint_costs_the_updates_since_the_one_before(tmp_path):

@@ -54,6 +54,12 @@ def test_a_checkpoint_stays_whole_while_another_of_its_update_is_written(ranks):
     assert parts == ["update-000001.1.parts", "update-000001.parts"]
 
 
+def test_no_process_leaves_after_a_signal_before_the_checkpoint_is_written(ranks):
+    for rank in ranks:
+        left = rank.left["with_a_signal_while_a_checkpoint_is_written"]
+        assert left == ["last.ckpt", "update-000003.ckpt"]
+
+
 @pytest.mark.parametrize(
     ("words", "key"),
     [

@@ -8,6 +8,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,10 @@ from asr.run.folder import resume_command
 from asr.training import checkpoints as files
 from asr.training.checkpoints import AVERAGES, RunningAverages, explaining_failed_writes
 from asr.training.fsdp import joined, local_part, part_of, total_norm
+from asr.training.lightning_internals import is_validation_due, number_resumed_update
 from asr.training.module import TrainingModule, ends_update
 from asr.training.optimizer_protocols import in_eval_mode
+from asr.training.sharded_checkpoints import Stager
 from werdict.console import console
 from werdict.errors import Diverged
 
@@ -39,22 +43,27 @@ def is_last_update(trainer: pl.Trainer) -> bool:
 
 def validates_next(trainer: pl.Trainer) -> bool:
     """Return whether a validation follows the update that just ended; one always follows the last update."""
-    loop = trainer.fit_loop
-    assert loop._data_fetcher is not None  # set once training has started
-    # Lightning's own rule has many cases (val_check_interval, end of epoch, should_stop): a copy of it would differ
-    due = loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
-    return due or (trainer.enable_validation and is_last_update(trainer))
+    return is_validation_due(trainer) or (trainer.enable_validation and is_last_update(trainer))
 
 
 class DurableCheckpointIO(TorchCheckpointIO):
     """Writes checkpoints for Lightning, whose own writer goes through ``/tmp``: moving from there is copying.
 
+    In the background, training waits until the state is copied to memory of the host, and for the checkpoint before.
+
     Args:
+        in_background: whether training continues while a checkpoint is written.
+
+    Attributes:
         content: of the checkpoint to resume from, if it has been read already; nothing of it is kept.
+        writing: what is being written in the background, and what follows it.
     """
 
-    def __init__(self, content: dict[str, Any] | None = None) -> None:
-        self.content = content
+    def __init__(self, in_background: bool = False) -> None:
+        self.content: dict[str, Any] | None = None
+        self.writing: Future[object] | None = None
+        self.thread = ThreadPoolExecutor(1, "checkpoints") if in_background else None
+        self._stager: Stager | None = None
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return the content that is known, whatever file is named, or read the file."""
@@ -62,8 +71,47 @@ class DurableCheckpointIO(TorchCheckpointIO):
         return files.read_complete(Path(path)) if content is None else content
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write a checkpoint; called on the first process."""
-        files.write(checkpoint, Path(path))
+        """Write a checkpoint, or begin to; called on the first process.
+
+        Raises:
+            OSError: it cannot be written, or the one before could not be.
+        """
+        stager = self.stager()
+        self.then(partial(files.write, checkpoint if stager is None else stager.stage(checkpoint), Path(path)))
+
+    def stager(self) -> Stager | None:
+        """Return what copies a state, when the memory of its last copy is free again; None: nothing is to be copied."""
+        self.wait()
+        if self.thread is not None and self._stager is None:
+            self._stager = Stager()
+        return self._stager
+
+    def then(self, step: Callable[[], object]) -> None:
+        """Take a step after those before, if they succeed: now, or in the background."""
+        before = self.writing
+        if self.thread is None:
+            step()
+        else:
+            self.writing = self.thread.submit(lambda: (before and before.result(), step()))
+
+    def wait(self) -> None:
+        """Wait until all is on the disk; raise what has failed in the background."""
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            writing.result()
+
+    def teardown(self) -> None:
+        """Free the memory of copies, when all is on the disk."""
+        self.wait()
+        if self._stager is not None:
+            self._stager.close()
+            self._stager = None
+
+
+def checkpoint_io(trainer: pl.Trainer) -> DurableCheckpointIO:
+    """Return what writes the checkpoints of a run."""
+    assert isinstance(trainer.strategy.checkpoint_io, DurableCheckpointIO)
+    return trainer.strategy.checkpoint_io
 
 
 class CheckpointCallback(Checkpoint):
@@ -102,6 +150,9 @@ class CheckpointCallback(Checkpoint):
         due = is_last_update(trainer) or (every is not None and trainer.global_step % every == 0)
         if due and ends_update(trainer) and not validates_next(trainer):
             self.save(trainer)
+        if (writing := checkpoint_io(trainer).writing) is not None and writing.done():
+            with explaining_failed_writes(self.folder.parent):
+                checkpoint_io(trainer).wait()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save, and remember the best."""
@@ -116,9 +167,26 @@ class CheckpointCallback(Checkpoint):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save a run that was stopped without a validation."""
         self.save(trainer)
+        self.wait(trainer)
+        checkpoint_io(trainer).teardown()  # memory that decoding may need; FSDP's strategy (Lightning 2.6) never does
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Complete the checkpoint that is being written; if that fails, the exception says more."""
+        with contextlib.suppress(Exception):
+            checkpoint_io(trainer).wait()
+
+    def wait(self, trainer: pl.Trainer) -> None:
+        """Wait until the checkpoint is on the disk that is being written; called by every process.
+
+        Raises:
+            RunFailed: it cannot be written; earlier checkpoints are unchanged.
+        """
+        with explaining_failed_writes(self.folder.parent):
+            checkpoint_io(trainer).wait()
+        trainer.strategy.barrier()  # when one process has left, the launcher gives the others 30 s
 
     def save(self, trainer: pl.Trainer, validation_is_next: bool = False) -> Path:
-        """Write a checkpoint of the current update, unless it is written already; called by every process.
+        """Write a checkpoint of the current update, or begin to, unless that is done; called by every process.
 
         Args:
             trainer: Lightning's trainer.
@@ -128,7 +196,7 @@ class CheckpointCallback(Checkpoint):
             The file.
 
         Raises:
-            RunFailed: it cannot be written; earlier checkpoints are unchanged.
+            RunFailed: it, or the one before, cannot be written; earlier checkpoints are unchanged.
             Diverged: the weights are not finite; earlier checkpoints are unchanged.
         """
         update = trainer.global_step
@@ -149,11 +217,14 @@ class CheckpointCallback(Checkpoint):
                 # Lightning's weights_only=True leaves out the optimizer (it is not torch.load's option of this name)
                 trainer.save_checkpoint(path, weights_only=False)
                 if trainer.is_global_zero:
-                    if update == self.best_update:
-                        files.duplicate(path, self.folder / "best.ckpt")
-                    files.point_link(self.folder / "last.ckpt", path)  # before pruning: it may lead to what is removed
-                    files.prune_checkpoints(self.folder, update, self.keep_last)
+                    checkpoint_io(trainer).then(partial(self._link, path, update, is_best=update == self.best_update))
         return path
+
+    def _link(self, path: Path, update: int, is_best: bool) -> None:
+        if is_best:
+            files.duplicate(path, self.folder / "best.ckpt")
+        files.point_link(self.folder / "last.ckpt", path)  # before pruning: it may lead to what is removed
+        files.prune_checkpoints(self.folder, update, self.keep_last)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: Any) -> None:
         """Count the current micro-batch as complete, and no validation as open, unless one of this update is.
@@ -163,7 +234,7 @@ class CheckpointCallback(Checkpoint):
         """
         loop = checkpoint["loops"]["fit_loop"]
         progress, validation = loop["epoch_loop.batch_progress"], loop["epoch_loop.val_loop.batch_progress"]
-        loop["epoch_loop.state_dict"]["_batches_that_stepped"] = checkpoint["global_step"]  # the loggers' step
+        number_resumed_update(checkpoint)
         for part in (progress["current"], progress["total"]):
             part["completed"] = part["processed"]
         if self.validation_is_next:  # Lightning repeats one of which a batch is started and none completed
@@ -283,6 +354,7 @@ class Preemption(Checkpoint):
         for callback in trainer.checkpoint_callbacks:
             if isinstance(callback, CheckpointCallback):
                 self.written = callback.save(trainer, validation_is_next)
+                callback.wait(trainer)
 
     def _leave(self, trainer: pl.Trainer) -> None:
         if not self.leaving:
