@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 import lightning.pytorch as pl
@@ -110,13 +111,20 @@ class ResumableLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after the processed micro-batches; Lightning calls this only for an unfinished epoch.
 
-        If the number of processes has changed, the rest of the epoch is left out: counts per process, which decide when
-        to validate, would have another meaning.
+        The plan of an epoch knows updates and no processes: other numbers of processes with as many micro-batches per
+        update go on in it. With other updates, the rest of the epoch is left out.
         """
+        trainer = self.trainer
         former = state["world_size"], state["accumulate"]
-        current = self.trainer.world_size, self.trainer.accumulate_grad_batches
-        self.start = int(state["processed"]) if former == current else None
-        if self.start is None and is_first_process():
+        current = trainer.world_size, trainer.accumulate_grad_batches
+        self.start, rest = divmod(state["processed"] * former[0], current[0])
+        if prod(former) == prod(current) and not rest:
+            progress = trainer.fit_loop.epoch_loop.batch_progress.current
+            for name, count in vars(progress).items():  # of each process; Lightning counts some of them earlier
+                setattr(progress, name, self.start + count - state["processed"])
+            return
+        self.start = None
+        if is_first_process():
             console.print(
                 "{} processes with {} micro-batches per update are now {} with {}: resuming from the next epoch".format(
                     *former, *current
