@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any
@@ -71,6 +72,10 @@ class ResumableLoader:
         micro_batches: the order of an epoch.
         workers: number of worker processes and prefetched batches.
         trainer: counts epochs and micro-batches.
+
+    Attributes:
+        start: micro-batches of this process that are done in the epoch to come; None: all.
+        wait_s: seconds that training has waited for batches.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class ResumableLoader:
     ) -> None:
         self.dataset, self.micro_batches, self.workers, self.trainer = dataset, micro_batches, workers, trainer
         self.start: int | None = 0
+        self.wait_s = 0.0
 
     def __iter__(self) -> Iterator[Batch]:
         trainer = self.trainer
@@ -92,7 +98,14 @@ class ResumableLoader:
             world_size=trainer.world_size,
             accumulate=trainer.accumulate_grad_batches,
         )
-        return load_batches(self.dataset, plan, self.workers)
+        return self._timed(load_batches(self.dataset, plan, self.workers))
+
+    def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        begun = time.perf_counter()
+        for batch in batches:
+            self.wait_s += time.perf_counter() - begun
+            yield batch
+            begun = time.perf_counter()
 
     def corpus_shares(self) -> dict[str, float]:
         """Return the share of each corpus of a mixture in the seconds of this epoch so far; empty for one corpus."""
