@@ -130,7 +130,7 @@ class TrainingProgress(pl.Callback):
         if first_update < trainer.global_step < trainer.max_steps:
             pace_s = (self.last_report - start) / (trainer.global_step - first_update)
             line += f"  {describe_time(pace_s * (trainer.max_steps - trainer.global_step))} left"
-        console.print(line)
+        console.print_line(line)
 
     def _numbers(self, trainer: pl.Trainer) -> str:
         metrics = trainer.callback_metrics  # the newest value of each
@@ -140,7 +140,7 @@ class TrainingProgress(pl.Callback):
             for name, value in metrics.items()
             if name.endswith("/wer") and name != "val/wer"
         ]
-        parts += [SPEED[name].format(float(metrics[name])) for name in SPEED if name in metrics]
+        parts += [SPEED[name].format(float(metrics[name])).replace("%", " %") for name in SPEED if name in metrics]
         return "  ".join(parts)
 
 
