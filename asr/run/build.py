@@ -88,7 +88,7 @@ from asr.training.optimizer_protocols import HasEvalMode, calls_closure, replace
 from asr.training.processes import is_started_as_rank
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, did_you_mean
-from werdict.files import is_within
+from werdict.files import get_nested, is_within
 
 WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
 ACCUMULATE = "trainer.accumulate_grad_batches"
@@ -496,9 +496,9 @@ def _with_same_updates(
     former = number, trained.accumulate_grad_batches
     values: dict[str, Any] = {f"trainer.{name}": size for name, size in size_by_torchrun(trained).items()}
     node = trained.plain() if resumed is None else saved_config(resumed)["trainer"]
-    if checkpoint is not None and checkpoint.state is not None:
-        loader = checkpoint.state["loops"]["fit_loop"]["state_dict"]["combined_loader"][0]
-        former = loader["world_size"], loader["accumulate"]
+    saved = None if checkpoint is None else checkpoint.state
+    if loaders := get_nested(saved, "loops", "fit_loop", "state_dict", "combined_loader"):
+        former = loaders[0]["world_size"], loaders[0]["accumulate"]
     elif isinstance(node["devices"], int) and node["devices"] > 0:  # others stand for all devices of a machine
         former = node["devices"] * node["num_nodes"], node["accumulate_grad_batches"]
     kept, rest = divmod(prod(former), number)
@@ -507,7 +507,7 @@ def _with_same_updates(
     if not is_same and (resumed is None or unaccepted([change], resumed)):
         line = f"{ACCUMULATE}={kept} continues the same updates"
         if rest:
-            line = f"only {prod(former)} processes, or a divisor of it, can continue the same updates"
+            line = f"only a number of processes that divides {prod(former)} continues the same updates"
         elif ACCUMULATE not in composed.given:
             is_same, values[ACCUMULATE] = True, kept
             line += ", and is chosen"

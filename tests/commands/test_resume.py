@@ -124,7 +124,7 @@ def test_as_many_micro_batches_continue_in_the_epoch_on_other_processes(place, t
 
 @pytest.mark.parametrize(
     ("words", "named"),
-    [((TWO, f"{ACCUMULATED}=3"), f"{ACCUMULATED}=1 "), (("trainer.devices=3", "optimizer.lr=0.5"), "divisor of it")],
+    [((TWO, f"{ACCUMULATED}=3"), f"{ACCUMULATED}=1 "), (("trainer.devices=3", "optimizer.lr=0.5"), "divides 2 ")],
     ids=["other accumulation", "no divisor"],
 )
 def test_a_resumption_with_other_updates_is_told_what_would_keep_them(place, tmp_path, words, named):
