@@ -21,7 +21,8 @@ WORDS = (*TINY, *LENGTH, "callbacks.checkpoints.every_n_updates=1", "data.batch.
 def start(port: int, folder: Path, name: str, *words: str) -> subprocess.Popen[bytes]:
     """Start one of at most two machines, in a process group of its own; it prints to a log of its own."""
     meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1")
-    waiting = "--rdzv-conf=last_call_timeout=20,keep_alive_interval=1,keep_alive_max_attempt=2"
+    # the machine that is lost must not be the one where they meet
+    waiting = f"--rdzv-conf=is_host={name == 'log'},last_call_timeout=20,keep_alive_interval=1,keep_alive_max_attempt=2"
     size = ("--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3", "--monitor-interval=0.2")
     command = [sys.executable, "-m", "torch.distributed.run", *meeting, waiting, *size, "-m", "asr.commands.train"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
