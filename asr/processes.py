@@ -24,6 +24,7 @@ PR_SET_PDEATHSIG = 1
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
 
 NUM_RANKS = "WORLD_SIZE"  # set by torchrun and by our own launcher
+TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun alone
 RUN_DIR_VARIABLE = "WERDICT_RUN_DIR"  # how the launcher of several processes tells them the run's folder
 LAUNCHER_VARIABLE = "WERDICT_LAUNCHER"  # process id of the launcher that has set RUN_DIR_VARIABLE
 

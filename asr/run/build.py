@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +39,7 @@ from asr.run.choices import (
     with_choices,
     without_replaced_defaults,
 )
-from asr.run.compose import DECLARING, Change, Composed, changes, recorded_data, run_folder, saved_config
+from asr.run.compose import DECLARING, Change, Composed, changes, recorded_data, run_folder, saved_config, unaccepted
 from asr.run.data import complete_sources, data_folder, data_for_run, mixing_of, shard_storage
 from asr.run.folder import free_folder, usable_folder
 from asr.run.instantiate import (
@@ -78,7 +79,7 @@ from asr.run.start import (
     read_source,
     without_gradient,
 )
-from asr.run.trainer import build_trainer, captures_encoder
+from asr.run.trainer import build_trainer, captures_encoder, size_by_torchrun
 from asr.run.trust import check_restored, error_context, trust_own
 from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.initial_weights import freeze
@@ -87,9 +88,10 @@ from asr.training.optimizer_protocols import HasEvalMode, calls_closure, replace
 from asr.training.processes import is_started_as_rank
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, did_you_mean
-from werdict.files import is_within
+from werdict.files import get_nested, is_within
 
 WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
+ACCUMULATE = "trainer.accumulate_grad_batches"
 VOCAB_SIZE = 8  # before a tokenizer is trained
 
 Checked = TypeVar("Checked")
@@ -359,6 +361,7 @@ class Run:
         checkpoint = None if resumed is None else newest_good_checkpoint(resumed)
         composed, outline = settled(composed, lambda chosen: validate_run(chosen, resumed or run_dir, checkpoint))
         composed = _with_decisions(composed, outline)
+        composed, has_same_updates = _with_same_updates(composed, outline.trainer, checkpoint, resumed)
         prepared = _prepared(composed, outline, resumed, is_quiet=run_dir is not None)
         reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
         corpora = composed.options.data
@@ -369,6 +372,8 @@ class Run:
             changed = changes_since(checkpoint, options, outline.data, prepared)
         elif resumed is not None:
             changed = changes(saved_config(resumed), options.plain())
+        if has_same_updates:
+            changed = [change for change in changed if change.key != ACCUMULATE]
         return cls(composed, options, outline, prepared, loaders, resumed, run_dir, checkpoint, changed)
 
     @cached_property
@@ -471,6 +476,45 @@ def _with_decisions(composed: Composed, outline: Outline) -> Composed:
     if trainer.cuda_graphs is None:
         decided["trainer.cuda_graphs"] = captures_encoder(outline.trainer, outline.encoder)
     return composed.with_values(decided) if decided else composed
+
+
+def _with_same_updates(
+    composed: Composed, trainer: Trainer, checkpoint: LoadedCheckpoint | None, resumed: Path | None
+) -> tuple[Composed, bool]:
+    """Return a config whose updates have as many micro-batches as they had on another number of processes.
+
+    Args:
+        composed: of the run.
+        trainer: knows the processes.
+        checkpoint: from which the run is resumed.
+        resumed: its folder; None: a new run, whose config says how many processes it is meant for.
+
+    Returns:
+        Beside it, whether updates have as many.
+    """
+    trained, number = composed.options.trainer, trainer.world_size
+    former = number, trained.accumulate_grad_batches
+    values: dict[str, Any] = {f"trainer.{name}": size for name, size in size_by_torchrun(trained).items()}
+    node = trained.plain() if resumed is None else saved_config(resumed)["trainer"]
+    saved = None if checkpoint is None else checkpoint.state
+    if loaders := get_nested(saved, "loops", "fit_loop", "state_dict", "combined_loader"):
+        former = loaders[0]["world_size"], loaders[0]["accumulate"]
+    elif isinstance(node["devices"], int) and node["devices"] > 0:  # others stand for all devices of a machine
+        former = node["devices"] * node["num_nodes"], node["accumulate_grad_batches"]
+    kept, rest = divmod(prod(former), number)
+    is_same = (kept, rest) == (trained.accumulate_grad_batches, 0)
+    change = Change(ACCUMULATE, former[1], trained.accumulate_grad_batches)
+    if not is_same and (resumed is None or unaccepted([change], resumed)):
+        line = f"{ACCUMULATE}={kept} continues the same updates"
+        if rest:
+            line = f"only a number of processes that divides {prod(former)} continues the same updates"
+        elif ACCUMULATE not in composed.given:
+            is_same, values[ACCUMULATE] = True, kept
+            line += ", and is chosen"
+        if RUN_DIR_VARIABLE not in os.environ:  # else our launcher has said it
+            text = "{} processes with {} micro-batches per update are now {}: {}".format(*former, number, line)
+            console.print_line(text)
+    return composed.with_values(values) if values else composed, is_same
 
 
 def _prepared(composed: Composed, outline: Outline, resumed: Path | None, is_quiet: bool) -> PreparedData:

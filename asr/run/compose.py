@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 import asr.recipes
-from asr.processes import is_first_process
+from asr.processes import TORCHRUN, is_first_process
 from asr.run.command_line import (
     CONFIGS,
     added_config_folders,
@@ -30,7 +31,7 @@ from asr.run.command_line import (
     override_value,
     quote_non_ascii,
 )
-from asr.run.folder import ACCEPTED, DATA_RECORD, backup_path
+from asr.run.folder import ACCEPTED, DATA_RECORD, backup_path, quoted
 from asr.run.instantiate import with_defaults
 from asr.run.options import RunOptions, checked_options, decides, fields, has_effect
 from werdict.console import one_line
@@ -42,6 +43,7 @@ FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is 
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
 LABELS = ("_target_", "group", "name", "job_type", "tags", "notes")  # of a logger: all else may say where numbers go
 DECLARING = ("optimizer", "schedule")  # groups whose yaml files leave options to the defaults of the class
+OF_RUN = ("updates", "result", "sample", "speed")  # what options decide that a run's own config holds
 ABSENT = "absent"  # what a config that lacks a key is said to have there
 UNLISTED = "unlisted"  # what is composed on it takes options that its yaml file does not list, without a +
 ConfigStore.instance().store(UNLISTED, OmegaConf.create({}, flags={"struct": False}))
@@ -359,11 +361,34 @@ def composed_from(command: str, arguments: Sequence[str], folder: Path) -> tuple
         _add_recipes(recipes_dir)
     if command != "train":
         return command, arguments
-    arguments = name_sweep(arguments)
+    arguments = name_sweep(_resuming_after_restart(arguments))
     if (resumed := override_value(arguments, "resume")) is None:
         return command, arguments
     store_resumed(run_folder(resumed), folder / f"{command}.yaml", arguments)
     return CONFIG_NAME, arguments
+
+
+def _resuming_after_restart(arguments: Sequence[str]) -> list[str]:
+    """Return arguments that resume a run which torchrun had started by these, before it lost a process or got another.
+
+    Raises:
+        ConfigError: torchrun restarts processes, which would not find the run.
+    """
+    if TORCHRUN not in os.environ or override_value(arguments, "resume") is not None:
+        return [*arguments]
+    if (run_dir := override_value(arguments, "run_dir")) is None:
+        if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
+            raise ConfigError("run_dir: torchrun --max-restarts needs run_dir=PATH, by which a restart finds the run")
+        return [*arguments]
+    folder = named_path(run_dir)
+    if not all((folder / name).is_file() for name in FILES):
+        return [*arguments]
+    if is_first_process():
+        print(f"run_dir: torchrun has started {one_line(str(folder))} before: resuming it", flush=True)
+    # of its own config; what belongs to each start is said again
+    known = [word for word in read_yaml(folder / "overrides.yaml") or () if decides(override_key(word)) in OF_RUN]
+    given = [word for word in arguments if word not in known and override_key(word) != "run_dir"]
+    return [*given, f"resume={quoted(str(folder))}"]
 
 
 def _add_recipes(recipes_dir: object) -> None:

@@ -12,6 +12,7 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import nn
 
+from asr.processes import TORCHRUN
 from asr.run.instantiate import instantiate
 from asr.run.options import Trainer as TrainerOptions
 from asr.training.callbacks.checkpoints import DurableCheckpointIO
@@ -53,7 +54,7 @@ def build_trainer(options: TrainerOptions, loggers: list[Any], callbacks: list[A
     """
     for name in REFUSED.keys() & options.plain().keys():
         raise ConfigError(f"trainer.{name} cannot be given: {REFUSED[name]}")
-    node = {**options.plain(), **overrides}
+    node = {**options.plain(), **size_by_torchrun(options), **overrides}
     in_backward, peer_timeout_s = node.pop("step_in_backward", False), node.pop("peer_timeout_s", None)
     if node.pop("compile", False):
         callbacks = [*callbacks, CompiledEncoder()]
@@ -96,6 +97,23 @@ def build_trainer(options: TrainerOptions, loggers: list[Any], callbacks: list[A
             "and trainer.step_in_backward=false: a graph computes all gradients of the encoder at once"
         )
     return trainer
+
+
+def size_by_torchrun(options: TrainerOptions) -> dict[str, int]:
+    """Return devices and machines that torchrun has started processes on, which may be fewer than before; else nothing.
+
+    Raises:
+        ConfigError: it has started other numbers of processes on its machines.
+    """
+    if TORCHRUN not in os.environ:
+        return {}
+    names = {"devices": "LOCAL_WORLD_SIZE", "num_nodes": "GROUP_WORLD_SIZE", "world": "WORLD_SIZE"}
+    size = {name: int(os.environ[variable]) for name, variable in names.items()}
+    if size["devices"] * size["num_nodes"] != size.pop("world"):
+        raise ConfigError("torchrun: --nproc-per-node must be the same on all machines")
+    if isinstance(options.devices, list) and len(options.devices) == size["devices"]:
+        del size["devices"]
+    return size
 
 
 def _with_fsdp(node: dict[str, Any], replicate: int, shard: int | None, peer_timeout_s: int | None) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import datetime
 import json
 import os
 import platform
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,6 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from asr.commit import source_commit
@@ -24,7 +22,7 @@ from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.run.options import RunOptions
 from asr.runs.files import run_settings
 from asr.training import checkpoints
-from asr.training.callbacks.measurements import log_samples
+from asr.training.callbacks.measurements import log_samples, peak_memory_mb
 from asr.training.checkpoints import LoadedCheckpoint
 from asr.training.module import TrainingModule
 from asr.training.run_page import RunPage, augmented_features, run_facts, token_alignments, write_run_page
@@ -266,14 +264,6 @@ class Stopwatch:
         """Return ``seconds`` and ``cpu_seconds``."""
         passed = (value - start for value, start in zip(self._now(), self.start, strict=True))
         return {name: round(seconds, 1) for name, seconds in zip(("seconds", "cpu_seconds"), passed, strict=True)}
-
-
-def peak_memory_mb() -> dict[str, float]:
-    """Return the largest resident memory so far, and on a GPU the largest allocation."""
-    memory = {"peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}  # KiB on Linux
-    if torch.cuda.is_available():
-        memory["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
-    return memory
 
 
 def provenance() -> dict[str, Any]:

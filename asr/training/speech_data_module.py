@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any
 
 import lightning.pytorch as pl
@@ -70,6 +72,10 @@ class ResumableLoader:
         micro_batches: the order of an epoch.
         workers: number of worker processes and prefetched batches.
         trainer: counts epochs and micro-batches.
+
+    Attributes:
+        start: micro-batches of this process that are done in the epoch to come; None: all.
+        wait_s: seconds that training has waited for batches.
     """
 
     def __init__(
@@ -77,6 +83,7 @@ class ResumableLoader:
     ) -> None:
         self.dataset, self.micro_batches, self.workers, self.trainer = dataset, micro_batches, workers, trainer
         self.start: int | None = 0
+        self.wait_s = 0.0
 
     def __iter__(self) -> Iterator[Batch]:
         trainer = self.trainer
@@ -91,7 +98,14 @@ class ResumableLoader:
             world_size=trainer.world_size,
             accumulate=trainer.accumulate_grad_batches,
         )
-        return load_batches(self.dataset, plan, self.workers)
+        return self._timed(load_batches(self.dataset, plan, self.workers))
+
+    def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        begun = time.perf_counter()
+        for batch in batches:
+            self.wait_s += time.perf_counter() - begun
+            yield batch
+            begun = time.perf_counter()
 
     def corpus_shares(self) -> dict[str, float]:
         """Return the share of each corpus of a mixture in the seconds of this epoch so far; empty for one corpus."""
@@ -110,13 +124,20 @@ class ResumableLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after the processed micro-batches; Lightning calls this only for an unfinished epoch.
 
-        If the number of processes has changed, the rest of the epoch is left out: counts per process, which decide when
-        to validate, would have another meaning.
+        The plan of an epoch knows updates and no processes: other numbers of processes with as many micro-batches per
+        update go on in it. With other updates, the rest of the epoch is left out.
         """
+        trainer = self.trainer
         former = state["world_size"], state["accumulate"]
-        current = self.trainer.world_size, self.trainer.accumulate_grad_batches
-        self.start = int(state["processed"]) if former == current else None
-        if self.start is None and is_first_process():
+        current = trainer.world_size, trainer.accumulate_grad_batches
+        self.start, rest = divmod(state["processed"] * former[0], current[0])
+        if prod(former) == prod(current) and not rest:
+            progress = trainer.fit_loop.epoch_loop.batch_progress.current
+            for name, count in vars(progress).items():  # of each process; Lightning counts some of them earlier
+                setattr(progress, name, self.start + count - state["processed"])
+            return
+        self.start = None
+        if is_first_process():
             console.print(
                 "{} processes with {} micro-batches per update are now {} with {}: resuming from the next epoch".format(
                     *former, *current

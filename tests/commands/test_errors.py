@@ -11,8 +11,13 @@ import yaml
 
 from asr.commands.__main__ import COMMANDS
 from asr.commands.app import run_app
+from asr.run import compose
 from asr.run.build import validate_run
 from asr.run.command_line import config_folder
+from asr.run.compose import composed_from
+from asr.run.folder import quoted
+from asr.run.trainer import size_by_torchrun
+from tests.configs import composed
 from werdict.errors import RunFailed
 
 
@@ -100,6 +105,45 @@ def test_a_wrong_override_is_explained(monkeypatch, capsys, tmp_path, words, key
         assert part in said
     assert "Traceback" not in said
     assert "+data" not in said, "which would be refused"
+
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "a", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "3", "WORLD_SIZE": "6"}
+
+
+def as_torchrun_starts(monkeypatch, **variables: str) -> None:
+    for name, value in {**TORCHRUN, **variables}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "key"),
+    [("seed=1", {"TORCHELASTIC_MAX_RESTARTS": "3"}, "run_dir"), ("seed=1", {"WORLD_SIZE": "5"}, "--nproc-per-node")],
+)
+def test_a_start_by_torchrun_that_cannot_work_is_explained(monkeypatch, capsys, tmp_path, words, variables, key):
+    as_torchrun_starts(monkeypatch, **variables)
+    assert key in run(monkeypatch, capsys, tmp_path, words)
+
+
+@pytest.mark.parametrize(
+    ("devices", "size"),
+    [("8", {"devices": 2, "num_nodes": 3}), ("[1,0]", {"num_nodes": 3}), ("[0]", {"devices": 2, "num_nodes": 3})],
+)
+def test_torchrun_says_how_many_processes_there_are(monkeypatch, devices, size):
+    options = composed(f"trainer.devices={devices}").options.trainer
+    assert size_by_torchrun(options) == {}
+    as_torchrun_starts(monkeypatch)
+    assert size_by_torchrun(options) == size
+
+
+def test_a_command_that_torchrun_starts_again_resumes_its_run(monkeypatch, tmp_path):
+    first = ["recipe=digits/transformer_ctc", "optimizer.lr=0.1", "logger=csv", "trust=[mypkg]", f"run_dir={tmp_path}"]
+    (tmp_path / "overrides.yaml").write_text(yaml.safe_dump(first))
+    monkeypatch.setattr(compose, "store_resumed", lambda *_: None)
+    as_torchrun_starts(monkeypatch)
+    assert composed_from("train", first, tmp_path) == ("train", first), "its start was not recorded"
+    (tmp_path / "config.yaml").touch()
+    again = ["logger=csv", "trust=[mypkg]", "seed=2", f"resume={quoted(str(tmp_path))}"]
+    assert composed_from("train", [*first, "seed=2"], tmp_path)[1] == again
 
 
 def test_a_run_that_cannot_continue_ends_with_its_message(monkeypatch, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tests.training.runs import same
 
 OPTIONS = (*TINY, "data.batch.max_duration_s=10", "logger=csv")
 TWO = "trainer.devices=2"
+ACCUMULATED = "trainer.accumulate_grad_batches"
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -91,6 +93,43 @@ def test_a_killed_run_is_resumed_bit_for_bit(place, trained, tmp_path, whole, op
     assert first["averages"]["num_averaged"] == 12
     assert first["global_step"] == second["global_step"]
     assert losses(place.folder / whole) == losses(tmp_path / "killed")
+
+
+def stopped_at_update_6(whole: Path, run_dir: Path) -> None:
+    """Copy a run, without what it has done after its first checkpoint, in the middle of an epoch."""
+    shutil.copytree(whole, run_dir, symlinks=True)
+    folder = run_dir / "checkpoints"
+    (folder / "update-000012.ckpt").unlink()
+    for link in ("last.ckpt", "best.ckpt"):
+        (folder / link).unlink()
+
+
+@pytest.mark.parametrize(
+    ("whole", "words", "accumulated"),
+    [("alone", (TWO,), 1), ("ranks", ("trainer.devices=1", "trainer.accumulate_grad_batches=2"), 2)],
+    ids=["1 x 2 to 2 x 1", "2 x 1 to 1 x 2"],
+)
+def test_as_many_micro_batches_continue_in_the_epoch_on_other_processes(place, tmp_path, whole, words, accumulated):
+    stopped_at_update_6(place.folder / whole, tmp_path / "run")
+    printed = Workplace(tmp_path).run("train", "resume=run", *words)
+    assert "next epoch" not in printed
+    first, second = last(place.folder / whole), last(tmp_path / "run")
+    for key, value in first["state_dict"].items():
+        torch.testing.assert_close(second["state_dict"][key], value, rtol=1e-5, atol=1e-7)
+    assert losses(place.folder / whole) == losses(tmp_path / "run")
+    assert second["werdict"]["config"]["trainer"]["accumulate_grad_batches"] == accumulated
+    is_chosen = ACCUMULATED not in "".join(words)
+    assert printed.count(f"{ACCUMULATED}={accumulated}") == int(is_chosen)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [((TWO, f"{ACCUMULATED}=3"), f"{ACCUMULATED}=1 "), (("trainer.devices=3", "optimizer.lr=0.5"), "divides 2 ")],
+    ids=["other accumulation", "no divisor"],
+)
+def test_a_resumption_with_other_updates_is_told_what_would_keep_them(place, tmp_path, words, named):
+    stopped_at_update_6(place.folder / "alone", tmp_path / "run")
+    assert named in Workplace(tmp_path).run("train", "resume=run", *words, code=2)
 
 
 def test_another_number_of_processes_resumes_at_the_next_epoch(trained, tmp_path):

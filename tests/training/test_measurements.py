@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import time
 from functools import partial
 from types import SimpleNamespace
 
@@ -10,8 +11,10 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from asr.tracking.metrics_csv import MetricsCsv
+from asr.training.callbacks import measurements
 from asr.training.callbacks.measurements import (
     Durations,
     OptimizerHealth,
@@ -22,6 +25,7 @@ from asr.training.callbacks.measurements import (
 )
 from optim import Eve, grouped
 from optim.health import Health
+from tests.training import runs
 from tests.training.tiny import Metrics, batch_of, batches_loader, tiny_module, tiny_trainer
 
 BATCHES = [batch_of(30, 20, seed=seed) for seed in range(10)]
@@ -80,6 +84,38 @@ def test_the_optimizer_share_is_that_of_its_step_without_the_backward_pass(clock
     assert found["optimizer_share"] == 0.2
     assert (found["seconds_per_update"], found["training_seconds"]) == (100, 400)
     assert [numbers["train/elapsed_s"] for numbers in seen] == [100, 200, 300, 400]
+
+
+def test_an_update_has_padding_memory_and_the_share_of_the_peak_that_its_operations_reach(clock, monkeypatch):
+    monkeypatch.setattr(measurements, "peak_flops", lambda device: 1e4)
+    _, seen = train(TrainingCost(), clock, max_steps=3, accumulate_grad_batches=2, precision="bf16-mixed")
+    for numbers in seen[1::2]:
+        assert numbers["train/padding"] == pytest.approx(1 / 6)
+        assert numbers["train/peak_memory_mb"] > 50
+    module, batch = tiny_module(), BATCHES[0]
+    with FlopCounterMode(display=False) as counted, torch.autocast("cpu", torch.bfloat16):
+        inputs = batch.features, batch.num_frames, batch.tokens, batch.num_tokens
+        module.recognizer.losses(*inputs).total.sum().backward()
+    assert seen[1]["train/mfu"] == pytest.approx(2 * counted.get_total_flops() / 180 / 1e4)
+    assert "train/mfu" not in train(TrainingCost(), clock, max_steps=1)[1][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"), [("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA T1000", None)]
+)
+def test_the_peak_of_a_gpu_is_found_by_its_name(monkeypatch, name, peak):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    assert measurements.peak_flops(torch.device("cuda")) == peak
+    assert measurements.peak_flops(torch.device("cpu")) is None
+
+
+def test_waiting_for_data_is_a_share_of_the_time_of_training(tmp_path, monkeypatch):
+    seen, read = Metrics(), runs.Made.__getitem__
+    monkeypatch.setattr(runs.Made, "__getitem__", lambda self, seed: (time.sleep(0.05), read(self, seed))[1])
+    runs.run(tmp_path, 3, [TrainingCost(), seen], validate_every=None)
+    for numbers in seen.seen[1:]:
+        seconds = numbers["train/elapsed_s"]
+        assert 0.05 < numbers["train/data_wait"] * seconds < seconds
 
 
 def test_rare_heavy_steps_count(clock):

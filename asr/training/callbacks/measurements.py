@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import resource
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -14,9 +16,11 @@ from pydantic import PositiveInt
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from asr.data.features import PLAYED_HZ, read_audio
 from asr.data.loading.loader import Batch
+from asr.training.cuda_graphs import CompiledEncoder
 from asr.training.module import TrainingModule, ends_update
 from asr.training.optimizer_protocols import StepsInBackward
 from asr.training.speech_data_module import ResumableLoader
@@ -49,13 +53,37 @@ class Durations:
         return math.sqrt(max(0.0, self.squares - self.total**2 / self.count) / (self.count - 1))
 
 
+# floating-point operations per second that a GPU reaches at most in 16 bits, without sparsity, by parts of its name:
+# the data sheets of NVIDIA
+PEAK_FLOPS = {
+    **{"H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200": 989e12, "GH200": 989e12, "B200": 2250e12},
+    **{"A100": 312e12, "A800": 312e12, "H800": 989e12, "A40": 150e12, "A10G": 70e12, "A10": 125e12, "V100": 125e12},
+    **{"L40S": 362e12, "L40": 181e12, "L4": 121e12, "RTX 4090": 165e12, "RTX 3090": 71e12, "RTX 5090": 210e12},
+}
+
+
+def peak_flops(device: torch.device) -> float | None:
+    """Return the floating-point operations per second that a device can make in 16 bits; None if not known."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak for part, peak in PEAK_FLOPS.items() if re.search(rf"\b{part}\b", name)), None)
+
+
 class TrainingCost(pl.Callback):
     """Times all updates, and the optimizer's steps within them; validations and checkpoints do not count.
 
-    A resumed run continues from the seconds in its checkpoint: updates that a kill has lost count once.
+    A resumed run continues from the seconds in its checkpoint: updates that a kill has lost count once. At each update
+    it logs speed, padding, waiting for data and memory of the first process. The share of a GPU's peak is that of
+    16-bit training: operations of a first forward and backward pass are counted, and taken to grow with the frames.
     """
 
     def __init__(self) -> None:
+        self.frames: Tensor | int = 0  # of the micro-batches of an update, and with padding
+        self.padded_frames = self.all_padded_frames = 0  # of an update, and since this process began to train
+        self.peak: float | None = None  # flops of the device; None: not known, or no use
+        self.flops_per_frame = 0.0
+        self.counting: FlopCounterMode | None = None
         self.seconds = self.audio_s = self.audio_begun_s = 0.0
         self.tick: float | None = None
         self.update_begun = 0.0
@@ -65,10 +93,15 @@ class TrainingCost(pl.Callback):
         self.optimizer: Optimizer | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start the clock, and register hooks on the optimizer."""
+        """Start the clocks, and register hooks on the optimizer."""
         self.audio_begun_s = self.update_begun = self.seconds
         self.tick = time.perf_counter()
         self.optimizer = trainer.optimizers[0]
+        if isinstance(loader := trainer.train_dataloader, ResumableLoader):
+            loader.wait_s = 0.0  # the first batches have been read before the clock starts
+        is_compiled = any(isinstance(callback, CompiledEncoder) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+        if "16" in str(trainer.precision) and not is_compiled:  # compiled code cannot be counted
+            self.peak = peak_flops(pl_module.device)
         if isinstance(self.optimizer, StepsInBackward):
             return  # no moment when the backward pass is over and the steps begin
         self.clock = StepClock(self.steps)
@@ -80,9 +113,24 @@ class TrainingCost(pl.Callback):
         """Count passes: an optimizer may run its closure several times in an update."""
         self.num_passes += 1
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """Count the time spent waiting for the batch."""
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        """Count the time spent waiting for the batch, and its frames."""
         self._advance()
+        padded_frames = len(batch) * batch.features.shape[1]
+        self.frames, self.padded_frames = self.frames + batch.num_frames.sum(), self.padded_frames + padded_frames
+        self.all_padded_frames += padded_frames
+        if self.peak is not None and not self.flops_per_frame and len(batch):
+            self.counting = FlopCounterMode(display=False)
+            self.counting.__enter__()
+
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stop to count operations."""
+        if self.counting is not None:
+            self.counting.__exit__(None, None, None)
+            self.flops_per_frame = self.counting.get_total_flops() / self.all_padded_frames
+            self.counting = None
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int
@@ -90,12 +138,19 @@ class TrainingCost(pl.Callback):
         """Count the time of the micro-batch, and at the end of an update its time."""
         self._advance()
         self.audio_s += batch.audio_s * trainer.world_size  # an estimate: nothing is reduced for it
-        pace = self.audio_s / max(1e-9, self.seconds - self.audio_begun_s)
+        seconds = max(1e-9, self.seconds - self.audio_begun_s)
         assert isinstance(pl_module, TrainingModule)
-        pl_module.log_update({"train/audio_s_per_s": pace, "train/elapsed_s": self.seconds})
+        pl_module.log_update({"train/audio_s_per_s": self.audio_s / seconds, "train/elapsed_s": self.seconds})
         if ends_update(trainer):
             self.updates.add(self.seconds - self.update_begun)
             self.update_begun = self.seconds
+            numbers = {f"train/{name}": number for name, number in peak_memory_mb().items()}
+            if isinstance(loader := trainer.train_dataloader, ResumableLoader):
+                numbers["train/data_wait"] = loader.wait_s / seconds
+            if self.peak is not None:
+                numbers["train/mfu"] = self.flops_per_frame * self.all_padded_frames / seconds / self.peak
+            pl_module.log_update({**numbers, "train/padding": 1 - self.frames / max(1, self.padded_frames)})
+            self.frames = self.padded_frames = 0
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop the clock."""
@@ -198,6 +253,14 @@ def _now(optimizer: Optimizer) -> float | torch.cuda.Event:
 def state_bytes(optimizer: Optimizer) -> int:
     """Return the bytes of all tensors in an optimizer's state, without its parameters."""
     return sum(leaf.nbytes for leaf in tree_leaves(optimizer.state_dict()) if isinstance(leaf, Tensor))
+
+
+def peak_memory_mb() -> dict[str, float]:
+    """Return the largest resident memory so far, and on a GPU the largest allocation."""
+    memory = {"peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}  # KiB on Linux
+    if torch.cuda.is_available():
+        memory["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
+    return memory
 
 
 def measured_cost(trainer: pl.Trainer) -> dict[str, float | int | None]:

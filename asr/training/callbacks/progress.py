@@ -28,6 +28,14 @@ FIRST_REPORT_S = 5.0  # before the first estimate of the remaining time, while t
 NUMBERS_EVERY_S = 0.5  # in the bar: to read the loss is to wait for the GPU
 NOT_BETTER = 1e-3  # a loss that is lower by less than this share has not improved
 SPAN_SHARE, MIN_SPAN = 5, 200  # the loss may be flat for a fifth of the updates, and for 200
+# how what `TrainingCost` measures is shown
+SPEED = {
+    "train/audio_s_per_s": "{:.0f} audio s/s",
+    "train/padding": "padding {:.0%}",
+    "train/data_wait": "waiting for data {:.0%}",
+    "train/peak_gpu_memory_mb": "GPU memory {:.0f} MB",
+    "train/mfu": "MFU {:.0%}",
+}
 STUCK = (
     "optimizer.lr is too high (try a third of it) or too low (try three times it), the warm-up of the schedule is too "
     "short or too long, transcripts do not belong to their audio, or the encoder leaves fewer frames than there are "
@@ -122,7 +130,7 @@ class TrainingProgress(pl.Callback):
         if first_update < trainer.global_step < trainer.max_steps:
             pace_s = (self.last_report - start) / (trainer.global_step - first_update)
             line += f"  {describe_time(pace_s * (trainer.max_steps - trainer.global_step))} left"
-        console.print(line)
+        console.print_line(line)
 
     def _numbers(self, trainer: pl.Trainer) -> str:
         metrics = trainer.callback_metrics  # the newest value of each
@@ -132,8 +140,7 @@ class TrainingProgress(pl.Callback):
             for name, value in metrics.items()
             if name.endswith("/wer") and name != "val/wer"
         ]
-        if "train/audio_s_per_s" in metrics:
-            parts.append(f"{float(metrics['train/audio_s_per_s']):.0f} audio s/s")
+        parts += [SPEED[name].format(float(metrics[name])).replace("%", " %") for name in SPEED if name in metrics]
         return "  ".join(parts)
 
 
