@@ -42,15 +42,14 @@ for id in 1 2 3 4 5 6; do printf 'x,%s,a b,a b\ny,%s,a b,a\n' "$id" "$id"; done 
 ! "$work/light/bin/python" -c "import torch" 2> /dev/null
 
 section "optimizers with torch alone"
-"$python" -m venv "$work/optim"
-"$work/optim/bin/pip" install --quiet torch
-"$work/optim/bin/pip" install --quiet --no-deps "$wheel"
-"$work/optim/bin/python" -c "$(sed -n '/^The optimizers need only torch/,/^A run is/p' "$root/README.md" | sed '/^```python$/,/^```$/!d;/^```/d')"
+"$python" -m venv "$work/whole"
+PATH=$work/whole/bin:$PATH
+pip install --quiet torch
+pip install --quiet --no-deps "$wheel"
+python -c "$(sed -n '/^The optimizers need only torch/,/^A run is/p' "$root/README.md" | sed '/^```python$/,/^```$/!d;/^```/d')"
 
 section "the whole package"
-"$python" -m venv "$work/whole"
-"$work/whole/bin/pip" install --quiet "${wheel}[tts,export,pretrained]"
-PATH=$work/whole/bin:$PATH
+pip install --quiet "${wheel}[tts,export,pretrained]"   # beside torch, whose installation takes longest
 python -c "import asr, sys; sys.exit(0 if asr.__file__.startswith(sys.prefix) else asr.__file__)"
 python -m pip check
 asr-train --version

@@ -1,5 +1,6 @@
 """What a wheel and an sdist hold; ``scripts/check_wheel.sh`` installs them and trains."""
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -33,10 +34,15 @@ def test_the_wheel_holds_the_packages_and_their_data(wheel):
     assert {"asr/py.typed", "optim/py.typed"} <= {*names}
     assert wheel.name.startswith(f"werdict-{asr.__version__}-")
     assert "asr/configs/recipe/digits/transformer_ctc.yaml" in names
-    for name in ("report.html.jinja", "base.html.jinja", "report.css"):
+    for name in ("report.html.jinja", "base.html.jinja", "report.css", "page.js"):
         assert f"werdict/templates/{name}" in names
     assert "asr/training/templates/run_page.html.jinja" in names
     assert len(names) == len(set(names))
+    (metadata,) = [name for name in names if name.endswith("/METADATA")]
+    readme = zipfile.ZipFile(wheel).read(metadata).decode()
+    targets = re.findall(r"\]\(([^)]+)\)|src=\"([^\"]+)\"", readme)
+    assert any("/docs/quickstart.md" in target for target, _ in targets)
+    assert all("".join(target).startswith(("https://", "#")) for target in targets)
 
 
 def test_an_editable_install_is_the_folder_on_the_path_and_no_copy_of_a_part(tmp_path):

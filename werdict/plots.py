@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import itertools
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from werdict.console import one_line
 from werdict.formatting import UNKNOWN, interval, percent, shortened, shortlist, time_unit
 from werdict.report.sections import contrast_cell
 from werdict.result import Axis, Comparison, Row, Scale, SetComparison
@@ -92,6 +94,8 @@ STYLE = {
     "ytick.color": INK,
 }
 Legend = Sequence[tuple[Line2D, str]]
+Numbers = tuple[Sequence[str], Iterable[Sequence[object]]]
+"""The header and the rows of a table; the first column says whose the numbers are."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,8 @@ class Plot:
     Attributes:
         name: of its files, without suffix.
         caption: how to read it.
+        alt: what is drawn, for those who cannot see it.
+        csv: the numbers.
     """
 
     name: str
@@ -108,6 +114,8 @@ class Plot:
     caption: str
     png: bytes
     svg: str
+    alt: str
+    csv: str
 
 
 def draw(
@@ -115,6 +123,7 @@ def draw(
     title: str,
     caption: str,
     fill: Callable[[Axes], Legend],
+    numbers: Numbers,
     axes_in: float = AXES_IN,
     with_png: bool = True,
 ) -> Plot:
@@ -125,6 +134,7 @@ def draw(
         title: of the plot.
         caption: of the plot.
         fill: draws on the axes, and returns what the legend explains.
+        numbers: what is drawn.
         axes_in: height without the legend, in inches.
         with_png: whether the PNG is drawn too, else it is empty.
     """
@@ -150,7 +160,16 @@ def draw(
         figure.set_layout_engine("none")  # keeps the layout of the SVG; a new one takes as long as drawing
         if with_png:
             figure.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
-    return Plot(name, title, caption, png.getvalue(), svg.getvalue())
+    header, rows = numbers[0], [[_csv_field(value) for value in row] for row in numbers[1]]
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows([header, *rows])
+    quantities = " against ".join(filter(None, (axes.get_ylabel(), axes.get_xlabel())))
+    alt = f"{title}: {shortlist(dict.fromkeys(row[0] for row in rows))}; {quantities}"
+    return Plot(name, title, caption, png.getvalue(), svg.getvalue(), alt, table.getvalue())
+
+
+def _csv_field(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else one_line(str(value))
 
 
 def is_wide(values: Sequence[float]) -> bool:
@@ -246,7 +265,13 @@ def curve_plot(
     caption = [BAND if several else "One seed each.", *notes]
     if missing := [system for system in styles if system not in curves]:
         caption.append(f"Not shown, because it was not logged: {shortlist(missing)}.")
-    return draw(name, title, " ".join(caption), fill)
+    rows = [
+        (system, at, *(scale * value for value in values), curve.num_seeds)
+        for system, curve in curves.items()
+        for at, *values in zip(curve.grid, curve.mean, curve.low, curve.high, strict=True)
+    ]
+    numbers = ("system", axis, label, "lowest seed", "highest seed", "seeds"), rows
+    return draw(name, title, " ".join(caption), fill, numbers)
 
 
 @dataclass(frozen=True)
@@ -281,7 +306,8 @@ def plot_trades(
             label_log_axis(axis, low, high)
         return legend
 
-    return draw("trades", title, caption, fill)
+    rows = [(trade.system, trade.cost, trade.quality, "at least" * trade.is_least) for trade in trades]
+    return draw("trades", title, caption, fill, (("system", *labels, "cost is"), rows))
 
 
 ROW_IN = 0.42  # height of a system in inches
@@ -356,7 +382,9 @@ class IntervalPlot:
                 legend.append((axes.axvline(place_of_line, zorder=0.9, **REFERENCE), system))
             return legend
 
-        return draw(name, self.title, caption, fill, axes_in=1.0 + ROW_IN * len(self.bars))
+        rows = [(bar.system, bar.mean, bar.low, bar.high, " ".join(map(_csv_field, bar.seeds))) for bar in self.bars]
+        numbers = ("system", self.x_label, "low", "high", "seeds"), rows
+        return draw(name, self.title, caption, fill, numbers, axes_in=1.0 + ROW_IN * len(self.bars))
 
 
 def plot_wers(test_set: SetComparison, styles: Mapping[str, LineStyle], level: float) -> Plot:
@@ -541,7 +569,14 @@ def _rate_plot(name: str, title: str, lines: Mapping[str, Sequence[Line]], y_lab
         label_log_axis(axes.xaxis, min(rates), max(rates))
         return legend
 
-    return draw(name, title, caption, fill)
+    rows = [
+        (name, rate, 100 * wer, kind)
+        for name, group in lines.items()
+        for line in group
+        for kind, points in (("mean" if line.seeds else "trial", line.points), ("seed", line.seeds))
+        for rate, wer in points
+    ]
+    return draw(name, title, caption, fill, (("system", "learning rate", y_label, "is"), rows))
 
 
 def _draw_line(axes: Axes, line: Line) -> Line2D:

@@ -169,7 +169,8 @@ def _plot_curves(name: str, title: str, label: str, curves: Mapping[str, Points]
             label_log_axis(axes.yaxis, finite.min(), finite.max())
         return legend if len(legend) > 1 else []
 
-    return draw(name, title, "", fill)
+    rows = [(curve, *point) for curve, values in thinned.items() for point in zip(*values, strict=True)]
+    return draw(name, title, "", fill, (("curve", "updates", label or title), rows))
 
 
 def _thinned(steps: Sequence[float], values: Sequence[float], scale: float) -> tuple[np.ndarray, np.ndarray]:
@@ -198,7 +199,11 @@ def plot_example(example: Example, number: int) -> Plot:
 
     height = min(6.0, max(2.0, 0.16 * num_rows)) if is_tokens else 2.2
     name = f"{'tokens' if is_tokens else 'features'}_{number}"
-    return draw(name, shortened(example.id, TITLE_LENGTH), example.text, fill, height, with_png=False)
+    starts = [f"{example.start_s + column * example.shift_s:.6g}" for column in range(num_columns)]
+    names = example.rows or [f"feature {row}" for row in range(num_rows)]
+    values = [[f"{value:.3g}" for value in row] for row in example.matrix]
+    numbers = ["starts at s", *starts], [(name, *row) for name, row in zip(names, values, strict=True)]
+    return draw(name, shortened(example.id, TITLE_LENGTH), example.text, fill, numbers, height, with_png=False)
 
 
 def run_facts(
@@ -325,7 +330,7 @@ def worst_utterances(score: Score) -> list[ScoredUtterance]:
 
 
 def write_run_page(page: RunPage) -> None:
-    """Write ``report/report.html``, a page without scripts that loads nothing, and its curves as PNG files."""
+    """Write ``report/report.html``, a page that loads nothing, and its curves as PNG files."""
     metrics = page.run_dir / "metrics.csv"  # logger=none writes none
     (rate_name, *_) = {score.rate_name for score in page.scores.values()} or {"WER"}
     curves = plot_run_curves(metrics, rate_name) if metrics.exists() else []

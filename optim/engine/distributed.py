@@ -224,7 +224,8 @@ def _exchange(results: list[Tensor], owners: Sequence[int]) -> None:
         dist.broadcast(flat, src=owner, async_op=True) for flat, ((owner, *_), _) in zip(flats, messages, strict=True)
     ]
     for broadcast, flat, (_, places) in zip(broadcasts, flats, messages, strict=True):
-        broadcast.wait()
+        if broadcast is not None:  # of torch 2.14 on by its type: this process is in the group
+            broadcast.wait()
         pieces = flat.split([results[place].numel() for place in places])
         for place, piece in zip(places, pieces, strict=True):
             results[place] = piece.view(results[place].shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 import numpy as np
 import pytest
 from lhotse.testing.dummies import dummy_cut
@@ -11,10 +13,11 @@ from matplotlib.figure import Figure
 from asr.training.run_page import Example, RunPage, plot_run_curves, token_probs, write_run_page
 from tests.training.heads import HEADS, module_with
 from tests.training.tiny import batch_of
-from tests.werdict.report.parsed_page import parse, table_of
+from tests.werdict.report.parsed_page import has_own_script_alone, parse, table_of
 from werdict.scoring import Utterance, score
 
 EVIL = "<script>alert(1)</script>"
+LOSSES = {"train": (45, 2, 0.3), "dev": (30, 2.5, 0.9)}
 ROWS = {"train/loss": (45.0, 2.0, 0.3), "train/lr": (0.1, 0.2, 0.1), "val/dev/loss": (30.0, 2.5, 0.9)}
 
 
@@ -35,8 +38,12 @@ def written(tmp_path):
 
 def test_the_page_has_curves_pictures_errors_audio_and_the_difference_from_the_recipe(written):
     found = parse(written)
-    titles = [image.attributes["alt"] for image in found.all("img")]
-    assert titles == ["Loss", "Learning rate", "a", "b"]
+    assert [image.attributes["alt"] for image in found.all("img")] == [
+        "Loss: train, dev; nats per token against updates",
+        "Learning rate: train; updates",
+        "a: feature 0, feature 1, feature 2, feature 3, feature 4 and 3 more; feature against seconds",
+        "b: \u2581a, b; seconds",
+    ]
     assert all(image.attributes["src"].startswith("data:image/svg") for image in found.all("img"))
     assert table_of(found, "This run")[1] == ["encoder", "Conformer"]
     assert found.all("details")[0].all("pre")[0].text.startswith("seed: 1")
@@ -45,6 +52,17 @@ def test_the_page_has_curves_pictures_errors_audio_and_the_difference_from_the_r
     (sound,) = found.all("audio")
     assert sound.attributes["src"].startswith("data:audio/flac;base64,")
     assert [one.text.split(":")[0] for one in found.all("figcaption")[-2:]] == ["u2", "u1"]
+
+
+def test_the_numbers_behind_the_pictures_are_there(written):
+    texts = {
+        link.attributes["download"]: unquote(link.attributes["href"].partition(",")[2])
+        for link in parse(written).all("a")
+    }
+    rows = [f"{name},{step},{value:g}\n" for name, values in LOSSES.items() for step, value in enumerate(values)]
+    assert texts["loss.csv"] == "curve,updates,nats per token\n" + "".join(rows)
+    assert texts["tokens_0.csv"] == "starts at s,0,0.04\n\u2581a,1,0\nb,0,1\n"
+    assert len(texts["features_0.csv"].splitlines()) == 9
 
 
 def test_loss_shows_training_and_dev_on_a_logarithmic_axis(tmp_path, monkeypatch):
@@ -61,7 +79,7 @@ def test_loss_shows_training_and_dev_on_a_logarithmic_axis(tmp_path, monkeypatch
 
 
 def test_the_page_loads_nothing_and_texts_of_others_stay_text(written):
-    assert "<script" not in written
+    assert has_own_script_alone(written)
     assert "://" not in written.replace("http%3A//", "").replace("https%3A//", "")
     (policy,) = [one for one in parse(written).all("meta") if "http-equiv" in one.attributes]
     assert policy.attributes["content"].startswith("default-src 'none'")

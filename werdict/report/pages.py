@@ -1,8 +1,10 @@
-"""A comparison as a page without scripts, as JSON, as tables, and on the terminal."""
+"""A comparison as a page, as JSON, as tables, and on the terminal."""
 
 from __future__ import annotations
 
+import base64
 import csv
+import hashlib
 import json
 import math
 import textwrap
@@ -13,6 +15,7 @@ from typing import Any
 
 import rich.table
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from rich.console import Group
 from rich.text import Text
 
@@ -26,6 +29,7 @@ from werdict.result import Comparison
 from werdict.statistics.judge import count_errors
 
 JSON_FILE = "comparison.json"
+SCRIPT = (Path(__file__).parents[1] / "templates" / "page.js").read_text(encoding="utf-8")
 
 
 def render(template: str, package: str = "werdict", **values: Any) -> str:
@@ -45,6 +49,9 @@ def render(template: str, package: str = "werdict", **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # a page's policy names its script by its hash, so that no other script runs
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    environment.globals |= {"script": Markup(SCRIPT), "script_hash": f"sha256-{digest}"}
     return environment.get_template(template).render(**values)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
@@ -51,6 +53,15 @@ def parse(page: str) -> Element:
     parser.close()
     (root,) = parser.open
     return root
+
+
+def has_own_script_alone(page: str) -> bool:
+    """Return whether the page has one script, and its policy allows this one alone."""
+    (script,), policies = parse(page).all("script"), [one.attributes.get("content") for one in parse(page).all("meta")]
+    digest = base64.b64encode(hashlib.sha256(script.text.encode()).digest()).decode()
+    (policy,) = [text for text in policies if (text or "").startswith("default-src")]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    return (rules["default-src"], rules["script-src"]) == ("'none'", f"'sha256-{digest}'")
 
 
 def table_of(root: Element, title: str) -> list[list[str]]:

@@ -1,5 +1,6 @@
 """The report at a terminal, as a page and for programs says no more than the runs allow."""
 
+import csv
 import dataclasses
 import io
 import json
@@ -15,7 +16,7 @@ from rich.console import Console
 import asr
 from asr.runs.folders import read_runs
 from tests.werdict.made_comparisons import compare_runs, errors_of, made_comparison, run_of, sweep
-from tests.werdict.report.parsed_page import parse, table_of
+from tests.werdict.report.parsed_page import has_own_script_alone, parse, table_of
 from tests.werdict.run_folders import write_run
 from werdict.formatting import duration, interval, number, p_value, percent, points, ratio, shortened
 from werdict.from_python import compare_results
@@ -337,13 +338,14 @@ def test_costs_and_runs_are_listed(page):
     assert runs[0][-1] == "runs/digits/transformer_ctc/eve-lr=0.01-seed=1"
 
 
-def test_nothing_is_loaded_and_nothing_runs(source, page):
+def test_nothing_is_loaded_and_nothing_runs_but_the_script_of_the_page(source, page):
+    assert has_own_script_alone(source)
     drawn = [image.attributes["src"] for image in page.all("img")]
     assert all(image.startswith("data:image/svg+xml,") for image in drawn)
     for image in drawn:
         source = source.replace(image, "")
     assert not re.search(r"https?:|//\w|url\((?!#)|@import|javascript:", source)
-    assert not [found for tag in ("script", "iframe", "object", "embed") for found in page.all(tag)]
+    assert not [found for tag in ("iframe", "object", "embed") for found in page.all(tag)]
     assert [link.attributes for link in page.all("link")] == [{"rel": "icon", "href": "data:,"}]
     (policy,) = [meta for meta in page.all("meta") if meta.attributes.get("http-equiv") == "Content-Security-Policy"]
     assert policy.attributes["content"].startswith("default-src 'none'")
@@ -352,9 +354,33 @@ def test_nothing_is_loaded_and_nothing_runs(source, page):
 def test_ids_are_unique_and_links_lead_somewhere(source, page):
     ids = re.findall(r'\sid="([^"]*)"', source)
     assert len(ids) == len(set(ids))
-    targets = [link.attributes["href"] for link in page.all("a")]
+    targets = [link.attributes["href"] for link in page.all("a") if "download" not in link.attributes]
     assert len(targets) == 7
     assert {target.removeprefix("#") for target in targets} <= set(ids)
+
+
+def test_the_numbers_of_each_plot_are_beside_it_as_csv(page, comparison):
+    tables = {}
+    for figure in page.all("figure"):
+        (link,) = figure.all("a")
+        kind, _, content = link.attributes["href"].partition(",")
+        assert kind == "data:text/csv;charset=utf-8"
+        rows = list(csv.reader(io.StringIO(unquote(content))))
+        tables[link.attributes["download"].removesuffix(".csv")] = rows
+        alt = figure.all("img")[0].attributes["alt"]
+        assert alt.startswith(figure.all("a")[0].attributes["aria-label"].removeprefix("Numbers of ")[:-7])
+        assert all(row[0] in alt for row in rows[1:])
+    assert set(tables) == {plot.name for plot in draw_plots(comparison).all}
+    best = comparison.sets[0].rows[0]
+    header, first, *_ = tables["wer_test-clean"]
+    assert header == ["system", "WER (%)", "low", "high", "seeds"]
+    assert [float(number) for number in first[1:4]] == pytest.approx(
+        [100 * best.wer_mean, 100 * best.low, 100 * best.high], rel=1e-5
+    )
+    assert [float(seed) for seed in first[4].split()] == pytest.approx([100 * wer for wer in best.wers], rel=1e-5)
+    assert tables["lr_test-clean"][0] == ["system", "learning rate", "WER (%)", "is"]
+    assert {row[3] for row in tables["lr_test-clean"][1:]} == {"mean", "seed"}
+    assert tables["loss_seconds"][0] == ["system", "seconds", "nats per token", "lowest seed", "highest seed", "seeds"]
 
 
 def test_plots_tables_and_page_can_be_read_aloud(page):
@@ -401,7 +427,7 @@ def test_what_users_wrote_is_text(tmp_path):
     evil = made_comparison(2, 2, curves=False, names=names, **words)
     runs = [dataclasses.replace(run, folder=tmp_path / EVIL / "\udcff") for run in evil.runs]
     root = written(dataclasses.replace(evil, runs=runs), tmp_path / "out")
-    assert root.all("script") == []
+    assert has_own_script_alone((tmp_path / "out" / "report.html").read_text(encoding="utf-8"))
     assert root.all("h1")[0].text == EVIL
     assert root.all("title")[0].text == f"Comparison: {EVIL}"
     assert [item.text for item in root.all("ul")[0].all("li")] == [EVIL]
