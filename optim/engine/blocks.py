@@ -78,13 +78,13 @@ def settle(owner: str, group: dict[str, Any]) -> None:
     Raises:
         ValueError: an option is not allowed, or a parameter cannot be cut so.
     """
-    given = {key: group.pop(key) for key in DEFAULTS if key in group}
-    if not isinstance(given.get("blocks"), Mapping) or len(given) > 1:
-        given = {"blocks": {"": given}} if any(value is not None for value in given.values()) else {"blocks": {}}
-    if specs := {name: spec_of(spec, owner) for name, spec in given["blocks"].items()}:
-        group["blocks"] = specs
+    given = {key: x for key in DEFAULTS if (x := group.pop(key, None)) is not None}
+    if not given:
+        return
+    specs = given["blocks"] if isinstance(given.get("blocks"), Mapping) and len(given) == 1 else {"": given}
+    group["blocks"] = {name: spec_of(spec, owner) for name, spec in specs.items()}
     names = group.get("param_names") or [f"parameter {i}" for i in range(len(group["params"]))]
-    for name, param in zip(names, group["params"], strict=True) if specs else ():
+    for name, param in zip(names, group["params"], strict=True):
         parts_of(name, param.shape, group)
 
 
@@ -136,11 +136,6 @@ class PartState(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def whole(state: Any) -> State:
-    """Return the statistics of the parameter that some belong to."""
-    return state.whole if type(state) is PartState else state
 
 
 def cut(entry: ParamEntry, group: Group) -> list[ParamEntry]:

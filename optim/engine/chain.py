@@ -635,7 +635,7 @@ def share_counts(
         _replace(entries, new)
         shared_counts.update({id(count): count for count in new.values()})
     # the counts of those that do not step stand still
-    stepping = {id(blocks.whole(entry.state)) for entry in entries}
+    stepping = {id(getattr(entry.state, "whole", entry.state)) for entry in entries}
     resting = {id(state["step"]) for state in states.values() if state and id(state) not in stepping}
     shared = {id(entry.state["step"]): entry.state["step"] for entry in entries if entry.shard is None}
     copies = {key: count.clone() for key, count in shared.items() if key in resting}
