@@ -19,6 +19,7 @@ from optim.engine.options import WHOLE, check_names, check_range, plain
 from optim.engine.param_batch import DRAW_KEY, Group, ParamEntry, Part, State
 
 DEFAULTS = {"blocks": 1, "heads": 1, "dims": (0,)}
+INTERVALS = {"blocks": "[0, inf)", "heads": "[1, inf)", "dims": "(-inf, inf)"}
 COUNTS = ("step", DRAW_KEY)
 
 
@@ -44,17 +45,16 @@ def _parts(
 ) -> tuple[Part, ...]:
     if not blocks:
         return (Part(tuple(range(len(shape))), 0, shape[0], 0, torch.Size([prod(shape)])),)
-    if not all(-len(shape) <= dim < len(shape) for dim in dims):
-        raise ValueError(f"dims of {name} must be axes of its shape {shape}, given {dims}")
     rows = tuple(dim % len(shape) for dim in dims)
     columns = tuple(axis for axis in range(len(shape)) if axis not in rows)
     length = shape[rows[0]]
     sizes = [length / blocks] * blocks if isinstance(blocks, int) else blocks
     cut = [size / heads for size in sizes for _ in range(heads)]
-    if sum(cut) != length or any(size % 1 for size in cut) or not columns:
+    are_axes = len({*rows}) == len(rows) < len(shape) and all(-len(shape) <= dim < len(shape) for dim in dims)
+    if not are_axes or sum(cut) != length or any(size % 1 for size in cut):
         raise ValueError(
-            f"axis {rows[0]} of {name} {shape} cannot be cut into blocks={blocks} of heads={heads} each with "
-            f"dims={dims}; blocks times heads must divide its length, or the sizes of blocks must add up to it"
+            f"{name} {shape} cannot be blocks={blocks} of heads={heads} with the rows dims={dims}: dims must be some "
+            "of its axes, and blocks times heads divide the length of the first, or the sizes of blocks add up to it"
         )
     parts, start = list[Part](), 0
     for size, run in groupby(map(int, cut)):
@@ -96,16 +96,13 @@ def spec_of(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """
     check_names(given, (*DEFAULTS, "why", "shape"), where)
     spec = {**DEFAULTS, **{key: plain(value) for key, value in given.items() if value is not None}}
-    sizes = spec["blocks"] if isinstance(spec["blocks"], list | tuple) else ()
-    for size in sizes:
-        check_range(f"{where}: each of blocks", size, "[1, inf)" + WHOLE)
-    if not sizes:
-        check_range(f"{where}: blocks", spec["blocks"], "[0, inf)" + WHOLE)
-    check_range(f"{where}: heads", spec["heads"], "[1, inf)" + WHOLE)
-    dims = spec["dims"]
-    if not isinstance(dims, list | tuple) or not dims or {*map(type, dims)} != {int} or len({*dims}) < len(dims):
-        raise ValueError(f"{where}: dims must be the axes that are rows, such as [0], given {dims!r}")
-    return spec
+    for key, interval in INTERVALS.items():
+        value = spec[key]
+        for each in value if isinstance(value, list | tuple) and value and key != "heads" else [value]:
+            # of no block there is no size
+            least = "[1, inf)" if each is not value and key == "blocks" else interval
+            check_range(f"{where}: {key}", each, least + WHOLE)
+    return {**spec, "dims": (spec["dims"],) if isinstance(spec["dims"], int) else tuple(spec["dims"])}
 
 
 class PartState(MutableMapping[str, Any]):
@@ -143,8 +140,8 @@ def cut(entry: ParamEntry, group: Group) -> list[ParamEntry]:
     parts = parts_of(entry.name, entry.param.shape, group)
     return [
         entry._replace(
-            param=(param := part.of(entry.param)),
-            grad=part.of(entry.grad).reshape(param.shape),
+            param=part.of(entry.param),
+            grad=part.of(entry.grad).reshape(part.whole),
             state=PartState(entry.state, part.suffix) if part.suffix else entry.state,
             part=part,
             key=(entry.key, part.suffix),
@@ -163,7 +160,7 @@ def split(entry: ParamEntry) -> list[ParamEntry]:
     for i, (param, grad) in enumerate(zip(entry.param.unbind(), entry.grad.unbind(), strict=True)):
         state = {**counts, **{key: views[i] for key, views in columns.items()}}
         alone = entry.part._replace(count=0, start=entry.part.start + i * length)
-        blocks.append(entry._replace(param=alone.seen(param), grad=alone.seen(grad), state=state, part=alone))
+        blocks.append(entry._replace(param=alone.seen(param), grad=grad, state=state, part=alone))
     return blocks
 
 

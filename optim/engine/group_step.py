@@ -292,12 +292,12 @@ def _applied(transforms: Sequence[Transform], update: Update, batch: ParamBatch)
 
 
 def _stack_size(members: Sequence[ParamEntry]) -> int:
-    """Return how many parameters of one shape are a stack."""
+    """Return how many parameters or blocks of one shape are a stack."""
     param, numel = members[0].param, members[0].shape.numel()
     if members[0].shard is not None:
         return 1
     if launches_cost(param.device):
-        return len(members) if numel < STACK_BELOW_NUMEL_ELSEWHERE else 1
+        return sum(member.count for member in members) if numel < STACK_BELOW_NUMEL_ELSEWHERE else 1
     return STACK_NUMEL // max(1, numel) if numel < STACK_BELOW_NUMEL else 1
 
 
@@ -360,7 +360,8 @@ class Scratch:
         if params[0].dtype in HALF:
             # Kahan summation: bfloat16 has a spacing of 2⁻⁷ above 1; updates below half of it would otherwise be lost
             error = (self.flat - rounded_flat).to(params[0].dtype)
-            torch._foreach_copy_([entry.state["rounding_error"] for entry in self.entries], unflatten(error, params))
+            errors = [entry.state["rounding_error"] for entry in self.entries]
+            torch._foreach_copy_(errors, unflatten(error, errors))
 
 
 class StateStack(NamedTuple):
