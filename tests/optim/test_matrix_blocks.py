@@ -39,9 +39,7 @@ def weight(**spec):
     return {"weight": spec}
 
 
-LSTM = {
-    name: {"blocks": 4} for name in ("weight_ih_l0", "weight_hh_l0", "weight_ih_l0_reverse", "weight_hh_l0_reverse")
-}
+LSTM = {f"weight_{x}_l0{back}": {"blocks": 4} for back in ("", "_reverse") for x in ("ih", "hh")}
 KNOWN = [
     (nn.MultiheadAttention(8, 2), {"in_proj_weight": {"blocks": 3, "heads": 2}}),
     (nn.MultiheadAttention(8, 4, kdim=6), {f"{x}_proj_weight": {"heads": 4} for x in "qkv"}),
@@ -112,7 +110,7 @@ def test_the_table_names_matrices_rule_and_reason(capsys):
     ):
         assert all(word in rows[name] for word in words), rows[name]
     optim.explain(optim.StepInBackward(optim.Muon(model.parameters())), model)
-    assert "1 × 24×8   as it is; blocks='auto': blocks=3 heads=2" in capsys.readouterr().out
+    assert "as it is; blocks='auto': blocks=3 heads=2 from nn.MultiheadAttention" in capsys.readouterr().out
     for param in model.parameters():
         param.grad = torch.randn_like(param)
     optimizer.step()
@@ -130,7 +128,7 @@ def test_without_auto_all_is_as_before_and_auto_needs_a_model_and_an_optimizer_t
         optim.grouped(optim.Muon, blocks="auto")(model.named_parameters())
     with pytest.raises(ValueError, match="blocks"):
         optim.grouped(optim.Muon, blocks="some")
-    with pytest.raises(ValueError, match="gate.*Adam"):
+    with pytest.raises(ValueError, match="gate"):
         optim.grouped(partial(torch.optim.Adam, lr=0.1), [{"pattern": "gate", "heads": 2}, {"pattern": ""}])(model)
 
 
@@ -140,9 +138,7 @@ def test_trial_parameters_of_other_shapes_are_whole_and_those_that_replace_them_
     class Pairs(list):
         pass
 
-    pairs = Pairs(
-        (name, nn.Parameter(torch.ones([min(2, n) for n in p.shape]))) for name, p in model.named_parameters()
-    )
+    pairs = Pairs((name, nn.Parameter(torch.ones([2 for _ in p.shape]))) for name, p in model.named_parameters())
     pairs.model = model
     optimizer = optim.grouped(optim.Muon, RULES, blocks="auto")(pairs)
     for _, param in pairs:
