@@ -41,9 +41,9 @@ def matrix_blocks(model: nn.Module) -> dict[str, dict[str, Any]]:
     - embeddings, and output layers called ``lm_head``: matrices, but not for Muon.
 
     Reference:
-        Jordan et al. 2024, "Muon", kellerjordan.github.io/posts/muon: "applying it to their Q, K, V parameters
-        separately". Whether one per head is best depends on the model: Zhang et al. 2026, "When and Why Grouping
-        Attention Heads Accelerates Muon Optimization", arXiv:2605.08933.
+        Jordan et al. 2024, "Muon", kellerjordan.github.io/posts/muon, for queries, keys and values. Whether one per
+        head is best depends on the model: Zhang et al. 2026, "When and Why Grouping Attention Heads Accelerates Muon
+        Optimization", arXiv:2605.08933.
 
     Examples:
         >>> optim.matrix_blocks(nn.MultiheadAttention(8, 2))["in_proj_weight"]
@@ -69,7 +69,7 @@ def _known(module: nn.Module) -> dict[str, dict[str, Any]]:
         return {"in_proj_weight": {"blocks": 3, "heads": module.num_heads}, **single}
     if isinstance(module, nn.modules.conv._ConvNd):
         # depthwise, rows have nothing to do with each other
-        spec = {"dims": (1,)} if module.transposed else {"dims": (0,)}
+        spec: dict[str, Any] = {"dims": (1,)} if module.transposed else {"dims": (0,)}
         spec = {"blocks": 0 if module.weight.shape[1] == 1 else module.groups} if module.groups > 1 else spec
         return dict.fromkeys(("weight", "weight_v", "parametrizations.weight.original1"), spec)
     if isinstance(module, nn.RNNBase | nn.RNNCellBase):
@@ -119,7 +119,7 @@ def explain(optimizer: Optimizer, model: nn.Module | None = None, file: TextIO |
         in_proj_weight   24×8   Muon       6 × 4×8   blocks=3 heads=2 from nn.MultiheadAttention
         out_proj.weight  8×8    Muon       1 × 8×8   as it is
     """
-    names = {param: name for name, param in model.named_parameters()} if model is not None else {}
+    names: dict[Tensor, str] = {param: name for name, param in model.named_parameters()} if model is not None else {}
     known = matrix_blocks(model) if model is not None else {}
     stepped: Any = getattr(optimizer, "optimizer", optimizer)
     table = [("parameter", "shape", "optimizer", "matrices", "why")]
@@ -146,7 +146,7 @@ def _seen(member: Optimizer, name: str, param: Tensor, group: Group) -> tuple[st
         axis = -2 if group["stacked_matrices"] else 0
         rest = shape[axis + 1 :].numel()
         parts = [Part((), 0, 0, shape.numel() // shape[axis] // rest, torch.Size((shape[axis], rest)))]
-    shapes = [(max(1, part.count), part.shape) for part in parts] or [(1, shape)]
+    shapes = [(max(1, part.num_blocks), part.shape) for part in parts] or [(1, shape)]
     seen = ", ".join(f"{count} × {_times(block)}" if len(block) > 1 else "none" for count, block in shapes)
     return seen, why if len(shape) > 1 else "a vector"
 

@@ -105,11 +105,12 @@ def _plain(value: Any) -> Any:
 def _build(
     optimizer: Factory, rules: Sequence[Rule], blocks: str, named_parameters: NamedParameters | nn.Module
 ) -> Optimizer:
-    is_model = isinstance(named_parameters, nn.Module)
-    model = named_parameters if is_model else getattr(named_parameters, "model", None)
+    model: Any = getattr(named_parameters, "model", None)
+    if isinstance(named_parameters, nn.Module):
+        model, named_parameters = named_parameters, named_parameters.named_parameters()
     if blocks == "auto" and model is None:
         raise ValueError("blocks='auto' asks the modules of a model; give the model instead of its parameters")
-    named = list(named_parameters.named_parameters() if is_model else named_parameters)
+    named = list(named_parameters)
     trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     if not trainable:
         raise ValueError(f"no parameter to optimize: none of {len(named)} requires a gradient")

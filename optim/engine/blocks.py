@@ -152,14 +152,14 @@ def cut(entry: ParamEntry, group: Group) -> list[ParamEntry]:
 
 def split(entry: ParamEntry) -> list[ParamEntry]:
     """Return the blocks of an entry as entries, whose tensors are views."""
-    if entry.part is None or not entry.part.count:
+    if entry.part is None or not entry.part.num_blocks:
         return [entry]
     counts = {key: entry.state[key] for key in COUNTS if key in entry.state}
-    length, blocks = (entry.part.stop - entry.part.start) // entry.part.count, []
+    length, blocks = (entry.part.stop - entry.part.start) // entry.part.num_blocks, []
     columns = {key: x.unbind() for key, x in entry.state.items() if key not in COUNTS}
     for i, (param, grad) in enumerate(zip(entry.param.unbind(), entry.grad.unbind(), strict=True)):
         state = {**counts, **{key: views[i] for key, views in columns.items()}}
-        alone = entry.part._replace(count=0, start=entry.part.start + i * length)
+        alone = entry.part._replace(num_blocks=0, start=entry.part.start + i * length)
         blocks.append(entry._replace(param=alone.seen(param), grad=grad, state=state, part=alone))
     return blocks
 
@@ -175,8 +175,8 @@ def fresh(param: Tensor, parts: Sequence[Part], new_state: Callable[[Tensor], St
     state: State = {}
     for part in parts:
         blocks = part.of(param.detach())
-        each = blocks.unbind() if part.count else [blocks]
+        each = blocks.unbind() if part.num_blocks else [blocks]
         states = [new_state(block.reshape(part.shape).contiguous()) for block in each]
         for key, x in states[0].items():
-            state[key + part.suffix] = torch.stack([one[key] for one in states]) if part.count else x
+            state[key + part.suffix] = torch.stack([one[key] for one in states]) if part.num_blocks else x
     return state

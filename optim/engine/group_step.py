@@ -297,7 +297,7 @@ def _stack_size(members: Sequence[ParamEntry]) -> int:
     if members[0].shard is not None:
         return 1
     if launches_cost(param.device):
-        return sum(member.count for member in members) if numel < STACK_BELOW_NUMEL_ELSEWHERE else 1
+        return sum(member.num_members for member in members) if numel < STACK_BELOW_NUMEL_ELSEWHERE else 1
     return STACK_NUMEL // max(1, numel) if numel < STACK_BELOW_NUMEL else 1
 
 
@@ -305,11 +305,11 @@ def _stacks_of(members: Iterable[ParamEntry], size: int) -> list[list[ParamEntry
     """Return entries in stacks of ``size`` parameters or blocks; those of one parameter are in one stack."""
     stacks, room = list[list[ParamEntry]](), 0
     for member in members:
-        if member.count > room:
+        if member.num_members > room:
             stacks.append([])
             room = size
         stacks[-1].append(member)
-        room -= member.count
+        room -= member.num_members
     return stacks
 
 
@@ -341,7 +341,7 @@ class Scratch:
             self.flat.add_(flatten([entry.state["rounding_error"] for entry in self.entries]))
         grads = flatten([entry.grad for entry in self.entries]).to(dtype)
         grads = grads.neg_() if maximize else grads
-        counts = [sum(entry.count for entry in stack) for stack in stacks]
+        counts = [sum(entry.num_members for entry in stack) for stack in stacks]
         shapes = [
             (count, *stack[0].shape) if count > 1 else stack[0].shape
             for count, stack in zip(counts, stacks, strict=True)
@@ -398,15 +398,12 @@ class StateStacks(dict[Any, StateStack]):
         if stack and len(held) == len(stack.views) and all(map(is_, held, stack.views)):
             return stack.state
         self._detach_others(entries, states)
-        columns = [
-            [entry.state[name] if entry.count > 1 else entry.state[name][None] for entry in entries] for name in names
-        ]
-        state = {name: torch.cat(column) for name, column in zip(names, columns, strict=True)}
-        views = [
-            view if entry.count > 1 else view[0]
-            for name in names
-            for view, entry in zip(state[name].split([entry.count for entry in entries]), entries, strict=True)
-        ]
+        counts = [entry.num_members for entry in entries]
+        state, views = dict[str, Tensor](), list[Tensor]()
+        for name in names:
+            column = zip(counts, (entry.state[name] for entry in entries), strict=True)
+            state[name] = torch.cat([x if n > 1 else x[None] for n, x in column])
+            views += [x if n > 1 else x[0] for n, x in zip(counts, state[name].split(counts), strict=True)]
         for place, view in enumerate(views):
             entries[place % len(entries)].state[names[place // len(entries)]] = view
         new = StateStack([entry.key for entry in entries], state, views)

@@ -150,7 +150,7 @@ class Part(NamedTuple):
         axes: of the parameter, in the order in which they are seen, rows first.
         start: first row of them, along the first of these axes.
         stop: row after them.
-        count: of blocks; 0 for a single one, whose tensors have no axis for it.
+        num_blocks: 0 for a single one, whose tensors have no axis for it.
         shape: of each, (R, C), or (n,) for what is no matrix.
         suffix: of the names of their statistics, if a parameter has several parts.
     """
@@ -158,7 +158,7 @@ class Part(NamedTuple):
     axes: tuple[int, ...]
     start: int
     stop: int
-    count: int
+    num_blocks: int
     shape: torch.Size
     suffix: str = ""
 
@@ -168,7 +168,7 @@ class Part(NamedTuple):
         Unless they are contiguous, rows and columns may be several axes.
         """
         x = x.permute(self.axes)[self.start : self.stop]
-        return self.seen(x.unflatten(0, (self.count, -1)) if self.count else x)
+        return self.seen(x.unflatten(0, (self.num_blocks, -1)) if self.num_blocks else x)
 
     def seen(self, x: Tensor) -> Tensor:
         """Return these blocks in their own shape, if they are contiguous."""
@@ -177,7 +177,7 @@ class Part(NamedTuple):
     @property
     def whole(self) -> torch.Size:
         """Return the shape of the statistics of all blocks that have the shape of a block."""
-        return torch.Size((self.count, *self.shape)) if self.count else self.shape
+        return torch.Size((self.num_blocks, *self.shape)) if self.num_blocks else self.shape
 
 
 class ParamEntry(NamedTuple):
@@ -212,9 +212,9 @@ class ParamEntry(NamedTuple):
         return key_of(f"{key}/{self.part.start}") if self.part else key
 
     @property
-    def count(self) -> int:
+    def num_members(self) -> int:
         """Return how many tensors it stands for: the blocks, or one."""
-        return max(1, self.part.count) if self.part else 1
+        return max(1, self.part.num_blocks) if self.part else 1
 
 
 def progress(entries: Sequence[ParamEntry], key: str) -> Iterator[tuple[list[ParamEntry], list[Tensor], Tensor]]:

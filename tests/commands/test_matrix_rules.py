@@ -114,7 +114,7 @@ def test_every_fused_parameter_of_an_encoder_is_the_matrices_that_its_module_say
     optimizer.replace_params(dict(model.named_parameters()))
     muon = optimizer.param_groups[1]
     found = {
-        without_numbers(name): [(part.count, *part.shape) for part in parts]
+        without_numbers(name): [(part.num_blocks, *part.shape) for part in parts]
         for name, param in reversed([*zip(muon["param_names"], muon["params"], strict=True)])
         if (parts := parts_of(name, param.shape, muon))
     }
