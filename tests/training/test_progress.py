@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from torch import nn
 
+from asr.run.train import list_matrices
 from asr.training.callbacks.progress import StallWarning, TrainingProgress, describe_groups, describe_time
 from asr.training.nonfinite_guard import NonfiniteGuard, UnreadableCuts
 from optim import AdamW, Cain, Muon, WarmupCosine, grouped, step_in_backward
@@ -52,7 +54,9 @@ def test_what_any_part_prints_during_a_run_never_stands_in_the_line_of_the_bar(m
 def test_a_run_lists_which_matrices_it_updates_if_they_are_not_as_stored(tmp_path):
     for blocks in ("none", "auto"):
         module = tiny_module(grouped(partial(Muon, lr=0.01), blocks=blocks))
-        trained([batch_of(60, 40)], module, [TrainingProgress()], default_root_dir=str(tmp_path))
+        trained(
+            [batch_of(60, 40)], module, [LambdaCallback(on_train_start=list_matrices)], default_root_dir=str(tmp_path)
+        )
         assert (tmp_path / "matrices.txt").exists() == (blocks == "auto")
     (row,) = [x for x in (tmp_path / "matrices.txt").read_text().splitlines() if "query_key_value.weight" in x]
     assert "6 × 6×12" in row

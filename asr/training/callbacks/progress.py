@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -17,7 +16,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from asr.models import devices
-from asr.run.instantiate import locate
 from asr.run.options import SavedOptimizer
 from asr.training.module import TrainingModule
 from asr.training.optimizer_protocols import members_of
@@ -63,11 +61,6 @@ class TrainingProgress(pl.Callback):
         groups = describe_groups(trainer.optimizers[0], options)
         for line in groups if trainer.is_global_zero and (len(groups) > 1 or options) else ():
             console.print_line(line)
-        if trainer.is_global_zero and any(group.get("blocks") for group in trainer.optimizers[0].param_groups):
-            table = Path(trainer.default_root_dir) / "matrices.txt"
-            with table.open("w", encoding="utf-8") as file:
-                locate("optim.explain", "optimizer")(trainer.optimizers[0], pl_module.recognizer, file)
-            console.print_line(f"which parameter is treated as which matrices: {table}")
         if not trainer.is_global_zero or not console.is_terminal:  # a log file would hold every frame of the bar
             return
         self.bar = Progress(
