@@ -17,6 +17,7 @@ from optim.in_backward import StepInBackward, step_in_backward
 from optim.laprop import LaProp
 from optim.learned_gradient import LearnedGradient
 from optim.lion import Lion
+from optim.matrix_blocks import explain, matrix_blocks
 from optim.maxfactor import MaxFactor
 from optim.muon import MatrixOptions, Muon, MuonLaProp, NorMuon, Scion
 from optim.parameter_groups import grouped
@@ -98,7 +99,9 @@ __all__ = [
     "WarmupLinear",
     "WarmupStableDecay",
     "chain",
+    "explain",
     "grouped",
+    "matrix_blocks",
     "standard_logical_factor_rules",
     "step_in_backward",
     "torch_muon",

@@ -12,7 +12,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from optim.combined import Combined
-from optim.engine.options import check_names, check_range, compiled, did_you_mean, plain
+from optim.engine.blocks import DEFAULTS, spec_of
+from optim.engine.chain import Chain
+from optim.engine.distributed import needs_whole
+from optim.engine.options import check_names, check_options, check_range, compiled, did_you_mean, plain
+from optim.matrix_blocks import matrix_blocks
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 Factory = Callable[[Any], Optimizer]
@@ -28,9 +32,12 @@ class Rule:
     lr_scale: float
     options: dict[str, Any]
     optimizer: Factory | None
+    blocks: dict[str, Any]
 
 
-def grouped(optimizer: Factory, rules: Sequence[Mapping[str, Any]] = ()) -> Callable[[NamedParameters], Optimizer]:
+def grouped(
+    optimizer: Factory, rules: Sequence[Mapping[str, Any]] = (), blocks: str = "none"
+) -> Callable[[NamedParameters | nn.Module], Optimizer]:
     """Return a function that builds the optimizer with one parameter group per rule.
 
     Rules are tried in order; the first whose pattern `re.search` finds in a parameter's name decides. Without rules
@@ -42,10 +49,13 @@ def grouped(optimizer: Factory, rules: Sequence[Mapping[str, Any]] = ()) -> Call
             which multiplies the optimizer's lr, and any of the optimizer's hyper-parameters, which replace its own.
             ``weight_decay=0`` is allowed for an optimizer that has none, or calls it otherwise (T5X's Adafactor).
             Rules with the same object as ``optimizer`` share one optimizer; with more than one optimizer the result is
-            a `Combined`.
+            a `Combined`. ``blocks``, ``heads`` and ``dims`` say which matrices these parameters are.
+        blocks: "auto": rules that see matrices treat parameters as `matrix_blocks` says, unless a rule says otherwise;
+            "none": as they are stored.
 
     Returns:
-        A function of (name, parameter) pairs; its groups carry ``param_names``.
+        A function of a model, or of (name, parameter) pairs that have it as their attribute ``model``, or, without
+        "auto", of any such pairs; its groups carry ``param_names``.
 
     Raises:
         ValueError: a rule is malformed. The function raises it if no parameter needs a gradient, a rule names an
@@ -59,7 +69,8 @@ def grouped(optimizer: Factory, rules: Sequence[Mapping[str, Any]] = ()) -> Call
         >>> [(group["param_names"], group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
         [(['bias'], 0.001, 0.0), (['weight'], 0.0005, 0.01)]
     """
-    return partial(_build, optimizer, [_parse(i, rule) for i, rule in enumerate(rules)])
+    check_options({"blocks": blocks}, {"blocks": ["auto", "none"]})
+    return partial(_build, optimizer, [_parse(i, rule) for i, rule in enumerate(rules)], blocks)
 
 
 def _parse(place: int, rule: Mapping[str, Any]) -> Rule:
@@ -78,8 +89,11 @@ def _parse(place: int, rule: Mapping[str, Any]) -> Rule:
             f"parameter rule {rule['pattern']!r}: optimizer must make an optimizer of parameters, such as "
             f"partial(Adafactor, lr=1e-2), given {rule['optimizer']!r}"
         )
-    options = {key: _plain(rule[key]) for key in rule if key not in RULE_KEYS}
-    return Rule(pattern, scale, options, rule.get("optimizer"))
+    options = {key: _plain(rule[key]) for key in rule if key not in (*RULE_KEYS, *DEFAULTS)}
+    given = {key: _plain(rule[key]) for key in DEFAULTS if key in rule}
+    where = f"parameter rule {rule['pattern']!r}"
+    blocks = spec_of({**given, "why": f"the rule {rule['pattern']!r}"}, where) if given else {}
+    return Rule(pattern, scale, options, rule.get("optimizer"), blocks)
 
 
 def _plain(value: Any) -> Any:
@@ -88,13 +102,23 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
-def _build(optimizer: Factory, rules: Sequence[Rule], named_parameters: NamedParameters) -> Optimizer:
+def _build(
+    optimizer: Factory, rules: Sequence[Rule], blocks: str, named_parameters: NamedParameters | nn.Module
+) -> Optimizer:
+    model: Any = getattr(named_parameters, "model", None)
+    if isinstance(named_parameters, nn.Module):
+        model, named_parameters = named_parameters, named_parameters.named_parameters()
+    if blocks == "auto" and model is None:
+        raise ValueError("blocks='auto' asks the modules of a model; give the model instead of its parameters")
     named = list(named_parameters)
     trainable = [(name, parameter) for name, parameter in named if parameter.requires_grad]
     if not trainable:
         raise ValueError(f"no parameter to optimize: none of {len(named)} requires a gradient")
-    if not rules:
+    if not rules and blocks == "none":
         return optimizer(trainable)
+    rules = rules or [_parse(0, {"pattern": ""})]
+    shapes = {name: tuple(param.shape) for name, param in (model.named_parameters() if model is not None else named)}
+    known = matrix_blocks(model) if blocks == "auto" else {}
     owners = _assign(rules, [name for name, _ in named])
     _refuse_uncovered([name for name, _ in trainable], owners)
     # by optimizer, in the order in which rules name it first: checkpoints depend on the order of groups
@@ -109,10 +133,16 @@ def _build(optimizer: Factory, rules: Sequence[Rule], named_parameters: NamedPar
             merged = [{"params": params, **_options(rule, built.defaults)} for rule, params in groups]
             optimizers.append(factory(merged))
             continue
+        sees_matrices = isinstance(built, Chain) and needs_whole(built.transforms, built.param_groups[0])
         # only an optimizer knows its hyper-parameters, and the lr to scale: torch ignores unknown keys of a group
         built.param_groups.clear()
         for rule, params in groups:
             options = _options(rule, built.defaults)
+            if rule.blocks and not isinstance(built, Chain):
+                raise ValueError(f"parameter rule {rule.pattern.pattern!r}: {type(built).__name__} knows no blocks")
+            said = {name: {**rule.blocks, "shape": shapes[name]} for name, _ in params} if rule.blocks else known
+            if own := {name: said[name] for name, _ in params if name in said and (rule.blocks or sees_matrices)}:
+                options["blocks"] = own
             try:
                 built.add_param_group({"params": params, **options})
             except ValueError as error:

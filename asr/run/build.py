@@ -84,7 +84,7 @@ from asr.run.trust import check_restored, error_context, trust_own
 from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.initial_weights import freeze
 from asr.training.module import TrainingModule
-from asr.training.optimizer_protocols import HasEvalMode, calls_closure, replaces_params, small_parameters
+from asr.training.optimizer_protocols import HasEvalMode, NamedParameters, calls_closure, replaces_params
 from asr.training.processes import is_started_as_rank
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, did_you_mean
@@ -194,7 +194,7 @@ def try_updates(options: RunOptions, recognizer: Recognizer, on_cpu: bool) -> Op
         )
     _try_third_party(options, on_cpu)
     # a capturable optimizer keeps its rate on the device of its parameters, and the meta device has no numbers
-    optimizer = updates.optimizer_factory(small_parameters(recognizer.named_parameters()))
+    optimizer = updates.optimizer_factory(NamedParameters(recognizer, small=True))
     # a schedule sets options of the groups
     trial = copy.deepcopy(optimizer) if replaces_params(optimizer) else optimizer
     if updates.in_backward is not None:

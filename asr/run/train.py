@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 from omegaconf import OmegaConf
 
 from asr.inference.evaluate import AFTER_TRAINING, search_with_transcripts
@@ -32,6 +34,7 @@ from asr.run.folder import (
     lock_run_dir,
     point_latest,
 )
+from asr.run.instantiate import locate
 from asr.run.parts import build_all, num_threads
 from asr.run.start import LAST_RECORDED, accept_changes, record_source, saying_how_to_resume, start_from
 from asr.run.trainer import build_trainer
@@ -117,6 +120,15 @@ def _record_start(run: Run, folder: Path) -> None:
     run.prepared.list_too_short(folder)
 
 
+def list_matrices(trainer: Trainer, module: Any) -> None:
+    """Write ``matrices.txt`` to a run's folder, if its optimizer updates parameters in blocks."""
+    if trainer.is_global_zero and any(group.get("blocks") for group in trainer.optimizers[0].param_groups):
+        table = Path(trainer.default_root_dir) / "matrices.txt"
+        with table.open("w", encoding="utf-8") as file:
+            locate("optim.explain", "optimizer")(trainer.optimizers[0], module.recognizer, file)
+        console.print_line(f"which parameter is treated as which matrices: {table}")
+
+
 def _record_failure(run_dir: Path, why: str) -> None:
     """Let ``asr-runs`` know that the run has ended by itself."""
     with contextlib.suppress(OSError):  # a full disk, which may be the reason
@@ -134,6 +146,7 @@ def _fit_and_report(run: Run, run_dir: Path) -> None:
     loggers = build_all(run.outline.loggers, run_dir, options) if is_first_process() else []
     with _open_loggers(loggers, 0 if checkpoint is None else checkpoint.update):
         callbacks = build_all(run.outline.callbacks, run_dir, options)
+        callbacks.append(LambdaCallback(on_train_start=list_matrices))
         trainer = build_trainer(options.trainer, loggers, callbacks, default_root_dir=str(run_dir))
         num_workers = run.loaders.workers.count
         torch.set_num_threads(num_threads(options.torch_threads, num_workers, trainer.num_devices))

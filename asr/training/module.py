@@ -206,7 +206,7 @@ class TrainingModule(pl.LightningModule):
         """Return the optimizer that was built before, if it is not taken yet, or a new one, of the parameters."""
         optimizer, self.optimizer = self.optimizer, None
         if optimizer is None:
-            return self.optimizer_factory(self.recognizer.named_parameters())
+            return self.optimizer_factory(protocols.NamedParameters(self.recognizer))
         optimizer.replace_params(dict(self.recognizer.named_parameters()))
         return optimizer
 
@@ -216,7 +216,7 @@ class TrainingModule(pl.LightningModule):
         self.all_parameters = list(self.parameters())
         if type(optimizer).__module__.partition(".")[0] not in ("optim", "torch"):
             with suppress(Exception):  # what fails here fails in its first step too, where it is explained
-                trial = self.optimizer_factory(protocols.small_parameters(self.recognizer.named_parameters()))
+                trial = self.optimizer_factory(protocols.NamedParameters(self.recognizer, small=True))
                 if not protocols.calls_closure(trial):
                     optimizer.register_step_pre_hook(protocols.compute_gradients_first)
         if isinstance(optimizer, protocols.StepsInBackward):

@@ -238,12 +238,19 @@ def apply_to_checkpoint(
     return schedule
 
 
-def small_parameters(named: Iterable[tuple[str, nn.Parameter]]) -> list[tuple[str, nn.Parameter]]:
-    """Return parameters of the same names and numbers of dimensions, with at most two rows and columns."""
-    return [
-        (name, nn.Parameter(torch.ones([min(2, size) for size in param.shape]), param.requires_grad))
-        for name, param in named
-    ]
+class NamedParameters(list[tuple[str, nn.Parameter]]):
+    """Names and parameters of a model, for a factory of optimizers, which may ask its modules what these are.
+
+    Args:
+        model: of the parameters.
+        small: others in their place, of as many dimensions, with at most two rows and columns.
+    """
+
+    def __init__(self, model: nn.Module, *, small: bool = False) -> None:
+        self.model = model
+        for name, p in model.named_parameters():
+            trial = nn.Parameter(torch.ones([min(2, size) for size in p.shape]), p.requires_grad) if small else p
+            self.append((name, trial))
 
 
 def _refuse_other_groups(saved: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> None:

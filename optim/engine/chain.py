@@ -18,7 +18,7 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from optim.engine import saved_state
+from optim.engine import blocks, saved_state
 from optim.engine.distributed import all_finite, check_sharded, local_entry, on_cpu, part_like, places, replicated
 from optim.engine.group_step import GroupStep, StateStacks
 from optim.engine.options import SWITCH, Domain, check_names, check_options, plain
@@ -28,7 +28,7 @@ from optim.engine.random import key_of
 from optim.engine.transform import Transform, merged_options, merged_shared_state, merged_state
 
 # keys of a group that are not hyper-parameters: torch's own, a label for loggers, a schedule's base lr, our counts
-GROUP_KEYS = ("params", "param_names", "name", "initial_lr", "shared_state")
+GROUP_KEYS = ("params", "param_names", "name", "initial_lr", "shared_state", *blocks.DEFAULTS)
 PIECE_NUMEL = 1 << 24  # of what is put back at once: large enough for a GPU, and little beside the copies
 READS = "skip_nonfinite=True reads from the device, which capturable=True rules out; choose one"
 
@@ -286,15 +286,19 @@ class Chain(Optimizer):
             state, name = self.state[param], names[i] if names else ""
             # nearly all are plain, and that is asked faster
             owner = None if type(param) is Parameter else self.owners.get(param)
-            if param.dtype in HALF and state and "rounding_error" not in state and owner is None:
-                state["rounding_error"] = torch.zeros_like(param)  # the model was cast after a step
+            if param.dtype in HALF and state and owner is None and not any("rounding_error" in key for key in state):
+                fresh = self._fresh_state(name, param, group)  # the model was cast after a step
+                state.update({key: x for key, x in fresh.items() if "rounding_error" in key})
             if not state:
                 # the rest of what an owner keeps begins when it has the whole parameter
                 state.update({"step": 0} if owner is not None else self._fresh_state(name, param, group))
                 if self._draws(group):  # in the state, so that later names and places change no draw
                     state[DRAW_KEY] = key_of(saved_state.name_of(group, i, place))
-            entry = ParamEntry(param, grad, state, name)
-            yield entry if type(param) is Parameter else local_entry(entry, owner)
+            entry = ParamEntry(param, grad, state, name, key=param)
+            if owner is None:
+                yield from blocks.cut(entry if type(param) is Parameter else local_entry(entry), group)
+            else:
+                yield local_entry(entry, owner)
 
     @property
     def owners(self) -> Mapping[Tensor, int]:
@@ -325,7 +329,7 @@ class Chain(Optimizer):
             for entry in mine:
                 if not entry.state.keys() - {"step", DRAW_KEY}:
                     entry.state.update({**self._fresh_state(entry.name, entry.param, group), **entry.state})
-            step(mine, divides=False)
+            step([part for entry in mine for part in blocks.cut(entry, group)], divides=False)
 
     def _count_steps(self, entries: list[ParamEntry], increment: int | Tensor) -> None:
         if self.capturable:
@@ -333,18 +337,26 @@ class Chain(Optimizer):
                 count.add_(increment)
         else:
             for entry in entries:
-                entry.state["step"] += 1
+                if entry.part is None or entry.part.start == 0:  # once for all parts
+                    entry.state["step"] += 1
 
     def _fresh_state(self, name: str, param: Tensor, group: Group) -> State:
         # a Python number: torch keeps a tensor, but reading it for a bias correction would wait for the device
         step = torch.zeros((), dtype=state_dtype(param), device=param.device) if self.capturable else 0
         state: State = {"step": step}
-        state |= merged_state(self.transforms, param, group)
+        if parts := blocks.parts_of(name, param.shape, group):
+            state |= blocks.fresh(param, parts, partial(self._statistics, group=group))
+        else:
+            state |= self._statistics(param, group)
         if self._draws(group):
             state[DRAW_KEY] = 0
+        return state if type(param) in (Tensor, Parameter) else {key: replicated(x) for key, x in state.items()}
+
+    def _statistics(self, param: Tensor, group: Group) -> State:
+        state = merged_state(self.transforms, param, group)
         if param.dtype in HALF:
             state["rounding_error"] = torch.zeros_like(param, memory_format=torch.preserve_format)
-        return state if type(param) in (Tensor, Parameter) else {key: replicated(x) for key, x in state.items()}
+        return state
 
     def _meta_state(self, name: str, param: Tensor, group: Group) -> State:
         """Return the statistics of a parameter before its first step without memory: names, shapes and dtypes."""
@@ -429,7 +441,8 @@ class Chain(Optimizer):
         kinds: dict[object, ParamEntry] = {}
         for name, param in zip(group.get("param_names", [""] * len(meta["params"])), meta["params"], strict=True):
             state = self._fresh_state(name, param, group)
-            kinds[param.shape, param.dtype] = ParamEntry(param, torch.empty_like(param), state, name)
+            for entry in blocks.cut(ParamEntry(param, torch.empty_like(param), state, name, key=param), group):
+                kinds[entry.shape, param.dtype] = entry
         entries = [entry for entry in kinds.values() if entry.param.numel() > 0]
         try:
             with torch.no_grad():
@@ -448,6 +461,7 @@ class Chain(Optimizer):
     def _check_group(self, group: Group) -> None:
         """Refuse unknown and impossible options of a group, and parameters that no transform can move."""
         owner = type(self).__name__
+        blocks.settle(owner, group)
         check_names(group.keys() - set(GROUP_KEYS), self.defaults, f"{owner}'s parameter group")
         # a transform may allow other values of lr than the engine, such as Adafactor's None
         allowed: dict[str, Domain] = {"lr": "[0, 1e30]", "maximize": SWITCH}  # beyond it products overflow float32
@@ -621,7 +635,7 @@ def share_counts(
         _replace(entries, new)
         shared_counts.update({id(count): count for count in new.values()})
     # the counts of those that do not step stand still
-    stepping = {id(entry.state) for entry in entries}
+    stepping = {id(getattr(entry.state, "whole", entry.state)) for entry in entries}
     resting = {id(state["step"]) for state in states.values() if state and id(state) not in stepping}
     shared = {id(entry.state["step"]): entry.state["step"] for entry in entries if entry.shard is None}
     copies = {key: count.clone() for key, count in shared.items() if key in resting}

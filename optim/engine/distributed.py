@@ -108,9 +108,9 @@ def whole_norms(norms: Sequence[Tensor], entries: Sequence[ParamEntry]) -> list[
 
 
 def needs_whole(transforms: Sequence[Transform], group: Group) -> list[Transform]:
-    """Return the active transforms that need whole parameters: those that are not `shardable`."""
+    """Return the active transforms that need whole parameters: those that are not `shardable`; of blocks, all."""
     active = [transform for transform in transforms if not transform.is_noop(transform.unprefixed(group))]
-    return [transform for transform in active if not transform.shardable]
+    return [transform for transform in active if not transform.shardable or group.get("blocks")]
 
 
 def check_sharded(owner: str, transforms: Sequence[Transform], group: Group, *, capturable: bool = False) -> None:

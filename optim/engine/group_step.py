@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._utils import _flatten_dense_tensors as flatten
 from torch._utils import _unflatten_dense_tensors as unflatten
 
+from optim.engine.blocks import split
 from optim.engine.param_batch import (
     DRAW_KEY,
     HALF,
@@ -153,33 +154,35 @@ class GroupStep:
             # a batch has one count of steps: bias corrections are Python numbers; equal counts on a device are one
             # tensor
             step = id(count) if isinstance(count, Tensor) else count
-            shape = param.shape if stack else None
+            shape = entry.shape if stack else None
             shapes[shape, param.dtype, param.device, step, entry.shard is None].append(entry)
         kinds: dict[Any, list[list[ParamEntry]]] = defaultdict(list)
         for (shape, *like), members in shapes.items():
-            if not stack:
-                kinds[tuple(like)] += [[member] for member in members]
-                continue
-            size = _stack_size(members)
-            kind = kinds[(*like, tuple(each.kind(shape) for each in self.transforms), frozenset(members[0].state))]
-            kind += [members[start : start + size] for start in range(0, len(members), size)]
+            size = _stack_size(members) if stack else 1
+            if size <= 1:
+                # blocks are alone where parameters of their shape would be
+                alone = [split(member) for member in members]
+                places |= {id(x): places[id(member)] for member, xs in zip(members, alone, strict=True) for x in xs}
+                members = [x for xs in alone for x in xs]
+            key = (tuple(each.kind(shape) for each in self.transforms), frozenset(members[0].state)) if stack else ()
+            kinds[(*like, *key)] += _stacks_of(members, size)
         # those alone first, in the order of the group, which is that of their memory
         return [sorted(kind, key=lambda members: (len(members) > 1, places[id(members[0])])) for kind in kinds.values()]
 
     def _foreach_batch(self, stacks: list[list[ParamEntry]]) -> ParamBatch:
         """Return stacks of a kind as one batch."""
-        half = stacks[0][0].param.dtype in HALF
         # what has no multiple of 16 bytes comes last: kernels read tensors behind it more slowly
-        stacks = sorted(stacks, key=lambda members: (len(members) * members[0].param.numel()) % 4 > 0)
-        moved = [members for members in stacks if len(members) > 1 or half]
+        stacks = sorted(stacks, key=lambda members: sum(member.param.numel() for member in members) % 4 > 0)
+        moved = [members for members in stacks if _is_moved(members)]
         scratch = Scratch(moved, maximize=self.group["maximize"]) if moved else None
         places = iter(zip(scratch.params, scratch.grads, strict=True)) if scratch else iter(())
-        pairs = [next(places) if len(members) > 1 or half else self._param_and_grad(members[0]) for members in stacks]
+        pairs = [next(places) if _is_moved(members) else self._param_and_grad(members[0]) for members in stacks]
         states = [
             members[0].state if len(members) == 1 else self.state_stacks.state_of(members, self.states)
             for members in stacks
         ]
         state = {name: [each[name] for each in states] for name in states[0] if name not in LOOP_STATE}
+        stacks = [[x for member in members for x in split(member)] for members in stacks]
         batch = ForeachBatch(stacks, [param for param, _ in pairs], [grad for _, grad in pairs], state, self.group)
         if scratch:
             batch.store = scratch.write_back
@@ -187,21 +190,21 @@ class GroupStep:
 
     def _batch_of_stack(self, members: list[ParamEntry], *, widen: bool) -> ParamBatch:
         """Return one stack, or one parameter."""
-        first, stacked = members[0], len(members) > 1
+        first, entries = members[0], [x for member in members for x in split(member)]
+        stacked, copied = len(entries) > 1, _is_moved(members)
         group, step = self.group, first.state["step"]
         shape = first.shape
         groups = tuple(place.group for place in first.shard.places) if first.shard else ()
-        copied = stacked or first.param.dtype in HALF
         if not (copied or widen):
             param, grad = self._param_and_grad(first)
-            return ParamBatch(param, grad, first.state, group, step, shape, False, members, shard_groups=groups)
+            return ParamBatch(param, grad, first.state, group, step, shape, stacked, entries, shard_groups=groups)
         scratch = Scratch([members], maximize=group["maximize"]) if copied else None
         param, grad = (scratch.params[0], scratch.grads[0]) if scratch else self._param_and_grad(first)
-        stored = self.state_stacks.state_of(members, self.states) if stacked else first.state
+        stored = self.state_stacks.state_of(members, self.states) if len(members) > 1 else first.state
         state = {name: x for name, x in stored.items() if name not in LOOP_STATE}
         if widen:
             state = {name: x.to(param.dtype) if x.dtype == torch.bfloat16 else x for name, x in state.items()}
-        batch = ParamBatch(param, grad, state, group, step, shape, stacked, members, shard_groups=groups)
+        batch = ParamBatch(param, grad, state, group, step, shape, stacked, entries, shard_groups=groups)
 
         # not a closure over the batch: such a circle would keep the memory until Python looks for circles
         def store(batch: ParamBatch) -> None:
@@ -289,13 +292,31 @@ def _applied(transforms: Sequence[Transform], update: Update, batch: ParamBatch)
 
 
 def _stack_size(members: Sequence[ParamEntry]) -> int:
-    """Return how many parameters of one shape are a stack."""
-    param, numel = members[0].param, members[0].param.numel()
+    """Return how many parameters or blocks of one shape are a stack."""
+    param, numel = members[0].param, members[0].shape.numel()
     if members[0].shard is not None:
         return 1
     if launches_cost(param.device):
-        return len(members) if numel < STACK_BELOW_NUMEL_ELSEWHERE else 1
+        return sum(member.num_members for member in members) if numel < STACK_BELOW_NUMEL_ELSEWHERE else 1
     return STACK_NUMEL // max(1, numel) if numel < STACK_BELOW_NUMEL else 1
+
+
+def _stacks_of(members: Iterable[ParamEntry], size: int) -> list[list[ParamEntry]]:
+    """Return entries in stacks of ``size`` parameters or blocks; those of one parameter are in one stack."""
+    stacks, room = list[list[ParamEntry]](), 0
+    for member in members:
+        if member.num_members > room:
+            stacks.append([])
+            room = size
+        stacks[-1].append(member)
+        room -= member.num_members
+    return stacks
+
+
+def _is_moved(members: Sequence[ParamEntry]) -> bool:
+    """Return whether a stack, or one parameter, is stepped in other memory."""
+    param, is_part = members[0].param, members[0].part is not None
+    return len(members) > 1 or param.dtype in HALF or (is_part and not param.is_contiguous())
 
 
 def launches_cost(device: torch.device) -> bool:
@@ -320,12 +341,14 @@ class Scratch:
             self.flat.add_(flatten([entry.state["rounding_error"] for entry in self.entries]))
         grads = flatten([entry.grad for entry in self.entries]).to(dtype)
         grads = grads.neg_() if maximize else grads
-        sizes = [stack[0].param.numel() * len(stack) for stack in stacks]
+        counts = [sum(entry.num_members for entry in stack) for stack in stacks]
+        shapes = [
+            (count, *stack[0].shape) if count > 1 else stack[0].shape
+            for count, stack in zip(counts, stacks, strict=True)
+        ]
+        sizes = [sum(entry.param.numel() for entry in stack) for stack in stacks]
         self.params, self.grads = (
-            [
-                part.view(len(stack), *stack[0].param.shape) if len(stack) > 1 else part.view(stack[0].param.shape)
-                for part, stack in zip(flat.split(sizes), stacks, strict=True)
-            ]
+            [part.view(shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
             for flat in (self.flat, grads)
         )
 
@@ -337,24 +360,25 @@ class Scratch:
         if params[0].dtype in HALF:
             # Kahan summation: bfloat16 has a spacing of 2⁻⁷ above 1; updates below half of it would otherwise be lost
             error = (self.flat - rounded_flat).to(params[0].dtype)
-            torch._foreach_copy_([entry.state["rounding_error"] for entry in self.entries], unflatten(error, params))
+            errors = [entry.state["rounding_error"] for entry in self.entries]
+            torch._foreach_copy_(errors, unflatten(error, errors))
 
 
 class StateStack(NamedTuple):
     """The statistics of a stack.
 
     Attributes:
-        params: its members, in order.
+        keys: its members, in order.
         state: (N, *) by name.
         views: what the members' states hold, name by name and member by member.
     """
 
-    params: list[Tensor]
+    keys: list[Any]
     state: State
     views: list[Tensor]
 
 
-class StateStacks(dict[Tensor, StateStack]):
+class StateStacks(dict[Any, StateStack]):
     """The stacks of an optimizer, by their members.
 
     ``optimizer.state`` stays the place of all statistics, which users may replace or clear: a stack counts only as long
@@ -370,28 +394,33 @@ class StateStacks(dict[Tensor, StateStack]):
         """
         names = [key for key in entries[0].state if key not in ("step", DRAW_KEY)]
         held = [entry.state.get(name) for name in names for entry in entries]
-        stack = self.get(entries[0].param)
+        stack = self.get(entries[0].key)
         if stack and len(held) == len(stack.views) and all(map(is_, held, stack.views)):
             return stack.state
         self._detach_others(entries, states)
-        state = {name: torch.stack([entry.state[name] for entry in entries]) for name in names}
-        views = [view for name in names for view in state[name].unbind()]
+        counts = [entry.num_members for entry in entries]
+        state, views = dict[str, Tensor](), list[Tensor]()
+        for name in names:
+            column = zip(counts, (entry.state[name] for entry in entries), strict=True)
+            state[name] = torch.cat([x if n > 1 else x[None] for n, x in column])
+            views += [x if n > 1 else x[0] for n, x in zip(counts, state[name].split(counts), strict=True)]
         for place, view in enumerate(views):
             entries[place % len(entries)].state[names[place // len(entries)]] = view
-        new = StateStack([entry.param for entry in entries], state, views)
-        self.update(dict.fromkeys(new.params, new))
+        new = StateStack([entry.key for entry in entries], state, views)
+        self.update(dict.fromkeys(new.keys, new))
         return state
 
     def _detach_others(self, entries: Iterable[ParamEntry], states: MutableMapping[Tensor, State]) -> None:
         """Clone the statistics of the parameters that stay behind: a view would keep the whole old stack in memory."""
-        leaving = {entry.param for entry in entries}
-        for old in {id(old): old for param in leaving if (old := self.get(param))}.values():
+        leaving = {entry.key for entry in entries}
+        for old in {id(old): old for key in leaving if (old := self.get(key))}.values():
             view_ids = {id(view) for view in old.views}
-            for param in old.params:
-                if param not in leaving and param in states:
+            for key in old.keys:
+                param = key[0] if isinstance(key, tuple) else key
+                if key not in leaving and param in states:
                     state = states[param]
-                    state.update({key: x.clone() for key, x in state.items() if id(x) in view_ids})
-                self.pop(param)
+                    state.update({name: x.clone() for name, x in state.items() if id(x) in view_ids})
+                self.pop(key)
 
 
 def rounded(value: Tensor, name: str, batch: ParamBatch) -> Tensor:

@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors as flatten
 
+from optim.engine.random import key_of
+
 State = dict[str, Any]
 Group = dict[str, Any]
 Scalar = float | Tensor
@@ -141,22 +143,78 @@ class Shard(NamedTuple):
     owner: int | None = None
 
 
+class Part(NamedTuple):
+    """Blocks of one shape that follow each other in a parameter.
+
+    Attributes:
+        axes: of the parameter, in the order in which they are seen, rows first.
+        start: first row of them, along the first of these axes.
+        stop: row after them.
+        num_blocks: 0 for a single one, whose tensors have no axis for it.
+        shape: of each, (R, C), or (n,) for what is no matrix.
+        suffix: of the names of their statistics, if a parameter has several parts.
+    """
+
+    axes: tuple[int, ...]
+    start: int
+    stop: int
+    num_blocks: int
+    shape: torch.Size
+    suffix: str = ""
+
+    def of(self, x: Tensor) -> Tensor:
+        """Return the blocks of a parameter or gradient, (*shape) or (count, *shape): a view.
+
+        Unless they are contiguous, rows and columns may be several axes.
+        """
+        x = x.permute(self.axes)[self.start : self.stop]
+        return self.seen(x.unflatten(0, (self.num_blocks, -1)) if self.num_blocks else x)
+
+    def seen(self, x: Tensor) -> Tensor:
+        """Return these blocks in their own shape, if they are contiguous."""
+        return x.view(self.whole) if x.is_contiguous() else x
+
+    @property
+    def whole(self) -> torch.Size:
+        """Return the shape of the statistics of all blocks that have the shape of a block."""
+        return torch.Size((self.num_blocks, *self.shape)) if self.num_blocks else self.shape
+
+
 class ParamEntry(NamedTuple):
     """A parameter that takes part in this step, with gradient, state and name, empty if the optimizer knows none.
 
     If the parameter is sharded, all tensors are the parts that this process holds.
+
+    Attributes:
+        part: which blocks of the parameter it is; None for the parameter.
+        key: of the place of its statistics, the same in every step.
     """
 
     param: Tensor
     grad: Tensor
-    state: State
+    state: Any
     name: str = ""
     shard: Shard | None = None
+    part: Part | None = None
+    key: Any = None
 
     @property
     def shape(self) -> torch.Size:
-        """Return the shape of the whole parameter."""
+        """Return the shape of the whole parameter, or of a block."""
+        if self.part:
+            return self.part.shape
         return self.shard.shape if self.shard else self.param.shape
+
+    @property
+    def draw_key(self) -> int:
+        """Return what random numbers depend on; blocks draw others than the parameter would."""
+        key: int = self.state[DRAW_KEY]
+        return key_of(f"{key}/{self.part.start}") if self.part else key
+
+    @property
+    def num_members(self) -> int:
+        """Return how many tensors it stands for: the blocks, or one."""
+        return max(1, self.part.num_blocks) if self.part else 1
 
 
 def progress(entries: Sequence[ParamEntry], key: str) -> Iterator[tuple[list[ParamEntry], list[Tensor], Tensor]]:
@@ -310,7 +368,7 @@ class ParamBatch:
     @property
     def draw_keys(self) -> list[int]:
         """Return what random numbers of each parameter depend on."""
-        return [entry.state[DRAW_KEY] for entry in self.entries]
+        return [entry.draw_key for entry in self.entries]
 
     def per_parameter(self, x: Tensor) -> Tensor:
         """Reshape N numbers, (N) or (), so that they broadcast against the parameters."""
@@ -418,7 +476,7 @@ class ForeachBatch(ParamBatch):
             state={key: self.joined(tensors) for key, tensors in state.items()},
             group=group,
             step=first.state["step"],
-            shape=first.param.shape,
+            shape=first.shape,
             entries=entries,
         )
 
@@ -451,7 +509,7 @@ class ForeachBatch(ParamBatch):
                 {key: self.tensors(x)[i] for key, x in self.state.items()},
                 self.group,
                 self.step,
-                stack[0].param.shape,
+                stack[0].shape,
                 len(stack) > 1,
                 stack,
                 self.limited,
@@ -513,7 +571,7 @@ class ForeachBatch(ParamBatch):
 
     def of_shape(self, function: Callable[[torch.Size], float]) -> Any:
         """Return one number per tensor, which follows from the shape of a parameter."""
-        return [function(stack[0].param.shape) for stack in self.stacks]
+        return [function(stack[0].shape) for stack in self.stacks]
 
     def rms(self, x: Tensor) -> Scalar:
         """Return a vector of √(mean of x²) of every parameter's part of x, (*) or (N, *) each."""

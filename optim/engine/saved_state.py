@@ -22,7 +22,7 @@ MARKS = (
     *("max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"),
     "differentiable",  # torch adds it to every optimizer that it unpickles
 )
-SCHEDULE_KEYS = ("param_names", "name", "initial_lr", *MARKS)
+SCHEDULE_KEYS = ("param_names", "name", "initial_lr", *MARKS, "blocks")
 
 
 def name_of(group: Group, i: int, place: int) -> str:
@@ -115,8 +115,8 @@ def check(optimizer: Optimizer, state_dict: Mapping[str, Any], fresh: Fresh) -> 
 
 def loaded_group(group: Group, saved: Mapping[str, Any]) -> Group:
     """Return a group with the options that loading a saved one gives it; shapes of statistics may depend on them."""
-    excluded = ("params", "param_names", "shared_state")
-    return {**group, **{key: value for key, value in saved.items() if key in group and key not in excluded}}
+    taken = {*group, "blocks"} - {"params", "param_names", "shared_state"}
+    return {**group, **{key: value for key, value in saved.items() if key in taken}}
 
 
 def without_marks(optimizer: Optimizer, group: Group) -> Group:

@@ -8,6 +8,8 @@ import pytest
 from torch import nn
 
 from asr.run.parts import build_update_parts, outline_recognizer
+from asr.training.optimizer_protocols import NamedParameters
+from optim.engine.blocks import parts_of
 from tests.configs import composed
 
 # every parameter of more than one axis that AdamW takes, by its name without numbers, with its shape
@@ -72,6 +74,51 @@ def test_every_parameter_is_moved_by_the_optimizer_that_suits_it(encoder, head):
     # of those that repeat with other shapes, the first
     large = {without_numbers(n): tuple(named[n].shape) for n in reversed(adamw) if named[n].dim() > 1}
     assert large == LEFT_TO_ADAMW[encoder]
+
+
+# number and shape of the blocks of every parameter that is not one matrix as it is stored, for Muon
+BLOCKS = {
+    "transformer_xxs": {
+        "encoder.subsampling.convolutions.#.weight": [(0, 16, 144)],
+        "encoder.layers.#.attention.query_key_value.weight": [(12, 36, 144)],
+    },
+    "conformer_xs": {
+        "encoder.subsampling.convolutions.#.weight": [(0, 32, 288)],
+        "encoder.layers.#.attention.query_key_value.weight": [(12, 36, 144)],
+        "encoder.layers.#.convolution.gate.weight": [(2, 144, 144)],
+    },
+    "zipformer_xs": {
+        "encoder.encoder_embed.conv#.weight": [(0, 16, 36)],
+        "encoder.encoders.#.layers.#.self_attn_weights.in_proj.weight": [(8, 32, 96), (4, 4, 96)],
+        "encoder.encoders.#.layers.#.self_attn_weights.linear_pos.weight": [(4, 4, 48)],
+        "encoder.encoders.#.layers.#.self_attn#.in_proj.weight": [(4, 12, 96)],
+        "encoder.encoders.#.layers.#.nonlin_attention.in_proj.weight": [(3, 72, 96)],
+        "encoder.encoders.#.layers.#.conv_module#.in_proj.weight": [(2, 96, 96)],
+    },
+    "zapformer_xs": {
+        "encoder.encoder_embed.conv#.weight": [(0, 16, 36)],
+        "encoder.encoders.#.layers.#.self_attn.qkp_in_proj.weight": [(8, 16, 96), (4, 4, 96)],
+        "encoder.encoders.#.layers.#.self_attn.rel_pos.weight": [(4, 4, 64)],
+        "encoder.encoders.#.layers.#.self_attn.vg_in_proj.weight": [(4, 24, 96), (2, 96, 96)],
+        "encoder.encoders.#.layers.#.conv_module.in_proj.weight": [(2, 96, 96)],
+    },
+}
+
+
+@pytest.mark.parametrize("encoder", BLOCKS)
+def test_every_fused_parameter_of_an_encoder_is_the_matrices_that_its_module_says(encoder):
+    options = composed(f"encoder={encoder}", "optimizer=muon", "parameter_rules.blocks=auto").options
+    model = outline_recognizer(options, 500, 80)
+    # as a run builds it: of small parameters first
+    optimizer = build_update_parts(options).optimizer_factory(NamedParameters(model, small=True))
+    optimizer.replace_params(dict(model.named_parameters()))
+    muon = optimizer.param_groups[1]
+    found = {
+        without_numbers(name): [(part.num_blocks, *part.shape) for part in parts]
+        for name, param in reversed([*zip(muon["param_names"], muon["params"], strict=True)])
+        if (parts := parts_of(name, param.shape, muon))
+    }
+    assert found == BLOCKS[encoder]
 
 
 ATTENTION = ("self_attn.in_proj_weight", "self_attn.out_proj.weight", "multihead_attn.in_proj_weight")

@@ -41,6 +41,7 @@ DIVIDED = {
     "Scion": optim.Scion,
     "Rubik": optim.Rubik,
     "SOAP_split": partial(optim.SOAP, split=True, max_precond_dim=16, precondition_1d=True),
+    "blocks": lambda groups, **options: optim.NorMuon([groups[0], {**groups[1], "blocks": 2, "dims": [-1]}], **options),
     "PSGDKron": optim.PSGDKron,
     "PSGDKron_cached": partial(optim.PSGDKron, cached=True, delayed=True, store_triu_as_line=False),
 }

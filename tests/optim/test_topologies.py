@@ -34,6 +34,12 @@ TOPOLOGIES: dict[str, Any] = {
     "hsdp": [[0, 1], [2, 3]],
 }
 RULES = [{"pattern": "0|1|3", "optimizer": partial(optim.NorMuon, lr=0.01)}, {"pattern": "2"}, {"pattern": "", "lr": 0}]
+BLOCKS = [
+    {"pattern": "0", "blocks": [2, 2, 4]},
+    {"pattern": "1", "dims": [1]},
+    {"pattern": "3", "heads": 4},
+    {"pattern": ""},
+]
 CLIPPED = {"gradient_clipping": "global_norm"}
 # the row of each optimizer, and what several rules, norms of all gradients, and other dtypes add
 ROWS: dict[str, tuple[Callable[..., Any], float]] = {
@@ -43,6 +49,8 @@ ROWS: dict[str, tuple[Callable[..., Any], float]] = {
         if case.not_shardable not in ("EstimatedDistance", "PolyakStep")  # which join all parameters
     },
     "grouped": (optim.grouped(partial(optim.AdamW, lr=0.01), RULES), 2e-5),
+    "blocks": (optim.grouped(partial(optim.MuonLaProp, lr=0.01), BLOCKS), 2e-5),
+    "blocks, elementwise": (optim.grouped(partial(optim.AdamW, lr=0.01, gradient_clipping="l2"), BLOCKS), 2e-5),
     "clipped": (partial(optim.AdamW, lr=0.01, mars=True, **CLIPPED), 2e-6),
     "clipped, owned": (partial(optim.Muon, **CLIPPED), 2e-5),
     "clipped by the median": (partial(optim.ScaledAdam, clipping_scale=1.0, clipping_update_period=5), 2e-6),

@@ -8,12 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from torch import nn
 
+from asr.run.train import list_matrices
 from asr.training.callbacks.progress import StallWarning, TrainingProgress, describe_groups, describe_time
 from asr.training.nonfinite_guard import NonfiniteGuard, UnreadableCuts
-from optim import AdamW, Cain, WarmupCosine, grouped, step_in_backward
-from tests.training.tiny import tiny_module
+from optim import AdamW, Cain, Muon, WarmupCosine, grouped, step_in_backward
+from tests.training.tiny import batch_of, tiny_module, trained
 from werdict.console import console
 from werdict.scoring import Utterance, score
 
@@ -47,6 +49,18 @@ def test_what_any_part_prints_during_a_run_never_stands_in_the_line_of_the_bar(m
     printed = terminal.getvalue()
     for text in ("update 1: flat", "left out a: ", "skipped update 2", "update 500/1000"):
         assert f"\r\x1b[2K{text}" in printed
+
+
+def test_a_run_lists_which_matrices_it_updates_if_they_are_not_as_stored(tmp_path):
+    for blocks in ("none", "auto"):
+        module = tiny_module(grouped(partial(Muon, lr=0.01), blocks=blocks))
+        trained(
+            [batch_of(60, 40)], module, [LambdaCallback(on_train_start=list_matrices)], default_root_dir=str(tmp_path)
+        )
+        assert (tmp_path / "matrices.txt").exists() == (blocks == "auto")
+    (row,) = [x for x in (tmp_path / "matrices.txt").read_text().splitlines() if "query_key_value.weight" in x]
+    assert "6 × 6×12" in row
+    assert "blocks=3 heads=2 from SelfAttention" in row
 
 
 @pytest.mark.parametrize("build", [lambda named, make: make(named), step_in_backward])

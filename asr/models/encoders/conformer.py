@@ -28,6 +28,7 @@ class ConvolutionModule(nn.Module):
         self.convolution = DepthwiseConv1d(d_model, kernel_width)
         self.norm = nn.LayerNorm(d_model)
         self.output = nn.Linear(d_model, d_model)
+        self.matrix_blocks = {"gate.weight": {"blocks": 2}}
 
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
         """Convolve x (B, T, D) where ``valid`` (B, T, 1) is true; other frames count as zero."""

@@ -125,6 +125,7 @@ class SelfAttention(nn.Module):
         self.num_heads, self.dropout = num_heads, dropout
         self.query_key_value = nn.Linear(d_model, 3 * d_model)
         self.output = nn.Linear(d_model, d_model)
+        self.matrix_blocks = {"query_key_value.weight": {"blocks": 3, "heads": num_heads}}
 
     def forward(self, x: Tensor, mask: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
         """Attend; x (B, T, D), mask (B, 1, 1, T) true where a frame may be attended to, positions (T, K/2) each."""

@@ -94,6 +94,7 @@ class CtcHead(nn.Module):
         self.loss_names = (*self.layer_names, *(["intermediate"] if intermediate_layers else []))
         self.dropout = nn.Dropout(dropout)
         self.project = nn.Linear(d_model, vocab_size)
+        self.matrix_blocks = {"project.weight": {"why": "output layer: not for Muon"}}
 
     def frame_log_probs(self, encodings: Tensor) -> Tensor:
         """Return log-probabilities (B, T, V) in float32 of encodings (B, T, D)."""
@@ -218,6 +219,7 @@ class AttentionDecoder(nn.Module):
         )
         self.norm = nn.LayerNorm(d_model)
         self.project = nn.Linear(d_model, vocab_size)
+        self.matrix_blocks = {"project.weight": {"why": "output layer: not for Muon"}}
 
     def forward(self, encodings: Tensor, num_frames: Tensor, tokens: Tensor) -> Tensor:
         """Return logits (B, S, V) in float32 of the token after each of S tokens.

@@ -285,6 +285,7 @@ class Joiner(nn.Module):
         self.encoder_proj = nn.Linear(d_model, dim)
         self.decoder_proj = nn.Linear(predictor_dim, dim)
         self.output_linear = nn.Linear(dim, vocab_size)
+        self.matrix_blocks = {"output_linear.weight": {"why": "output layer: not for Muon"}}
 
 
 class TransducerHead(nn.Module):
@@ -353,6 +354,8 @@ class TransducerHead(nn.Module):
         if prune_range is not None:
             self.simple_am_proj = nn.Linear(d_model, vocab_size)
             self.simple_lm_proj = nn.Linear(predictor_dim, vocab_size)
+            output = {"why": "output layer: not for Muon"}
+            self.matrix_blocks = {"simple_am_proj.weight": output, "simple_lm_proj.weight": output}
 
     def set_trained_seconds(self, audio_s: float) -> None:
         """Set the seconds of audio in all updates so far, which decide how much each part of the loss counts."""

@@ -256,6 +256,7 @@ class RelativePositions(nn.Module):
         for _ in range(10):  # at first, neighboring frequencies have similar weights
             weight = 2**-0.5 * (weight + weight.roll(1, dims=2))
         self.weight = nn.Parameter(weight)
+        self.matrix_blocks = {"weight": {"heads": size.num_heads, "dims": (0, 1)}}
 
     def forward(self, basis: Tensor) -> Tensor:
         """Return (H, R, P) for the distances of a basis (P, 2W)."""
@@ -276,6 +277,10 @@ class SelfAttention(nn.Module):
         self.vg_in_proj = scaled_linear(dim, 3 * values, scale=0.1, bias_range=BIAS_RANGE)
         self.out_proj = scaled_linear(values, dim, scale=0.1, bias_range=BIAS_RANGE)
         self.weighted_mean = WeightedMean(values, size.causal)
+        self.matrix_blocks = {
+            "qkp_in_proj.weight": {"blocks": self.dims, "heads": size.num_heads},
+            "vg_in_proj.weight": {"blocks": (*[size.value_head_dim] * size.num_heads, values, values)},
+        }
 
     def forward(self, x: Tensor, value_input: Tensor, frames: Frames, cache: StreamingCache) -> Tensor:
         """Attend from every frame.
@@ -314,6 +319,7 @@ class ConvolutionModule(nn.Module):
         channels, kernel = size.encoder_dim, size.cnn_module_kernel
         self.causal, self.kernel = size.causal, kernel
         self.in_proj = nn.Linear(channels, 2 * channels)
+        self.matrix_blocks = {"in_proj.weight": {"blocks": 2}}
         self.depthwise_conv = nn.Conv1d(channels, channels, kernel, groups=channels, bias=False)
         with torch.no_grad():
             self.depthwise_conv.weight[..., torch.arange(kernel, device="cpu") != kernel // 2] *= 0.1

@@ -523,6 +523,8 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         self.dims = query_dim, query_dim, pos_query_dim
         self.in_proj = scaled_linear(size.encoder_dim, sum(self.dims), scale=size.query_head_dim**-0.25)
         self.linear_pos = scaled_linear(size.pos_dim, pos_query_dim, scale=0.05, bias=False)
+        heads = {"heads": size.num_heads}
+        self.matrix_blocks = {"in_proj.weight": {"blocks": self.dims, **heads}, "linear_pos.weight": heads}
         # scores do not depend on the mean of the keys, whose bias would wander with rounding errors
         self.balance_keys = Balancer(batch_count, 0.4, 0.6, 0.0, 100.0, probability=0.025)
         self.whiten_keys = Whiten(
@@ -558,6 +560,7 @@ class SelfAttention(nn.Module):
         self.num_heads = size.num_heads
         self.in_proj = nn.Linear(size.encoder_dim, size.num_heads * size.value_head_dim)
         self.out_proj = scaled_linear(size.num_heads * size.value_head_dim, size.encoder_dim, scale=0.05)
+        self.matrix_blocks = {"in_proj.weight": {"heads": size.num_heads}}
         self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5, ratio=3.0))
 
     def forward(self, x: Tensor, weights: AttentionWeights, cache: StreamingCache) -> Tensor:
@@ -577,6 +580,7 @@ class NonlinAttention(nn.Module):
         super().__init__()
         hidden_channels = 3 * channels // 4
         self.in_proj = nn.Linear(channels, 3 * hidden_channels)
+        self.matrix_blocks = {"in_proj.weight": {"blocks": 3}}
         self.out_proj = scaled_linear(hidden_channels, channels, scale=0.05)
         self.balancer = Balancer(
             batch_count,
@@ -646,6 +650,7 @@ class ChunkCausalDepthwiseConv1d(nn.Module):
         nn.init.uniform_(self.causal_conv.bias, -BIAS_RANGE, BIAS_RANGE)
         self.chunkwise_conv = DepthwiseConv1d(channels, kernel_size)
         self.chunkwise_conv_scale = nn.Parameter(torch.zeros(2, channels, kernel_size))
+        self.matrix_blocks = {"chunkwise_conv_scale": {"blocks": 0}}
 
     def forward(self, x: Tensor, lengths: Tensor, chunks: Chunks | None, cache: StreamingCache) -> Tensor:
         """Convolve x (B, T, D) of valid lengths (B,) in chunks; None makes each utterance one chunk."""
@@ -698,6 +703,7 @@ class ConvolutionModule(nn.Module):
         super().__init__()
         channels = size.encoder_dim
         self.in_proj = nn.Linear(channels, 2 * channels)
+        self.matrix_blocks = {"in_proj.weight": {"blocks": 2}}
         self.balancer1 = Balancer(
             batch_count,
             ScheduledFloat(batch_count, (0.0, 0.05), (8000.0, 0.025)),
