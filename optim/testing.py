@@ -160,10 +160,18 @@ def assert_same(first: Any, second: Any, where: str) -> None:
             assert not isinstance(first, dict) or key in second, f"{where} lost {key!r}"
             assert_same(first[key], second[key], f"{where}[{key!r}]")
     elif isinstance(first, Tensor):
-        assert (first.dtype, first.stride()) == (second.dtype, second.stride()), f"{where} changed its dtype or strides"
+        wanted, found = ((x.dtype, x.shape, x.stride()) for x in (first, second))
+        assert found == wanted, f"{where} has dtype, shape and strides {found} instead of {wanted}"
         assert torch.equal(first, second), f"{where} differs"
     else:
         assert first == second, f"{where} is {second!r} instead of {first!r}"
+
+
+def assert_near(found: Iterable[Tensor], wanted: Iterable[Tensor], start: Iterable[Tensor]) -> None:
+    """Assert that parameters are where they should be, but for the rounding of a rule that computes in bfloat16."""
+    for place, (one, other, begun) in enumerate(zip(found, wanted, start, strict=True)):
+        error, way = float((one - other).norm()), float((other - begun).norm())
+        assert error <= 0.05 * way + 1e-6, f"parameter {place} is off by {error:.2g} after a way of {way:.2g}"
 
 
 def refusal(error: Exception) -> str:
@@ -249,7 +257,7 @@ def memory_layouts(subject: Subject) -> None:
         subject.run(
             optimizer, params, [2], lambda param, step, place: torch.ones((), dtype=param.dtype).expand_as(param)
         )
-    torch.testing.assert_close(turned, plain, rtol=1e-4, atol=1e-5)
+    assert_near(turned, plain, subject.params())
 
 
 def bfloat16(subject: Subject) -> None:
@@ -355,20 +363,22 @@ def counts_steps(subject: Subject) -> None:
 
     PSGDPro's stayed at 0 (NVIDIA-NeMo/Emerging-Optimizers#260), and so did SkipStepAdamW's (allenai/OLMo-core#317).
     """
+
+    def counters(where: str, state: Any) -> dict[str, float]:
+        found = {}
+        for key, value in (
+            state.items() if isinstance(state, dict) else enumerate(state if isinstance(state, list) else ())
+        ):
+            found |= counters(f"{where}[{key!r}]", value)
+            if key in ("step", "steps") and isinstance(value, int | float | Tensor):
+                found[f"{where}[{key!r}]"] = float(value)
+        return found
+
     params = subject.params()
     optimizer, counts = subject.build(params), list[dict[str, float]]()
     for steps in (range(2), range(2, 5)):
         subject.run(optimizer, params, steps)
-        state = optimizer.state_dict()
-        places = {
-            **{f"state[{key}]": kept for key, kept in state["state"].items()},
-            **dict(enumerate(state["param_groups"])),
-        }
-        counts.append({
-            f"{place}[{key!r}]": float(value)
-            for place, kept in places.items() if isinstance(kept, dict)
-            for key, value in kept.items() if key in ("step", "steps")
-        })  # fmt: skip
+        counts.append(counters("", optimizer.state_dict()))
     if not counts[0]:
         raise SkipTest("it has no counter called step")
     wrong = {key: [count, counts[1].get(key)] for key, count in counts[0].items() if counts[1].get(key) != count + 3}
@@ -468,7 +478,7 @@ def host_reads(subject: Subject) -> None:
         with HostReads() as reads:
             try:
                 subject.run(optimizer, params, range(2))
-            except NotImplementedError as error:
+            except Exception as error:  # other checks make the same steps on a CPU
                 raise SkipTest(f"a step does not run on the meta device: {error}") from error
         counts.append(reads.count)
     per_step = (counts[1] - counts[0]) / 2 / len(subject.shapes)
@@ -500,7 +510,7 @@ def capturable(subject: Subject) -> str | None:
             param.grad.copy_(gradient(param, number, place))  # type: ignore[union-attr]
         replay()
     subject.run(subject.build(params), params, range(6))
-    return torch.testing.assert_close(twins, params, rtol=1e-4, atol=1e-5)
+    return assert_near(twins, params, subject.params(device=device))
 
 
 def leaves_inputs(subject: Subject) -> None:
@@ -572,12 +582,8 @@ def fsdp2(subject: Subject) -> str | None:
     ranks = on_two_ranks(work)
     if isinstance(ranks[0], str):
         return ranks[0]
-    for place, (whole, start, *shards) in enumerate(zip(work(None), subject.params(), *ranks, strict=True)):
-        for shard in shards:
-            error, way = float((shard - whole).norm()), float((whole - start).norm())
-            assert error <= 0.05 * way + 1e-6, (
-                f"parameter {place} is {error:.2g} from a whole one, which went {way:.2g}"
-            )
+    for shards in ranks:
+        assert_near(shards, work(None), subject.params())
     return None
 
 

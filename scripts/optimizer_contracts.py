@@ -17,11 +17,13 @@ import inspect
 import json
 import multiprocessing
 import os
+import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 
 import torch
 from torch import nn
@@ -31,6 +33,7 @@ from optim.testing import CHECKS, check_optimizer
 
 PACKAGES = ("torch.optim", "optim", "heavyball", "pytorch_optimizer", "schedulefree", "dion", "emerging_optimizers")
 LIMIT_S = 300  # for all checks of an optimizer
+NOT_BUILT = "needs more than parameters"
 Results = dict[str, tuple[str, str]]
 
 
@@ -55,9 +58,8 @@ def maker(cls: type[Optimizer]) -> Callable[..., Optimizer]:
     try:
         cls([nn.Parameter(torch.ones(4, 3))])
     except TypeError:
+        cls([nn.Parameter(torch.ones(4, 3))], lr=1e-3)
         return partial(cls, lr=1e-3)
-    except Exception:
-        return cls  # which says in the report what it did not like
     return cls
 
 
@@ -78,7 +80,12 @@ def checked(cls: type[Optimizer]) -> Results:
 def _check(cls: type[Optimizer], file: Path) -> None:
     torch.set_num_threads(1)
     with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
-        results = check_optimizer(maker(cls)).results
+        try:
+            make = maker(cls)
+        except Exception as error:
+            results = {NOT_BUILT: ("failed", shorten(str(error), 240))}
+        else:
+            results = check_optimizer(make).results
     file.write_text(json.dumps(results))
 
 
@@ -99,7 +106,7 @@ def table(found: dict[str, Results]) -> str:
 
 def version(module: str) -> str:
     """Return a package's name and version."""
-    package = module.partition(".")[0]
+    package = re.split(r"[.:]", module)[0]
     names = importlib.metadata.packages_distributions().get(package)
     return f"{package} {importlib.metadata.version(names[0])}" if names else package
 
