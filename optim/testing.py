@@ -33,8 +33,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.multiprocessing.spawn import ProcessRaisedException, start_processes
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
+from torch.optim import Optimizer, lr_scheduler
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Shapes = Sequence[tuple[int, ...]]
@@ -418,7 +417,11 @@ def sequential_lr(subject: Subject) -> None:
     rates = [group["lr"] for group in optimizer.param_groups]
     plain = torch.optim.SGD([{"params": [nn.Parameter(torch.ones(1))], "lr": rate} for rate in rates])
     schedules = [
-        SequentialLR(each, [LinearLR(each, 0.1, total_iters=3), CosineAnnealingLR(each, 4)], milestones=[3])
+        lr_scheduler.SequentialLR(
+            each,
+            [lr_scheduler.LinearLR(each, 0.1, total_iters=3), lr_scheduler.CosineAnnealingLR(each, 4)],
+            milestones=[3],
+        )
         for each in (optimizer, plain)
     ]
     for number in range(6):
