@@ -23,6 +23,7 @@ import optim
 from asr.run.command_line import CONFIGS, LISTED, WORDS, choices, config_folder, describe, options, shown_options
 from asr.run.options import COMMANDS, options_of
 from optim.schedules import ClosedFormSchedule
+from optim.testing import CHECKS
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(<!-- generated: ([\w-]+)(?: ([^\n]+))? -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -152,7 +153,18 @@ def results(place: str) -> str:
     return re.sub(r" (\[log\]\([^)]*\)|log) \|$", "", rows.strip(), flags=re.MULTILINE)
 
 
+def contracts() -> str:
+    """Return one row per check of `optim.testing`, from its docstring."""
+    rows = []
+    for name, check in CHECKS.items():
+        what, *why = (" ".join(part.split()).replace("``", "`") for part in (inspect.getdoc(check) or "").split("\n\n"))
+        link = r"[\g<0>](https://github.com/\1/issues/\2)"
+        rows.append((f"`{name}`", what, re.sub(r"([\w-]+/[\w-]+)#(\d+)", link, "".join(why))))
+    return table(("check", "what it asks", "where it mattered"), rows)
+
+
 TABLES: Mapping[str, Callable[..., str]] = {
+    "contracts": contracts,
     "optimizers": optimizers,
     "schedules": schedules,
     "choices": choices_of_groups,

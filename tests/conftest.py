@@ -47,6 +47,7 @@ SLOW_ROWS = re.compile(
     r"|optim/test_oracles.py::.*-(common|single)-.*(stacked|as on a GPU)"
     r"|optim/test_group_step.py::test_it_continues.*torch\.float64"
     r"|optim/test_.*torch\.float16"
+    r"|optim/test_contracts.py::.*-(ddp|fsdp2)\]"
 )
 
 SET_BY_COMMANDS = ("PYTHONSAFEPATH", "HYDRA_FULL_ERROR")  # for their children

@@ -28,7 +28,7 @@ def wheel(tmp_path_factory) -> Path:
 def test_the_wheel_holds_the_packages_and_their_data(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     packages = {name.split("/")[0] for name in names if ".dist-info" not in name}
-    assert packages == {"asr", "optim", "werdict", "hydra_plugins"}
+    assert packages == {"asr", "optim", "pytest_optim.py", "werdict", "hydra_plugins"}
     for name in ("asr/configs/train.yaml", "asr/configs/optimizer/eve.yaml", "asr/recipes/digits/prepare.py"):
         assert name in names
     assert {"asr/py.typed", "optim/py.typed"} <= {*names}

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import optim
 from optim import Eve
+from optim.testing import assert_same
 from optim.transforms.adam import Adam
 from optim.transforms.learning_rate import LearningRate
 from tests.optim.training import (
@@ -381,19 +382,6 @@ def without_skips(optimizer) -> dict:
     return state
 
 
-def assert_equal(first, second) -> None:
-    """Compare nested state bit for bit."""
-    assert type(first) is type(second)
-    if isinstance(first, dict):
-        assert list(first) == list(second)
-        first, second = list(first.values()), list(second.values())
-    if isinstance(first, list | tuple):
-        for one, other in zip(first, second, strict=True):
-            assert_equal(one, other)
-    else:
-        assert torch.equal(first, second) if isinstance(first, torch.Tensor) else first == second
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_it_continues_as_if_the_bad_steps_had_never_been(case, dtype):
     params, twins = make_parameters(dtype), make_parameters(dtype)
@@ -401,10 +389,10 @@ def test_it_continues_as_if_the_bad_steps_had_never_been(case, dtype):
     for step in range(4):
         bad_step(optimizer, params, step, BAD[step % 3])
         assert same(params, twins)
-        assert_equal(without_skips(optimizer)["state"], without_skips(clean)["state"])
+        assert_same(without_skips(optimizer)["state"], without_skips(clean)["state"], "state")
         run_both((optimizer, params), (clean, twins), [step])
         assert same(params, twins)
-        assert_equal(without_skips(optimizer), without_skips(clean))
+        assert_same(without_skips(optimizer), without_skips(clean), "state")
     assert (optimizer.skipped_steps, clean.skipped_steps) == (4, 0)
 
 

@@ -19,7 +19,7 @@ from optim.composable import Composable
 from optim.engine.param_batch import Update
 from optim.engine.transform import Transform
 from tests.optim.cases import BAD_OPTIONS, CASES, COMMON_RUNS, each_of_the_family
-from tests.optim.training import all_moved, duplicates, make_parameters, named, run, run_both, same, step_with, values
+from tests.optim.training import duplicates, make_parameters, named, run, run_both, same, step_with, values
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.int64], ids=str)
@@ -117,16 +117,6 @@ def test_groups_with_different_options_act_like_optimizers_of_their_own(case):
     assert same(together, apart)
     run(case.factory(plain), plain, range(3))
     assert not torch.equal(plain[3], together[3])
-
-
-def test_a_group_added_during_training_is_trained(case):
-    params, more = make_parameters(), make_parameters(seed=1)
-    optimizer = case.factory(params)
-    run(optimizer, params, range(2))
-    optimizer.add_param_group({"params": more, **case.other_group})
-    before = values(more)
-    run(optimizer, params + more, range(2, 4))
-    assert all_moved(more, before)
 
 
 def test_lr_zero_moves_nothing(params, case):

@@ -11,6 +11,7 @@ from torch import nn
 
 import optim
 from optim import StepInBackward, step_in_backward
+from optim.testing import assert_same
 from optim.transforms.clipping import ClipByGlobalNorm
 from optim.transforms.momentum import Momentum
 from tests.optim.training import make_gradient, make_parameters, named, same, values
@@ -57,21 +58,11 @@ def both(factory):
     return pairs
 
 
-def same_state(one, other) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same_state(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same_state, one, other))
-    return one == other
-
-
 def test_every_optimizer_does_what_it_does_after_the_backward_pass(case):
     (usual, after), (model, within) = both(case.factory)
     assert all(param.grad is None for param in model.parameters())
     assert same(model.parameters(), usual.parameters())
-    assert same_state(within.state_dict(), after.state_dict())
+    assert_same(after.state_dict(), within.state_dict(), "state")
 
 
 @pytest.mark.parametrize("name", FACTORIES)
@@ -79,7 +70,7 @@ def test_a_run_of_other_optimizers_too_switches_from_either_way_to_the_other(nam
     factory = FACTORIES[name]
     (usual, after), (model, within) = both(factory)
     assert same(model.parameters(), usual.parameters())
-    assert same_state(within.state_dict(), after.state_dict())
+    assert_same(after.state_dict(), within.state_dict(), "state")
     switched, turned = copy.deepcopy(usual), copy.deepcopy(usual)
     into, out = step_in_backward(switched, factory), factory(turned.named_parameters())
     # copies: torch's optimizers would share the tensors
