@@ -65,7 +65,8 @@ def train(corpus: str, source: Path | None, jobs: int, extra: Sequence[str]) -> 
         words = [f"recipe={corpus}/{encoder}_ctc", f"sweep.name={sweep_name(corpus, encoder)}", *SWEEP]
         budget = f"trainer.max_steps={UPDATES[corpus]}", f"hydra.launcher.n_jobs={jobs}"
         run("train", "-m", *words, *budget, *of_data, *extra)
-    run("compare", f"runs=runs/{sweep_name(corpus, '*')}/*", "pairs=all", "target_wer=0.35", "baseline=zipformer")
+    baseline = f"baseline='scaled_adam recipe={corpus}/zipformer_ctc'"
+    run("compare", f"runs=runs/{sweep_name(corpus, '*')}/*", "pairs=all", "target_wer=0.35", baseline)
 
 
 def log_errors(corpus: str) -> Cells:
