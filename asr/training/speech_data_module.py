@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
-from lhotse.cut import Cut
 
 from asr.data.loading.loader import (
     Augmentation,
@@ -117,7 +116,7 @@ class ResumableLoader:
             plan = self._copied(plan, trainer.global_step)
         return load_batches(self.dataset, plan, self.workers)
 
-    def _copied(self, plan: Iterator[tuple[int, Sequence[Cut]]], num_updates: int) -> Iterator[MicroBatch]:
+    def _copied(self, plan: Iterator[tuple[int, Sequence[Any]]], num_updates: int) -> Iterator[MicroBatch]:
         """Yield the micro-batches of a plan after ``num_updates``: n copies of 1/n of the cuts, never of more."""
         accumulate, length = self.trainer.accumulate_grad_batches, max(1, self.trainer.max_steps)
         for i, (seed, cuts) in enumerate(plan):
