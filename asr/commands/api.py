@@ -161,7 +161,9 @@ def training_parts(
     """
     with composed_run(overrides, config_dir) as composed:
         run = build.Run.build(composed)
-        return run.module, SpeechDataModule(run.prepared, run.loaders, run.options.seed, run.outline.data.augmentation)
+        augmentation, options = run.outline.data.augmentation, run.options
+        copies = options.augment.copies
+        return run.module, SpeechDataModule(run.prepared, run.loaders, options.seed, augmentation, copies)
 
 
 def load(

@@ -214,6 +214,13 @@ class Augment(Section):
 
     audio: Annotated[Target | None, Option()]
     features: Annotated[Target | None, Option()]
+    copies: Annotated[
+        PositiveInt | Annotated[list[PositiveInt], Field(min_length=2, max_length=2)],
+        Option(
+            "differently augmented copies of an utterance in a micro-batch, which has as many times fewer utterances; "
+            "[1, 8]: rising over the run from 1 to 8"
+        ),
+    ] = 1
 
 
 class Trainer(Target):

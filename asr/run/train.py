@@ -154,7 +154,9 @@ def _fit_and_report(run: Run, run_dir: Path) -> None:
             parts = module.recognizer, run.loaders, run.prepared, run.outline.data.text
             lm_order = options.data.transcripts_lm if is_first_process() else 0
             search = search_with_transcripts(*parts, run_dir, lm_order)
-        data = SpeechDataModule(run.prepared, run.loaders, options.seed, run.outline.data.augmentation)
+        data = SpeechDataModule(
+            run.prepared, run.loaders, options.seed, run.outline.data.augmentation, options.augment.copies
+        )
         fit(trainer, module, data, checkpoint)
         early = early_stop_reason(trainer)
         if is_first_process() and module.is_divided:

@@ -220,9 +220,12 @@ def _overrides(run: RunFiles) -> dict[str, str]:
 
 def _name(overrides: Mapping[str, str], shared: set[tuple[str, str]], options: SavedRun) -> str:
     """Return the name that a tuning sweep has given, or the optimizer and the overrides that others do not share."""
-    if options.sweep.tuned and options.sweep.tuned.system:
-        return options.sweep.tuned.system
     unshared = {key: value for key, value in overrides.items() if (key, value) not in shared}
+    if (tuned := options.sweep.tuned) and tuned.system:
+        # the name says what its sweep has chosen, not what else the sweeps of others were given
+        own = ("optimizer", "schedule", *tuned.keys)
+        given = [f"{key}={value}" for key, value in unshared.items() if not is_within(key, own)]
+        return shortened(" ".join([tuned.system, *given]), MAX_NAME)
     optimizer = unshared.pop("optimizer", None)
     # a learning rate says nothing without its optimizer
     if optimizer is None and (not unshared or any(key.startswith("optimizer.") for key in unshared)):

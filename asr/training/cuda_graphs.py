@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +30,7 @@ MAX_GRAPHS = 256
 BACKEND = "inductor"
 # torch's code depends on the sizes that it first sees, and is other code for one utterance than for several
 EXAMPLES = ((4, 400), (1, 400))  # B, T
+ACTIVATION = ("value", "slope", "value_and_slope")  # what is compiled of one
 
 
 @contextmanager
@@ -452,18 +454,24 @@ class CompiledEncoder(pl.Callback):
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Put the layers back."""
         assert isinstance(pl_module, TrainingModule)
-        for module in pl_module.recognizer.encoder.modules():
+        encoder = pl_module.recognizer.encoder
+        for module in encoder.modules():
             vars(module).pop("forward", None)
+        for activation, name in itertools.product(getattr(encoder, "activations_to_compile", ()), ACTIVATION):
+            vars(activation).pop(name, None)
 
 
 def compile_layers(encoder: nn.Module) -> None:
     """Have the layers compiled when they are first used in training; in evaluation they stay as they are.
 
-    A layer may have a method ``is_plain``: a forward pass in which it is false uses the layer as it is.
+    A layer may have a method ``is_plain``: a forward pass in which it is false uses the layer as it is. Layers that
+    cannot be compiled may leave that to their encoder's ``activations_to_compile``.
     """
     layers = getattr(encoder, "layers_to_compile", (encoder,))
-    # beyond its limit torch (2.13) silently leaves what it has not compiled as it is
-    limit = max(torch._dynamo.config.recompile_limit, len(EXAMPLES) * len(layers))
+    activations = getattr(encoder, "activations_to_compile", ())
+    # beyond its limit torch (2.13) silently leaves what it has not compiled as it is; activations get rows, sequences
+    # and images
+    limit = max(torch._dynamo.config.recompile_limit, len(EXAMPLES) * (len(layers) + 6 * len(activations)))
     torch._dynamo.config.recompile_limit = limit
     # sizes and offsets that are equal in the examples by chance must not have to be equal later
     torch.fx.experimental._config.use_duck_shape = False
@@ -471,6 +479,8 @@ def compile_layers(encoder: nn.Module) -> None:
     compiled = torch.compile(_apply, dynamic=True, backend=BACKEND)
     for layer in layers:
         vars(layer)["forward"] = partial(_forward, layer, compiled)
+    for activation, name in itertools.product(activations, ACTIVATION):
+        vars(activation)[name] = torch.compile(getattr(activation, name), dynamic=True, backend=BACKEND)
 
 
 def _apply(layer: nn.Module, *args: Any) -> Any:

@@ -14,6 +14,7 @@ from asr.data.loading.loader import (
     Batch,
     EvaluationLoader,
     LoaderFactory,
+    MicroBatch,
     SpeechDataset,
     Workers,
     load_batches,
@@ -22,6 +23,7 @@ from asr.data.loading.sampling import DurationBucketSampler
 from asr.data.preparation.prepared import PreparedData
 from asr.processes import is_first_process
 from werdict.console import console
+from werdict.errors import ConfigError
 
 
 class SpeechDataModule(pl.LightningDataModule):
@@ -38,19 +40,26 @@ class SpeechDataModule(pl.LightningDataModule):
         loaders: cuts → batches.
         seed: decides the order of the training cuts.
         augmentation: changes the audio of training cuts; None: nothing does.
+        copies: of an utterance in a micro-batch, see `num_copies`.
     """
 
     def __init__(
-        self, prepared: PreparedData, loaders: LoaderFactory, seed: int = 1, augmentation: Augmentation | None = None
+        self,
+        prepared: PreparedData,
+        loaders: LoaderFactory,
+        seed: int = 1,
+        augmentation: Augmentation | None = None,
+        copies: int | Sequence[int] = 1,
     ) -> None:
         super().__init__()
         self.prepared, self.loaders, self.seed, self.augmentation = prepared, loaders, seed, augmentation
+        self.copies = copies
 
     def train_dataloader(self) -> ResumableLoader:
         """Return the micro-batches of the trainer's current epoch."""
         dataset, sampler = self.loaders.training_data(self.prepared.cuts("train"), self.seed, self.augmentation)
         assert self.trainer is not None
-        return ResumableLoader(dataset, sampler, self.loaders.workers, self.trainer)
+        return ResumableLoader(dataset, sampler, self.loaders.workers, self.trainer, self.copies)
 
     def val_dataloader(self) -> Sequence[EvaluationLoader]:
         """Return a loader of each development set, which reads the part of this process."""
@@ -72,25 +81,37 @@ class ResumableLoader:
         micro_batches: the order of an epoch.
         workers: number of worker processes and prefetched batches.
         trainer: counts epochs and micro-batches.
+        copies: of an utterance in a micro-batch, see `num_copies`.
 
     Attributes:
         start: micro-batches of this process that are done in the epoch to come; None: all.
         wait_s: seconds that training has waited for batches.
+
+    Raises:
+        ConfigError: the number of copies changes over a run of unknown length.
     """
 
     def __init__(
-        self, dataset: SpeechDataset, micro_batches: DurationBucketSampler, workers: Workers, trainer: pl.Trainer
+        self,
+        dataset: SpeechDataset,
+        micro_batches: DurationBucketSampler,
+        workers: Workers,
+        trainer: pl.Trainer,
+        copies: int | Sequence[int] = 1,
     ) -> None:
         self.dataset, self.micro_batches, self.workers, self.trainer = dataset, micro_batches, workers, trainer
         self.start: int | None = 0
         self.wait_s = 0.0
+        self.copies = copies
+        if not isinstance(copies, int) and trainer.max_steps < 1:
+            raise ConfigError(f"augment.copies={[*copies]} changes over the updates of a run; give trainer.max_steps")
 
     def __iter__(self) -> Iterator[Batch]:
         trainer = self.trainer
         start, self.start = self.start, 0  # later epochs start at their beginning
         if start is None:
             return iter(())  # ends the epoch
-        plan = self.micro_batches.updates(
+        plan: Iterator = self.micro_batches.updates(
             # not trainer.current_epoch: it counts completed epochs, and is corrected only later when a run is resumed
             epoch=_num_processed(trainer.fit_loop.epoch_progress),
             start=start,
@@ -98,6 +119,8 @@ class ResumableLoader:
             world_size=trainer.world_size,
             accumulate=trainer.accumulate_grad_batches,
         )
+        if self.copies != 1:
+            plan = self._copied(plan, trainer.global_step)
         return self._timed(load_batches(self.dataset, plan, self.workers))
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -106,6 +129,13 @@ class ResumableLoader:
             self.wait_s += time.perf_counter() - begun
             yield batch
             begun = time.perf_counter()
+
+    def _copied(self, plan: Iterator[tuple[int, Sequence[Any]]], num_updates: int) -> Iterator[MicroBatch]:
+        """Yield the micro-batches of a plan after ``num_updates``: n copies of 1/n of the cuts, never of more."""
+        accumulate, length = self.trainer.accumulate_grad_batches, max(1, self.trainer.max_steps)
+        for i, (seed, cuts) in enumerate(plan):
+            wanted = num_copies(self.copies, (num_updates + i // accumulate) / length)
+            yield MicroBatch(seed, cuts[: max(1, len(cuts) // wanted)], min(wanted, len(cuts)))
 
     def corpus_shares(self) -> dict[str, float]:
         """Return the share of each corpus of a mixture in the seconds of this epoch so far; empty for one corpus."""
@@ -143,6 +173,18 @@ class ResumableLoader:
                     *former, *current
                 )
             )
+
+
+def num_copies(copies: int | Sequence[int], progress: float) -> int:
+    """Return how many copies of an utterance a micro-batch has.
+
+    Args:
+        copies: always as many, or the first and the last number, between which each has an equal share of the run.
+        progress: share of the run that is done.
+    """
+    first, last = (copies, copies) if isinstance(copies, int) else copies
+    numbers = range(first, last + 1) or range(first, last - 1, -1)
+    return numbers[min(int(progress * len(numbers)), len(numbers) - 1)]
 
 
 def _num_processed(progress: Any) -> int:

@@ -1,12 +1,13 @@
 """Forward and backward of encoders beside their peers: audio seconds per second, memory, use of the arithmetic.
 
     python scripts/bench encoders [--encoder zipformer_s] [--utterances 8] [--seconds 10] [--eager]
+    python scripts/bench encoders --encoder zapformer_s --checkout PATH      beside icefall's pull request 2082
     python scripts/bench encoders-zipformer_s --device cuda     8, 32 and 96 utterances, also replayed by CUDA graphs
     python scripts/bench encoders-zipformer_s-compiled --device cuda
 
-The first compares a Zipformer with its authors' package, in turns: medians over the repeats; memory is the peak of a
-process that does nothing else. The package is used where it is installed, else its wheel is downloaded, without its
-dependencies.
+The first compare an encoder with its authors', in turns: medians over the repeats; memory is the peak of a process that
+does nothing else, and what is kept for the backward pass without the parameters. The package of the Zipformer is used
+where it is installed, else its wheel is downloaded, without its dependencies.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from asr.models import devices
+from asr.models.encoders.zapformer.encoder import ZapformerEncoder
 from asr.training.cuda_graphs import GraphedEncoder, compile_layers
+from bench import authors_zapformer
 from bench.authors_zipformer import Reference, find_package, load
 from bench.configs import FRAMES_PER_S, LATE, NUM_FEATURES, build_encoder, options_from
 from bench.measure import (
@@ -64,14 +67,16 @@ LEAST_SPEED = {"transformer_12x512": 6000, "conformer_12x512": 4000}
 LEAST_OF_LARGEST = {"transformer_12x512": 25_000, "conformer_12x512": 15_000}
 MOST_COMPILED_KERNELS = {"zipformer_m": 2500}
 OURS = {True: "ours", False: "theirs"}
+MOST_OF_ZAPFORMER = 0.8  # of its authors' CPU time, and of the memory that they keep for the backward pass
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what is compared with the authors' package."""
-    parser.add_argument("--encoder", default="zipformer_s", help="a Zipformer of configs/encoder")
+    parser.add_argument("--encoder", default="zipformer_s", help="a Zipformer or Zapformer of configs/encoder")
+    parser.add_argument("--checkout", type=Path, help="folder with icefall's pull request 2082, for a Zapformer")
     parser.add_argument("--utterances", type=positive, default=8)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each utterance")
-    parser.add_argument("--eager", action="store_true", help="do not compile the activations of the package")
+    parser.add_argument("--eager", action="store_true", help="do not compile activations")
 
 
 def rows(setting: Setting, what: str) -> Iterator[Row]:
@@ -138,53 +143,80 @@ class Measured:
 
 
 def _in_turns(setting: Setting) -> Iterator[Row]:
-    """Yield times and memory of a step of ours and of the authors' package."""
-    options, package = setting.options, find_package(setting.work)
+    """Yield times and memory of a step of ours and of the authors'."""
+    options = setting.options
+    is_zapformer = options.encoder.startswith("zapformer")
+    if is_zapformer and not options.checkout:
+        yield left_out(options.encoder, "give --checkout, a folder with icefall's pull request 2082", "measured")
+        return
+    package = options.checkout if is_zapformer else find_package(setting.work)
     # first, because a process counts the memory of the one that started it, too
-    memory = [alone(_peak_mb, options, package, is_ours) for is_ours in OURS]
-    steps = [_stepper(options, package, is_ours) for is_ours in OURS]
+    memory = [alone(_memory, options, package, is_ours) for is_ours in OURS]
+    steps = [_stepper(options, package, is_ours)[1] for is_ours in OURS]
     for step in steps:  # compiles, and warms up
         step()
     found = in_turns(steps, options.repeats)
     audio_s = options.utterances * options.seconds
     title = f"{options.encoder}, {options.utterances} x {options.seconds:g} s"
-    for is_ours, times, megabytes in zip(OURS, found, memory, strict=True):
+    for is_ours, times, (peak, kept) in zip(OURS, found, memory, strict=True):
         wall, cpu = (statistics.median(column) for column in zip(*times, strict=True))
         cells = {"s": f"{wall:.3f}", "CPU s": f"{cpu:.2f}", "audio s/s": f"{audio_s / wall:.1f}"}
-        yield Row(f"{title}: {OURS[is_ours]}", cells | {"peak GB": f"{megabytes * 2**20 / 1e9:.2f}"})
-    yield Row("CPU time, ours / theirs", ratio(*([cpu for _, cpu in times] for times in found)))
+        yield Row(f"{title}: {OURS[is_ours]}", cells | {"peak GB": f"{peak / 1e9:.2f}", "kept GB": f"{kept / 1e9:.3f}"})
+    ratios = [mine / other for (_, mine), (_, other) in zip(*found, strict=True)]
+    goal = f"at most {MOST_OF_ZAPFORMER}" if is_zapformer else ""
+    shares = (
+        ("CPU time", ratio(*([cpu for _, cpu in times] for times in found)), statistics.median(ratios)),
+        ("kept memory", f"{memory[0][1] / memory[1][1]:.3f}", memory[0][1] / memory[1][1]),
+    )
+    for what, text, share in shares:
+        yield Row(f"{what}, ours / theirs", text, goal, share <= MOST_OF_ZAPFORMER if goal else None)
 
 
-def _stepper(options: argparse.Namespace, package: Path, is_ours: bool) -> Callable[[], tuple[float, float]]:
-    """Return what makes a step on a batch without padding, and returns its seconds and CPU seconds."""
+def _stepper(
+    options: argparse.Namespace, package: Path, is_ours: bool
+) -> tuple[Callable[[], Tensor], Callable[[], tuple[float, float]]]:
+    """Return what encodes a batch without padding, and what makes a step on it, and returns seconds and CPU seconds."""
     torch.manual_seed(0)
     encoder = build_encoder(options.encoder) if is_ours else _reference(options.encoder, package, not options.eager)
     encoder.train().to(options.device)
+    if isinstance(encoder, ZapformerEncoder) and not options.eager:
+        compile_layers(encoder)  # of a Zapformer the activations alone
     frames = round(options.seconds * FRAMES_PER_S)
     features = torch.randn(options.utterances, frames, NUM_FEATURES, device=options.device)
     num_frames = torch.full((options.utterances,), frames, device=options.device)
 
+    def encode() -> Tensor:
+        encodings: Tensor = encoder(features, num_frames)[0]
+        return encodings
+
     def step() -> tuple[float, float]:
         encoder.zero_grad()
         cpu, start = time.process_time(), time.perf_counter()
-        encoder(features, num_frames)[0].square().mean().backward()
+        encode().square().mean().backward()
         if features.is_cuda:
             torch.cuda.synchronize()
         return time.perf_counter() - start, time.process_time() - cpu
 
-    return step
+    return encode, step
 
 
-def _peak_mb(options: argparse.Namespace, package: Path, is_ours: bool) -> float:
-    step = _stepper(options, package, is_ours)
+def _memory(options: argparse.Namespace, package: Path, is_ours: bool) -> tuple[float, float]:
+    """Return the peak of a process in bytes, and what a forward pass keeps."""
+    encode, step = _stepper(options, package, is_ours)
     for _ in range(3):
         step()
-    return peak_mb()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        encodings = encode()
+    device = "device" if encodings.is_cuda else "cpu"
+    kept = sum(getattr(event, f"self_{device}_memory_usage") for event in profile.key_averages())
+    return peak_mb() * 2**20, kept
 
 
 def _reference(name: str, package: Path, compiled: bool) -> nn.Module:
     """Return the authors' encoder with the sizes of one of configs/encoder, late in training."""
     sizes = options_from(f"encoder={name}").encoder.model_dump(exclude={"target"}, exclude_unset=True)
+    if name.startswith("zapformer"):
+        return authors_zapformer.Reference(authors_zapformer.load(package, compiled), sizes).train()
     theirs = Reference(load(package, compiled=compiled), sizes, causal=False)
     theirs.set_time(LATE)
     return theirs.train()

@@ -20,6 +20,12 @@ from tests.training.runs import same
 OPTIONS = (*TINY, "data.batch.max_duration_s=10", "logger=csv")
 TWO = "trainer.devices=2"
 ACCUMULATED = "trainer.accumulate_grad_batches"
+ZAPFORMER = (
+    *(word for word in OPTIONS if not word.startswith("encoder.")),
+    *("encoder=zapformer_xs", "encoder.input_dim=16", "encoder.encoder_dim=[16,24,16]"),
+    *("encoder.num_encoder_layers=[1,1,1]", "encoder.feedforward_multiple=[1,1,1]", "encoder.num_freqs=8"),
+    *("augment=alternating_specaugment", "augment.copies=[1,3]", "optimizer=rubik", "schedule=interp_cosine"),
+)
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -57,6 +63,7 @@ def place(trained, tmp_path_factory) -> Workplace:
     place = Workplace(tmp_path_factory.mktemp("resume"))
     place.run("train", *OPTIONS, "run_dir=alone", "trainer.accumulate_grad_batches=2", f"data.dir={data(trained)}")
     place.run("train", *OPTIONS, "run_dir=ranks", TWO, f"data.dir={data(trained)}")
+    place.run("train", *ZAPFORMER, "run_dir=zapformer", f"data.dir={data(trained)}")
     return place
 
 
@@ -77,11 +84,15 @@ def test_two_processes_do_what_one_does_that_accumulates(place):
 
 @pytest.mark.parametrize(
     ("whole", "options", "update"),
-    [("alone", ("trainer.accumulate_grad_batches=2",), 8), ("ranks", (TWO,), 7)],
-    ids=["alone", "two processes"],
+    [
+        ("alone", (*OPTIONS, "trainer.accumulate_grad_batches=2"), 8),
+        ("ranks", (*OPTIONS, TWO), 7),
+        ("zapformer", ZAPFORMER, 8),
+    ],
+    ids=["alone", "two processes", "a Zapformer, with more and more copies of utterances"],
 )
 def test_a_killed_run_is_resumed_bit_for_bit(place, trained, tmp_path, whole, options, update):
-    process = start(tmp_path, *OPTIONS, *options, "run_dir=killed", f"data.dir={data(trained)}")
+    process = start(tmp_path, *options, "run_dir=killed", f"data.dir={data(trained)}")
     wait_for_update(tmp_path / "killed", update, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -35,7 +35,7 @@ from tests.gpu.recorded_graphs import recorded_graphs
 from tests.training import runs
 from tests.training.heads import module_with, share_of
 from tests.training.test_checkpoint_callback import Signalled
-from tests.training.test_module import module_with_zipformer
+from tests.training.test_module import module_with_zapformer, module_with_zipformer
 from tests.training.test_nonfinite_guard import unread
 from tests.training.tiny import Unsized, batch_of, batches_loader, sgd, tiny_module, tiny_trainer
 
@@ -46,6 +46,7 @@ DIVIDED: dict[str, Callable[[], TrainingModule]] = {
     "owners": partial(tiny_module, partial(optim.Muon, lr=0.01)),
     "weights for evaluation": partial(tiny_module, partial(optim.ScheduleFreeAdamW, lr=0.01)),
     "zipformer": module_with_zipformer,
+    "zapformer": module_with_zapformer,
     "two views": partial(module_with, "transducer and two views", 0.0),
 }
 

@@ -14,12 +14,14 @@ from torch._inductor.utils import run_and_get_code
 
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import TransformerEncoder
+from asr.models.encoders.zapformer.encoder import ZapformerEncoder
 from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.recognizer import Recognizer
 from asr.training import cuda_graphs
 from asr.training.cuda_graphs import CompiledEncoder, compile_layers
 from asr.training.module import TrainingModule
+from tests.training.test_module import module_with_zapformer
 from tests.training.tiny import NUM_FEATURES, batch_of, batches_loader, sgd, tiny_module, tiny_trainer
 
 BATCHES = [batch_of(80, 60, seed=1), batch_of(120, seed=2), batch_of(50, 45, 40, seed=3), batch_of(90, 90, seed=4)]
@@ -27,6 +29,7 @@ ENCODERS = {
     "transformer": lambda: TransformerEncoder(NUM_FEATURES, 12, 1, 2, 16, dropout=0.0, subsampling_channels=2),
     "conformer": lambda: ConformerEncoder(NUM_FEATURES, 12, 1, 2, 16, 5, dropout=0.0, subsampling_channels=2),
     "zipformer": lambda: ZipformerEncoder(NUM_FEATURES, **ZIPFORMER),
+    "zapformer": lambda: module_with_zapformer().recognizer.encoder,
 }
 ZIPFORMER = {
     "encoder_dim": (8, 12),
@@ -81,6 +84,7 @@ def test_updates_are_those_of_the_plain_layers_and_nothing_is_compiled_after_the
     for name, value in states[0].items():
         torch.testing.assert_close(states[1][name], value, rtol=1e-3, atol=1e-4)
     assert not any("forward" in vars(part) for part in compiled.recognizer.modules()), "the layers are put back"
+    assert not any("value" in vars(swash) for swash in ZapformerEncoder.activations_to_compile)
 
 
 @pytest.mark.slow

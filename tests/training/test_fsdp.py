@@ -17,7 +17,7 @@ from asr.training.checkpoints import load_checkpoint
 from tests.configs import composed
 from werdict.errors import ConfigError
 
-MODELS = ("owners", "weights for evaluation", "zipformer", "two views")
+MODELS = ("owners", "weights for evaluation", "zipformer", "zapformer", "two views")
 
 
 def leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -15,6 +15,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from asr.data.loading.loader import Batch, LoaderFactory
 from asr.data.preparation.prepared import PreparedData
 from asr.decoding.greedy import Hypothesis
+from asr.models.encoders.zapformer.encoder import ZapformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.run.options import RunOptions
 from asr.run.parts import build_data_parts, build_module
@@ -348,6 +349,27 @@ def module_with_zipformer() -> TrainingModule:
         # oneDNN 3.12 (torch 2.13) computes bfloat16 convolutions of two channels wrongly with AMX
         subsampling_channels=[8, 8, 8],
         ref_duration_s=0.01,
+    )
+    return module
+
+
+def module_with_zapformer() -> TrainingModule:
+    module = tiny_module()
+    torch.manual_seed(0)
+    module.recognizer.encoder = ZapformerEncoder(
+        NUM_FEATURES,
+        input_dim=6,
+        encoder_dim=[8, 8],
+        feedforward_multiple=[1, 1],
+        num_encoder_layers=[1, 1],
+        cnn_module_kernel=[3, 3],
+        downsampling_factor=[1, 2],
+        num_heads=2,
+        query_head_dim=4,
+        value_head_dim=4,
+        num_freqs=4,
+        subsampling_channels=(8, 8, 8),
+        noise=0.0,
     )
     return module
 

@@ -279,6 +279,15 @@ def test_a_name_is_the_overrides_that_differ(lines, expected):
     assert names_of(*lines) == (expected, [])
 
 
+def test_a_tuned_system_of_two_sweeps_is_told_by_what_their_commands_differ_in():
+    line = "optimizer=eve schedule=eden2 schedule.lr_batches={} optimizer.lr={} recipe=a/{}"
+    lines = [line.format(0.1, 0.01, "b"), line.format(0.2, 0.02, "c"), line.format(0.1, 0.01, "b")]
+    tuned = {"tuned": {"system": "eve", "keys": ["optimizer.lr"]}}
+    names, problems = names_of(*lines, sweep=(tuned,) * 3, encoder__d_model=(48, 96, 48))
+    assert (names, problems) == (["eve recipe=a/b", "eve recipe=a/c", "eve recipe=a/b"], [])
+    assert names_of(lines[0], lines[0], sweep=(tuned,) * 2) == (["eve", "eve"], [])
+
+
 def test_one_name_with_two_configs_is_numbered_and_the_keys_are_shown():
     names, (problem,) = names_of(*["optimizer=eve"] * 3, seed=(1, 2, 3), encoder__d_model=(48, 48, 96))
     assert names == ["eve #1", "eve #1", "eve #2"]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from itertools import islice
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -163,8 +163,18 @@ def _filterbank(options: LogMelOptions, device: torch.device) -> LogMelFilterban
     return LogMelFilterbank(options).to(device)
 
 
+class MicroBatch(NamedTuple):
+    """What a batch is made of: the seed of its augmentation, and cuts, of each of which it holds some copies."""
+
+    seed: int
+    cuts: Iterable[Cut]
+    num_copies: int = 1
+
+
 class SpeechDataset(Dataset):
-    """Reads the cuts of a micro-batch; the result depends on the cuts and the seed alone.
+    """Reads the cuts of a micro-batch; the result depends on the cuts, the seed and the number of copies alone.
+
+    Copies of a cut are augmented differently; they stand one batch of all cuts after the other.
 
     A cut that cannot be read is skipped and named in ``Batch.skipped``; if none can be read, the batch is empty. With
     features that are computed on the device, a batch holds audio until it is moved there, by ``to``.
@@ -178,15 +188,18 @@ class SpeechDataset(Dataset):
     def __init__(self, features: Features, tokenizer: Tokenizer, augmentation: Augmentation | None = None) -> None:
         self.features, self.tokenizer, self.augmentation = features, tokenizer, augmentation
 
-    def __getitem__(self, item: tuple[int, Iterable[Cut]]) -> Batch:
-        """Return the batch of an item: the seed of a micro-batch and its cuts, as the sampler yields them."""
-        seed, cuts = item
-        read: list[tuple[Cut, Tensor]] = []
+    def __getitem__(self, item: tuple[int, Iterable[Cut]] | MicroBatch) -> Batch:
+        """Return the batch of an item: a `MicroBatch`, or its seed and cuts, as the sampler yields them."""
+        seed, cuts, num_copies = MicroBatch(*item)
+        copies: list[list[tuple[Cut, Tensor]]] = [[] for _ in range(num_copies)]
         skipped: list[tuple[str, str]] = []
         for cut in cuts:
             try:
                 with one_thread():
-                    read.append((cut, self._read(cut, seed)))
+                    # without augmentation of audio all copies are equal here
+                    distinct = [self._read(cut, seed, i) for i in range(num_copies if self.augmentation else 1)]
+                for i, of_batch in enumerate(copies):
+                    of_batch.append((cut, distinct[i % len(distinct)]))
             except Exception as error:  # a decoder may raise anything on a broken file
                 raise_if_out_of_resources(error, cut.id, FEWER_WORKERS if get_worker_info() else MORE_MEMORY)
                 reason = cause(error)
@@ -195,6 +208,7 @@ class SpeechDataset(Dataset):
                 if cut.has_recording and not is_own and (problem := audio_problem(cut.recording, whole=True)):
                     reason = f"its audio has changed since it was prepared: {problem}"
                 skipped.append((cut.id, reason))
+        read = [pair for of_batch in copies for pair in of_batch]
         if not (self.features.on_device and read):
             return self._collated(read, seed, skipped)
         assert isinstance(self.features, LogMel)
@@ -204,12 +218,13 @@ class SpeechDataset(Dataset):
         audio = [torch.from_numpy(options.mirrored(samples.numpy())) for _, samples in read]
         return AudioBatch(**vars(self._collated(lengths, seed, skipped)), audio=_padded(audio), options=options)
 
-    def _read(self, cut: Cut, seed: int) -> Tensor:
+    def _read(self, cut: Cut, seed: int, copy: int) -> Tensor:
         if self.augmentation is not None:
             rate_hz = self.features.sampling_rate_hz
             # perturbing the speed at a rate that is no multiple of 100 Hz takes filters of gigabytes
             cut = cut.resample(rate_hz) if rate_hz and not self.features.precomputed else cut
-            cut = self.augmentation(cut, random.Random(seed_for("perturb", seed, cut.id)))
+            key = seed, cut.id, *[copy][:copy]  # of the first copy as of an only one
+            cut = self.augmentation(cut, random.Random(seed_for("perturb", *key)))
         if self.features.on_device:
             assert isinstance(self.features, LogMel)
             samples = self.features.audio(cut)

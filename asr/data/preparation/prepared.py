@@ -278,8 +278,9 @@ class CutLines(Sequence[Cut]):
     def __len__(self) -> int:
         return len(self.lines)
 
-    def __getitem__(self, index: int) -> Cut:  # type: ignore[override]  # no slices
-        return parse_cut(self.lines[index], self.folder)
+    def __getitem__(self, index: Any) -> Any:
+        lines = self.lines[index]
+        return CutLines(lines, self.folder) if isinstance(index, slice) else parse_cut(lines, self.folder)
 
 
 def parse_cut(line: bytes, folder: Path) -> Cut:

@@ -115,6 +115,19 @@ def test_perturbation_depends_on_the_seed_alone(cuts, tokenizer, features):
     assert first.audio_s == pytest.approx(sum(cut.duration for cut in cuts))
 
 
+@pytest.mark.parametrize("augmentation", [None, SpeedPerturb((0.9, 1.1, 1.2))])
+def test_copies_of_a_micro_batch_follow_it_and_differ_in_their_augmentation(cuts, tokenizer, features, augmentation):
+    dataset = SpeechDataset(features, tokenizer, augmentation)
+    once, batch = dataset[(3, cuts)], dataset[(3, cuts, 4)]
+    assert batch.ids == once.ids * 4
+    assert batch.tokens.tolist() == once.tokens.tolist() * 4
+    assert batch.audio_s == pytest.approx(4 * once.audio_s)
+    copies = [tuple(part.tolist()) for part in batch.num_frames.chunk(4)]
+    assert copies[0] == tuple(once.num_frames.tolist())
+    assert torch.equal(batch.features[:6, : once.features.shape[1]], once.features)
+    assert len(set(copies)) == (4 if augmentation else 1)
+
+
 def test_features_that_a_corpus_brings_are_float32_and_as_wide_as_told(cuts, features, tmp_path):
     cut = next(iter(cuts)).compute_and_store_features(features.extractor, NumpyFilesWriter(tmp_path / "features"))
     file = next((tmp_path / "features").rglob("*.npy"))

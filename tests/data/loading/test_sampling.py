@@ -122,6 +122,8 @@ def test_cuts_on_disk_are_drawn_like_cuts_in_memory(tmp_path):
     assert list(table) == list(cuts_of(60))
     stored, listed = (DurationBucketSampler(cuts, BucketingConfig(10.0, 4), seed=3) for cuts in (table, cuts_of(60)))
     assert ids(stored.epoch(1)) == ids(listed.epoch(1))
+    (_, cuts), *_ = stored.epoch(0)
+    assert [cut.id for cut in cuts[1:]] == [cut.id for cut in cuts][1:]
     # neither cuts nor durations were read into memory
     assert stored.cuts is table
     assert stored.durations is table.durations

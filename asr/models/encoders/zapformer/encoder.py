@@ -24,7 +24,7 @@ from asr.models.encoders.zapformer.modules import (
     position_basis,
     position_freqs,
 )
-from asr.models.encoders.zapformer.subsampling import ZapformerSubsampling
+from asr.models.encoders.zapformer.subsampling import SWASH_L, SWASH_R, ZapformerSubsampling
 from asr.models.encoders.zipformer.modules import (
     ALL,
     Chunks,
@@ -200,6 +200,7 @@ class ZapformerEncoder(nn.Module):
     supports_cuda_graphs = True  # by CUDA graphs, in training
     stream_overlap = FEATURE_CONTEXT
     layers_to_compile = ()  # limiters would be left out
+    activations_to_compile = (SWASH_L, SWASH_R)
 
     def __init__(
         self,
@@ -257,6 +258,11 @@ class ZapformerEncoder(nn.Module):
     def stacks(self) -> list[ZapformerStack]:
         """The stacks of layers, in order."""
         return [stack for stack in self.encoders if isinstance(stack, ZapformerStack)]
+
+    @property
+    def layers_to_shard(self) -> list[nn.Module]:
+        """What ``trainer=fsdp`` gathers one by one."""
+        return [layer for stack in self.stacks for layer in stack.layers]
 
     def set_trained_seconds(self, audio_s: float) -> None:
         """Set how far training is, in seconds of audio so far; to be called before each update."""
