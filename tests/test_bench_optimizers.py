@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import time
 
 import pytest
 import torch
@@ -120,8 +121,20 @@ def test_counts_and_times_are_averages_over_the_period(bench, stage):
     once, four = (bench.Candidate(each, stage) for each in (bench.UNIT, row))
     for candidate in (once, four):
         candidate.warm_up()
-    assert once.counts() == four.counts()
-    assert four.optimizer.state[stage.params[0]]["step"] == 8
+    assert (once.num_ops, once.num_waits) == (four.num_ops, four.num_waits)
+    assert four.optimizer.state[stage.params[0]]["step"] == 1 + 4
+
+
+def test_a_slow_optimizer_takes_part_in_fewer_rounds(bench, stage, monkeypatch):
+    fast, slow = (bench.Candidate(row, stage) for row in (bench.UNIT, bench.Spec("slow", "torch.optim", "SGD")))
+    warm_up = slow.warm_up
+    monkeypatch.setattr(slow, "warm_up", lambda: (time.sleep(0.1), warm_up()))
+    monkeypatch.setattr(bench, "SECONDS_EACH", 0.2)
+    rounds, in_turns = [], bench.in_turns
+    monkeypatch.setattr(bench, "in_turns", lambda steps, nums, seed: rounds.extend(nums) or in_turns(steps, nums, seed))
+    assert [times.ratio > 0 for times in bench.measure([fast, slow], 9)] == [True, True]
+    assert rounds[0] == 9
+    assert rounds[1] in (1, 2)
 
 
 def test_an_optimizer_that_moves_nothing_is_refused(bench, stage):

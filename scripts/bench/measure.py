@@ -151,16 +151,23 @@ def timed_ms(step: Callable[[], Any], on_gpu: bool = False, clock: Callable[[], 
     return float(begin.elapsed_time(end))
 
 
-def in_turns(steps: Sequence[Callable[[], T]], num_rounds: int, seed: int = 0) -> list[list[T]]:
+def in_turns(steps: Sequence[Callable[[], T]], num_rounds: int | Sequence[int], seed: int = 0) -> list[list[T]]:
     """Make every step once in each round, in shuffled orders, so that a busy machine hurts all alike.
+
+    Args:
+        steps: to make.
+        num_rounds: in which each takes part; those that take part in fewer do so in the first.
+        seed: of the orders.
 
     Returns:
         What each step has returned, by round.
     """
     order, found = random.Random(seed), [list[T]() for _ in steps]
-    for _ in track(range(num_rounds), "Rounds", console=Console(stderr=True), transient=True):
+    nums = [num_rounds] * len(steps) if isinstance(num_rounds, int) else num_rounds
+    for turn in track(range(max(nums)), "Rounds", console=Console(stderr=True), transient=True):
         for place in order.sample(range(len(steps)), len(steps)):
-            found[place].append(steps[place]())
+            if turn < nums[place]:
+                found[place].append(steps[place]())
     return found
 
 

@@ -4,10 +4,11 @@
     python scripts/bench optimizers [--only Adafactor,MaxFactor] [--limits] [--markdown]
     python scripts/bench optimizers-zipformer_m --device cuda         beside replayed steps and numbers of kernels
 
-One process, one thread. After warming up, every round times each optimizer once, in a shuffled order, and a ratio
-compares two times of one round, so that a busy machine hurts all alike. All work on the same tensors, which are
-written anew before every step, as a backward pass would; an optimizer that does more on some steps than on others is
-timed over its whole period. ``--limits`` exits with 1 when one of ours takes longer or keeps more state than it may.
+One process, one thread. After warming up, every round times each optimizer once, in a shuffled order, and fused AdamW
+after each of its steps, which the ratio compares it with, so that a busy machine hurts both alike. A slow optimizer
+takes part in fewer rounds, so that the whole table takes minutes. All work on the same tensors, which are written anew
+before every step, as a backward pass would; an optimizer that does more on some steps than on others is timed over its
+whole period. ``--limits`` exits with 1 when one of ours takes longer or keeps more state than it may.
 
 ms: median time of one step, CPU time with one thread; ratio: to fused AdamW, median and quartiles of the rounds; ops:
 what a step dispatches, without views and reads, counted by a TorchDispatchMode; waits: numbers read off tensors, where
@@ -25,6 +26,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -38,7 +40,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bench.configs import build_encoder
 from bench.measure import (
     INSTALL,
-    NUM_WARM_UPS,
     Row,
     Setting,
     at_most,
@@ -58,6 +59,7 @@ from optim import Chain
 
 SHAPES = Path(__file__).with_name("zipformer_s.json")
 NUM_REPEATS = 15
+SECONDS_EACH = 3.0  # after which an optimizer takes part in no further round
 # how many times fused AdamW an eager step may take, 0: nothing is asked; those of SOAP and PSGDKron are a fifth of what
 # they took at 30d78e0; what has been measured least comes first
 MOST_RATIOS = {
@@ -107,14 +109,14 @@ def rows(setting: Setting, encoder: str) -> Iterator[Row]:
     yield Row("circumstances", "; ".join((*versions, size, f"seed {options.seed}", memory)))
     limits = list[Row]()
     for candidate, times in zip(candidates, measure(candidates, options.repeats, options.seed), strict=True):
-        row, (num_ops, num_waits), state_bytes = candidate.row, candidate.counts(), candidate.state_bytes()
+        row, state_bytes = candidate.row, candidate.state_bytes()
         cells = {
             "ms": f"{times.median_ms:.1f}",
             "ratio": f"{times.ratio:.2f}",
             "quartiles": f"{times.low:.2f}–{times.high:.2f}",
             "state bytes/param": f"{state_bytes:.3f}",
-            "ops": f"{num_ops:,.0f}",
-            "waits": f"{num_waits:,.0f}",
+            "ops": f"{candidate.num_ops:,.0f}",
+            "waits": f"{candidate.num_waits:,.0f}",
         }
         yield Row(row.name, cells)
         pairs = (("time", times.ratio, row.max_ratio), ("state bytes", state_bytes, row.max_state_bytes))
@@ -133,14 +135,18 @@ class StepTimes(NamedTuple):
 
 def measure(candidates: Sequence[Candidate], num_repeats: int, seed: int = 0) -> list[StepTimes]:
     """Warm all up, and time them in turns; the first is the unit of the ratios."""
+    unit, nums = candidates[0], list[int]()
     for candidate in candidates:
+        begun = time.monotonic()
         candidate.warm_up()
-    rounds = in_turns([candidate.period_ms for candidate in candidates], num_repeats, seed)
+        nums.append(max(1, min(num_repeats, round(SECONDS_EACH / (time.monotonic() - begun)))))
+    nums[0] = num_repeats
+    rounds = in_turns([partial(candidate.period_beside, unit) for candidate in candidates], nums, seed)
     found = []
-    for times in rounds:
-        ratios = [mine / unit for mine, unit in zip(times, rounds[0], strict=True)]
+    for pairs in rounds:
+        ratios = [mine / other if pairs is not rounds[0] else 1.0 for mine, other in pairs]
         low, ratio, high = torch.tensor(ratios).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
-        found.append(StepTimes(statistics.median(times), ratio, low, high))
+        found.append(StepTimes(statistics.median(mine for mine, _ in pairs), ratio, low, high))
     return found
 
 
@@ -207,9 +213,9 @@ class Candidate:
         self.step: Callable[[], Any] = self.optimizer.step
 
     def warm_up(self) -> None:
-        """Step a few times, and see that every tensor moves: what does nothing is fast."""
-        for _ in range(max(NUM_WARM_UPS, self.row.period)):
-            self.stage.step_ms(self.step)
+        """Step once and for a period, and see that every tensor moves: what does nothing is fast."""
+        self.stage.step_ms(self.step)
+        self.num_ops, self.num_waits = self._counts()
         pairs = zip(self.stage.params, self.stage.values, strict=True)
         num_still = sum(torch.equal(param, value) for param, value in pairs)
         if num_still:
@@ -217,9 +223,15 @@ class Candidate:
 
     def period_ms(self) -> float:
         """Return the milliseconds of a step, averaged over the period."""
-        return sum(self.stage.step_ms(self.step) for _ in range(self.row.period)) / self.row.period
+        return statistics.fmean(self.stage.step_ms(self.step) for _ in range(self.row.period))
 
-    def counts(self) -> tuple[float, float]:
+    def period_beside(self, unit: Candidate) -> tuple[float, float]:
+        """Return the milliseconds of a step, averaged over the period, and those of the unit between its steps."""
+        pairs = [(self.stage.step_ms(self.step), self.stage.step_ms(unit.step)) for _ in range(self.row.period)]
+        mine, others = zip(*pairs, strict=True)
+        return statistics.fmean(mine), statistics.fmean(others)
+
+    def _counts(self) -> tuple[float, float]:
         """Return operations and waits of an eager step, averaged over the period."""
         counter = Counter()
         for _ in range(self.row.period):
