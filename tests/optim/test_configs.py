@@ -177,7 +177,7 @@ README = Path(__file__).parents[2] / "optim" / "README.md"
 
 def test_the_examples_do_what_they_say():
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 12
+    assert len(blocks) == 13
     names: dict[str, Any] = {}
     for block in blocks:
         exec(block, names)
