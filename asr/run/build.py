@@ -36,21 +36,17 @@ from asr.run.choices import (
     pretrained_choices,
     source_rates,
     with_choices,
-    without_replaced_defaults,
+    with_own_classes,
 )
-from asr.run.compose import DECLARING, Change, Composed, changes, recorded_data, run_folder, saved_config
+from asr.run.compose import Change, Composed, changes, recorded_data, run_folder, saved_config
 from asr.run.data import complete_sources, data_folder, data_for_run, mixing_of, shard_storage
 from asr.run.folder import free_folder, usable_folder
 from asr.run.instantiate import (
-    SPECIAL_KEYS,
     Configured,
     build_component,
-    check_keys,
     check_values,
     instantiate,
-    locate,
     parameters_of,
-    with_defaults,
 )
 from asr.run.options import Encoder, RunOptions
 from asr.run.parts import (
@@ -79,7 +75,7 @@ from asr.run.start import (
     without_gradient,
 )
 from asr.run.trainer import build_trainer, captures_encoder
-from asr.run.trust import check_restored, error_context, trust_own
+from asr.run.trust import check_restored, error_context
 from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.initial_weights import freeze
 from asr.training.module import TrainingModule
@@ -433,26 +429,6 @@ def settled(composed: Composed, check: Callable[[RunOptions], Checked]) -> tuple
     if source is not None:
         composed = with_choices(composed, fine_tuning(composed, source))
     return composed, checked if composed is before else check(composed.options)
-
-
-def with_own_classes(composed: Composed) -> Composed:
-    """Return a config without what the user's own classes do not take, with the defaults of ours, which are recorded.
-
-    Packages that the user has named are trusted.
-
-    Raises:
-        ConfigError: optimizer or schedule have no such option; a sweep says so before its first job.
-    """
-    is_new = composed.options.resume is None
-    if is_new:
-        composed = without_replaced_defaults(composed)
-    config = composed.unresolved()
-    nodes = {key: config[key] for key in DECLARING}
-    if is_new:
-        trust_own(config)
-        for key, node in nodes.items():
-            check_keys(locate(node["_target_"], key), node.keys() - SPECIAL_KEYS, key, partial=True)
-    return composed.with_values({key: with_defaults(node, key) for key, node in nodes.items()})
 
 
 def _with_decisions(composed: Composed, outline: Outline) -> Composed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -45,6 +45,13 @@ DECLARING = ("optimizer", "schedule")  # groups whose yaml files leave options t
 ABSENT = "absent"  # what a config that lacks a key is said to have there
 UNLISTED = "unlisted"  # what is composed on it takes options that its yaml file does not list, without a +
 ConfigStore.instance().store(UNLISTED, OmegaConf.create({}, flags={"struct": False}))
+OWN = "own"  # the empty choice of these groups, for a class that none of our choices names
+OWN_GROUPS = ("encoder", "head", "decoder", "optimizer")
+for group in OWN_GROUPS:
+    choice: dict[str, Any] = {"_target_": "???"}
+    if group == "optimizer":
+        choice["defaults"] = [{"override /parameter_rules@_global_.parameter_rules": "none"}, "_self_"]
+    ConfigStore.instance().store(OWN, OmegaConf.create(choice, flags={"struct": False}), group)
 
 
 @dataclass(frozen=True)
@@ -361,9 +368,40 @@ def composed_from(command: str, arguments: Sequence[str], folder: Path) -> tuple
         return command, arguments
     arguments = name_sweep(arguments)
     if (resumed := override_value(arguments, "resume")) is None:
-        return command, arguments
+        # a choice that is given too keeps its options, unless it is an optimizer: rates of another one are wrong for it
+        own = [group for group in OWN_GROUPS if group in named_classes(arguments)]
+        given = {word.partition("=")[0] for word in arguments if "{" not in word} - {"optimizer"}
+        return command, choose_own(arguments, [group for group in own if group not in given])
     store_resumed(run_folder(resumed), folder / f"{command}.yaml", arguments)
     return CONFIG_NAME, arguments
+
+
+def named_classes(words: Sequence[str]) -> dict[str, set[str]]:
+    """Return the keys whose ``_target_`` words give, with the options that they give there."""
+    named: dict[str, set[str]] = {}
+    for word in words:
+        key = override_key(word)
+        if key.endswith("._target_"):
+            named.setdefault(key.removesuffix("._target_"), set())
+        elif "_target_" in word.partition("=")[2]:
+            mapping = override_value([word.lstrip("+")], key)
+            if isinstance(mapping, dict) and "_target_" in mapping:
+                named.setdefault(key, set()).update(mapping)
+    for place, options in named.items():
+        below = (override_key(word) for word in words if override_key(word).startswith(f"{place}."))
+        options.update(key.removeprefix(f"{place}.").partition(".")[0] for key in below)
+    return named
+
+
+def choose_own(words: Sequence[str], groups: Collection[str]) -> list[str]:
+    """Return words that choose ``own`` for some groups, instead of what they choose or delete there."""
+    chosen, deleted = (tuple(f"{sign}{group}{end}" for group in groups) for sign, end in (("", "="), ("~", ".")))
+    kept = [
+        word for word in words if not word.startswith(deleted) and not (word.startswith(chosen) and "{" not in word)
+    ]
+    # argparse wants all overrides together
+    place = next((place for place, word in enumerate(kept) if "_target_" in word), len(kept))
+    return [*kept[:place], *(f"{group}={OWN}" for group in groups), *kept[place:]]
 
 
 def _add_recipes(recipes_dir: object) -> None:
