@@ -39,7 +39,7 @@ from asr.run.choices import (
     with_own_classes,
 )
 from asr.run.compose import Change, Composed, changes, recorded_data, run_folder, saved_config
-from asr.run.data import complete_sources, data_folder, data_for_run, mixing_of, shard_storage
+from asr.run.data import complete_sources, data_for_run, mixing_of, shard_storage
 from asr.run.folder import free_folder, usable_folder
 from asr.run.instantiate import (
     Configured,
@@ -140,7 +140,7 @@ def validate_run(
     check_loggers(loggers)
     build_all(callbacks, Path("runs"), options)
     _check_callbacks(options)
-    data_folder(options.data)
+    usable_folder(options.data.dir, "data.dir")
     if options.run_dir is None:
         usable_folder("runs", "run_dir")
     elif existing_run_dir is None:
