@@ -410,9 +410,9 @@ def settled(composed: Composed, check: Callable[[RunOptions], Checked]) -> tuple
     options = composed.options
     if options.resume is not None:  # all else is in the run's own config
         if "encoder.model" in composed.given:
-            saved = saved_config(run_folder(options.resume))["encoder"]
-            base = base_folder(Encoder.model_validate(saved), options.encoder.model)
-            composed = composed.with_values({"encoder.model_folder": base, "encoder.model": saved["model"]})
+            saved = Encoder.of(saved_config(run_folder(options.resume))["encoder"])
+            base = base_folder(saved, options.encoder.model)
+            composed = composed.with_values({"encoder.model_folder": base, "encoder.model": saved.model})
         return composed, check(composed.options)
     for name in options.best_lr:
         if name not in composed.optimizers:

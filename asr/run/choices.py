@@ -20,7 +20,7 @@ from asr.run.data import source_corpus
 from asr.run.instantiate import SPECIAL_KEYS, build_component, check_keys, locate, takes, with_defaults
 from asr.run.options import Data, RunOptions
 from asr.run.parts import build_encoder
-from asr.run.start import FOLLOWING, OF_FILE, PRETRAINED, WAVEFORM, without_gradient
+from asr.run.start import FOLLOWING, OF_FILE, PRETRAINED, WAVEFORM, source_options, without_gradient
 from asr.run.trust import error_context, trust_own
 from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown_characters
 from asr.training.checkpoints import LoadedCheckpoint
@@ -30,11 +30,7 @@ from werdict.files import get_nested, is_within, named_path, read_yaml
 
 # one of them alone would make too few, or too many, passes over a corpus
 LENGTH = ("trainer.max_steps", "trainer.max_epochs", "data.batch.max_duration_s")
-# where a config has a rate that weights know, and the key that sets it
-RATES = {
-    "data.sampling_rate_hz": ("features", "sampling_rate_hz"),
-    "encoder.subsampling_factor": ("encoder", "subsampling_factor"),
-}
+RATES = ("data.sampling_rate_hz", "encoder.subsampling_factor")  # of features and encodings, which weights know
 TOKENIZER = ("tokenizer", "data.vocab_size")
 LR_SHARE = 0.5  # of the rate for new weights; a fifth learned less on all corpora tried: recipes/custom/RESULTS.md
 
@@ -94,15 +90,14 @@ def source_rates(composed: Composed, source: LoadedCheckpoint) -> list[Choice]:
         source: what it starts from.
     """
     given = [key for key in composed.given if key != "encoder"]  # encoder=conformer_xs says no rate
-    config, path = composed.options.plain(), composed.options.init.path
-    return [
-        Choice(key, rate, f"as in {path}")
-        for key, place in RATES.items()
-        if not is_within(key, given)
-        and type(rate := get_nested(source.config, *place)) is int
-        and type(run_rate := get_nested(config, *place)) is int
-        and rate != run_rate
-    ]
+    options, saved = composed.options, source_options(source)
+    parts = (options.features, saved.features), (options.encoder, saved.encoder)
+    rates = []
+    for key, (here, there) in zip(RATES, parts, strict=True):
+        rate, run_rate = (getattr(part, key.partition(".")[2], None) for part in (there, here))
+        if type(rate) is int and type(run_rate) is int and rate != run_rate and not is_within(key, given):
+            rates.append(Choice(key, rate, f"as in {options.init.path}"))
+    return rates
 
 
 def fine_tuning(composed: Composed, source: LoadedCheckpoint) -> Iterator[Choice]:
@@ -229,8 +224,8 @@ def with_own_choices(composed: Composed) -> Composed:
     """
     raw, replaced = composed.unresolved(), []
     for group in OWN_GROUPS:
-        file, target = CONFIGS / group / f"{composed.groups.get(group)}.yaml", get_nested(raw, group, "_target_")
-        usual = read_yaml(file).get("_target_", target) if file.is_file() else target
+        target = get_nested(raw, group, "_target_")
+        usual = (composed.usual(group) or {}).get("_target_", target)
         if usual != target and (group == "optimizer" or group not in composed.given):
             replaced.append(group)
     if replaced:
@@ -257,11 +252,8 @@ def _taken_options(composed: Composed) -> dict[str, Any]:
 def _taken_rules(composed: Composed) -> dict[str, Any]:
     """Return our parameter rules without options that the optimizer does not take, and without rules of none."""
     raw, taken = composed.unresolved(), []
-    name, file = (
-        raw["optimizer"]["_target_"],
-        CONFIGS / f"parameter_rules/{composed.groups.get('parameter_rules')}.yaml",
-    )
-    if is_within(str(name), ["optim"]) or not file.is_file() or read_yaml(file) != raw["parameter_rules"]:
+    name = raw["optimizer"]["_target_"]
+    if is_within(str(name), ["optim"]) or composed.usual("parameter_rules") != raw["parameter_rules"]:
         return {}  # optimizers of ours know what the rules are called for them
     target = locate(name, "optimizer")
     for rule in raw["parameter_rules"]["rules"]:

@@ -118,6 +118,11 @@ class Composed:
         """Return the config as plain data, with interpolations."""
         return cast(dict[str, Any], OmegaConf.to_container(self.config))
 
+    def usual(self, group: str) -> Any:
+        """Return what our configs say for the choice of a group, as plain data; None if it is the user's own."""
+        file = CONFIGS / group / f"{self.groups.get(group)}.yaml"
+        return read_yaml(file) if file.is_file() else None
+
     def has(self, key: str) -> bool:
         """Return whether the config has a key."""
         return OmegaConf.select(self.config, key, default=ABSENT) != ABSENT
