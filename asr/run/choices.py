@@ -222,6 +222,9 @@ def with_own_choices(composed: Composed) -> Composed:
     Raises:
         ConfigError: a class is not found.
     """
+    chosen = (CONFIGS / group / f"{name}.yaml" for group, name in composed.groups.items() if "/" not in group)
+    if all(file.is_file() for file in chosen) and not named_classes(composed.words):
+        return composed  # all classes are those of our choices
     raw, replaced = composed.unresolved(), []
     for group in OWN_GROUPS:
         target = get_nested(raw, group, "_target_")

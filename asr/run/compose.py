@@ -374,9 +374,9 @@ def composed_from(command: str, arguments: Sequence[str], folder: Path) -> tuple
     arguments = name_sweep(arguments)
     if (resumed := override_value(arguments, "resume")) is None:
         # a choice that is given too keeps its options, unless it is an optimizer: rates of another one are wrong for it
-        own = [group for group in OWN_GROUPS if group in named_classes(arguments)]
         given = {word.partition("=")[0] for word in arguments if "{" not in word} - {"optimizer"}
-        return command, choose_own(arguments, [group for group in own if group not in given])
+        own = [group for group in OWN_GROUPS if group in named_classes(arguments) and group not in given]
+        return command, choose_own(arguments, own) if own else arguments
     store_resumed(run_folder(resumed), folder / f"{command}.yaml", arguments)
     return CONFIG_NAME, arguments
 
