@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
@@ -29,17 +28,9 @@ from asr.processes import (
     is_first_process,
     is_one_of_several,
 )
-from asr.run.choices import (
-    RULE_KEYS,
-    corpus_choices,
-    fine_tuning,
-    pretrained_choices,
-    source_rates,
-    with_choices,
-    with_own_classes,
-)
+from asr.run.choices import RULE_KEYS, choose_by_corpus, choose_by_words
 from asr.run.compose import Change, Composed, changes, recorded_data, run_folder, saved_config
-from asr.run.data import complete_sources, data_for_run, mixing_of, shard_storage
+from asr.run.data import data_for_run, mixing_of, shard_storage
 from asr.run.folder import free_folder, usable_folder
 from asr.run.instantiate import (
     Configured,
@@ -48,7 +39,7 @@ from asr.run.instantiate import (
     instantiate,
     parameters_of,
 )
-from asr.run.options import Encoder, RunOptions
+from asr.run.options import RunOptions
 from asr.run.parts import (
     DataParts,
     build_all,
@@ -62,15 +53,11 @@ from asr.run.parts import (
     outline_recognizer,
 )
 from asr.run.start import (
-    ICEFALL,
-    PRETRAINED,
     Source,
-    base_folder,
     changes_explain_errors,
     changes_since,
     fit_checkpoint,
     kept_tokenizer,
-    load_source,
     read_source,
     without_gradient,
 )
@@ -82,13 +69,12 @@ from asr.training.module import TrainingModule
 from asr.training.optimizer_protocols import HasEvalMode, calls_closure, replaces_params, small_parameters
 from asr.training.processes import is_started_as_rank
 from werdict.console import PlainConsole
-from werdict.errors import ConfigError, did_you_mean
+from werdict.errors import ConfigError
 from werdict.files import is_within
 
 WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
 VOCAB_SIZE = 8  # before a tokenizer is trained
 
-Checked = TypeVar("Checked")
 console = PlainConsole(quiet=not is_first_process())
 
 
@@ -353,7 +339,11 @@ class Run:
         if resumed is not None:
             check_restored(dict(options), f"resume: {resumed}", saved_config(resumed))
         checkpoint = None if resumed is None else newest_good_checkpoint(resumed)
-        composed, outline = settled(composed, lambda chosen: validate_run(chosen, resumed or run_dir, checkpoint))
+        composed, source = choose_by_words(composed)
+        outline = validate_run(composed.options, resumed or run_dir, checkpoint)
+        before, composed = composed, choose_by_corpus(composed, source)
+        if composed is not before:
+            outline = validate_run(composed.options, resumed or run_dir, checkpoint)
         composed = _with_decisions(composed, outline)
         prepared = _prepared(composed, outline, resumed, is_quiet=run_dir is not None)
         reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
@@ -388,47 +378,6 @@ class Run:
         """Whether this process must start one process per device."""
         trainer = self.outline.trainer
         return self.launched is None and trainer.world_size > 1 and not is_started_as_rank(trainer)
-
-
-def settled(composed: Composed, check: Callable[[RunOptions], Checked]) -> tuple[Composed, Checked]:
-    """Return a config with what follows from own classes, the source of weights, and the corpus; each is said.
-
-    Args:
-        composed: of the words of the user.
-        check: refuses what cannot work, before a corpus is read.
-
-    Returns:
-        Beside it, what ``check`` has returned for its options.
-
-    Raises:
-        ValueError: an option is refused, or the corpus cannot be used.
-    """
-    options: RunOptions = composed.options
-    if options.data.sources is not None:
-        composed = composed.with_values({"data.sources": complete_sources(options.data)})
-    composed = with_own_classes(composed)
-    options = composed.options
-    if options.resume is not None:  # all else is in the run's own config
-        if "encoder.model" in composed.given:
-            saved = Encoder.of(saved_config(run_folder(options.resume))["encoder"])
-            base = base_folder(saved, options.encoder.model)
-            composed = composed.with_values({"encoder.model_folder": base, "encoder.model": saved.model})
-        return composed, check(composed.options)
-    for name in options.best_lr:
-        if name not in composed.optimizers:
-            raise ConfigError(f"best_lr.{name}: there is no such optimizer.{did_you_mean(name, composed.optimizers)}")
-    if options.encoder.target == PRETRAINED:
-        composed = with_choices(composed, pretrained_choices(composed))
-    path = composed.options.init.path
-    source = None if path is None or path.endswith(ICEFALL) else load_source(path)
-    if source is not None:
-        composed = with_choices(composed, source_rates(composed, source))
-    checked, before = check(composed.options), composed
-    if composed.options.data.by_corpus:
-        composed = with_choices(composed, corpus_choices(composed))
-    if source is not None:
-        composed = with_choices(composed, fine_tuning(composed, source))
-    return composed, checked if composed is before else check(composed.options)
 
 
 def _with_decisions(composed: Composed, outline: Outline) -> Composed:

@@ -15,17 +15,27 @@ from hydra import compose
 from asr.data.preparation.saved_corpus import Budget, Choice, CorpusFacts
 from asr.processes import is_first_process
 from asr.run.command_line import CONFIGS
-from asr.run.compose import DECLARING, OWN_GROUPS, Composed, choose_own, named_classes
-from asr.run.data import source_corpus
+from asr.run.compose import DECLARING, OWN_GROUPS, Composed, choose_own, named_classes, run_folder, saved_config
+from asr.run.data import complete_sources, source_corpus
 from asr.run.instantiate import SPECIAL_KEYS, build_component, check_keys, locate, takes, with_defaults
-from asr.run.options import Data, RunOptions
+from asr.run.options import Data, Encoder, RunOptions
 from asr.run.parts import build_encoder
-from asr.run.start import FOLLOWING, OF_FILE, PRETRAINED, WAVEFORM, source_options, without_gradient
+from asr.run.start import (
+    FOLLOWING,
+    ICEFALL,
+    OF_FILE,
+    PRETRAINED,
+    WAVEFORM,
+    base_folder,
+    load_source,
+    source_options,
+    without_gradient,
+)
 from asr.run.trust import error_context, trust_own
 from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown_characters
 from asr.training.checkpoints import LoadedCheckpoint
 from werdict.console import PlainConsole
-from werdict.errors import ConfigError
+from werdict.errors import ConfigError, did_you_mean
 from werdict.files import get_nested, is_within, named_path, read_yaml
 
 # one of them alone would make too few, or too many, passes over a corpus
@@ -33,6 +43,56 @@ LENGTH = ("trainer.max_steps", "trainer.max_epochs", "data.batch.max_duration_s"
 RATES = ("data.sampling_rate_hz", "encoder.subsampling_factor")  # of features and encodings, which weights know
 TOKENIZER = ("tokenizer", "data.vocab_size")
 LR_SHARE = 0.5  # of the rate for new weights; a fifth learned less on all corpora tried: recipes/custom/RESULTS.md
+
+
+def choose_by_words(composed: Composed) -> tuple[Composed, LoadedCheckpoint | None]:
+    """Return a config with what follows from own classes, a pretrained model, and the source of weights; each is said.
+
+    Args:
+        composed: of the words of the user.
+
+    Returns:
+        Beside it, the source of weights of a new run.
+
+    Raises:
+        ValueError: an option is refused.
+    """
+    options: RunOptions = composed.options
+    if options.data.sources is not None:
+        composed = composed.with_values({"data.sources": complete_sources(options.data)})
+    composed = with_own_classes(composed)
+    options = composed.options
+    if options.resume is not None:  # all else is in the run's own config
+        if "encoder.model" in composed.given:
+            saved = Encoder.of(saved_config(run_folder(options.resume))["encoder"])
+            base = base_folder(saved, options.encoder.model)
+            composed = composed.with_values({"encoder.model_folder": base, "encoder.model": saved.model})
+        return composed, None
+    for name in options.best_lr:
+        if name not in composed.optimizers:
+            raise ConfigError(f"best_lr.{name}: there is no such optimizer.{did_you_mean(name, composed.optimizers)}")
+    if options.encoder.target == PRETRAINED:
+        composed = with_choices(composed, pretrained_choices(composed))
+    path = composed.options.init.path
+    if path is None or path.endswith(ICEFALL):
+        return composed, None
+    source = load_source(path)
+    return with_choices(composed, source_rates(composed, source)), source
+
+
+def choose_by_corpus(composed: Composed, source: LoadedCheckpoint | None) -> Composed:
+    """Return a config with what follows from the corpus of a new run; each is said.
+
+    Args:
+        composed: as `choose_by_words` returns it.
+        source: of weights.
+
+    Raises:
+        ValueError: the corpus cannot be used.
+    """
+    if composed.options.data.by_corpus and composed.options.resume is None:
+        composed = with_choices(composed, corpus_choices(composed))
+    return composed if source is None else with_choices(composed, fine_tuning(composed, source))
 
 
 def corpus_choices(composed: Composed) -> list[Choice]:
