@@ -345,10 +345,17 @@ class Run:
         if composed is not before:
             outline = validate_run(composed.options, resumed or run_dir, checkpoint)
         composed = _with_decisions(composed, outline)
-        prepared = _prepared(composed, outline, resumed, is_quiet=run_dir is not None)
+        options, given = composed.options, composed.given
+        # the folder of a stranger's run could say where data are written, and how much of them
+        storage = {"data.storage.dir"} if options.data.storage.dir else set()
+        may_prepare = resumed is None or given >= {"data.dir"} | storage
+        # it could name any place as its source too, which could take hours to read
+        recorded = None if resumed is None or may_prepare or "data.source" in given else recorded_data(resumed)
+        with changes_explain_errors(resumed, options, options.allow_changes or "data.dir" in given):
+            is_quiet = run_dir is not None
+            prepared = data_for_run(options, outline.data, outline.encoder, is_quiet, may_prepare, recorded)
         reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
-        corpora = composed.options.data
-        loaders = LoaderFactory(*reading, mixing_of(corpora.sources, prepared), corpora.scoring_unit)
+        loaders = LoaderFactory(*reading, mixing_of(options.data.sources, prepared), options.data.scoring_unit)
         composed = _with_counted_updates(composed, prepared, loaders, outline.trainer.world_size)
         options, changed = composed.options, list[Change]()
         if checkpoint is not None:
@@ -396,17 +403,6 @@ def _with_decisions(composed: Composed, outline: Outline) -> Composed:
     if trainer.cuda_graphs is None:
         decided["trainer.cuda_graphs"] = captures_encoder(outline.trainer, outline.encoder)
     return composed.with_values(decided) if decided else composed
-
-
-def _prepared(composed: Composed, outline: Outline, resumed: Path | None, is_quiet: bool) -> PreparedData:
-    options, given = composed.options, composed.given
-    # the folder of a stranger's run could say where data are written, and how much of them
-    storage = {"data.storage.dir"} if options.data.storage.dir else set()
-    may_prepare = resumed is None or given >= {"data.dir"} | storage
-    # it could name any place as its source too, which could take hours to read
-    recorded = None if resumed is None or may_prepare or "data.source" in given else recorded_data(resumed)
-    with changes_explain_errors(resumed, options, options.allow_changes or "data.dir" in given):
-        return data_for_run(options, outline.data, outline.encoder, is_quiet, may_prepare, recorded)
 
 
 def _with_counted_updates(
