@@ -247,10 +247,10 @@ def try_parts(composed: Composed) -> None:
     """
     # here, because the libraries take seconds, and what is wrong with the sweep itself is told before
     from asr.run.build import VOCAB_SIZE, try_updates
-    from asr.run.choices import without_replaced_defaults
+    from asr.run.choices import with_own_choices
     from asr.run.parts import build_data_parts, outline_recognizer
 
-    options: RunOptions = without_replaced_defaults(composed).options
+    options: RunOptions = with_own_choices(composed).options
     num_features = build_data_parts(options).features.num_features
     recognizer = outline_recognizer(options, VOCAB_SIZE, num_features)
     try_updates(options, recognizer, options.trainer.accelerator == "cpu")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from asr.commands.api import composed_run
-from asr.run.build import with_own_classes
+from asr.run.choices import with_own_classes
 from asr.run.command_line import override_key, override_value
 from asr.run.options import decides
 from asr.runs.files import SUMMARY, read_run

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from asr.run.build import settled
+from asr.run.choices import choose_by_corpus, choose_by_words
 from asr.run.compose import Composed
 from asr.run.data import data_for_run
 
 
 def run(composed: Composed) -> None:
     """Prepare what is missing and print the table."""
-    composed, _ = settled(composed, lambda options: None)
-    data_for_run(composed.options)
+    data_for_run(choose_by_corpus(*choose_by_words(composed)).options)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from asr.commands.app import run_app
 from asr.commands.find_batch_size import find_batch_size
-from asr.run.build import Run, with_own_classes
+from asr.run.build import Run
+from asr.run.choices import with_own_classes
 from asr.run.compose import Composed
 from asr.run.train import train
 from asr.sweeps.jobs import run_job

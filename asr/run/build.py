@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
@@ -30,30 +29,18 @@ from asr.processes import (
     is_first_process,
     is_one_of_several,
 )
-from asr.run.choices import (
-    RULE_KEYS,
-    corpus_choices,
-    fine_tuning,
-    pretrained_choices,
-    source_rates,
-    with_choices,
-    without_replaced_defaults,
-)
-from asr.run.compose import DECLARING, Change, Composed, changes, recorded_data, run_folder, saved_config, unaccepted
-from asr.run.data import complete_sources, data_folder, data_for_run, mixing_of, shard_storage
+from asr.run.choices import RULE_KEYS, choose_by_corpus, choose_by_words
+from asr.run.compose import Change, Composed, changes, recorded_data, run_folder, saved_config, unaccepted
+from asr.run.data import data_for_run, mixing_of, shard_storage
 from asr.run.folder import free_folder, usable_folder
 from asr.run.instantiate import (
-    SPECIAL_KEYS,
     Configured,
     build_component,
-    check_keys,
     check_values,
     instantiate,
-    locate,
     parameters_of,
-    with_defaults,
 )
-from asr.run.options import Encoder, RunOptions
+from asr.run.options import RunOptions
 from asr.run.parts import (
     DataParts,
     build_all,
@@ -67,34 +54,29 @@ from asr.run.parts import (
     outline_recognizer,
 )
 from asr.run.start import (
-    ICEFALL,
-    PRETRAINED,
     Source,
-    base_folder,
     changes_explain_errors,
     changes_since,
     fit_checkpoint,
     kept_tokenizer,
-    load_source,
     read_source,
     without_gradient,
 )
 from asr.run.trainer import build_trainer, captures_encoder, size_by_torchrun
-from asr.run.trust import check_restored, error_context, trust_own
+from asr.run.trust import check_restored, error_context
 from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.initial_weights import freeze
 from asr.training.module import TrainingModule
 from asr.training.optimizer_protocols import HasEvalMode, NamedParameters, calls_closure, replaces_params
 from asr.training.processes import is_started_as_rank
 from werdict.console import PlainConsole
-from werdict.errors import ConfigError, did_you_mean
+from werdict.errors import ConfigError
 from werdict.files import get_nested, is_within
 
 WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
 ACCUMULATE = "trainer.accumulate_grad_batches"
 VOCAB_SIZE = 8  # before a tokenizer is trained
 
-Checked = TypeVar("Checked")
 console = PlainConsole(quiet=not is_first_process())
 
 
@@ -146,7 +128,7 @@ def validate_run(
     check_loggers(loggers)
     build_all(callbacks, Path("runs"), options)
     _check_callbacks(options)
-    data_folder(options.data)
+    usable_folder(options.data.dir, "data.dir")
     if options.run_dir is None:
         usable_folder("runs", "run_dir")
     elif existing_run_dir is None:
@@ -359,13 +341,24 @@ class Run:
         if resumed is not None:
             check_restored(dict(options), f"resume: {resumed}", saved_config(resumed))
         checkpoint = None if resumed is None else newest_good_checkpoint(resumed)
-        composed, outline = settled(composed, lambda chosen: validate_run(chosen, resumed or run_dir, checkpoint))
+        composed, source = choose_by_words(composed)
+        outline = validate_run(composed.options, resumed or run_dir, checkpoint)
+        before, composed = composed, choose_by_corpus(composed, source)
+        if composed is not before:
+            outline = validate_run(composed.options, resumed or run_dir, checkpoint)
         composed = _with_decisions(composed, outline)
         composed, has_same_updates = _with_same_updates(composed, outline.trainer, checkpoint, resumed)
-        prepared = _prepared(composed, outline, resumed, is_quiet=run_dir is not None)
+        options, given = composed.options, composed.given
+        # the folder of a stranger's run could say where data are written, and how much of them
+        storage = {"data.storage.dir"} if options.data.storage.dir else set()
+        may_prepare = resumed is None or given >= {"data.dir"} | storage
+        # it could name any place as its source too, which could take hours to read
+        recorded = None if resumed is None or may_prepare or "data.source" in given else recorded_data(resumed)
+        with changes_explain_errors(resumed, options, options.allow_changes or "data.dir" in given):
+            is_quiet = run_dir is not None
+            prepared = data_for_run(options, outline.data, outline.encoder, is_quiet, may_prepare, recorded)
         reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
-        corpora = composed.options.data
-        loaders = LoaderFactory(*reading, mixing_of(corpora.sources, prepared), corpora.scoring_unit)
+        loaders = LoaderFactory(*reading, mixing_of(options.data.sources, prepared), options.data.scoring_unit)
         composed = _with_counted_updates(composed, prepared, loaders, outline.trainer.world_size)
         options, changed = composed.options, list[Change]()
         if checkpoint is not None:
@@ -397,67 +390,6 @@ class Run:
         """Whether this process must start one process per device."""
         trainer = self.outline.trainer
         return self.launched is None and trainer.world_size > 1 and not is_started_as_rank(trainer)
-
-
-def settled(composed: Composed, check: Callable[[RunOptions], Checked]) -> tuple[Composed, Checked]:
-    """Return a config with what follows from own classes, the source of weights, and the corpus; each is said.
-
-    Args:
-        composed: of the words of the user.
-        check: refuses what cannot work, before a corpus is read.
-
-    Returns:
-        Beside it, what ``check`` has returned for its options.
-
-    Raises:
-        ValueError: an option is refused, or the corpus cannot be used.
-    """
-    options: RunOptions = composed.options
-    if options.data.sources is not None:
-        composed = composed.with_values({"data.sources": complete_sources(options.data)})
-    composed = with_own_classes(composed)
-    options = composed.options
-    if options.resume is not None:  # all else is in the run's own config
-        if "encoder.model" in composed.given:
-            saved = saved_config(run_folder(options.resume))["encoder"]
-            base = base_folder(Encoder.model_validate(saved), options.encoder.model)
-            composed = composed.with_values({"encoder.model_folder": base, "encoder.model": saved["model"]})
-        return composed, check(composed.options)
-    for name in options.best_lr:
-        if name not in composed.optimizers:
-            raise ConfigError(f"best_lr.{name}: there is no such optimizer.{did_you_mean(name, composed.optimizers)}")
-    if options.encoder.target == PRETRAINED:
-        composed = with_choices(composed, pretrained_choices(composed))
-    path = composed.options.init.path
-    source = None if path is None or path.endswith(ICEFALL) else load_source(path)
-    if source is not None:
-        composed = with_choices(composed, source_rates(composed, source))
-    checked, before = check(composed.options), composed
-    if composed.options.data.by_corpus:
-        composed = with_choices(composed, corpus_choices(composed))
-    if source is not None:
-        composed = with_choices(composed, fine_tuning(composed, source))
-    return composed, checked if composed is before else check(composed.options)
-
-
-def with_own_classes(composed: Composed) -> Composed:
-    """Return a config without what the user's own classes do not take, with the defaults of ours, which are recorded.
-
-    Packages that the user has named are trusted.
-
-    Raises:
-        ConfigError: optimizer or schedule have no such option; a sweep says so before its first job.
-    """
-    is_new = composed.options.resume is None
-    if is_new:
-        composed = without_replaced_defaults(composed)
-    config = composed.unresolved()
-    nodes = {key: config[key] for key in DECLARING}
-    if is_new:
-        trust_own(config)
-        for key, node in nodes.items():
-            check_keys(locate(node["_target_"], key), node.keys() - SPECIAL_KEYS, key, partial=True)
-    return composed.with_values({key: with_defaults(node, key) for key, node in nodes.items()})
 
 
 def _with_decisions(composed: Composed, outline: Outline) -> Composed:
@@ -515,17 +447,6 @@ def _with_same_updates(
             text = "{} processes with {} micro-batches per update are now {}: {}".format(*former, number, line)
             console.print_line(text)
     return composed.with_values(values) if values else composed, is_same
-
-
-def _prepared(composed: Composed, outline: Outline, resumed: Path | None, is_quiet: bool) -> PreparedData:
-    options, given = composed.options, composed.given
-    # the folder of a stranger's run could say where data are written, and how much of them
-    storage = {"data.storage.dir"} if options.data.storage.dir else set()
-    may_prepare = resumed is None or given >= {"data.dir"} | storage
-    # it could name any place as its source too, which could take hours to read
-    recorded = None if resumed is None or may_prepare or "data.source" in given else recorded_data(resumed)
-    with changes_explain_errors(resumed, options, options.allow_changes or "data.dir" in given):
-        return data_for_run(options, outline.data, outline.encoder, is_quiet, may_prepare, recorded)
 
 
 def _with_counted_updates(

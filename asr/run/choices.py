@@ -5,40 +5,94 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from hydra import compose
-from omegaconf import OmegaConf
 
-import asr.recipes
 from asr.data.preparation.saved_corpus import Budget, Choice, CorpusFacts
 from asr.processes import is_first_process
-from asr.run.command_line import CONFIGS, override_key, override_value
-from asr.run.compose import Composed
-from asr.run.data import source_corpus
-from asr.run.instantiate import SPECIAL_KEYS, build_component, locate, takes
-from asr.run.options import Data, RunOptions
+from asr.run.command_line import CONFIGS
+from asr.run.compose import DECLARING, OWN_GROUPS, Composed, choose_own, named_classes, run_folder, saved_config
+from asr.run.data import complete_sources, source_corpus
+from asr.run.instantiate import SPECIAL_KEYS, build_component, check_keys, locate, takes, with_defaults
+from asr.run.options import Data, Encoder, RunOptions
 from asr.run.parts import build_encoder
-from asr.run.start import FOLLOWING, OF_FILE, PRETRAINED, WAVEFORM, without_gradient
-from asr.run.trust import error_context
+from asr.run.start import (
+    FOLLOWING,
+    ICEFALL,
+    OF_FILE,
+    PRETRAINED,
+    WAVEFORM,
+    base_folder,
+    load_source,
+    source_options,
+    without_gradient,
+)
+from asr.run.trust import error_context, trust_own
 from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown_characters
 from asr.training.checkpoints import LoadedCheckpoint
 from werdict.console import PlainConsole
-from werdict.errors import ConfigError
+from werdict.errors import ConfigError, did_you_mean
 from werdict.files import get_nested, is_within, named_path, read_yaml
 
 # one of them alone would make too few, or too many, passes over a corpus
 LENGTH = ("trainer.max_steps", "trainer.max_epochs", "data.batch.max_duration_s")
-# where a config has a rate that weights know, and the key that sets it
-RATES = {
-    "data.sampling_rate_hz": ("features", "sampling_rate_hz"),
-    "encoder.subsampling_factor": ("encoder", "subsampling_factor"),
-}
+RATES = ("data.sampling_rate_hz", "encoder.subsampling_factor")  # of features and encodings, which weights know
 TOKENIZER = ("tokenizer", "data.vocab_size")
 LR_SHARE = 0.5  # of the rate for new weights; a fifth learned less on all corpora tried: recipes/custom/RESULTS.md
+
+
+def choose_by_words(composed: Composed) -> tuple[Composed, LoadedCheckpoint | None]:
+    """Return a config with what follows from own classes, a pretrained model, and the source of weights; each is said.
+
+    Args:
+        composed: of the words of the user.
+
+    Returns:
+        Beside it, the source of weights of a new run.
+
+    Raises:
+        ValueError: an option is refused.
+    """
+    options: RunOptions = composed.options
+    if options.data.sources is not None:
+        composed = composed.with_values({"data.sources": complete_sources(options.data)})
+    composed = with_own_classes(composed)
+    options = composed.options
+    if options.resume is not None:  # all else is in the run's own config
+        if "encoder.model" in composed.given:
+            saved = Encoder.of(saved_config(run_folder(options.resume))["encoder"])
+            base = base_folder(saved, options.encoder.model)
+            composed = composed.with_values({"encoder.model_folder": base, "encoder.model": saved.model})
+        return composed, None
+    for name in options.best_lr:
+        if name not in composed.optimizers:
+            raise ConfigError(f"best_lr.{name}: there is no such optimizer.{did_you_mean(name, composed.optimizers)}")
+    if options.encoder.target == PRETRAINED:
+        composed = with_choices(composed, pretrained_choices(composed))
+    path = composed.options.init.path
+    if path is None or path.endswith(ICEFALL):
+        return composed, None
+    source = load_source(path)
+    return with_choices(composed, source_rates(composed, source)), source
+
+
+def choose_by_corpus(composed: Composed, source: LoadedCheckpoint | None) -> Composed:
+    """Return a config with what follows from the corpus of a new run; each is said.
+
+    Args:
+        composed: as `choose_by_words` returns it.
+        source: of weights.
+
+    Raises:
+        ValueError: the corpus cannot be used.
+    """
+    if composed.options.data.by_corpus and composed.options.resume is None:
+        composed = with_choices(composed, corpus_choices(composed))
+    return composed if source is None else with_choices(composed, fine_tuning(composed, source))
 
 
 def corpus_choices(composed: Composed) -> list[Choice]:
@@ -96,15 +150,14 @@ def source_rates(composed: Composed, source: LoadedCheckpoint) -> list[Choice]:
         source: what it starts from.
     """
     given = [key for key in composed.given if key != "encoder"]  # encoder=conformer_xs says no rate
-    config, path = composed.options.plain(), composed.options.init.path
-    return [
-        Choice(key, rate, f"as in {path}")
-        for key, place in RATES.items()
-        if not is_within(key, given)
-        and type(rate := get_nested(source.config, *place)) is int
-        and type(run_rate := get_nested(config, *place)) is int
-        and rate != run_rate
-    ]
+    options, saved = composed.options, source_options(source)
+    parts = (options.features, saved.features), (options.encoder, saved.encoder)
+    rates = []
+    for key, (here, there) in zip(RATES, parts, strict=True):
+        rate, run_rate = (getattr(part, key.partition(".")[2], None) for part in (there, here))
+        if type(rate) is int and type(run_rate) is int and rate != run_rate and not is_within(key, given):
+            rates.append(Choice(key, rate, f"as in {options.init.path}"))
+    return rates
 
 
 def fine_tuning(composed: Composed, source: LoadedCheckpoint) -> Iterator[Choice]:
@@ -196,11 +249,32 @@ RULE_KEYS = ("pattern", "lr_scale", "optimizer")  # the others are options of th
 console = PlainConsole(quiet=not is_first_process())
 
 
-def without_replaced_defaults(composed: Composed) -> Composed:
-    """Return a config without keys that only our configs give, and that the class in ``_target_`` does not take.
+def with_own_classes(composed: Composed) -> Composed:
+    """Return a config without what the user's own classes do not take, with the defaults of ours, which are recorded.
 
-    Each is printed. What the user has given stays, and is refused if the class does not take it. An optimizer in the
-    place of the chosen one keeps nothing else: the rate and the parameter rules of one optimizer are wrong for another.
+    Packages that the user has named are trusted.
+
+    Raises:
+        ConfigError: a class is not found, or optimizer or schedule have no such option; a sweep says so before its
+            first job.
+    """
+    is_new = composed.options.resume is None
+    if is_new:
+        composed = with_own_choices(composed)
+    config = composed.unresolved()
+    nodes = {key: config[key] for key in DECLARING}
+    if is_new:
+        trust_own(config)
+        for key, node in nodes.items():
+            check_keys(locate(node["_target_"], key), node.keys() - SPECIAL_KEYS, key, partial=True)
+    return composed.with_values({key: with_defaults(node, key) for key, node in nodes.items()})
+
+
+def with_own_choices(composed: Composed) -> Composed:
+    """Return a config without options of ours that the classes of the user do not take; each is printed.
+
+    What the command line gives stays, and is refused if the class does not take it. Where a recipe names another class
+    than its choice does, the config is composed again with ``own`` in the place of the choice.
 
     Args:
         composed: of a new run.
@@ -208,92 +282,48 @@ def without_replaced_defaults(composed: Composed) -> Composed:
     Raises:
         ConfigError: a class is not found.
     """
-    groups = dict(composed.groups)
-    chosen = [f"{group}={name}" for group, name in groups.items() if _is_ours(group, name)]
-    raw = composed.unresolved()
-    has_user_config = len(chosen) < len([group for group in groups if not group.startswith("hydra/")])
-    if not has_user_config and not any("_target_" in word for word in composed.words):
-        return composed
-    defaults: Any = OmegaConf.to_container(compose("train", overrides=chosen))
-    replaced, kept = [*_replaced(raw, defaults)], dict[str, Any]()
-    if "optimizer" in replaced and ("optimizer" not in groups or _is_ours("optimizer", groups["optimizer"])):
-        replaced.remove("optimizer")
-        kept = _given_alone(raw["optimizer"], composed)
-    elif raw["parameter_rules"] == defaults["parameter_rules"] and raw["optimizer"] != defaults["optimizer"]:
-        kept["parameter_rules.rules"] = _taken_rules(raw["parameter_rules"]["rules"], raw["optimizer"]["_target_"])
-    for key in replaced:
-        node, default = (get_nested(whole, *key.split(".")) for whole in (raw, defaults))
-        kept[key] = _taken_options(key, node, default, _given_options(composed.words, key))
-    return composed.with_values(kept)
+    chosen = (CONFIGS / group / f"{name}.yaml" for group, name in composed.groups.items() if "/" not in group)
+    if all(file.is_file() for file in chosen) and not named_classes(composed.words):
+        return composed  # all classes are those of our choices
+    raw, replaced = composed.unresolved(), []
+    for group in OWN_GROUPS:
+        target = get_nested(raw, group, "_target_")
+        usual = (composed.usual(group) or {}).get("_target_", target)
+        if usual != target and (group == "optimizer" or group not in composed.given):
+            replaced.append(group)
+    if replaced:
+        overrides = [*composed.folders, *choose_own(composed.words, replaced)]
+        composed = replace(composed, config=compose("train", overrides))
+    taken = _taken_options(composed) | _taken_rules(composed)
+    return composed.with_values(taken) if taken else composed
 
 
-def _is_ours(group: str, name: str) -> bool:
-    folder = Path(asr.recipes.__path__[0]) if group == "recipe" else CONFIGS / group
-    return not group.startswith("hydra/") and (folder / f"{name}.yaml").is_file()
-
-
-def _replaced(config: Any, defaults: Any, key: str = "") -> Iterator[str]:
-    """Yield the keys where a config names another class than the defaults do."""
-    if not isinstance(config, Mapping) or not isinstance(defaults, Mapping):
-        return
-    if "_target_" in config and config["_target_"] != defaults.get("_target_", config["_target_"]):
-        yield key
-        return
-    for name in config.keys() & defaults.keys():
-        yield from _replaced(config[name], defaults[name], f"{key}.{name}" if key else str(name))
-
-
-def _given_options(overrides: Sequence[str], key: str) -> set[str]:
-    """Return the options of a part of the config that the command line gives, one by one or as a mapping."""
-    mapping = override_value(overrides, key)
-    keys = [override_key(word).removeprefix(f"{key}.") for word in overrides if word.lstrip("+~").startswith(f"{key}.")]
-    return {name.partition(".")[0] for name in keys} | {*(mapping if isinstance(mapping, dict) else ())}
-
-
-def _given_alone(optimizer: Mapping[str, Any], composed: Composed) -> dict[str, Any]:
-    """Return the optimizer options and parameter rules that the user has set, on the command line or in a recipe."""
-    recipe = [f"recipe={composed.groups['recipe']}"] if "recipe" in composed.groups else []
-    # what the user's recipe sets, apart from its choice of an optimizer
-    of_recipe = compose("train", overrides=[*composed.folders, *recipe, "~optimizer"])
-    names = SPECIAL_KEYS | {*(of_recipe.get("optimizer") or ())} | _given_options(composed.words, "optimizer")
-    kept: dict[str, Any] = {"optimizer": {name: value for name, value in optimizer.items() if name in names}}
-    usual = OmegaConf.load(CONFIGS / "parameter_rules" / "no_decay.yaml")
-    if of_recipe.parameter_rules == usual and not any(key.startswith("parameter_rules") for key in composed.given):
-        kept["parameter_rules.rules"] = []
-    return kept
-
-
-def _taken_options(
-    key: str, node: Mapping[str, Any], default: Mapping[str, Any], given_options: Collection[str]
-) -> dict[str, Any]:
-    """Return a part of a config without the defaults that its class does not take; say which they are."""
-    target = locate(node["_target_"], key)
-    left_out = [
-        name
-        for name, value in node.items()
-        if name not in SPECIAL_KEYS
-        and name in default
-        and value == default[name]
-        and name not in given_options
-        and not takes(target, name)
-    ]
-    taken = {name: value for name, value in node.items() if name not in left_out}
-    if left_out:
-        remaining = ", ".join(name for name in taken if name not in SPECIAL_KEYS) or "none"
-        console.print_line(f"{key}: options that {node['_target_']} lacks: {', '.join(left_out)}; kept: {remaining}")
+def _taken_options(composed: Composed) -> dict[str, Any]:
+    """Return the parts whose class the command line names without options of ours that the class lacks; say which."""
+    raw, taken = composed.unresolved(), {}
+    for key, given in named_classes(composed.words).items():
+        node = get_nested(raw, *key.split("."))
+        target = locate(node["_target_"], key)
+        names = [name for name in node if name not in SPECIAL_KEYS]
+        if lacking := [name for name in names if name not in given and not takes(target, name)]:
+            taken[key] = {name: value for name, value in node.items() if name not in lacking}
+            remaining = ", ".join(name for name in names if name not in lacking) or "none"
+            console.print_line(f"{key}: options that {node['_target_']} lacks: {', '.join(lacking)}; kept: {remaining}")
     return taken
 
 
-def _taken_rules(rules: Sequence[Mapping[str, Any]], optimizer: str) -> list[dict[str, Any]]:
-    """Return our parameter rules without the options that an optimizer does not take, and without rules of none."""
-    if is_within(optimizer, ["optim"]):
-        return [*map(dict, rules)]  # they know what the rules are called for them
-    target, taken = locate(optimizer, "optimizer"), []
-    for rule in rules:
+def _taken_rules(composed: Composed) -> dict[str, Any]:
+    """Return our parameter rules without options that the optimizer does not take, and without rules of none."""
+    raw, taken = composed.unresolved(), []
+    name = raw["optimizer"]["_target_"]
+    if is_within(str(name), ["optim"]) or composed.usual("parameter_rules") != raw["parameter_rules"]:
+        return {}  # optimizers of ours know what the rules are called for them
+    target = locate(name, "optimizer")
+    for rule in raw["parameter_rules"]["rules"]:
         options = [option for option in rule if option not in RULE_KEYS]
         lacking = [option for option in options if "optimizer" not in rule and not takes(target, option)]
         for option in lacking:
-            console.print_line(f"parameter_rules: {optimizer} lacks {option}: ignored in the rule {rule['pattern']!r}")
+            console.print_line(f"parameter_rules: {name} lacks {option}: ignored in the rule {rule['pattern']!r}")
         if not lacking or len(lacking) < len(options) or "lr_scale" in rule:
-            taken.append({name: value for name, value in rule.items() if name not in lacking})
-    return taken
+            taken.append({key: value for key, value in rule.items() if key not in lacking})
+    return {"parameter_rules.rules": taken}

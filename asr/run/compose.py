@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -47,6 +47,13 @@ OF_RUN = ("updates", "result", "sample", "speed")  # what options decide that a 
 ABSENT = "absent"  # what a config that lacks a key is said to have there
 UNLISTED = "unlisted"  # what is composed on it takes options that its yaml file does not list, without a +
 ConfigStore.instance().store(UNLISTED, OmegaConf.create({}, flags={"struct": False}))
+OWN = "own"  # the empty choice of these groups, for a class that none of our choices names
+OWN_GROUPS = ("encoder", "head", "decoder", "optimizer")
+for group in OWN_GROUPS:
+    choice: dict[str, Any] = {"_target_": "???"}
+    if group == "optimizer":
+        choice["defaults"] = [{"override /parameter_rules@_global_.parameter_rules": "none"}, "_self_"]
+    ConfigStore.instance().store(OWN, OmegaConf.create(choice, flags={"struct": False}), group)
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,11 @@ class Composed:
     def unresolved(self) -> dict[str, Any]:
         """Return the config as plain data, with interpolations."""
         return cast(dict[str, Any], OmegaConf.to_container(self.config))
+
+    def usual(self, group: str) -> Any:
+        """Return what our configs say for the choice of a group, as plain data; None if it is the user's own."""
+        file = CONFIGS / group / f"{self.groups.get(group)}.yaml"
+        return read_yaml(file) if file.is_file() else None
 
     def has(self, key: str) -> bool:
         """Return whether the config has a key."""
@@ -363,7 +375,10 @@ def composed_from(command: str, arguments: Sequence[str], folder: Path) -> tuple
         return command, arguments
     arguments = name_sweep(_resuming_after_restart(arguments))
     if (resumed := override_value(arguments, "resume")) is None:
-        return command, arguments
+        # a choice that is given too keeps its options, unless it is an optimizer: rates of another one are wrong for it
+        given = {word.partition("=")[0] for word in arguments if "{" not in word} - {"optimizer"}
+        own = [group for group in OWN_GROUPS if group in named_classes(arguments) and group not in given]
+        return command, choose_own(arguments, own) if own else arguments
     store_resumed(run_folder(resumed), folder / f"{command}.yaml", arguments)
     return CONFIG_NAME, arguments
 
@@ -389,6 +404,34 @@ def _resuming_after_restart(arguments: Sequence[str]) -> list[str]:
     known = [word for word in read_yaml(folder / "overrides.yaml") or () if decides(override_key(word)) in OF_RUN]
     given = [word for word in arguments if word not in known and override_key(word) != "run_dir"]
     return [*given, f"resume={quoted(str(folder))}"]
+
+
+def named_classes(words: Sequence[str]) -> dict[str, set[str]]:
+    """Return the keys whose ``_target_`` words give, with the options that they give there."""
+    named: dict[str, set[str]] = {}
+    for word in words:
+        key = override_key(word)
+        if key.endswith("._target_"):
+            named.setdefault(key.removesuffix("._target_"), set())
+        elif "_target_" in word.partition("=")[2]:
+            mapping = override_value([word.lstrip("+")], key)
+            if isinstance(mapping, dict) and "_target_" in mapping:
+                named.setdefault(key, set()).update(mapping)
+    for place, options in named.items():
+        below = (override_key(word) for word in words if override_key(word).startswith(f"{place}."))
+        options.update(key.removeprefix(f"{place}.").partition(".")[0] for key in below)
+    return named
+
+
+def choose_own(words: Sequence[str], groups: Collection[str]) -> list[str]:
+    """Return words that choose ``own`` for some groups, instead of what they choose or delete there."""
+    chosen, deleted = (tuple(f"{sign}{group}{end}" for group in groups) for sign, end in (("", "="), ("~", ".")))
+    kept = [
+        word for word in words if not word.startswith(deleted) and not (word.startswith(chosen) and "{" not in word)
+    ]
+    # argparse wants all overrides together
+    place = next((place for place, word in enumerate(kept) if "_target_" in word), len(kept))
+    return [*kept[:place], *(f"{group}={OWN}" for group in groups), *kept[place:]]
 
 
 def _add_recipes(recipes_dir: object) -> None:

@@ -106,12 +106,12 @@ def data_for_run(
     """Return the data of a run without the training and dev cuts that are too short for its encoder.
 
     Args:
-        options: of the run.
+        options: of the run; what is prepared depends on none of the model's.
         parts: of its data side, if they are built already.
         encoder: likewise; its weights are not used.
         quiet: print no table.
         may_prepare: False: refuse missing data.
-        recorded: as of `prepare_data`.
+        recorded: fingerprint of the data of a resumed run, which is believed, so that no source is read; None: read it.
 
     Raises:
         ConfigError: an option is refused.
@@ -127,54 +127,33 @@ def data_for_run(
         lengths: Lengths = encoder.output_frames(torch.from_numpy(num_frames)).numpy()
         return lengths
 
-    prepared = prepare_data(options, parts, may_prepare, recorded).for_encoder(output_frames)
+    data, folder = options.data, usable_folder(options.data.dir, "data.dir")
+    shards = shard_storage(data.storage, parts.features)
+    spec = PrepareSpec(parts.text, parts.limits, parts.features, parts.tokenizer_trainer, shards)
+    corpus_name, make_corpus = corpus_of(data, recorded, folder)
+    spec_name = fingerprint(with_former_names(_described(options, spec, folder)))
+    prepared = prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare, num_processes(data.num_jobs))
+    prepared = prepared.for_encoder(output_frames)
     if not quiet and is_first_process():
         prepared.print_table(PlainConsole())
-        if mixing := mixing_of(options.data.sources, prepared):
+        if mixing := mixing_of(data.sources, prepared):
             shares = mixing.shares(mixing.numbers(seed=0, epoch=0), prepared.cuts("train").durations).items()
             listed = (f"{name} {share:.1%} of the audio ({mixing.passes[name]:.3g} passes)" for name, share in shares)
             PlainConsole().print_line(f"mixture, per epoch: {', '.join(listed)}")
     return prepared
 
 
-def data_folder(data: Data) -> Path:
-    """Return the absolute folder of prepared data, without creating it.
-
-    Raises:
-        ValueError: ``data.dir`` names none that can be used.
-    """
-    return usable_folder(data.dir, "data.dir")
-
-
-def prepare_data(
-    options: RunOptions, parts: DataParts, may_prepare: bool = True, recorded: str | None = None
-) -> PreparedData:
-    """Return all data that the options describe, prepared now if they are missing; no option of the model counts.
-
-    Args:
-        options: of a run.
-        parts: of its data side.
-        may_prepare: False: refuse missing data.
-        recorded: fingerprint of the data of a resumed run, which is believed, so that no source is read; None: read it.
-
-    Raises:
-        ConfigError: an option is refused.
-        ValueError: the data cannot be prepared, or are missing and may not be.
-    """
-    data, trainer = options.data, parts.tokenizer_trainer
-    folder = data_folder(data)
-    shards = shard_storage(data.storage, parts.features)
-    spec = PrepareSpec(parts.text, parts.limits, parts.features, trainer, shards)
+def _described(options: RunOptions, spec: PrepareSpec, folder: Path) -> dict[str, Any]:
+    """Return all that decides what is prepared of a corpus, as plain data."""
+    trainer, shards = spec.tokenizer_trainer, spec.shards
     features = {name: value for name, value in options.features.plain().items() if name != "on_device"}
-    described: dict[str, Any] = {"text": data.text.plain(), "limits": data.limits.plain(), "features": features}
-    described["layout"] = LAYOUT
+    described: dict[str, Any] = {"text": options.data.text.plain(), "limits": options.data.limits.plain()}
+    described |= {"features": features, "layout": LAYOUT}
     is_kept = isinstance(trainer, KeptTokenizer)
     described["tokenizer"] = trainer.tokenizer.state() if is_kept else options.tokenizer.plain()
     if shards is not None:
         described["shards"] = [portable_folder(str(shards.folder), folder, folder), shards.field.options]
-    corpus_name, make_corpus = corpus_of(data, recorded, folder)
-    spec_name = fingerprint(with_former_names(described))
-    return prepare(folder, corpus_name, make_corpus, spec, spec_name, may_prepare, num_processes(data.num_jobs))
+    return described
 
 
 def source_corpus(data: Data) -> SavedCorpus:
@@ -183,7 +162,7 @@ def source_corpus(data: Data) -> SavedCorpus:
     Raises:
         ValueError: the corpus cannot be used.
     """
-    folder = data_folder(data)
+    folder = usable_folder(data.dir, "data.dir")
     return load_or_make_corpus(folder, *corpus_of(data, None, folder))
 
 

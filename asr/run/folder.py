@@ -16,12 +16,13 @@ from werdict.files import WITHOUT_LINKS, lock, named_path, trusted
 LATEST = "latest"  # the link to the newest run, in runs/
 DATA_RECORD = "data_fingerprint"  # of the prepared data that the run reads
 INIT_RECORD = "init_source.json"  # which file the run started from, and how that was then
+TOO_SHORT = "too_short.tsv"  # cuts that are too short for the encoder
 ACCEPTED = "accepted.yaml"  # changes that the user has accepted, since a checkpoint may be older
 FAILED = "failed.txt"  # why a run has ended by itself without a result
 PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
 PARTS = "parts"  # key of a checkpoint whose tensors are in a folder, and the suffix of the folder
 UPDATE_FILE = re.compile(r"update-(\d+)\.ckpt")
-UNSTARTED = {".lock", "config.yaml", DATA_RECORD, INIT_RECORD}
+UNSTARTED = {".lock", "config.yaml", DATA_RECORD, INIT_RECORD, TOO_SHORT}
 
 
 def create_run_folder(parent: Path) -> Path:

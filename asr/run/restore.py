@@ -21,7 +21,7 @@ from asr.inference.evaluate import LM_FOLDER, saved_search
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcripts import Transcriber
 from asr.models.recognizer import Recognizer, is_pretrained
-from asr.run.data import data_folder
+from asr.run.folder import usable_folder
 from asr.run.instantiate import build_component
 from asr.run.options import ModelOptions, OfRun, Reading, Target, Transcribe
 from asr.run.parts import build_decoder, build_recognizer, build_text, check_decoder, num_threads
@@ -84,7 +84,8 @@ def prepared_data(checkpoint: checkpoints.LoadedCheckpoint, instead: str) -> Pre
     """
     data = checkpoint.data
     # those of the folder that the run was moved or copied to, before those that it has read
-    places = data_folder(model_options(checkpoint).data) / str(data.get("fingerprint")), Path(str(data.get("folder")))
+    data_dir = usable_folder(model_options(checkpoint).data.dir, "data.dir")
+    places = data_dir / str(data.get("fingerprint")), Path(str(data.get("folder")))
     folder = next((place for place in places if os.path.isfile(place / INDEX)), None)
     if folder is None:
         raise ConfigError(f"the data of this run is no longer at {shortlist([places[1]])}; {instead}")

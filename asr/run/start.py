@@ -146,8 +146,8 @@ def read_source(
     checkpoint = load_source(path)
     if checkpoint.path.name == CONFIG and options.encoder.target != PRETRAINED:
         raise ConfigError(f"init: {path} is a model of transformers; give encoder=pretrained encoder.model={path} too")
+    saved = source_options(checkpoint)
     try:
-        saved = saved_options(checkpoint, SourceOptions)
         check_restored({"features": saved.features}, checkpoint.path)  # only the features are built
         checkpoint = checkpoints.choose_weights(checkpoint, options.init.weights)
         needed = build_component(saved.features, "features")
@@ -161,6 +161,18 @@ def read_source(
         _refuse_other_encoder(checkpoint.path, initial_weights.match_tensors(state, checkpoint.weights, ()))
     name = f"{checkpoint.path} ({checkpoint.described}, update {checkpoint.update})"
     return Source(name, checkpoint.path.resolve(), checkpoint.weights, tokenizer)
+
+
+def source_options(checkpoint: checkpoints.LoadedCheckpoint) -> SourceOptions:
+    """Return what is asked of the options of the model to start from.
+
+    Raises:
+        ConfigError: they are refused.
+    """
+    try:
+        return saved_options(checkpoint, SourceOptions)
+    except ConfigError as error:
+        raise ConfigError(f"init: {checkpoint.path}: {error}") from error
 
 
 def saved_options(checkpoint: checkpoints.LoadedCheckpoint, kind: type[Options]) -> Options:

@@ -117,7 +117,6 @@ def _record_start(run: Run, folder: Path) -> None:
             # copied, not renamed: a full disk must not leave the folder without the file
             write_whole(backup_path(folder / name), (folder / name).read_bytes())
         write_whole(folder / name, OmegaConf.to_yaml(OmegaConf.create(content)))
-    run.prepared.list_too_short(folder)
 
 
 def list_matrices(trainer: Trainer, module: Any) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from asr.run.build import validate_run, with_own_classes
-from asr.run.choices import pretrained_choices
+from asr.run.build import validate_run
+from asr.run.choices import pretrained_choices, with_own_classes
 from asr.run.command_line import CONFIGS, choices
 from tests.configs import choice, composed
 from tests.models.pretrained import save_model

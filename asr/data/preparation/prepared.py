@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import csv
 import hashlib
 import json
@@ -25,7 +24,7 @@ from rich.table import Column, Table
 from asr.data.manifests.corpus import Dropped, nothing_left, place_of, write_dropped
 from asr.data.manifests.layouts import SourceOption, parts_of
 from asr.data.manifests.lhotse_manifests import TARS
-from asr.run.folder import DATA_RECORD
+from asr.run.folder import DATA_RECORD, TOO_SHORT
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from werdict.console import PlainConsole, track
 from werdict.files import named_path, write_whole
@@ -34,7 +33,7 @@ from werdict.text_files import SourceFiles, visible_files
 Lengths = NDArray[np.int64]
 OutputFrames = Callable[[Lengths], Lengths]
 INDEX = "prepared.json"
-DROPPED, TOO_SHORT = "dropped.tsv", "too_short.tsv"
+DROPPED = "dropped.tsv"
 FILES = ("cuts_{}.jsonl", "cuts_{}.npz", "ctc_lengths_{}.npz")  # of each split
 KEPT = ("mean", "std", "splits", "notes", "corpora", "shards")  # attributes that the index holds
 NUM_NAMED = 5  # utterances that are too short
@@ -190,14 +189,10 @@ class CtcLengths:
         np.savez(path, num_frames=self.num_frames, num_ctc_frames=self.num_ctc_frames)
 
     @classmethod
-    def load(cls, path: Path) -> CtcLengths:
-        """Read the lengths of all cuts."""
+    def load(cls, path: Path, without: Sequence[int] = ()) -> CtcLengths:
+        """Read the lengths of all cuts except those of some numbers."""
         with np.load(path) as arrays:
-            return cls(**arrays)
-
-    def without(self, numbers: Sequence[int]) -> CtcLengths:
-        """Return the lengths of the other cuts."""
-        return CtcLengths(np.delete(self.num_frames, numbers), np.delete(self.num_ctc_frames, numbers))
+            return cls(**{name: np.delete(lengths, without) for name, lengths in arrays.items()})
 
     def too_short(self, output_frames: OutputFrames) -> dict[int, str]:
         """Return the numbers of the cuts without a CTC alignment, and why.
@@ -220,12 +215,13 @@ class IndexedCutSet(Sequence[Cut]):
 
     Args:
         path: without suffix.
+        without: numbers of cuts that are left out.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, without: Sequence[int] = ()) -> None:
         self.lines = path.with_name(f"{path.name}.jsonl")
         with np.load(path.with_name(f"{path.name}.npz")) as index:
-            self.offsets, self.durations = index["offsets"], index["durations"]
+            self.offsets, self.durations = (np.delete(index[name], without) for name in ("offsets", "durations"))
         self._file: BinaryIO | None = None
         self._opened_by = 0  # process id
 
@@ -240,12 +236,6 @@ class IndexedCutSet(Sequence[Cut]):
                 durations.append(duration_s)
                 file.write(line)
         np.savez(path.with_name(f"{path.name}.npz"), offsets=np.array(offsets, np.int64), durations=np.array(durations))
-
-    def without(self, numbers: Sequence[int]) -> IndexedCutSet:
-        """Return the same cuts except those of some numbers."""
-        others = copy.copy(self)
-        others.offsets, others.durations = (np.delete(each, numbers) for each in (self.offsets, self.durations))
-        return others
 
     def __getstate__(self) -> dict[str, Any]:
         # copies would share the position of the file
@@ -360,11 +350,11 @@ class PreparedData:
 
     def cuts(self, split: str) -> IndexedCutSet:
         """Return the cuts of a split, which are read on access."""
-        return IndexedCutSet(self.folder / f"cuts_{split}").without(self.masked.get(split, []))
+        return IndexedCutSet(self.folder / f"cuts_{split}", self.masked.get(split, ()))
 
     def ctc_lengths(self, split: str) -> CtcLengths:
         """Return the lengths of the cuts of a split."""
-        return CtcLengths.load(self.folder / f"ctc_lengths_{split}.npz").without(self.masked.get(split, []))
+        return CtcLengths.load(self.folder / f"ctc_lengths_{split}.npz", self.masked.get(split, ()))
 
     def for_encoder(self, output_frames: OutputFrames) -> PreparedData:
         """Return the data without the training and dev cuts that have no CTC alignment; test sets stay whole.
@@ -384,11 +374,11 @@ class PreparedData:
                 continue
             cuts, masked[name] = self.cuts(name), list(reasons)
             items += [Dropped(name, cuts[number].id, reason) for number, reason in reasons.items()]
-            remaining = cuts.without(masked[name])
-            if not len(remaining):
+            durations = np.delete(cuts.durations, masked[name])
+            if not len(durations):
                 advice = "Choose an encoder that leaves more frames, or a tokenizer with longer tokens."
                 raise nothing_left(name, items, advice)
-            changed = {"num_utterances": len(remaining), "hours": round(float(remaining.durations.sum()) / 3600, 4)}
+            changed = {"num_utterances": len(durations), "hours": round(float(durations.sum()) / 3600, 4)}
             splits[name] = {**splits[name], **changed, "num_dropped": splits[name]["num_dropped"] + len(reasons)}
         ends = np.cumsum(list(self.corpora.values()))  # of corpora that stand one after the other
         gone = np.bincount(np.searchsorted(ends, masked.get("train", []), side="right"), minlength=len(ends)).tolist()
@@ -410,11 +400,8 @@ class PreparedData:
                 )
 
     def record(self, run_dir: Path) -> None:
-        """Write to a run's folder which data it reads."""
+        """Write to a run's folder which data it reads, and which cuts are too short for its encoder."""
         write_whole(run_dir / DATA_RECORD, self.fingerprint)
-
-    def list_too_short(self, run_dir: Path) -> None:
-        """Write ``too_short.tsv`` to a run's folder, if there are cuts that are too short for its encoder."""
         if self.too_short:
             write_dropped(run_dir / TOO_SHORT, self.too_short)
 

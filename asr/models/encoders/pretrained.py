@@ -122,14 +122,7 @@ class PretrainedEncoder(nn.Module):
         self.model = build_model(options, self.masks.time_share > 0, place if is_read else None, self.source)
         config, self.frame = self.model.config, num_features
         self.family = config.model_type
-        layers_found = getattr(encoder_of(self.model), "layers", None)
-        self.mels: nn.Module | None = None
-        if self.family == WHISPER:
-            self.mels = WhisperMel(config.num_mel_bins)
-        elif self.family == FBANK:
-            self.mels = StackedFbank(inputs.get("feature_size", 80))
-        elif layers_found is None or not hasattr(config, "conv_stride"):
-            raise ValueError(f"{model}: a {self.family} does not encode samples by layers, and cannot be used here")
+        self.mels = self._front_end(model, inputs.get("feature_size", 80))
         if self.masks != Masks() and self.family not in (*WITH_MASKS, WHISPER):
             raise ValueError(f"masks: nothing of a {self.family} can be masked; leave them out")
         self.subsampling_factor = 2 if self.mels is not None else math.prod(config.conv_stride) // num_features
@@ -142,6 +135,17 @@ class PretrainedEncoder(nn.Module):
             enable({"use_reentrant": False})
         self.batch_norms = [module for module in self.modules() if isinstance(module, nn.BatchNorm1d)]
         self.train()  # transformers builds models for evaluation
+
+    def _front_end(self, model: str, num_mels: int) -> nn.Module | None:
+        """Return what makes mel bins of samples; None if convolutions of the model read samples."""
+        config = self.model.config
+        if self.family == WHISPER:
+            return WhisperMel(config.num_mel_bins)
+        if self.family == FBANK:
+            return StackedFbank(num_mels)
+        if getattr(encoder_of(self.model), "layers", None) is None or not hasattr(config, "conv_stride"):
+            raise ValueError(f"{model}: a {self.family} does not encode samples by layers, and cannot be used here")
+        return None
 
     def _choose_trained(self, last_n: int | None, freeze_convolutions: bool, lora: Lora) -> None:
         if (self.trained == "last_n") != (last_n is not None):

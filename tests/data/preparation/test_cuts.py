@@ -70,7 +70,7 @@ def test_masked_cuts_are_counted_named_and_listed(tmp_path):
     prepared = run(tmp_path, Recipe(add_long_transcripts))
     assert "dropped from train: 1 × too short for its transcript\n" in printed(prepared)
     assert "too short with this encoder: train-fast, dev-fast; a run lists each in too_short.tsv" in printed(prepared)
-    prepared.list_too_short(tmp_path)
+    prepared.record(tmp_path)
     assert (tmp_path / "too_short.tsv").read_text().splitlines() == [
         "split\titem\treason",
         "train\ttrain-fast\ttoo short for its transcript: 25 frames, 30 needed",

@@ -27,6 +27,7 @@ from asr.models.encoders.zapformer.modules import (
 from asr.models.encoders.zapformer.subsampling import SWASH_L, SWASH_R, ZapformerSubsampling
 from asr.models.encoders.zipformer.modules import (
     ALL,
+    ChunkedEncoder,
     Chunks,
     ChunkSampler,
     StreamingCache,
@@ -34,7 +35,7 @@ from asr.models.encoders.zipformer.modules import (
     attention_mask,
     streaming_mask,
 )
-from asr.models.encoders.zipformer.scaling import BatchCount, ScheduledFloat, limit_param_value, refilled
+from asr.models.encoders.zipformer.scaling import ScheduledFloat, limit_param_value, refilled
 from asr.models.encoders.zipformer.subsampling import halved_frames
 from asr.models.kernels import is_padding, is_tracing
 
@@ -157,7 +158,7 @@ def last_repeated(x: Tensor, lengths: Tensor, multiple: int) -> Tensor:
     return torch.where(is_padding(lengths, x.shape[1]).unsqueeze(2), newest, x)
 
 
-class ZapformerEncoder(nn.Module):
+class ZapformerEncoder(ChunkedEncoder):
     """Stacks of layers at different frame rates, between subsampling to 50 Hz and an output at 25 Hz.
 
     An utterance's encoding depends neither on padding nor on the other utterances of its batch. What limiters add to
@@ -195,9 +196,6 @@ class ZapformerEncoder(nn.Module):
         Differs: `docs/models.md` has a table.
     """
 
-    subsampling_factor = 4
-    center_frames = 5.5  # of the eleven that the first two vectors at 50 Hz see, which are one at 25 Hz
-    supports_cuda_graphs = True  # by CUDA graphs, in training
     stream_overlap = FEATURE_CONTEXT
     layers_to_compile = ()  # limiters would be left out
     activations_to_compile = (SWASH_L, SWASH_R)
@@ -224,16 +222,11 @@ class ZapformerEncoder(nn.Module):
         left_context_frames: Choices = (128, 64, 256, ALL),
         ref_duration_s: PositiveFloat = 600.0,
     ) -> None:
-        super().__init__()
         factors = OUTPUT_DOWNSAMPLING_FACTOR, *downsampling_factor
-        self.sampler = ChunkSampler(causal, chunk_size, left_context_frames, factors)
+        super().__init__(ChunkSampler(causal, chunk_size, left_context_frames, factors), ref_duration_s)
         self.multiple, self.d_model = math.lcm(*factors), OUTPUT_DOWNSAMPLING_FACTOR * input_dim
-        self.ref_duration_s = ref_duration_s
-        self.batch_count = BatchCount()
         falling = ScheduledFloat(self.batch_count, (LIMITER_DECAY, limiter_scale), (LIMITER_DECAY, limiter_scale / 4))
         self.falling, self.limiter_scale = falling, torch.empty(0)
-        self.chunks: Chunks | None = None
-        self.has_begun = False
         self.encoder_embed = ZapformerSubsampling(num_features, input_dim, subsampling_channels, noise, causal)
         self.encoders = nn.ModuleList()
         of_stacks = encoder_dim, feedforward_multiple, num_encoder_layers, cnn_module_kernel, downsampling_factor
@@ -264,14 +257,6 @@ class ZapformerEncoder(nn.Module):
         """What ``trainer=fsdp`` gathers one by one."""
         return [layer for stack in self.stacks for layer in stack.layers]
 
-    def set_trained_seconds(self, audio_s: float) -> None:
-        """Set how far training is, in seconds of audio so far; to be called before each update."""
-        self.batch_count.set(audio_s / self.ref_duration_s)
-
-    def output_frames(self, num_frames: Tensor) -> Tensor:
-        """Return the numbers of encodings (B,) of utterances of ``num_frames`` (B,) frames."""
-        return torch.div(halved_frames(num_frames) + 1, 2, rounding_mode="floor")
-
     def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Encode features at a quarter of their rate.
 
@@ -292,11 +277,7 @@ class ZapformerEncoder(nn.Module):
         What is after an utterance's end in x is seen where it is joined with valid frames. T is a multiple of all
         factors.
         """
-        if self.training and not self.has_begun:
-            self.begin_pass(x.device)
-        self.has_begun = False
-        # nothing drawn in evaluation: results must not depend on a seed
-        chunks = self.chunks if self.training else self.sampler.first()
+        chunks = self.next_chunks(x.device)
         limiter_scale = self.limiter_scale[0] if self.training and not is_tracing() else None
         for stack in self.stacks:
             share = stack.factor / (OUTPUT_DOWNSAMPLING_FACTOR * len(self.encoders))
@@ -304,11 +285,7 @@ class ZapformerEncoder(nn.Module):
         return self._joined(x)
 
     def begin_pass(self, device: torch.device) -> Hashable:
-        """Draw the chunks of the next forward pass in training; without it that pass does so itself.
-
-        Returns:
-            The random choices: passes with equal ones launch the same kernels.
-        """
+        """Draw the chunks of the next pass, see `ChunkedEncoder`."""
         # a tensor, because the passes of a CUDA graph read it
         self.limiter_scale = refilled(self.limiter_scale, [float(self.falling)], device)
         self.chunks, kernels = self.sampler.draw(self.limiter_scale)

@@ -22,6 +22,7 @@ from asr.models.encoders.zipformer.modules import (
     PENALTY_PROBABILITY,
     WHOLE,
     BypassModule,
+    ChunkedEncoder,
     Chunks,
     ChunkSampler,
     ConvolutionModule,
@@ -343,7 +344,7 @@ class ZipformerStack(nn.Module):
         return Frames(pos_emb.to(x.dtype), padding, added_mask(hidden, x.dtype), chunk)
 
 
-class ZipformerEncoder(nn.Module):
+class ZipformerEncoder(ChunkedEncoder):
     """Stacks of layers at different frame rates, between subsampling to 50 Hz and an output at 25 Hz.
 
     An utterance's encoding depends neither on padding nor on the other utterances of its batch. In training, much is
@@ -384,9 +385,6 @@ class ZipformerEncoder(nn.Module):
         a drawn one. A left context may be shorter than what convolutions see: they keep the past that they need.
     """
 
-    subsampling_factor = 4
-    center_frames = 5.5  # of the eleven that the first two vectors at 50 Hz see, which are one at 25 Hz
-    supports_cuda_graphs = True  # by CUDA graphs, in training
     stream_overlap = 2 * CONTEXT + FEATURE_CONTEXT
 
     def __init__(
@@ -412,14 +410,9 @@ class ZipformerEncoder(nn.Module):
         whiten: bool = True,
         ref_duration_s: PositiveFloat = 600.0,
     ) -> None:
-        super().__init__()
         factors = OUTPUT_DOWNSAMPLING_FACTOR, *downsampling_factor
-        self.sampler = ChunkSampler(causal, chunk_size, left_context_frames, factors)
+        super().__init__(ChunkSampler(causal, chunk_size, left_context_frames, factors), ref_duration_s)
         self.encoder_dim, self.encoder_unmasked_dim, self.d_model = encoder_dim, encoder_unmasked_dim, max(encoder_dim)
-        self.ref_duration_s = ref_duration_s
-        self.batch_count = BatchCount()
-        self.chunks: Chunks | None = None
-        self.has_begun = False
         falling = ScheduledFloat(self.batch_count, (0.0, 3 * dropout), (20_000.0, dropout))
         self.encoder_embed = ZipformerSubsampling(
             self.batch_count, num_features, encoder_dim[0], falling, subsampling_channels
@@ -435,6 +428,9 @@ class ZipformerEncoder(nn.Module):
             warmup = (i * step, (i + 1) * step)
             self.encoders.append(ZipformerStack(self.batch_count, layer, num_layers, factor, falling, warmup))
         self.downsample_output = SimpleDownsample(OUTPUT_DOWNSAMPLING_FACTOR)
+        self._choose_stochastic(balance, whiten)
+
+    def _choose_stochastic(self, balance: bool, whiten: bool) -> None:
         # they stay, and draw as before: dropout and skipped layers are the same with and without them
         stochastic: dict[FloatLike, None] = {PENALTY_PROBABILITY: None}
         for module in self.modules():
@@ -451,14 +447,6 @@ class ZipformerEncoder(nn.Module):
         """What ``trainer.compile=true`` compiles, one by one."""
         return [module for module in self.modules() if isinstance(module, ZipformerEncoderLayer)]
 
-    def set_trained_seconds(self, audio_s: float) -> None:
-        """Set how far training is, in seconds of audio so far; to be called before each update."""
-        self.batch_count.set(audio_s / self.ref_duration_s)
-
-    def output_frames(self, num_frames: Tensor) -> Tensor:
-        """Return the numbers of encodings (B,) of utterances of ``num_frames`` (B,) frames."""
-        return torch.div(halved_frames(num_frames) + 1, 2, rounding_mode="floor")
-
     def forward(self, features: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """Encode features at a quarter of their rate.
 
@@ -469,11 +457,7 @@ class ZipformerEncoder(nn.Module):
         Returns:
             Encodings (B, T', D), unspecified where padded, and their valid lengths (B,), in 40 ms frames.
         """
-        if self.training and not self.has_begun:
-            self.begin_pass(features.device)
-        self.has_begun = False
-        # nothing drawn in evaluation: results must not depend on a seed
-        chunks = self.chunks if self.training else self.sampler.first()
+        chunks = self.next_chunks(features.device)
         x, lengths = self.encoder_embed(features, num_frames)
         masks = self._channel_masks(x)
         outputs = []
@@ -483,11 +467,7 @@ class ZipformerEncoder(nn.Module):
         return self.downsample_output(full_dim_output(outputs), lengths), self.output_frames(num_frames)
 
     def begin_pass(self, device: torch.device) -> Hashable:
-        """Draw what Python must know of the next forward pass in training; without it that pass does so itself.
-
-        Returns:
-            The random choices: passes with equal ones launch the same kernels.
-        """
+        """Draw what Python must know of the next pass, see `ChunkedEncoder`."""
         is_active = self.batch_count.begin_pass(device)
         self.chunks, kernels = self.sampler.draw(self.batch_count.values)
         self.has_begun = True

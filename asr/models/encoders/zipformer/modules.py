@@ -34,6 +34,7 @@ from asr.models.encoders.zipformer.scaling import (
     scaled_linear,
     whitening_schedule,
 )
+from asr.models.encoders.zipformer.subsampling import halved_frames
 from asr.models.kernels import DepthwiseConv1d, autocast_dtype, blocks, depthwise_conv1d, is_padding, is_tracing
 
 ALL = -1
@@ -159,6 +160,50 @@ class ChunkSampler:
         self.on_device = refilled(self.on_device, [chunks.size, left], like.device)
         size, left_context = self.on_device.unbind()
         return Chunks(size, left_context, chunks.smallest), True
+
+
+class ChunkedEncoder(nn.Module):
+    """What a Zipformer and a Zapformer share: frame rates, how far training is, and chunks.
+
+    Args:
+        sampler: of the chunks.
+        ref_duration_s: seconds of audio that count as one batch.
+    """
+
+    subsampling_factor = 4
+    center_frames = 5.5  # of the eleven that the first two vectors at 50 Hz see, which are one at 25 Hz
+    supports_cuda_graphs = True  # by CUDA graphs, in training
+
+    def __init__(self, sampler: ChunkSampler, ref_duration_s: float) -> None:
+        super().__init__()
+        self.sampler, self.ref_duration_s = sampler, ref_duration_s
+        self.batch_count = BatchCount()
+        self.chunks: Chunks | None = None
+        self.has_begun = False
+
+    def set_trained_seconds(self, audio_s: float) -> None:
+        """Set how far training is, in seconds of audio so far; to be called before each update."""
+        self.batch_count.set(audio_s / self.ref_duration_s)
+
+    def output_frames(self, num_frames: Tensor) -> Tensor:
+        """Return the numbers of encodings (B,) of utterances of ``num_frames`` (B,) frames."""
+        return torch.div(halved_frames(num_frames) + 1, 2, rounding_mode="floor")
+
+    def begin_pass(self, device: torch.device) -> Hashable:
+        """Draw what Python must know of the next forward pass in training; without it that pass does so itself.
+
+        Returns:
+            The random choices: passes with equal ones launch the same kernels.
+        """
+        raise NotImplementedError
+
+    def next_chunks(self, device: torch.device) -> Chunks | None:
+        """Return the chunks of a forward pass that begins."""
+        if self.training and not self.has_begun:
+            self.begin_pass(device)
+        self.has_begun = False
+        # nothing drawn in evaluation: results must not depend on a seed
+        return self.chunks if self.training else self.sampler.first()
 
 
 class StreamingCache:
