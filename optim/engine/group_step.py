@@ -1,8 +1,8 @@
 """The step of one parameter group: parameters become batches, gradients become updates, and the parameters move.
 
 Batches: on a CPU, large parameters step alone, and small ones of equal shape in stacks that stay in the cache. On other
-devices launches are the cost: all parameters of equal shape are stacks, and all stacks of a kind are one
-`ForeachBatch`. The statistics of a stack live in one tensor for good.
+devices launches are the cost, as are calls on a CPU if a transform makes many: all parameters of equal shape are
+stacks, and all stacks of a kind are one `ForeachBatch`. The statistics of a stack live in one tensor for good.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class GroupStep:
         self.transforms, self.group, self.limited, self.found_inf = transforms, group, limited, found_inf
         self.state_stacks, self.states = state_stacks, states
         self.active = [transform for transform in transforms if not transform.is_noop(transform.unprefixed(group))]
+        self.many_calls = any(transform.many_calls for transform in self.active)
         self.kernel: FusedTransform | None = None
         # in order: all before the kernel, and those whose work the kernel does too
         self.before_kernel, self.fused = self.active, list[Transform]()
@@ -138,7 +139,7 @@ class GroupStep:
         for stacks in self._stacks_by_kind(entries, stack=stack or widen):
             batches: Iterable[ParamBatch] = (self._batch_of_stack(members, widen=widen) for members in stacks)
             # float32 copies of all statistics at once would take the memory that bfloat16 saves
-            if join and not (alone or widen) and (launches_cost(stacks[0][0].param.device) or not stack):
+            if join and not (alone or widen) and (self._calls_cost(stacks[0]) or not stack):
                 batches = [self._foreach_batch(stacks)]
             for batch in batches:
                 batch.limited, batch.found_inf = self.limited, self.found_inf
@@ -158,7 +159,7 @@ class GroupStep:
             shapes[shape, param.dtype, param.device, step, entry.shard is None].append(entry)
         kinds: dict[Any, list[list[ParamEntry]]] = defaultdict(list)
         for (shape, *like), members in shapes.items():
-            size = _stack_size(members) if stack else 1
+            size = _stack_size(members, calls_cost=self._calls_cost(members)) if stack else 1
             if size <= 1:
                 # blocks are alone where parameters of their shape would be
                 alone = [split(member) for member in members]
@@ -168,6 +169,9 @@ class GroupStep:
             kinds[(*like, *key)] += _stacks_of(members, size)
         # those alone first, in the order of the group, which is that of their memory
         return [sorted(kind, key=lambda members: (len(members) > 1, places[id(members[0])])) for kind in kinds.values()]
+
+    def _calls_cost(self, members: Sequence[ParamEntry]) -> bool:
+        return self.many_calls or launches_cost(members[0].param.device)
 
     def _foreach_batch(self, stacks: list[list[ParamEntry]]) -> ParamBatch:
         """Return stacks of a kind as one batch."""
@@ -291,12 +295,12 @@ def _applied(transforms: Sequence[Transform], update: Update, batch: ParamBatch)
         return None
 
 
-def _stack_size(members: Sequence[ParamEntry]) -> int:
+def _stack_size(members: Sequence[ParamEntry], *, calls_cost: bool) -> int:
     """Return how many parameters or blocks of one shape are a stack."""
-    param, numel = members[0].param, members[0].shape.numel()
+    numel = members[0].shape.numel()
     if members[0].shard is not None:
         return 1
-    if launches_cost(param.device):
+    if calls_cost:
         return sum(member.num_members for member in members) if numel < STACK_BELOW_NUMEL_ELSEWHERE else 1
     return STACK_NUMEL // max(1, numel) if numel < STACK_BELOW_NUMEL else 1
 

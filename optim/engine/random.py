@@ -78,14 +78,14 @@ class Draw:
             Box and Muller 1958, "A Note on the Generation of Random Normal Deviates". The angle and the radius have 16
             bits each.
         """
-        half = (count + 1) // 2
-        bits = self.bits(half)
+        return torch.cat(self.normal_pairs((count + 1) // 2), -1)[:, :count]
+
+    def normal_pairs(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return the first and the second half of 2 count numbers of `normal`, (N, count) each."""
+        bits = self.bits(count)
         angle = (bits >> 16).float().add_(0.5).mul_(2 * math.pi * UNIT_OF_16_BITS)
         radius = bits.bitwise_and_(0xFFFF).float().add_(0.5).mul_(UNIT_OF_16_BITS).log_().mul_(-2).sqrt_()
-        out = radius.new_empty(len(bits), 2 * half)
-        torch.mul(radius, torch.cos(angle), out=out[:, :half])
-        torch.mul(radius, angle.sin_(), out=out[:, half:])
-        return out[:, :count]
+        return torch.cos(angle).mul_(radius), angle.sin_().mul_(radius)
 
 
 def _mixed(x: Tensor, key: Tensor | int) -> Tensor:

@@ -69,6 +69,8 @@ class Transform(ABC):
     foreach: bool = False
     """Whether it may get a `ForeachBatch`: it asks no tensor for its shape, and takes ``numel`` and every number per
     parameter as a vector. Others get its parts one by one, each a launch of its own on a GPU."""
+    many_calls: ClassVar[bool] = False
+    """Whether it makes so many calls that on a CPU, too, all parameters of one shape should be stacks."""
     shardable: bool = False
     """Whether it may get a part of a parameter (FSDP2): it treats each element alone, or reduces by `ParamBatch.norm`
     and the like, in the same order on all processes."""

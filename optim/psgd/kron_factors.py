@@ -5,24 +5,23 @@ the diagonal (…, n) of a diagonal factor; X and Y (…, n, m) with the axis of
 below the diagonal; r and c the rows and columns of a block.
 
 torch has no products of triangular matrices: on a CPU they are made in blocks that skip the zeros. On an accelerator,
-launches cost more than zeros, and each is one call.
+launches cost more than zeros, and each is one call. Either way a call takes all matrices of a stack.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from optim.engine import group_step
-from optim.transforms.matrices import addmm, matmul
 
 MEMORY_SAVE_MODES = (None, "one_diag", "all_diag")
-MAX_BLOCKS = 3  # with more, the calls cost more than the zeros
-MIN_BLOCK = 128  # products of smaller blocks are slow
+MIN_BLOCK = 256  # products of smaller blocks are slow
+MAX_BLOCKS = 8  # with more, the calls cost more than the zeros
 
 
 class Factor(NamedTuple):
@@ -67,45 +66,50 @@ def along(x: Tensor, factor: Factor, num_axes: int, change: Callable[[Tensor, Te
     return changed.unflatten(-1, others).movedim(-num_axes, factor.axis)
 
 
-def scaled(x: Tensor, factor: Factor, num_axes: int, by: Tensor) -> Tensor:
-    """Return x, (…, *shape), times a vector (…, n) along the axis of a factor."""
-    lead, size = by.shape[:-1], by.shape[-1]
-    return x * by.reshape(*lead, *[1] * (num_axes + factor.axis), size, *[1] * (-1 - factor.axis))
+def diagonal_along(factor: Factor, num_axes: int) -> Tensor:
+    """Return the vector (…, n) of a diagonal factor such that it broadcasts against x."""
+    lead, size = factor.q.shape[:-1], factor.q.shape[-1]
+    return factor.q.reshape(*lead, *[1] * (num_axes + factor.axis), size, *[1] * (-1 - factor.axis))
 
 
-def applied(x: Tensor, factors: Sequence[Factor]) -> Tensor:
-    """Return x ×₁ Q₁ ×₂ Q₂ …, (…, *shape) like x."""
-    return _along_all(x, factors, times)
+def applied(xs: Sequence[Tensor], factors: Sequence[Sequence[Factor]]) -> list[Tensor]:
+    """Return x ×₁ Q₁ ×₂ Q₂ …, (…, *shape) like x, of every x."""
+    return _along_all(xs, factors, times)
 
 
-def applied_transposed(x: Tensor, factors: Sequence[Factor]) -> Tensor:
-    """Return x ×₁ Q₁ᵀ ×₂ Q₂ᵀ …, (…, *shape) like x."""
-    return _along_all(x, factors, transposed_times)
+def applied_transposed(xs: Sequence[Tensor], factors: Sequence[Sequence[Factor]]) -> list[Tensor]:
+    """Return x ×₁ Q₁ᵀ ×₂ Q₂ᵀ …, (…, *shape) like x, of every x."""
+    return _along_all(xs, factors, transposed_times)
 
 
-def applied_products(x: Tensor, products: Sequence[Factor]) -> Tensor:
-    """Return x ×₁ (Q₁ᵀ Q₁) ×₂ …, (…, *shape) like x, given these products in place of the Q_k."""
-    return _along_all(x, products, torch.matmul)
+def applied_products(xs: Sequence[Tensor], products: Sequence[Sequence[Factor]]) -> list[Tensor]:
+    """Return x ×₁ (Q₁ᵀ Q₁) ×₂ …, (…, *shape) like x, of every x, given these products in place of the Q_k."""
+    return _along_all(xs, products, product)
 
 
-def solved_transposed(x: Tensor, factors: Sequence[Factor]) -> Tensor:
-    """Return x ×₁ Q₁⁻ᵀ ×₂ Q₂⁻ᵀ …, (…, *shape) like x."""
-    return _along_all(x, factors, transposed_solve, Tensor.reciprocal)
+def solved_transposed(xs: Sequence[Tensor], factors: Sequence[Sequence[Factor]]) -> list[Tensor]:
+    """Return x ×₁ Q₁⁻ᵀ ×₂ Q₂⁻ᵀ …, (…, *shape) like x, of every x."""
+    return _along_all(xs, factors, transposed_solve, torch._foreach_div)
 
 
 def _along_all(
-    x: Tensor,
-    factors: Sequence[Factor],
+    xs: Sequence[Tensor],
+    factors: Sequence[Sequence[Factor]],
     change: Callable[[Tensor, Tensor], Tensor],
-    change_diagonal: Callable[[Tensor], Tensor] = lambda q: q,
-) -> Tensor:
+    change_diagonal: Callable[..., Any] = torch._foreach_mul,
+) -> list[Tensor]:
+    changed = list(xs)
     # the last axis first: the result of a matrix then has rows that are contiguous
-    for factor in reversed(factors):
-        if factor.triangular:
-            x = along(x, factor, len(factors), change)
-        else:
-            x = scaled(x, factor, len(factors), change_diagonal(factor.q))
-    return x
+    for place in range(-1, -1 - max(map(len, factors)), -1):
+        current = {i: parts[place] for i, parts in enumerate(factors) if len(parts) >= -place}
+        diagonal = [i for i, factor in current.items() if not factor.triangular]
+        if diagonal:
+            vectors = [diagonal_along(current[i], len(factors[i])) for i in diagonal]
+            for i, x in zip(diagonal, change_diagonal([changed[i] for i in diagonal], vectors), strict=True):
+                changed[i] = x
+        for i in current.keys() - diagonal:
+            changed[i] = along(changed[i], current[i], len(factors[i]), change)
+    return changed
 
 
 def product_of(factor: Factor) -> Tensor:
@@ -122,23 +126,50 @@ class Fit(NamedTuple):
     precond_lr: float
 
     def compute(self) -> list[Tensor]:
-        """Move the factors in place, and return them."""
-        fit([self])
-        return [factor.q for factor in self.factors]
+        """Return the moved factors."""
+        return fit([self])[0]
 
 
-def fit(fits: Sequence[Fit]) -> None:
-    """Move every Q_k of some blocks, with one precond_lr, by one step, in place."""
-    moves: tuple[list[Move], list[Move]] = [], []
-    for one in fits:
-        a, b = applied(one.gradient, one.factors), solved_transposed(one.probe, one.factors)
-        for axis, q, triangular in one.factors:
-            x, y = (unfolded(each, axis, len(one.factors)) for each in (a, b))
-            moves[triangular].append(Move(q, x, y))
-    for places in of_equal_size([move.q for move in moves[True]]):
-        _move_triangular([moves[True][i] for i in places], fits[0].precond_lr)
-    if moves[False]:
-        _move_diagonal(moves[False], fits[0].precond_lr)
+def fit(fits: Sequence[Fit]) -> list[list[Tensor]]:
+    """Return every Q_k of some blocks, with one precond_lr, moved by one step."""
+    factors = [one.factors for one in fits]
+    a = applied([one.gradient for one in fits], factors)
+    pairs = list(zip(a, solved_transposed([one.probe for one in fits], factors), strict=True))
+    _scale_to_unit_trace([_members(x, one) for one, pair in zip(fits, pairs, strict=True) for x in pair])
+    moves = [
+        Move(q, *(unfolded(each, axis, len(one.factors)) for each in pair), triangular)
+        for one, pair in zip(fits, pairs, strict=True)
+        for axis, q, triangular in one.factors
+    ]
+    kinds: dict[int, list[int]] = defaultdict(list)
+    for place, move in enumerate(moves):
+        kinds[move.q.shape[-1] if move.triangular else 0].append(place)
+    moved = [move.q for move in moves]
+    for size, places in kinds.items():
+        function = moved_triangular if size else moved_diagonal
+        results = function([moves[place] for place in places], fits[0].precond_lr)
+        for place, q in zip(places, results, strict=True):
+            moved[place] = q
+    rest = iter(moved)
+    return [[next(rest) for _ in one.factors] for one in fits]
+
+
+def _members(x: Tensor, one: Fit) -> Sequence[Tensor]:
+    return x.unbind() if x.dim() > len(one.factors) else (x,)
+
+
+def _scale_to_unit_trace(members: Sequence[Sequence[Tensor]]) -> None:
+    """Scale a and b of every parameter, which follow each other, such that each S has trace 1: squares could overflow.
+
+    A factor's move does not depend on their common scale.
+    """
+    a, b = ([x for stack in members[start::2] for x in stack] for start in (0, 1))
+    sizes = torch._foreach_norm(a), torch._foreach_norm(b)
+    largest = torch._foreach_maximum(*sizes)
+    torch._foreach_clamp_min_(largest, torch.finfo(a[0].dtype).tiny)
+    torch._foreach_reciprocal_(largest)
+    for each in (a, b):
+        torch._foreach_mul_(each, largest)
 
 
 class Move(NamedTuple):
@@ -147,53 +178,50 @@ class Move(NamedTuple):
     q: Tensor
     x: Tensor
     y: Tensor
+    triangular: bool
 
 
-def _move_triangular(moves: Sequence[Move], precond_lr: float) -> None:
-    """Move matrices of one size; on a CPU, one or a stack."""
-    if not group_step.launches_cost(moves[0].q.device):
-        ((q, x, y),) = moves
-        found = grams(x, y)
-        subtract_product(q, found.difference, _rate(found, precond_lr))
-        return
-    stacks = [Move(*(x.view(-1, *x.shape[-2:]) if x.dim() == 2 else x for x in move)) for move in moves]
-    found = grams_of_stacks([move.x for move in stacks], [move.y for move in stacks])
-    q = torch.cat([move.q for move in stacks])
-    q = torch.baddbmm(q, found.difference.triu_().mul_(_rate(found, precond_lr)), q, alpha=-1)
-    torch._foreach_copy_([move.q for move in stacks], q.split([len(move.q) for move in stacks]))
-
-
-def _rate(found: Grams, precond_lr: float) -> Tensor:
+def moved_triangular(moves: Sequence[Move], precond_lr: float) -> list[Tensor]:
+    """Return moved matrices of one size, in stacks or alone."""
+    qs, xs, ys = (
+        [x.view(-1, *x.shape[-2:]) if x.dim() == 2 else x for x in column]
+        for column in ([move.q for move in moves], [move.x for move in moves], [move.y for move in moves])
+    )
+    found = grams(xs, ys)
     # without gradients the bound is zero, and Q would become NaN instead of staying
-    bound = norm_bound(found).clamp_(min=torch.finfo(found.total.dtype).tiny)
-    return (precond_lr / bound)[..., None, None]
+    bound = norm_bound(found.total).clamp_(min=torch.finfo(found.total.dtype).tiny)
+    steps = found.difference.div_(bound[:, None, None]).split([len(q) for q in qs])
+    return [minus_product(q, t, precond_lr).view(move.q.shape) for q, t, move in zip(qs, steps, moves, strict=True)]
 
 
-def _move_diagonal(moves: Sequence[Move], precond_lr: float) -> None:
-    """Move vectors of any sizes."""
-    qs, xs, ys = (list(column) for column in zip(*moves, strict=True))
-    first, second = ([square.sum(-1) for square in torch._foreach_mul(zs, zs)] for zs in (xs, ys))
+def moved_diagonal(moves: Sequence[Move], precond_lr: float) -> list[Tensor]:
+    """Return moved vectors of any sizes."""
+    qs, xs, ys = ([move[i] for move in moves] for i in range(3))
+    first, second = (
+        [square.sum(-1) if square.shape[-1] > 1 else square.squeeze(-1) for square in torch._foreach_mul(zs, zs)]
+        for zs in (xs, ys)
+    )
     # the norm of a diagonal S is its largest element, and no bound is needed
     rates = [total.amax(-1, keepdim=True) for total in torch._foreach_add(first, second)]
     torch._foreach_clamp_min_(rates, torch.finfo(rates[0].dtype).tiny)
     torch._foreach_reciprocal_(rates)
     torch._foreach_sub_(first, second)
     torch._foreach_mul_(first, qs)
-    for q, change, rate in zip(qs, first, rates, strict=True):
-        q.addcmul_(change, rate, value=-precond_lr)
+    torch._foreach_mul_(first, [rate.expand_as(q) for rate, q in zip(rates, qs, strict=True)])
+    return list(torch._foreach_sub(qs, first, alpha=precond_lr))
 
 
-def norm_bound(found: Grams) -> Tensor:
-    """Return a lower bound (…) of the spectral norm of S = X Xᵀ + Y Yᵀ.
+def norm_bound(total: Tensor) -> Tensor:
+    """Return a lower bound (N) of the spectral norms of symmetric matrices S, (N, n, n), whose trace is at most 1.
 
     ‖S y‖  with y = S s/‖S s‖, and s the longest column of S
     """
-    place = found.column_squares.argmax(-1, keepdim=True)
-    one = torch.zeros_like(found.column_squares).scatter_(-1, place, 1)
-    image = found.total_times(found.total_times(one))
+    place = torch.linalg.vector_norm(total, dim=-1).argmax(-1)
+    longest = total.gather(-2, place[:, None, None].expand(-1, 1, total.shape[-1]))  # a row, as S is symmetric
+    image = torch.bmm(total, longest.mT)
     # clamp_: of S = 0 the image is zero, and so must be the bound
-    image = image / torch.linalg.vector_norm(image, dim=-1, keepdim=True).clamp_(min=torch.finfo(image.dtype).tiny)
-    return torch.linalg.vector_norm(found.total_times(image), dim=-1).mul_(found.largest)
+    size = torch.linalg.vector_norm(image, dim=(-2, -1)).clamp_(min=torch.finfo(image.dtype).tiny)
+    return torch.linalg.vector_norm(torch.bmm(total, image), dim=(-2, -1)).div_(size)
 
 
 def balance(factors: Sequence[Factor]) -> None:
@@ -206,160 +234,90 @@ def balance(factors: Sequence[Factor]) -> None:
         q.mul_(scale.reshape(*scale.shape, *[1] * (q.dim() - lead)))
 
 
-def blocks(n: int, max_blocks: int = MAX_BLOCKS) -> list[slice]:
-    """Return slices of about equal length that make up n."""
-    count = min(max_blocks, -(-n // MIN_BLOCK))
+def blocks(q: Tensor) -> list[slice]:
+    """Return slices of about equal length that make up the columns of Q."""
+    n = q.shape[-1]
+    count = 1 if group_step.launches_cost(q.device) else min(max(1, n // MIN_BLOCK), MAX_BLOCKS)
     return [slice(n * i // count, n * (i + 1) // count) for i in range(count)]
+
+
+def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the product of matrices, or of two stacks of them."""
+    multiply = torch.bmm if left.dim() == 3 else torch.matmul  # matmul of stacks is several calls
+    return multiply(left, right) if out is None else multiply(left, right, out=out)
 
 
 def times(q: Tensor, x: Tensor) -> Tensor:
     """Return Q X, (…, n, m)."""
-    if group_step.launches_cost(x.device):
-        return q @ x
+    parts = blocks(q)
+    if len(parts) == 1:
+        return product(q, x)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    for r in blocks(q.shape[-1]):
-        out[..., r, :] = matmul(q[..., r, r.start :], x[..., r.start :, :])
+    for r in parts:
+        product(q[..., r, r.start :], x[..., r.start :, :], out[..., r, :])
     return out
 
 
 def transposed_times(q: Tensor, x: Tensor) -> Tensor:
     """Return Qᵀ X, (…, n, m)."""
-    if group_step.launches_cost(x.device):
-        return q.mT @ x
+    parts = blocks(q)
+    if len(parts) == 1:
+        return product(q.mT, x)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    for r in blocks(q.shape[-1]):
-        out[..., r, :] = matmul(q[..., : r.stop, r].mT, x[..., : r.stop, :])
+    for r in parts:
+        product(q[..., : r.stop, r].mT, x[..., : r.stop, :], out[..., r, :])
     return out
 
 
 def transposed_solve(q: Tensor, x: Tensor) -> Tensor:
     """Return Q⁻ᵀ X, (…, n, m)."""
-    if group_step.launches_cost(x.device):
-        return torch.linalg.solve_triangular(q.mT, x, upper=False)
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    n = q.shape[-1]
-    eye = torch.eye(min(n, MIN_BLOCK), dtype=q.dtype, device=q.device)
-    for r in blocks(n, max_blocks=n):
-        part = x[..., r, :]
-        if r.start:
-            part = addmm(part, q[..., : r.start, r].mT, out[..., : r.start, :], alpha=-1)
-        # the inverse of a block, and a product: the solver itself is slower than both
-        size = r.stop - r.start
-        inverse = torch.linalg.solve_triangular(q[..., r, r], eye[:size, :size], upper=True)
-        torch.matmul(inverse.mT, part, out=out[..., r, :])
-    return out
+    return torch.linalg.solve_triangular(q, x.mT, upper=True, left=False).mT  # faster than from the left
 
 
 class Grams(NamedTuple):
-    """Products of two matrices with themselves.
+    """Products of N pairs of matrices with themselves.
 
     Attributes:
-        difference: X Xᵀ − Y Yᵀ, (…, n, n); only the upper triangle counts.
-        total: (X Xᵀ + Y Yᵀ)/largest, (…, n, n); zero below the diagonal unless ``whole``.
-        largest: the largest element of X Xᵀ + Y Yᵀ, (…); it is on the diagonal.
-        column_squares: the squared lengths of the columns of the whole ``total``, (…, n).
-        whole: see ``total``.
+        difference: X Xᵀ − Y Yᵀ, (N, n, n), zero below the diagonal.
+        total: X Xᵀ + Y Yᵀ, (N, n, n).
     """
 
     difference: Tensor
     total: Tensor
-    largest: Tensor
-    column_squares: Tensor
-    whole: bool
-
-    def total_times(self, x: Tensor) -> Tensor:
-        """Return the whole ``total`` times a vector (…, n)."""
-        column = x.unsqueeze(-1)
-        if self.whole:
-            return (self.total @ column).squeeze(-1)
-        product = self.total @ column + self.total.mT @ column
-        return product.squeeze(-1) - self.total.diagonal(dim1=-2, dim2=-1) * x
 
 
-def grams(x: Tensor, y: Tensor) -> Grams:
-    """Return all that a fit needs of X Xᵀ and Y Yᵀ, (…, n, n), block by block, while a block is in the cache."""
-    n = x.shape[-2]
-    difference, total = x.new_empty(*x.shape[:-1], n), x.new_empty(*x.shape[:-1], n)
-    diagonal = torch.linalg.vector_norm(x, dim=-1).square_() + torch.linalg.vector_norm(y, dim=-1).square_()
-    largest = diagonal.amax(-1).clamp_(min=torch.finfo(x.dtype).tiny)
-    squares = torch.zeros_like(diagonal)
-    for r in blocks(n):
-        right = slice(r.start, n)
-        first, second = (matmul(z[..., r, :], z[..., right, :].mT) for z in (x, y))
-        torch.sub(first, second, out=difference[..., r, right])
-        # over the largest element, or squares could overflow
-        first.add_(second).div_(largest[..., None, None])
-        size = r.stop - r.start
-        squared = torch.square(first)
-        squares[..., right].add_(squared.sum(-2))
-        squares[..., r].add_(squared[..., size:].sum(-1))
-        difference[..., r, r].triu_()
-        first[..., :size].triu_()
-        total[..., r, right] = first
-        total[..., r, : r.start] = 0
-    return Grams(difference, total, largest, squares, whole=False)
-
-
-def grams_of_stacks(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> Grams:
-    """Return the same of all matrices of several stacks (N, n, m), whose m differ, one after the other."""
+def grams(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> Grams:
+    """Return all that a fit needs of X Xᵀ and Y Yᵀ, of stacks (N, n, m) whose m differ, one after the other."""
     counts, n = [len(x) for x in xs], xs[0].shape[-2]
-    first, second = (xs[0].new_empty(sum(counts), n, n) for _ in range(2))
-    for zs, products in ((xs, first), (ys, second)):
-        for z, product in zip(zs, products.split(counts), strict=True):
-            torch.bmm(z, z.mT, out=product)
-    total = first + second
-    largest = total.diagonal(dim1=-2, dim2=-1).amax(-1).clamp_(min=torch.finfo(total.dtype).tiny)
-    total.div_(largest[:, None, None])
-    return Grams(first.sub_(second), total, largest, total.square().sum(-2), whole=True)
+    first, second = xs[0].new_empty(2, sum(counts), n, n)
+    parts = blocks(first)
+    for r in parts:
+        for zs, whole in ((xs, first), (ys, second)):
+            for z, part in zip(zs, whole[:, r, r.start :].split(counts), strict=True):
+                product(z[:, r], z[:, r.start :].mT, part)
+    difference = (first - second).triu_()
+    total = first.add_(second)
+    if len(parts) > 1:
+        above = [total[:, r, r.stop :].mT for r in parts]
+        torch._foreach_copy_([total[:, r.stop :, r] for r in parts], above)
+    return Grams(difference, total)
 
 
-def subtract_product(q: Tensor, t: Tensor, scale: Tensor) -> None:
-    """Q ← Q − scale · T Q, with a scale () or (…, 1, 1); blocks of T below the diagonal may hold anything."""
-    parts = blocks(q.shape[-1])
-    # rows from the top: a row needs the old values of itself and of those below
+def minus_product(q: Tensor, t: Tensor, scale: float) -> Tensor:
+    """Return Q − scale · T Q, (N, n, n)."""
+    parts = blocks(q)
+    if len(parts) == 1:
+        return torch.baddbmm(q, t, q, alpha=-scale)
+    out = torch.zeros_like(q)
     for place, r in enumerate(parts):
         for c in parts[place:]:
             within = slice(r.start, c.stop)
-            product = matmul(t[..., r, within], q[..., within, c])
-            q[..., r, c].addcmul_(product, scale, value=-1)
-
-
-def of_equal_size(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Return the places of tensors (…, n) that one call treats together: of equal n, or on a CPU each alone."""
-    places_of: dict[int, list[int]] = defaultdict(list)
-    for place, x in enumerate(tensors):
-        places_of[x.shape[-1] if group_step.launches_cost(x.device) else -place].append(place)
-    return list(places_of.values())
+            torch.baddbmm(q[:, r, c], t[:, r, within], q[:, within, c], alpha=-scale, out=out[:, r, c])
+    return out
 
 
 def pack_all(qs: Sequence[Tensor], lines: Sequence[Tensor]) -> None:
-    """`pack` each matrix (…, n, n) into its line (…, n (n + 1)/2); n may differ."""
-    for places in of_equal_size(qs):
-        if len(places) == 1:
-            pack(qs[places[0]], lines[places[0]])
-            continue
-        stored = [lines[i].view(-1, lines[i].shape[-1]) for i in places]
-        packed = stored[0].new_empty(sum(map(len, stored)), stored[0].shape[-1])
-        pack(torch.cat([qs[i].view(-1, *qs[i].shape[-2:]) for i in places]), packed)
-        torch._foreach_copy_(stored, packed.split([len(line) for line in stored]))
-
-
-def unpacked_all(lines: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-    """Return each line (…, n (n + 1)/2) `unpacked` to (…, n, n), with its n of ``sizes``."""
-    matrices = list(lines)
-    for places in of_equal_size(lines):
-        if len(places) == 1:
-            matrices[places[0]] = unpacked(lines[places[0]], sizes[places[0]])
-            continue
-        stored = [lines[i].view(-1, lines[i].shape[-1]) for i in places]
-        whole = unpacked(torch.cat(stored), sizes[places[0]])
-        for i, q in zip(places, whole.split([len(line) for line in stored]), strict=True):
-            matrices[i] = q.view(*lines[i].shape[:-1], *q.shape[1:])
-    return matrices
-
-
-def pack(q: Tensor, line: Tensor) -> None:
-    """Store the upper triangle of Q as a line, (…, n (n + 1)/2); `unpacked` is the inverse.
+    """Store the upper triangle of each Q (…, n, n) as a line, (…, n (n + 1)/2); `unpacked_all` is the inverse.
 
     The triangle of the last half of the rows is transposed and fits below that of the first half:
 
@@ -369,26 +327,48 @@ def pack(q: Tensor, line: Tensor) -> None:
     Reference:
         Gustavson et al. 2010, "Rectangular Full Packed Format for Cholesky's Algorithm", arXiv:0901.1696.
     """
-    n = q.shape[-1]
-    half, corner, rectangle = _line_parts(line, n)
-    corner.copy_(q[..., :half, half:])
-    # of an even n the last column is beyond the transposed triangle, and add_ needs zeros there
-    rectangle[..., n - half :] = 0
-    rectangle[..., : n - half].copy_(q[..., half:, half:].mT)
-    rectangle[..., :half, 1:].add_(q[..., :half, :half])
+    halves, corners, rectangles = _line_parts(lines, [q.shape[-1] for q in qs])
+    cut = list(zip(qs, halves, rectangles, strict=True))
+    torch._foreach_copy_(corners, [q[..., :half, half:] for q, half, _ in cut])
+    # of an even n the last column is beyond the transposed triangle, and the sum needs zeros there
+    torch._foreach_zero_([rectangle[..., q.shape[-1] - half :] for q, half, rectangle in cut])
+    lower = [rectangle[..., : q.shape[-1] - half] for q, half, rectangle in cut]
+    torch._foreach_copy_(lower, [q[..., half:, half:].mT for q, half, _ in cut])
+    torch._foreach_add_(
+        [rectangle[..., :half, 1:] for _, half, rectangle in cut], [q[..., :half, :half] for q, half, _ in cut]
+    )
 
 
-def unpacked(line: Tensor, n: int) -> Tensor:
-    """Return the upper triangular matrix (…, n, n) of a line (…, n (n + 1)/2)."""
-    q = line.new_zeros(*line.shape[:-1], n, n)
-    half, corner, rectangle = _line_parts(line, n)
-    q[..., :half, half:] = corner
-    q[..., half:, half:] = rectangle[..., : n - half].tril().mT
-    q[..., :half, :half] = rectangle[..., :half, 1:].triu()
-    return q
+def unpacked_all(lines: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+    """Return the upper triangular matrix (…, n, n) of each line (…, n (n + 1)/2)."""
+    matrices = list(lines)
+    places_of: dict[int, list[int]] = defaultdict(list)
+    for place, n in enumerate(sizes):
+        places_of[n].append(place)
+    wholes = []
+    for n, places in places_of.items():
+        counts = [lines[i].numel() // lines[i].shape[-1] for i in places]
+        wholes.append(lines[places[0]].new_empty(sum(counts), n, n))
+        for i, q in zip(places, wholes[-1].split(counts), strict=True):
+            matrices[i] = q.view(*lines[i].shape[:-1], n, n)
+    halves, corners, rectangles = _line_parts(lines, sizes)
+    cut = list(zip(matrices, halves, rectangles, strict=True))
+    torch._foreach_copy_([q[..., :half, half:] for q, half, _ in cut], corners)
+    torch._foreach_copy_(
+        [q[..., half:, half:] for q, half, _ in cut], [x[..., : q.shape[-1] - half].mT for q, half, x in cut]
+    )
+    torch._foreach_copy_([q[..., :half, :half] for q, half, _ in cut], [x[..., :half, 1:] for _, half, x in cut])
+    for whole in wholes:
+        whole.triu_()
+    return matrices
 
 
-def _line_parts(line: Tensor, n: int) -> tuple[int, Tensor, Tensor]:
-    half = n // 2
-    corner, rectangle = line.split((half * (n - half), (n - half) * (half + 1)), -1)
-    return half, corner.unflatten(-1, (half, n - half)), rectangle.unflatten(-1, (n - half, half + 1))
+def _line_parts(lines: Sequence[Tensor], sizes: Sequence[int]) -> tuple[list[int], list[Tensor], list[Tensor]]:
+    """Return h, the corner (…, h, n − h) and the rectangle (…, n − h, h + 1) of each line."""
+    halves = [n // 2 for n in sizes]
+    corners, rectangles = [], []
+    for line, n, half in zip(lines, sizes, halves, strict=True):
+        corner, rectangle = line.split((half * (n - half), (n - half) * (half + 1)), -1)
+        corners.append(corner.unflatten(-1, (half, n - half)))
+        rectangles.append(rectangle.unflatten(-1, (n - half, half + 1)))
+    return halves, corners, rectangles

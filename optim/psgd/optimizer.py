@@ -172,6 +172,7 @@ class KronPreconditioner(GroupTransform):
     """
 
     foreach = True
+    many_calls = True
     allowed: ClassVar = {
         "beta": "[0, 1)",
         "preconditioner_update_probability": "(0, 1]" + OR_NONE,
@@ -219,7 +220,7 @@ class KronPreconditioner(GroupTransform):
                 q = q.diag() if triangular else q
                 if triangular and group["store_triu_as_line"]:
                     line = q.new_empty(size * (size + 1) // 2)
-                    kron.pack(q, line)
+                    kron.pack_all([q], [line])
                     q = line
                 state[f"factor_{block}_{axis}"] = q
         return state
@@ -227,12 +228,7 @@ class KronPreconditioner(GroupTransform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the preconditioned average."""
         step = _begin_step(update, batch)
-        if isinstance(batch, ForeachBatch):
-            kron.fit(step.fits)
-        else:
-            for work in step.fits:  # memory that one fit has left is still in the cache
-                work.compute()
-        return _finish_step(step, batch)
+        return _finish_step(step, kron.fit(step.fits) if step.fits else [], batch)
 
     def takes_all(self, group: Group) -> bool:
         """Return whether the fits are divided over processes."""
@@ -243,11 +239,11 @@ class KronPreconditioner(GroupTransform):
         steps = [_begin_step(update, batch) for update, batch in zip(updates, batches, strict=True)]
         fits = [each for step in steps for each in step.fits]
         costs = [each.gradient.numel() * sum(factor.q.shape[-1] for factor in each.factors) for each in fits]
-        results = divided(kron.Fit.compute, fits, costs, [[factor.q for factor in each.factors] for each in fits])
-        for each, fitted in zip(fits, results, strict=True):
-            for factor, q in zip(each.factors, fitted, strict=True):
-                factor.q.copy_(q)
-        return [_finish_step(step, batch) for step, batch in zip(steps, batches, strict=True)]
+        results = iter(divided(kron.Fit.compute, fits, costs, [[factor.q for factor in each.factors] for each in fits]))
+        return [
+            _finish_step(step, [next(results) for _ in step.fits], batch)
+            for step, batch in zip(steps, batches, strict=True)
+        ]
 
 
 class Step(NamedTuple):
@@ -283,11 +279,14 @@ def _begin_step(update: Update, batch: ParamBatch) -> Step:
     return Step(average, scale, factors, fits, early)
 
 
-def _finish_step(step: Step, batch: ParamBatch) -> Update:
+def _finish_step(step: Step, fitted: Sequence[Sequence[Tensor]], batch: ParamBatch) -> Update:
     """Store the factors if they were fitted, and return the preconditioned average."""
-    if step.fits:
-        _store(step.factors, batch)
-    u = _preconditioned(step.average, step.factors, batch) if step.early is None else step.early
+    factors = step.factors
+    if fitted:
+        pairs = (zip(parts, qs, strict=True) for parts, qs in zip(factors, fitted, strict=True))
+        factors = [[factor._replace(q=q) for factor, q in pair] for pair in pairs]
+        _store(factors, batch)
+    u = _preconditioned(step.average, factors, batch) if step.early is None else step.early
     return Update(u, step.scale, overwritable=True)
 
 
@@ -344,7 +343,8 @@ def _factors(batch: ParamBatch) -> list[list[kron.Factor]]:
         for size, triangular in _axes(shape, batch.group)
         if triangular
     ]
-    whole = iter(kron.unpacked_all([each.q for parts in stored for each in parts if each.triangular], sizes))
+    lines = [each.q for parts in stored for each in parts if each.triangular]
+    whole = iter(kron.unpacked_all(lines, sizes) if lines else ())
     return [[each._replace(q=next(whole)) if each.triangular else each for each in parts] for parts in stored]
 
 
@@ -369,10 +369,13 @@ def _store(factors: list[list[kron.Factor]], batch: ParamBatch) -> None:
             if len(parts) > 1:
                 kron.balance(parts)
     fitted = [factor for parts in factors for factor in parts]
-    if group["store_triu_as_line"]:
-        stored = [factor.q for parts in _stored("factor", batch) for factor in parts]
-        triangular = [place for place, factor in enumerate(fitted) if factor.triangular]
-        kron.pack_all([fitted[i].q for i in triangular], [stored[i] for i in triangular])
+    stored = [factor.q for parts in _stored("factor", batch) for factor in parts]
+    lines = [i for i, factor in enumerate(fitted) if factor.triangular and group["store_triu_as_line"]]
+    if lines:
+        kron.pack_all([fitted[i].q for i in lines], [stored[i] for i in lines])
+    whole = [i for i in range(len(fitted)) if i not in set(lines)]
+    if whole:
+        torch._foreach_copy_([stored[i] for i in whole], [fitted[i].q for i in whole])
     if group["cached"]:
         products = [product.q for parts in _stored("product", batch) for product in parts]
         for factor, product in zip(fitted, products, strict=True):
@@ -383,10 +386,9 @@ def _preconditioned(average: Tensor, factors: list[list[kron.Factor]], batch: Pa
     """Return the average times all Q_kᵀQ_k."""
     blocks = _blocks(average, batch)
     if batch.group["cached"]:
-        pairs = zip(blocks, _stored("product", batch), strict=True)
-        done = iter([kron.applied_products(x, products) for x, products in pairs])
+        done = iter(kron.applied_products(blocks, _stored("product", batch)))
     else:
-        done = iter([kron.applied_transposed(kron.applied(x, qs), qs) for x, qs in zip(blocks, factors, strict=True)])
+        done = iter(kron.applied_transposed(kron.applied(blocks, factors), factors))
     joined = []
     for part in batch.parts:
         dims = _dims(part.shape, batch.group)
@@ -404,14 +406,14 @@ def probes(seed: int, batch: ParamBatch, dtype: torch.dtype) -> Tensor:
     owners, starts, nums = _chunks(tuple(entry.param.numel() for entry in batch.entries), device)
     first, second = draw.keys[owners].unbind(-1)
     draw.keys = torch.stack((first ^ starts, second), -1)
-    chunks = draw.normal(2 * CHUNK).to(dtype).view(-1, 2, CHUNK)
+    pairs = [numbers.to(dtype) for numbers in draw.normal_pairs(CHUNK)]
     parts, place = [], 0
     for part in batch.parts:
-        num, members, numel = nums[place], len(part.entries), part.numel
-        pairs = chunks[: num * members].view(members, num, 2, CHUNK).movedim(2, 1).flatten(2)
+        num, members, half = nums[place], len(part.entries), (part.numel + 1) // 2
+        first, second = (x[: num * members].view(members, num * CHUNK) for x in pairs)
+        pairs, place = [x[num * members :] for x in pairs], place + members
         # as `Draw.normal` orders them: the first of every pair, then the second
-        parts.append(pairs[..., : (numel + 1) // 2].flatten(1)[:, :numel].reshape(part.param.shape))
-        chunks, place = chunks[num * members :], place + members
+        parts.append(torch.cat((first[:, :half], second[:, : part.numel - half]), -1).view(part.param.shape))
     return batch.joined(parts)
 
 

@@ -268,7 +268,7 @@ def trust_region(update: Update, batch: ParamBatch) -> Update:
         HeavyBall 1.4.1, ``utils.trust_region_clip_``; no paper.
     """
     y = update.value() / TRUST_SCALE
-    bounded = y.abs().log1p_().copysign_(y).lerp_(y.tanh(), TRUST_LERP)
+    bounded = y.abs().log1p_().mul_(y.sign()).lerp_(y.tanh(), TRUST_LERP)
     return Update(bounded.mul_(TRUST_SCALE).clamp_(-TRUST_LIMIT, TRUST_LIMIT), overwritable=True)
 
 

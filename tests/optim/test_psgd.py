@@ -12,22 +12,24 @@ from optim.engine.param_batch import LOOP_STATE
 from optim.engine.random import Draw, key_of, uniform_number
 from optim.psgd.kron_factors import (
     Factor,
+    Fit,
     applied,
     applied_products,
     balance,
+    fit,
     grams,
+    minus_product,
     norm_bound,
-    pack,
-    subtract_product,
+    pack_all,
     times,
     transposed_solve,
     transposed_times,
-    unpacked,
+    unpacked_all,
 )
 from optim.psgd.optimizer import expected_updates, update_probability, updates_at
 from tests.optim.training import make_gradient, make_parameters, run
 
-SIZES = (1, 5, 65, 200)
+SIZES = (1, 5, 65, 600)  # the last in blocks
 LEADS = pytest.mark.parametrize("lead", [(), (3,)], ids=["alone", "stacked"])
 
 
@@ -50,16 +52,11 @@ def test_products_in_blocks_are_those_of_whole_matrices(n, lead):
     torch.testing.assert_close(transposed_solve(q, x), torch.linalg.inv(q).mT @ x)
     # as for the second axis of a matrix
     torch.testing.assert_close(times(q, x.mT.contiguous().mT), q @ x)
-    scale = torch.full((*lead, 1, 1), 0.1, dtype=torch.float64)
-    changed = q.clone()
-    subtract_product(changed, t, scale)
-    torch.testing.assert_close(changed, q - 0.1 * t @ q)
-    found, first, second = grams(x, y), x @ x.mT, y @ y.mT
-    largest = found.largest[..., None, None]
-    torch.testing.assert_close(found.difference.triu(), (first - second).triu())
-    torch.testing.assert_close(found.total * largest, (first + second).triu())
-    torch.testing.assert_close(found.largest, (first + second).abs().amax((-2, -1)))
-    torch.testing.assert_close(found.column_squares * largest.squeeze(-1) ** 2, (first + second).square().sum(-2))
+    q, t, x, y = (each.view(-1, *each.shape[-2:]) for each in (q, t, x, y))
+    torch.testing.assert_close(minus_product(q, t, 0.1), q - 0.1 * t @ q)
+    found, first, second = grams([x, x], [y, x]), x @ x.mT, y @ y.mT
+    torch.testing.assert_close(found.difference, torch.cat((first - second, 0 * first)).triu())
+    torch.testing.assert_close(found.total, torch.cat((first + second, 2 * first)))
 
 
 @LEADS
@@ -67,30 +64,32 @@ def test_products_in_blocks_are_those_of_whole_matrices(n, lead):
 def test_a_line_holds_the_triangle_and_nothing_else(n, lead):
     q = triangular(n, lead)
     line = torch.full((*lead, n * (n + 1) // 2), float("nan"), dtype=q.dtype)
-    pack(q, line)
-    assert torch.equal(unpacked(line, n), q)
+    pack_all([q], [line])
+    assert torch.equal(unpacked_all([line], [n])[0], q)
     assert torch.equal(line.sort(-1).values, q[..., *torch.triu_indices(n, n)].sort(-1).values)
 
 
 @LEADS
 def test_the_bound_of_the_norm_is_a_close_lower_one(lead):
     for n in (1, 3, 50):
-        x, y = matrix(n, 9, lead), matrix(n, 9, lead, 2)
+        x, y = matrix(n, 9, lead or (1,)), matrix(n, 9, lead or (1,), 2)
         norm = torch.linalg.matrix_norm(x @ x.mT + y @ y.mT, 2)
-        bound = norm_bound(grams(x, y))
+        bound = norm_bound(grams([x], [y]).total)
         assert (bound <= norm * (1 + 1e-12)).all()
         assert (bound >= 0.7 * norm).all()
+    assert norm_bound(torch.zeros(1, 2, 2)) == 0
     # squares of such numbers are beyond float32
-    assert norm_bound(grams(torch.full((2, 2), 1e15), torch.ones(2, 2))).isfinite().all()
-    assert norm_bound(grams(torch.zeros(2, 2), torch.zeros(2, 2))) == 0
+    factors = [Factor(axis, torch.eye(2).expand(*lead, 2, 2), True) for axis in (-2, -1)]
+    moved = fit([Fit(torch.full((*lead, 2, 2), 1e15), torch.ones(*lead, 2, 2), factors, 0.1)])
+    assert all(q.isfinite().all() and (q != each.q).any() for q, each in zip(moved[0], factors, strict=True))
 
 
 def test_balanced_factors_make_the_same_preconditioner():
     factors = [Factor(-2, 100 * triangular(5), True), Factor(-1, torch.linspace(0.1, 1, 4).double(), False)]
     x = matrix(5, 4)
-    before = applied(x, factors)
+    before = applied([x], [factors])[0]
     balance(factors)
-    torch.testing.assert_close(applied(x, factors), before)
+    torch.testing.assert_close(applied([x], [factors])[0], before)
     sizes = [factor.q.abs().max().item() for factor in factors]
     assert sizes[0] == pytest.approx(sizes[1])
 
@@ -102,7 +101,9 @@ def test_gradients_become_white(shape):
     if len(shape) == 1:
         mixings = [mixing.diagonal().diag() for mixing in mixings]
     mixings = [Factor(axis - len(shape), each, True) for axis, each in enumerate(mixings)]
-    gradients = applied(torch.randn(3000, *shape, generator=torch.Generator().manual_seed(0)).double(), mixings)
+    noise = torch.randn(3000, *shape, generator=torch.Generator().manual_seed(0)).double()
+    mixings = [each._replace(q=each.q.expand(3000, *each.q.shape)) for each in mixings]
+    gradients = applied([noise], [mixings])[0]
     param = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
     optimizer = optim.PSGDKron([param], exp_avg_input=False, merge_dims=False)
     for step in range(400):
@@ -111,10 +112,10 @@ def test_gradients_become_white(shape):
         param.grad = gradients[step]
         optimizer.step()
     factors = [optimizer.state[param][f"factor_0_{axis}"] for axis in range(len(shape))]
-    full = [q.diag() if q.numel() == n else unpacked(q, n) for q, n in zip(factors, shape, strict=True)]
+    full = [q.diag() if q.numel() == n else unpacked_all([q], [n])[0] for q, n in zip(factors, shape, strict=True)]
     assert all((q.diagonal() > 0).all() for q in full)
-    products = [Factor(axis - len(shape), q.mT @ q, True) for axis, q in enumerate(full)]
-    white = applied_products(gradients, products).flatten(1)
+    products = [Factor(axis - len(shape), (q.mT @ q).expand(3000, *q.shape), True) for axis, q in enumerate(full)]
+    white = applied_products([gradients], [products])[0].flatten(1)
     covariance = white.T @ white / len(white)
     torch.testing.assert_close(covariance, torch.eye(len(covariance)).double(), rtol=0, atol=0.5)
 
