@@ -110,7 +110,7 @@ class GroupStep:
 
     def _step_jointly(self, entries: list[ParamEntry], joint: GroupTransform, place: int) -> None:
         """Make the step with a transform that takes all updates at once, which are all in memory then."""
-        batches = list(self._batches(entries, join=False))
+        batches = list(self._batches(entries, join=self.many_calls))
         results = [(_applied(self.active[:place], Update(batch.grad), batch), batch) for batch in batches]
         pairs = [(update, batch) for update, batch in results if update is not None]
         updates = joint.of_group([update for update, _ in pairs], [joint.view(batch) for _, batch in pairs])

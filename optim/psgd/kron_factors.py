@@ -21,6 +21,7 @@ from optim.engine import group_step
 
 MEMORY_SAVE_MODES = (None, "one_diag", "all_diag")
 MIN_BLOCK = 256  # products of smaller blocks are slow
+COLUMNS = 16  # see `norm_bound`
 MAX_BLOCKS = 8  # with more, the calls cost more than the zeros
 
 
@@ -218,10 +219,11 @@ def norm_bound(total: Tensor) -> Tensor:
     """
     place = torch.linalg.vector_norm(total, dim=-1).argmax(-1)
     longest = total.gather(-2, place[:, None, None].expand(-1, 1, total.shape[-1]))  # a row, as S is symmetric
-    image = torch.bmm(total, longest.mT)
+    # equal columns: one alone takes longer on a CPU, and has other bits in a stack than without company
+    image = torch.bmm(total, longest.mT.expand(-1, -1, COLUMNS))
     # clamp_: of S = 0 the image is zero, and so must be the bound
-    size = torch.linalg.vector_norm(image, dim=(-2, -1)).clamp_(min=torch.finfo(image.dtype).tiny)
-    return torch.linalg.vector_norm(torch.bmm(total, image), dim=(-2, -1)).div_(size)
+    size = torch.linalg.vector_norm(image, dim=-2).clamp_(min=torch.finfo(image.dtype).tiny)
+    return torch.linalg.vector_norm(torch.bmm(total, image), dim=-2).div_(size)[:, 0]
 
 
 def balance(factors: Sequence[Factor]) -> None:

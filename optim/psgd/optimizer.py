@@ -240,8 +240,9 @@ class KronPreconditioner(GroupTransform):
         fits = [each for step in steps for each in step.fits]
         costs = [each.gradient.numel() * sum(factor.q.shape[-1] for factor in each.factors) for each in fits]
         results = iter(divided(kron.Fit.compute, fits, costs, [[factor.q for factor in each.factors] for each in fits]))
+        # in a message they begin anywhere in memory, and products of matrices have other bits there
         return [
-            _finish_step(step, [next(results) for _ in step.fits], batch)
+            _finish_step(step, [[q.clone() for q in next(results)] for _ in step.fits], batch)
             for step, batch in zip(steps, batches, strict=True)
         ]
 
