@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from werdict.benchmark.rules import (
 )
 from werdict.benchmark.verdicts import new_verdict, read_verdict
 from werdict.errors import ConfigError
-from werdict.files import read_yaml
+from werdict.files import flatten, read_yaml
 from werdict.formatting import shortlist
 
 FAR = math.log(2)  # by which test and dev may differ: their logarithms, 5 points added to each
@@ -131,18 +132,20 @@ def _settings(
     settings = finished[0]["settings"]
     if any(line["settings"] != settings for line in finished):
         yield "its runs have different settings"
-    asked = dict(settings_of(entry.folder, entry.task, overrides))
+    words = [*overrides]
     if entry.folder.parent.name == "tuned":
         trials = [trial for study in entry.shared["tuning"] for one in study.values() for trial in one["trials"]]
         if len(trials) != NUM_TRIALS:
             yield f"was tuned with {len(trials)} trials; {NUM_TRIALS} are equal for all"
-        asked |= min(trials, key=lambda trial: trial["wer"])["settings"]
+        best = min(trials, key=lambda trial: trial["wer"])["settings"]
+        words += [f"{key}={json.dumps(value)}" for key, value in best.items()]
+    asked, found = (_leaves(each) for each in (settings_of(entry.folder, entry.task, words), settings))
     former = read_yaml(entry.root / f"{entry.task}.yaml").get("former", {})
     given = {word.lstrip("+").partition("=")[0] for word in overrides}
     differing = [
         key
-        for key in sorted(settings.keys() | asked.keys())
-        if settings.get(key) != asked.get(key) and (key in given or settings.get(key) not in former.get(key, ()))
+        for key in sorted(found.keys() | asked.keys())
+        if found.get(key) != asked.get(key) and (key in given or found.get(key) not in former.get(key, ()))
     ]
     if differing:
         yield (
@@ -153,6 +156,12 @@ def _settings(
     is_known = target.startswith(("optim.", "torch.optim.")) or "package" in entry.shared
     if not is_known and not any(entry.folder.glob("*.py")):
         yield f"lacks the source of {target}, which is neither ours nor in a package"
+
+
+def _leaves(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted key, of which rules for parameters have one for each of their options."""
+    rules = {key: dict(enumerate(value)) for key, value in settings.items() if key.endswith(".rules") and value}
+    return flatten({**settings, **rules})
 
 
 def _verdict(entry: Entry) -> Iterator[str]:
