@@ -152,7 +152,7 @@ def test_a_ctc_model_of_transformers_is_continued_with_its_head_and_tokenizer(sm
     ],
 )
 def test_each_family_trains_resumes_decodes_and_exports(small_run, name, format_name):
-    run_dir = name.partition(",")[0]
+    run_dir = f"{name.partition(',')[0]}-run"
     save_model(small_run.folder / f"{run_dir}-model", name)
     model = ("encoder=pretrained", f"encoder.model={run_dir}-model", "encoder.masks.time_share=0.3")
     words = (*DATA, *RUN, *model, "trainer.max_steps=4", "trainer.val_check_interval=2", f"run_dir={run_dir}")

@@ -35,7 +35,7 @@ ABOUT = {
 }
 # keys of Hydra's plugins, of Lightning and of prepare functions; and files that users write
 ELSEWHERE = ("hydra.", "trainer.", "data.prepare.")
-OWN = ("nadam", "adabelief", "mlflow", "signs", "slow_encoder")
+OWN = ("nadam", "adabelief", "mlflow", "signs", "slow_encoder", "own")
 NEEDED = {"trainer=slurm": "trainer.num_nodes=2"}  # options that a choice leaves to the user
 WORD = re.compile(r"(?<![\w./+~{$-])([a-z_]+(?:\.[a-z]\w*)*)=([^\s`|,;)\]}'\"]*)")
 

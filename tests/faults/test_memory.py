@@ -30,10 +30,17 @@ def failing_with(error):
 class Batches:
     """A data module whose cuts are batches already."""
 
-    tokenizer, features = TOKENIZER, None
+    tokenizer, features, unit = TOKENIZER, None, "word"
 
     def evaluation_loader(self, cuts):
         return cuts
+
+
+class Encoder(torch.nn.Linear):
+    """A recognizer whose encodings are its features."""
+
+    def forward(self, features, num_frames):
+        return features, num_frames
 
 
 @each_error
@@ -41,7 +48,7 @@ def test_decoding_that_runs_out_of_memory_names_the_seconds_and_what_sets_them(m
     monkeypatch.setattr("asr.inference.decode.decode", failing_with(error))
     batches = [replace(batch_of(100, 50), audio_s=1.5)]
     with pytest.raises(RunFailed, match=r"2 utterances, 1\.5 s of audio, the longest of 1\.0 s: .*batch_duration_s"):
-        decode_all(torch.nn.Linear(1, 1), None, Batches(), batches, "test")
+        decode_all(Encoder(1, 1), None, Batches(), batches, "test")
 
 
 @each_error

@@ -24,7 +24,7 @@ KINDS = {
 AUDIO = KINDS["audio"][0]
 FILES = "data.source=my.tsv"
 SHARDS = ("data.storage=shar", "data.storage.dir=shards")
-TIMES = ("_s,", "_per_s", "_mb,", "gb,")
+TIMES = ("_s,", "_per_s", "_mb,", "gb,", "data_wait,")
 TAR = Path("shards", "train", "recording.000000.tar")
 
 

@@ -170,6 +170,8 @@ def test_the_sweep_compares_optimizers_that_exist():
     sweep = OmegaConf.load(CONFIGS / "sweep" / "optimizers.yaml").sweep.optimizers
     # torch's AdamW makes the same updates as ours
     assert set(sweep) <= {file.stem for file in FILES["optimizer"]} - {"torch_adamw"}
+    # trials go beyond the edge of a range of rates
+    assert all("lr" in ranges.around for ranges in sweep.values())
 
 
 README = Path(__file__).parents[2] / "optim" / "README.md"
