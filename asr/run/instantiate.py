@@ -30,7 +30,7 @@ def locate(name: object, key: str) -> Any:
     Raises:
         ConfigError: no such class or function is found.
     """
-    if not isinstance(name, str):
+    if not isinstance(name, str) or name == "???":  # the empty choice own
         raise ConfigError(f"{key}._target_ must be the name of a class, given {name!r}")
     module, _, attribute = PRESENT.get(name, name).rpartition(".")
     try:
