@@ -138,7 +138,7 @@ def fit(fits: Sequence[Fit]) -> list[list[Tensor]]:
     pairs = list(zip(a, solved_transposed([one.probe for one in fits], factors), strict=True))
     _scale_to_unit_trace([_members(x, one) for one, pair in zip(fits, pairs, strict=True) for x in pair])
     moves = [
-        Move(q, *(unfolded(each, axis, len(one.factors)) for each in pair), triangular)
+        Move(q, unfolded(pair[0], axis, len(one.factors)), unfolded(pair[1], axis, len(one.factors)), triangular)
         for one, pair in zip(fits, pairs, strict=True)
         for axis, q, triangular in one.factors
     ]
@@ -197,7 +197,7 @@ def moved_triangular(moves: Sequence[Move], precond_lr: float) -> list[Tensor]:
 
 def moved_diagonal(moves: Sequence[Move], precond_lr: float) -> list[Tensor]:
     """Return moved vectors of any sizes."""
-    qs, xs, ys = ([move[i] for move in moves] for i in range(3))
+    qs, xs, ys = [move.q for move in moves], [move.x for move in moves], [move.y for move in moves]
     first, second = (
         [square.sum(-1) if square.shape[-1] > 1 else square.squeeze(-1) for square in torch._foreach_mul(zs, zs)]
         for zs in (xs, ys)
