@@ -44,7 +44,15 @@ def step_in_backward(model: nn.Module | Named, factory: Callable[[Named], Optimi
             "step_in_backward cannot train a DistributedDataParallel: a parameter would step before its gradient is "
             "averaged over the processes; train with one process, or step after the backward pass"
         )
-    return StepInBackward(factory(model.named_parameters() if isinstance(model, nn.Module) else model))
+    return StepInBackward(factory(NamedParameters(model) if isinstance(model, nn.Module) else model))
+
+
+class NamedParameters(list[tuple[str, nn.Parameter]]):
+    """The named parameters of a model, whose modules `grouped` may ask what they are."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.named_parameters())
+        self.model = model
 
 
 class StepInBackward(Optimizer):

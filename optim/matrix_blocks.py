@@ -8,6 +8,7 @@ from typing import Any, TextIO
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from optim.engine.blocks import DEFAULTS, parts_of, spec_of
@@ -36,7 +37,8 @@ def matrix_blocks(model: nn.Module) -> dict[str, dict[str, Any]]:
 
     - attention: queries, keys and values are matrices of their own (Jordan et al. 2024), one per head; what follows the
       heads is one matrix. Torch's, and that of classes called so whose projections have the names of transformers;
-    - convolutions: out × (in · kernel), in groups one for each, transposed ones too; depthwise ones are no matrix;
+    - convolutions: out × (in · kernel), in groups one for each; transposed ones too, but in × (out · kernel) in groups;
+      depthwise ones are no matrix;
     - the gates of recurrent layers; linear maps that store their transpose (Conv1D of transformers);
     - embeddings, and output layers called ``lm_head``: matrices, but not for Muon.
 
@@ -49,7 +51,7 @@ def matrix_blocks(model: nn.Module) -> dict[str, dict[str, Any]]:
         >>> optim.matrix_blocks(nn.MultiheadAttention(8, 2))["in_proj_weight"]
         {'blocks': 3, 'heads': 2, 'dims': (0,), 'why': 'nn.MultiheadAttention', 'shape': (24, 8)}
     """
-    shapes = {name: tuple(param.shape) for name, param in model.named_parameters()}
+    shapes = {name: tuple(param.shape) for name, param in model.named_parameters() if not is_lazy(param)}
     found: dict[str, dict[str, Any]] = {}
     for prefix, module in model.named_modules():
         said = getattr(module, "matrix_blocks", None)
@@ -70,7 +72,7 @@ def _known(module: nn.Module) -> dict[str, dict[str, Any]]:
     if isinstance(module, nn.modules.conv._ConvNd):
         # depthwise, rows have nothing to do with each other
         spec: dict[str, Any] = {"dims": (1,)} if module.transposed else {"dims": (0,)}
-        spec = {"blocks": 0 if module.weight.shape[1] == 1 else module.groups} if module.groups > 1 else spec
+        spec = {"blocks": 0 if module.groups == module.in_channels else module.groups} if module.groups > 1 else spec
         return dict.fromkeys(("weight", "weight_v", "parametrizations.weight.original1"), spec)
     if isinstance(module, nn.RNNBase | nn.RNNCellBase):
         named = ((name, param) for name, param in module.named_parameters() if "weight_ih" in name or "_hh" in name)
@@ -136,7 +138,7 @@ def explain(optimizer: Optimizer, model: nn.Module | None = None, file: TextIO |
 
 def _seen(member: Optimizer, name: str, param: Tensor, group: Group) -> tuple[str, str]:
     """Return the matrices that a parameter is, and who says so, if anybody does."""
-    active = needs_whole(member.transforms, group) if isinstance(member, Chain) else []
+    active = needs_whole(member.transforms, group) if isinstance(member, Chain) and member.sees_matrices(group) else []
     if not active:
         return "-", "each element alone" if isinstance(member, Chain) else "not of this package"
     specs, shape = group.get("blocks", {}), param.shape

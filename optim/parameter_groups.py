@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from optim.combined import Combined
 from optim.engine.blocks import DEFAULTS, spec_of
 from optim.engine.chain import Chain
-from optim.engine.distributed import needs_whole
 from optim.engine.options import check_names, check_options, check_range, compiled, did_you_mean, plain
 from optim.matrix_blocks import matrix_blocks
 
@@ -117,7 +117,8 @@ def _build(
     if not rules and blocks == "none":
         return optimizer(trainable)
     rules = rules or [_parse(0, {"pattern": ""})]
-    shapes = {name: tuple(param.shape) for name, param in (model.named_parameters() if model is not None else named)}
+    whole = model.named_parameters() if model is not None else named
+    shapes = {name: {} if is_lazy(param) else {"shape": tuple(param.shape)} for name, param in whole}
     known = matrix_blocks(model) if blocks == "auto" else {}
     owners = _assign(rules, [name for name, _ in named])
     _refuse_uncovered([name for name, _ in trainable], owners)
@@ -130,17 +131,20 @@ def _build(
     for factory, groups in members.items():
         built = factory([{"params": params} for _, params in groups])
         if isinstance(built, Combined):  # of several by itself, as torch_muon is
+            _refuse_blocks(built, [rule for rule, _ in groups])
             merged = [{"params": params, **_options(rule, built.defaults)} for rule, params in groups]
             optimizers.append(factory(merged))
             continue
-        sees_matrices = isinstance(built, Chain) and needs_whole(built.transforms, built.param_groups[0])
+        sees_matrices = False
+        if isinstance(built, Chain) and built.takes_blocks:
+            sees_matrices = built.sees_matrices(built.param_groups[0])
+        else:
+            _refuse_blocks(built, [rule for rule, _ in groups])
         # only an optimizer knows its hyper-parameters, and the lr to scale: torch ignores unknown keys of a group
         built.param_groups.clear()
         for rule, params in groups:
             options = _options(rule, built.defaults)
-            if rule.blocks and not isinstance(built, Chain):
-                raise ValueError(f"parameter rule {rule.pattern.pattern!r}: {type(built).__name__} knows no blocks")
-            said = {name: {**rule.blocks, "shape": shapes[name]} for name, _ in params} if rule.blocks else known
+            said = {name: {**rule.blocks, **shapes[name]} for name, _ in params} if rule.blocks else known
             if own := {name: said[name] for name, _ in params if name in said and (rule.blocks or sees_matrices)}:
                 options["blocks"] = own
             try:
@@ -149,6 +153,12 @@ def _build(
                 raise ValueError(f"parameter rule {rule.pattern.pattern!r}: {error}") from error
         optimizers.append(built)
     return optimizers[0] if len(optimizers) == 1 else Combined(optimizers)
+
+
+def _refuse_blocks(built: Optimizer, rules: Iterable[Rule]) -> None:
+    for rule in rules:
+        if rule.blocks:
+            raise ValueError(f"parameter rule {rule.pattern.pattern!r}: {type(built).__name__} knows no blocks")
 
 
 def _options(rule: Rule, defaults: Mapping[str, Any]) -> dict[str, Any]:

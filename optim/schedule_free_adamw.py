@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from optim.composable import CommonOptions, Composable
+from optim.engine.blocks import parts_of
 from optim.engine.options import SWITCH, WHOLE
 from optim.engine.param_batch import HALF, Group, ParamBatch, Scalar, State, Update, copied, zero_per_axes, zeros
+from optim.engine.saved_state import named_parameters
 from optim.engine.transform import FusedTransform, Transform
 from optim.transforms.adam import average_squares, beta2_correction, beta2_of, has_kernel, same_layout, step_by_rms
 from optim.transforms.learning_rate import learning_rate
@@ -134,25 +136,27 @@ class ScheduleFree(Transform):
 
     def eval(self, optimizer: Optimizer) -> None:
         """Put x = y + (1 − 1/β) (z − y) into every parameter that has stepped, and keep y."""
-        for group in optimizer.param_groups:
-            if self._has_moved(group):
+        for name, param, group in named_parameters(optimizer):
+            state = optimizer.state.get(param)
+            if self._has_moved(group) or not state:
                 continue
-            for param in group["params"]:
-                if state := optimizer.state.get(param):
-                    # what rounding took off a half-precision parameter belongs to its value
-                    y = param.float() + state["rounding_error"] if param.dtype in HALF else param
-                    x = y.lerp(state[self.prefix + "z"], 1 - 1 / self.beta(self.unprefixed(group), state["step"]))
-                    # a copy: computing it back from x would round
-                    state[self.prefix + TRAINING_POINT] = param.detach().clone()
-                    param.copy_(x)
+            for part, shape, suffix in _pieces(name, param, group):
+                # a copy: computing it back from x would round
+                y = state[self.prefix + TRAINING_POINT + suffix] = part.detach().reshape(shape).clone()
+                if param.dtype in HALF:  # what rounding took off belongs to its value
+                    y = y.float() + state["rounding_error" + suffix]
+                weight = 1 - 1 / self.beta(self.unprefixed(group), state["step"])
+                part.copy_(y.lerp(state[self.prefix + "z" + suffix], weight).view(part.shape))
+        for group in optimizer.param_groups:
             group["shared_state"][self.prefix + EVALUATING] = True
 
     def train(self, optimizer: Optimizer) -> None:
         """Put back the y that `eval` has kept."""
+        for name, param, group in named_parameters(optimizer):
+            for part, _, suffix in _pieces(name, param, group) if self._has_moved(group) else ():
+                if self.prefix + TRAINING_POINT + suffix in optimizer.state.get(param, {}):
+                    part.copy_(optimizer.state[param].pop(self.prefix + TRAINING_POINT + suffix).view(part.shape))
         for group in optimizer.param_groups:
-            for param in group["params"] if self._has_moved(group) else ():
-                if self.prefix + TRAINING_POINT in optimizer.state.get(param, {}):
-                    param.copy_(optimizer.state[param].pop(self.prefix + TRAINING_POINT))
             group["shared_state"][self.prefix + EVALUATING] = False
 
     def is_evaluating(self, optimizer: Optimizer) -> bool:
@@ -161,6 +165,14 @@ class ScheduleFree(Transform):
 
     def _has_moved(self, group: Group) -> bool:
         return bool(group.get("shared_state", {}).get(self.prefix + EVALUATING, False))
+
+
+def _pieces(name: str, param: Tensor, group: Group) -> Iterator[tuple[Tensor, torch.Size, str]]:
+    """Yield what steps alone of a parameter: a view, the shape of its statistics, and the suffix of their names."""
+    parts = parts_of(name, param.shape, group)
+    yield from ((part.of(param), part.whole, part.suffix) for part in parts)
+    if not parts:
+        yield param, param.shape, ""
 
 
 class FirstBetaScheduleFree(ScheduleFree):

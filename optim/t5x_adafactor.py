@@ -208,6 +208,8 @@ class T5XAdafactor(Chain):
         [(12, 64, 1), (12, 1, 32)]
     """
 
+    takes_blocks = False  # its rules say what each axis is
+
     def __init__(
         self,
         params: Any,

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from optim.engine.options import WHOLE, check_names, check_range, plain
 from optim.engine.param_batch import DRAW_KEY, Group, ParamEntry, Part, State
@@ -85,7 +86,8 @@ def settle(owner: str, group: dict[str, Any]) -> None:
     group["blocks"] = {name: spec_of(spec, owner) for name, spec in specs.items()}
     names = group.get("param_names") or [f"parameter {i}" for i in range(len(group["params"]))]
     for name, param in zip(names, group["params"], strict=True):
-        parts_of(name, param.shape, group)
+        if not is_lazy(param):
+            parts_of(name, param.shape, group)
 
 
 def spec_of(given: Mapping[str, Any], where: str) -> dict[str, Any]:

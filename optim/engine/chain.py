@@ -6,7 +6,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,16 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from optim.engine import blocks, saved_state
-from optim.engine.distributed import all_finite, check_sharded, local_entry, on_cpu, part_like, places, replicated
+from optim.engine.distributed import (
+    all_finite,
+    check_sharded,
+    local_entry,
+    needs_whole,
+    on_cpu,
+    part_like,
+    places,
+    replicated,
+)
 from optim.engine.group_step import GroupStep, StateStacks
 from optim.engine.options import SWITCH, Domain, check_names, check_options, plain
 from optim.engine.owners import deal, whole_entries
@@ -104,6 +113,8 @@ class Chain(Optimizer):
     """
 
     found_inf: Tensor | None = None
+    takes_blocks: ClassVar[bool] = True
+    """Whether a parameter may be several matrices."""
     _runner: Callable[[], None] | None = None
     _owners: dict[Tensor, int] | None = None
 
@@ -458,10 +469,16 @@ class Chain(Optimizer):
                 f"device with capturable=True ({str(error).splitlines()[0]}); leave capturable out"
             ) from error
 
+    def sees_matrices(self, group: Group) -> bool:
+        """Return whether an active transform treats a parameter, or a block of it, as a whole by itself."""
+        return any(not transform.joins_parameters for transform in needs_whole(self.transforms, group))
+
     def _check_group(self, group: Group) -> None:
         """Refuse unknown and impossible options of a group, and parameters that no transform can move."""
         owner = type(self).__name__
         blocks.settle(owner, group)
+        if group.get("blocks") and not self.takes_blocks:
+            raise ValueError(f"{owner} knows no blocks")
         check_names(group.keys() - set(GROUP_KEYS), self.defaults, f"{owner}'s parameter group")
         # a transform may allow other values of lr than the engine, such as Adafactor's None
         allowed: dict[str, Domain] = {"lr": "[0, 1e30]", "maximize": SWITCH}  # beyond it products overflow float32

@@ -116,7 +116,8 @@ def check(optimizer: Optimizer, state_dict: Mapping[str, Any], fresh: Fresh) -> 
 def loaded_group(group: Group, saved: Mapping[str, Any]) -> Group:
     """Return a group with the options that loading a saved one gives it; shapes of statistics may depend on them."""
     taken = {*group, "blocks"} - {"params", "param_names", "shared_state"}
-    return {**group, **{key: value for key, value in saved.items() if key in taken}}
+    kept = {key: value for key, value in group.items() if key != "blocks"}
+    return {**kept, **{key: value for key, value in saved.items() if key in taken}}
 
 
 def without_marks(optimizer: Optimizer, group: Group) -> Group:
@@ -151,8 +152,11 @@ def saved_states(
     optimizer: Optimizer, state_dict: Mapping[str, Any], fresh: Fresh
 ) -> Iterator[tuple[str, Tensor, State, Mapping[str, Any]]]:
     """Yield the parameters for which a state was saved, with their names, a state to compare with, and that state."""
-    places = [(place, group) for group in state_dict["param_groups"] for place in group["params"]]
-    for (name, param, group), (place, saved_group) in zip(named_parameters(optimizer), places, strict=False):
+    places = [(i, group) for group in state_dict["param_groups"] for i in range(len(group["params"]))]
+    for (name, param, group), (i, saved_group) in zip(named_parameters(optimizer), places, strict=False):
+        place = saved_group["params"][i]
+        if "param_names" not in group:  # it takes the saved ones
+            name = saved_group.get("param_names", {i: name})[i]
         if place in state_dict["state"]:
             shared = {"shared_state": saved_group["shared_state"]} if "shared_state" in saved_group else {}
             loaded = {**loaded_group(group, saved_group), **shared}

@@ -47,6 +47,8 @@ KNOWN = [
     (nn.Conv1d(4, 6, 3, groups=2), weight(blocks=2)),
     (nn.Conv1d(4, 8, 3, groups=4), weight(blocks=0)),
     (nn.ConvTranspose1d(4, 6, 3), weight(dims=(1,))),
+    (nn.ConvTranspose1d(8, 4, 3, groups=2), weight(blocks=2)),
+    (nn.ConvTranspose1d(4, 8, 3, groups=4), weight(blocks=0)),
     (nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 6, 3)), {"parametrizations.weight.original1": {}}),
     (nn.LSTM(4, 6, bidirectional=True), LSTM),
     (nn.GRUCell(4, 6), {"weight_ih": {"blocks": 3}, "weight_hh": {"blocks": 3}}),
@@ -128,8 +130,22 @@ def test_without_auto_all_is_as_before_and_auto_needs_a_model_and_an_optimizer_t
         optim.grouped(optim.Muon, blocks="auto")(model.named_parameters())
     with pytest.raises(ValueError, match="blocks"):
         optim.grouped(optim.Muon, blocks="some")
-    with pytest.raises(ValueError, match="gate"):
-        optim.grouped(partial(torch.optim.Adam, lr=0.1), [{"pattern": "gate", "heads": 2}, {"pattern": ""}])(model)
+    t5x = partial(optim.T5XAdafactor, lr=0.1, factor_map="matrices")
+    for knows_none in (partial(torch.optim.Adam, lr=0.1), optim.torch_muon, t5x):
+        with pytest.raises(ValueError, match="gate"):
+            optim.grouped(knows_none, [{"pattern": "gate", "heads": 2}, {"pattern": ""}])(model)
+    for without_matrices in (optim.ScheduleFreePlus, optim.Prodigy, t5x):
+        assert "blocks" not in optim.grouped(without_matrices, blocks="auto")(model).param_groups[0]
+    (group,) = optim.step_in_backward(model, optim.grouped(optim.Muon, blocks="auto")).param_groups
+    assert group["blocks"]
+
+
+def test_lazy_modules_are_known_once_they_have_their_shapes():
+    model = nn.Sequential(nn.LazyLinear(4, bias=False), nn.MultiheadAttention(4, 2))
+    optimizer = optim.grouped(optim.Muon, [{"pattern": "^0", "blocks": 2}, {"pattern": ""}], blocks="auto")(model)
+    model[1](*3 * [model[0](torch.ones(2, 6))])[0].sum().backward()
+    optimizer.step()
+    assert optimizer.state[model[0].weight]["momentum_buffer"].shape == (2, 2, 6)
 
 
 def test_trial_parameters_of_other_shapes_are_whole_and_those_that_replace_them_are_not():

@@ -191,6 +191,18 @@ def test_every_check_has_a_bug_and_a_plain_optimizer_passes_all():
     assert [check for check, (status, _) in report.results.items() if status != "passed"] == ["sparse"]
 
 
+def test_what_fails_in_torch_itself_is_no_refusal():
+    report = check_optimizer(partial(torch.optim.Adafactor, lr=0.1), only=["fsdp2"])
+    assert report.results["fsdp2"][0] == "failed"
+
+
+def test_ranks_are_started_anew_where_they_cannot_be_forked(monkeypatch):
+    monkeypatch.setattr("optim.testing.sys", SimpleNamespace(platform="darwin"))
+    report = check_optimizer(partial(torch.optim.AdamW, lr=1e-3), only=["ddp"])
+    assert report.passed, report
+    assert check_optimizer(lambda params: torch.optim.SGD(params), only=["ddp"]).results["ddp"][0] == "skipped"
+
+
 def test_matrices_are_tried_where_others_are_refused_and_what_a_user_skips_is_skipped():
     report = check_optimizer(partial(torch.optim.Muon, lr=0.1), skip=["ddp", "fsdp2"])
     assert report.passed, report
