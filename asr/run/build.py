@@ -422,7 +422,7 @@ def _with_same_updates(
         resumed: its folder; None: a new run, whose config says how many processes it is meant for.
 
     Returns:
-        Beside it, whether updates have as many.
+        Beside it, whether updates have as many, or as many as can be.
     """
     trained, number = composed.options.trainer, trainer.world_size
     former = number, trained.accumulate_grad_batches
@@ -433,19 +433,21 @@ def _with_same_updates(
         former = loaders[0]["world_size"], loaders[0]["accumulate"]
     elif isinstance(node["devices"], int) and node["devices"] > 0:  # others stand for all devices of a machine
         former = node["devices"] * node["num_nodes"], node["accumulate_grad_batches"]
-    kept, rest = divmod(prod(former), number)
+    kept, rest = max(1, prod(former) // number), prod(former) % number
     is_same = (kept, rest) == (trained.accumulate_grad_batches, 0)
     change = Change(ACCUMULATE, former[1], trained.accumulate_grad_batches)
     if not is_same and (resumed is None or unaccepted([change], resumed)):
         line = f"{ACCUMULATE}={kept} continues the same updates"
         if rest:
-            line = f"only a number of processes that divides {prod(former)} continues the same updates"
-        elif ACCUMULATE not in composed.given:
+            line = f"only a divisor of {prod(former)} continues the same updates; nearest is {ACCUMULATE}={kept}"
+        if ACCUMULATE not in composed.given:
             is_same, values[ACCUMULATE] = True, kept
             line += ", and is chosen"
         if RUN_DIR_VARIABLE not in os.environ:  # else our launcher has said it
-            text = "{} processes with {} micro-batches per update are now {}: {}".format(*former, number, line)
-            console.print_line(text)
+            text = "{} processes with {} micro-batches per update are {} processes now: {}"
+            if resumed is None:
+                text = "the config is for {} processes with {} micro-batches per update, torchrun has started {}: {}"
+            console.print_line(text.format(*former, number, line))
     return composed.with_values(values) if values else composed, is_same
 
 

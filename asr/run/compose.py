@@ -375,12 +375,21 @@ def composed_from(command: str, arguments: Sequence[str], folder: Path) -> tuple
         return command, arguments
     arguments = name_sweep(_resuming_after_restart(arguments))
     if (resumed := override_value(arguments, "resume")) is None:
-        # a choice that is given too keeps its options, unless it is an optimizer: rates of another one are wrong for it
-        given = {word.partition("=")[0] for word in arguments if "{" not in word} - {"optimizer"}
-        own = [group for group in OWN_GROUPS if group in named_classes(arguments) and group not in given]
-        return command, choose_own(arguments, own) if own else arguments
+        return command, _with_own(arguments)
     store_resumed(run_folder(resumed), folder / f"{command}.yaml", arguments)
     return CONFIG_NAME, arguments
+
+
+def _with_own(arguments: Sequence[str]) -> list[str]:
+    """Return arguments that choose ``own`` where they give a class without a choice.
+
+    A choice that is given too keeps its options, unless it is one of our optimizers: its rates are wrong for another.
+    """
+    given = {word.partition("=")[0] for word in arguments if "{" not in word}
+    if (CONFIGS / "optimizer" / f"{override_value(arguments, 'optimizer')}.yaml").is_file():
+        given -= {"optimizer"}
+    own = [group for group in OWN_GROUPS if group in named_classes(arguments) and group not in given]
+    return choose_own(arguments, own) if own else [*arguments]
 
 
 def _resuming_after_restart(arguments: Sequence[str]) -> list[str]:
@@ -401,9 +410,11 @@ def _resuming_after_restart(arguments: Sequence[str]) -> list[str]:
     if is_first_process():
         print(f"run_dir: torchrun has started {one_line(str(folder))} before: resuming it", flush=True)
     # of its own config; what belongs to each start is said again
-    known = [word for word in read_yaml(folder / "overrides.yaml") or () if decides(override_key(word)) in OF_RUN]
-    given = [word for word in arguments if word not in known and override_key(word) != "run_dir"]
-    return [*given, f"resume={quoted(str(folder))}"]
+    recorded = read_yaml(folder / "overrides.yaml") or ()
+    known = [word for word in recorded if word.startswith("~") or decides(override_key(word)) in OF_RUN]
+    given = [word for word in _with_own(arguments) if word not in known and override_key(word) != "run_dir"]
+    again = [f"++{word.lstrip('+')}" if word.startswith("+") else word for word in given]  # the config has the key
+    return [*again, f"resume={quoted(str(folder))}"]
 
 
 def named_classes(words: Sequence[str]) -> dict[str, set[str]]:

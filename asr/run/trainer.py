@@ -111,6 +111,8 @@ def size_by_torchrun(options: TrainerOptions) -> dict[str, int]:
     size = {name: int(os.environ[variable]) for name, variable in names.items()}
     if size["devices"] * size["num_nodes"] != size.pop("world"):
         raise ConfigError("torchrun: --nproc-per-node must be the same on all machines")
+    if options.replicate == options.num_nodes > 1:  # of FSDP: a whole model on each machine
+        size["replicate"] = size["num_nodes"]
     if isinstance(options.devices, list) and len(options.devices) == size["devices"]:
         del size["devices"]
     return size

@@ -133,6 +133,8 @@ def test_torchrun_says_how_many_processes_there_are(monkeypatch, devices, size):
     assert size_by_torchrun(options) == {}
     as_torchrun_starts(monkeypatch)
     assert size_by_torchrun(options) == size
+    replicated = composed("trainer=fsdp", "trainer.num_nodes=4", "trainer.replicate=4").options.trainer
+    assert size_by_torchrun(replicated) == {"devices": 2, "num_nodes": 3, "replicate": 3}
 
 
 def test_a_command_that_torchrun_starts_again_resumes_its_run(monkeypatch, tmp_path):
@@ -144,6 +146,18 @@ def test_a_command_that_torchrun_starts_again_resumes_its_run(monkeypatch, tmp_p
     (tmp_path / "config.yaml").touch()
     again = ["logger=csv", "trust=[mypkg]", "seed=2", f"resume={quoted(str(tmp_path))}"]
     assert composed_from("train", [*first, "seed=2"], tmp_path)[1] == again
+
+
+def test_what_a_restart_cannot_repeat_is_not_given_again(monkeypatch, tmp_path):
+    words = ["optimizer=adamw", "optimizer._target_=mypkg.Opt", "~logger.wandb", "+logger.csv.flush_logs=9"]
+    recorded = composed_from("train", words, tmp_path)[1]
+    (tmp_path / "overrides.yaml").write_text(yaml.safe_dump(recorded))
+    (tmp_path / "config.yaml").touch()
+    monkeypatch.setattr(compose, "store_resumed", lambda *_: None)
+    as_torchrun_starts(monkeypatch)
+    resumed = [f"run_dir={tmp_path}", *words]
+    again = ["++logger.csv.flush_logs=9", f"resume={quoted(str(tmp_path))}"]
+    assert composed_from("train", resumed, tmp_path)[1] == again
 
 
 def test_a_run_that_cannot_continue_ends_with_its_message(monkeypatch, capsys):

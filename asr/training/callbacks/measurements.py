@@ -82,7 +82,7 @@ class TrainingCost(pl.Callback):
         self.frames: Tensor | int = 0  # of the micro-batches of an update, and with padding
         self.padded_frames = self.all_padded_frames = 0  # of an update, and since this process began to train
         self.peak: float | None = None  # flops of the device; None: not known, or no use
-        self.flops_per_frame = 0.0
+        self.flops_per_frame, self.counted_frames = 0.0, 1  # of the newest micro-batch
         self.counting: FlopCounterMode | None = None
         self.seconds = self.audio_s = self.audio_begun_s = 0.0
         self.tick: float | None = None
@@ -121,7 +121,10 @@ class TrainingCost(pl.Callback):
         padded_frames = len(batch) * batch.features.shape[1]
         self.frames, self.padded_frames = self.frames + batch.num_frames.sum(), self.padded_frames + padded_frames
         self.all_padded_frames += padded_frames
-        if self.peak is not None and not self.flops_per_frame and len(batch):
+        self.counted_frames = padded_frames
+        assert isinstance(pl_module, TrainingModule)
+        is_frozen = getattr(pl_module.recognizer.encoder, "is_frozen", False)  # then its backward pass is left out
+        if self.peak is not None and not (self.flops_per_frame or is_frozen) and len(batch):
             self.counting = FlopCounterMode(display=False)
             self.counting.__enter__()
 
@@ -129,7 +132,7 @@ class TrainingCost(pl.Callback):
         """Stop to count operations."""
         if self.counting is not None:
             self.counting.__exit__(None, None, None)
-            self.flops_per_frame = self.counting.get_total_flops() / self.all_padded_frames
+            self.flops_per_frame = self.counting.get_total_flops() / self.counted_frames
             self.counting = None
 
     def on_train_batch_end(
@@ -147,7 +150,7 @@ class TrainingCost(pl.Callback):
             numbers = {f"train/{name}": number for name, number in peak_memory_mb().items()}
             if isinstance(loader := trainer.train_dataloader, ResumableLoader):
                 numbers["train/data_wait"] = loader.wait_s / seconds
-            if self.peak is not None:
+            if self.peak is not None and self.flops_per_frame:
                 numbers["train/mfu"] = self.flops_per_frame * self.all_padded_frames / seconds / self.peak
             pl_module.log_update({**numbers, "train/padding": 1 - self.frames / max(1, self.padded_frames)})
             self.frames = self.padded_frames = 0
