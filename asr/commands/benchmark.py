@@ -22,6 +22,7 @@ from asr.run.options import decides
 from asr.runs.files import SUMMARY, read_run
 from asr.runs.folders import read_runs
 from asr.sweeps.jobs import JobRecord, asked_for, asked_since, records
+from asr.sweeps.tuning import Search, systems
 from werdict.benchmark.check import problems
 from werdict.benchmark.entries import ABOUT, Entry, FinishedRun, collected, entries_of, store
 from werdict.benchmark.page import write_pages
@@ -149,9 +150,16 @@ def _says_open(entry: Entry) -> bool:
 
 def settings_of(folder: Path, task: str, overrides: Sequence[str]) -> Mapping[str, Any]:
     """Return the free options of a run of an entry with these overrides."""
+    recipe, words, own = f"recipe={task}/benchmark_{VERSION}", [*overrides], _own_configs(folder)
     sys.path.insert(0, str(folder.resolve()))  # of an optimizer of its own
     try:
-        with composed_run([f"recipe={task}/benchmark_{VERSION}", *overrides], _own_configs(folder)) as composed:
+        if folder.parent.name == "tuned":  # its trials have the schedule of its range
+            others = [word for word in words if not override_key(word).startswith("schedule.")]
+            only = f"sweep.only=[{override_value(words, 'optimizer')}]"
+            with composed_run([recipe, *RULESETS["tuned"], only, *others], own) as composed:
+                (system,) = systems(Search.read(composed.options.plain()["sweep"]), seed=0)
+            words = [*system.overrides, *words]
+        with composed_run([recipe, *words], own) as composed:
             return free_part(flatten(with_own_classes(composed).options.plain()))
     finally:
         sys.path.pop(0)

@@ -437,9 +437,9 @@ def _with_same_updates(
     is_same = (kept, rest) == (trained.accumulate_grad_batches, 0)
     change = Change(ACCUMULATE, former[1], trained.accumulate_grad_batches)
     if not is_same and (resumed is None or unaccepted([change], resumed)):
-        line = f"{ACCUMULATE}={kept} continues the same updates"
+        line = f"{ACCUMULATE}={kept} gives the same updates"
         if rest:
-            line = f"only a divisor of {prod(former)} continues the same updates; nearest is {ACCUMULATE}={kept}"
+            line = f"{ACCUMULATE}={kept} is nearest, {kept * number} micro-batches per update instead of {prod(former)}"
         if ACCUMULATE not in composed.given:
             is_same, values[ACCUMULATE] = True, kept
             line += ", and is chosen"
