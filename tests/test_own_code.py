@@ -190,6 +190,11 @@ def test_a_class_on_the_command_line_replaces_a_choice_that_is_not_named_there(w
     assert kept is None or run.options.encoder.plain().keys() == {"_target_", *kept}
 
 
+def test_a_sweep_over_classes_chooses_as_each_of_its_jobs():
+    for words in ("encoder._target_=a.B,c.D", "encoder={_target_: a.B},{_target_: c.D}"):
+        assert "encoder=own" in composed_from("train", ["-m", words], config_folder("train"))[1]
+
+
 @pytest.mark.parametrize("name", ["SignMomentum", "WithoutClosure"])
 def test_an_own_optimizer_that_never_calls_its_closure_trains_all_parameters(place, name):
     words = ("optimizer=muon", f"optimizer._target_=mypkg.sign.{name}", *SMALL, f"run_dir={name}")

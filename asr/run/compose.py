@@ -14,6 +14,7 @@ import yaml
 from hydra import compose
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import ChoiceSweep
 from hydra.errors import MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -425,9 +426,10 @@ def named_classes(words: Sequence[str]) -> dict[str, set[str]]:
         if key.endswith("._target_"):
             named.setdefault(key.removesuffix("._target_"), set())
         elif "_target_" in word.partition("=")[2]:
-            mapping = override_value([word.lstrip("+")], key)
-            if isinstance(mapping, dict) and "_target_" in mapping:
-                named.setdefault(key, set()).update(mapping)
+            value = override_value([word.lstrip("+")], key)
+            for mapping in value.list if isinstance(value, ChoiceSweep) else [value]:
+                if isinstance(mapping, dict) and "_target_" in mapping:
+                    named.setdefault(key, set()).update(mapping)
     for place, options in named.items():
         below = (override_key(word) for word in words if override_key(word).startswith(f"{place}."))
         options.update(key.removeprefix(f"{place}.").partition(".")[0] for key in below)
