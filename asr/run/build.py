@@ -439,7 +439,7 @@ def _with_same_updates(
     if not is_same and (resumed is None or unaccepted([change], resumed)):
         line = f"{ACCUMULATE}={kept} gives the same updates"
         if rest:
-            line = f"{ACCUMULATE}={kept} is nearest, {kept * number} micro-batches per update instead of {prod(former)}"
+            line = f"a number that divides {prod(former)} keeps the same updates; {ACCUMULATE}={kept} is nearest"
         if ACCUMULATE not in composed.given:
             is_same, values[ACCUMULATE] = True, kept
             line += ", and is chosen"
