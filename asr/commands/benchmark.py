@@ -148,17 +148,16 @@ def _says_open(entry: Entry) -> bool:
     return is_open(verdict)
 
 
-def settings_of(folder: Path, task: str, overrides: Sequence[str]) -> Mapping[str, Any]:
-    """Return the free options of a run of an entry with these overrides."""
+def settings_of(folder: Path, task: str, overrides: Sequence[str], trial: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the free options of a run of an entry with these overrides, and the settings of a trial if it is tuned."""
     recipe, words, own = f"recipe={task}/benchmark_{VERSION}", [*overrides], _own_configs(folder)
     sys.path.insert(0, str(folder.resolve()))  # of an optimizer of its own
     try:
-        if folder.parent.name == "tuned":  # its trials have the schedule of its range
-            others = [word for word in words if not override_key(word).startswith("schedule.")]
+        if trial:
             only = f"sweep.only=[{override_value(words, 'optimizer')}]"
-            with composed_run([recipe, *RULESETS["tuned"], only, *others], own) as composed:
+            with composed_run([recipe, *RULESETS["tuned"], only, *words], own) as composed:
                 (system,) = systems(Search.read(composed.options.plain()["sweep"]), seed=0)
-            words = [*system.overrides, *words]
+            words += system.words(dict(trial))
         with composed_run([recipe, *words], own) as composed:
             return free_part(flatten(with_own_classes(composed).options.plain()))
     finally:

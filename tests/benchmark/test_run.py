@@ -112,10 +112,19 @@ def test_the_second_look_trains_no_trial_again():
 
 @pytest.mark.parametrize("optimizer", ["muon", "scaled_adam", "lion"])
 def test_settings_are_those_that_a_run_records(optimizer):
-    found = benchmark.settings_of(Path(), "an4", [f"optimizer={optimizer}", "optimizer.lr=0.5"])
+    found = benchmark.settings_of(Path(), "an4", [f"optimizer={optimizer}", "optimizer.lr=0.5"], {})
     assert found["optimizer.lr"] == 0.5
     assert "schedule._target_" in found
     assert not [key for key in found if key.startswith("encoder")]
+
+
+def test_the_settings_of_a_tuned_entry_follow_from_its_trial_and_the_schedule_of_its_range():
+    trial = {"optimizer.lr": 0.5, "schedule.lr_batches": 0.2}
+    found = benchmark.settings_of(Path(), "an4", ["optimizer=scaled_adam"], trial)
+    assert found["schedule._target_"] == "optim.Eden2"
+    assert {key: found[key] for key in trial} == trial
+    rules = benchmark.settings_of(Path(), "an4", ["optimizer=muon"], {"optimizer.lr": 0.5})["parameter_rules.rules"]
+    assert rules[0]["optimizer"]["lr"] == 0.5
 
 
 def test_of_jobs_with_a_seed_the_one_asked_for_last_counts(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,8 @@ from werdict.formatting import shortlist
 
 FAR = math.log(2)  # by which test and dev may differ: their logarithms, 5 points added to each
 ALL_WRONG = 0.95  # a WER on dev at which no useful loss is reached
-SettingsOf = Callable[[Path, str, Sequence[str]], Mapping[str, Any]]  # entry, task, overrides → a run's free options
+# entry, task, overrides and, of a tuned entry, the settings of its best trial → a run's free options
+SettingsOf = Callable[[Path, str, Sequence[str], Mapping[str, Any]], Mapping[str, Any]]
 
 
 def problems(root: Path, settings_of: SettingsOf, folders: Sequence[Path] = ()) -> list[str]:
@@ -132,14 +132,13 @@ def _settings(
     settings = finished[0]["settings"]
     if any(line["settings"] != settings for line in finished):
         yield "its runs have different settings"
-    words = [*overrides]
+    best: Mapping[str, Any] = {}
     if entry.folder.parent.name == "tuned":
         trials = [trial for study in entry.shared["tuning"] for one in study.values() for trial in one["trials"]]
         if len(trials) != NUM_TRIALS:
             yield f"was tuned with {len(trials)} trials; {NUM_TRIALS} are equal for all"
         best = min(trials, key=lambda trial: trial["wer"])["settings"]
-        words += [f"{key}={json.dumps(value)}" for key, value in best.items()]
-    asked, found = (_leaves(each) for each in (settings_of(entry.folder, entry.task, words), settings))
+    asked, found = (_leaves(each) for each in (settings_of(entry.folder, entry.task, overrides, best), settings))
     former = read_yaml(entry.root / f"{entry.task}.yaml").get("former", {})
     given = {word.lstrip("+").partition("=")[0] for word in overrides}
     differing = [
