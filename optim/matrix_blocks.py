@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from optim.engine.blocks import DEFAULTS, parts_of, spec_of
 from optim.engine.chain import Chain
-from optim.engine.distributed import needs_whole
+from optim.engine.distributed import needs_whole, sees_matrices
 from optim.engine.param_batch import Group, Part
 from optim.engine.saved_state import named_parameters
 from optim.transforms.orthogonalize import Orthogonalize
@@ -138,9 +138,11 @@ def explain(optimizer: Optimizer, model: nn.Module | None = None, file: TextIO |
 
 def _seen(member: Optimizer, name: str, param: Tensor, group: Group) -> tuple[str, str]:
     """Return the matrices that a parameter is, and who says so, if anybody does."""
-    active = needs_whole(member.transforms, group) if isinstance(member, Chain) and member.sees_matrices(group) else []
-    if not active:
-        return "-", "each element alone" if isinstance(member, Chain) else "not of this package"
+    if not isinstance(member, Chain):
+        return "-", "not of this package"
+    if not sees_matrices(member.transforms, group):
+        return "-", "each element alone"
+    active = needs_whole(member.transforms, group)
     specs, shape = group.get("blocks", {}), param.shape
     why = _words(specs.get(name) or specs[""]) if specs.keys() & {name, ""} else ""
     parts: Sequence[Any] = parts_of(name, shape, group)

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from optim.combined import Combined
 from optim.engine.blocks import DEFAULTS, spec_of
 from optim.engine.chain import Chain
+from optim.engine.distributed import sees_matrices
 from optim.engine.options import check_names, check_options, check_range, compiled, did_you_mean, plain
 from optim.matrix_blocks import matrix_blocks
 
@@ -130,22 +131,22 @@ def _build(
     optimizers = []
     for factory, groups in members.items():
         built = factory([{"params": params} for _, params in groups])
+        for rule, _ in () if isinstance(built, Chain) else groups:
+            if rule.blocks:
+                raise ValueError(f"parameter rule {rule.pattern.pattern!r}: {type(built).__name__} knows no blocks")
         if isinstance(built, Combined):  # of several by itself, as torch_muon is
-            _refuse_blocks(built, [rule for rule, _ in groups])
             merged = [{"params": params, **_options(rule, built.defaults)} for rule, params in groups]
             optimizers.append(factory(merged))
             continue
-        sees_matrices = False
-        if isinstance(built, Chain) and built.takes_blocks:
-            sees_matrices = built.sees_matrices(built.param_groups[0])
-        else:
-            _refuse_blocks(built, [rule for rule, _ in groups])
+        asks = (
+            isinstance(built, Chain) and built.takes_blocks and sees_matrices(built.transforms, built.param_groups[0])
+        )
         # only an optimizer knows its hyper-parameters, and the lr to scale: torch ignores unknown keys of a group
         built.param_groups.clear()
         for rule, params in groups:
             options = _options(rule, built.defaults)
             said = {name: {**rule.blocks, **shapes[name]} for name, _ in params} if rule.blocks else known
-            if own := {name: said[name] for name, _ in params if name in said and (rule.blocks or sees_matrices)}:
+            if own := {name: said[name] for name, _ in params if name in said and (rule.blocks or asks)}:
                 options["blocks"] = own
             try:
                 built.add_param_group({"params": params, **options})
@@ -153,12 +154,6 @@ def _build(
                 raise ValueError(f"parameter rule {rule.pattern.pattern!r}: {error}") from error
         optimizers.append(built)
     return optimizers[0] if len(optimizers) == 1 else Combined(optimizers)
-
-
-def _refuse_blocks(built: Optimizer, rules: Iterable[Rule]) -> None:
-    for rule in rules:
-        if rule.blocks:
-            raise ValueError(f"parameter rule {rule.pattern.pattern!r}: {type(built).__name__} knows no blocks")
 
 
 def _options(rule: Rule, defaults: Mapping[str, Any]) -> dict[str, Any]:

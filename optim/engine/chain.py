@@ -19,16 +19,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from optim.engine import blocks, saved_state
-from optim.engine.distributed import (
-    all_finite,
-    check_sharded,
-    local_entry,
-    needs_whole,
-    on_cpu,
-    part_like,
-    places,
-    replicated,
-)
+from optim.engine.distributed import all_finite, check_sharded, local_entry, on_cpu, part_like, places, replicated
 from optim.engine.group_step import GroupStep, StateStacks
 from optim.engine.options import SWITCH, Domain, check_names, check_options, plain
 from optim.engine.owners import deal, whole_entries
@@ -468,10 +459,6 @@ class Chain(Optimizer):
                 f"{owner} cannot be captured: {rule} decides by numbers, such as the count of steps, that are on the "
                 f"device with capturable=True ({str(error).splitlines()[0]}); leave capturable out"
             ) from error
-
-    def sees_matrices(self, group: Group) -> bool:
-        """Return whether an active transform treats a parameter, or a block of it, as a whole by itself."""
-        return any(not transform.joins_parameters for transform in needs_whole(self.transforms, group))
 
     def _check_group(self, group: Group) -> None:
         """Refuse unknown and impossible options of a group, and parameters that no transform can move."""

@@ -113,6 +113,11 @@ def needs_whole(transforms: Sequence[Transform], group: Group) -> list[Transform
     return [transform for transform in active if not transform.shardable or group.get("blocks")]
 
 
+def sees_matrices(transforms: Sequence[Transform], group: Group) -> bool:
+    """Return whether an active transform treats each parameter, or each block of it, as a whole by itself."""
+    return any(not transform.joins_parameters for transform in needs_whole(transforms, group))
+
+
 def check_sharded(owner: str, transforms: Sequence[Transform], group: Group, *, capturable: bool = False) -> None:
     """Refuse sharded parameters that cannot be gathered, if an active transform needs whole ones.
 
