@@ -161,9 +161,7 @@ def training_parts(
     """
     with composed_run(overrides, config_dir) as composed:
         run = build.Run.build(composed)
-        augmentation, options = run.outline.data.augmentation, run.options
-        copies = options.augment.copies
-        return run.module, SpeechDataModule(run.prepared, run.loaders, options.seed, augmentation, copies)
+        return run.module, run.data
 
 
 def load(

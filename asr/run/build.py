@@ -69,6 +69,7 @@ from asr.training.initial_weights import freeze
 from asr.training.module import TrainingModule
 from asr.training.optimizer_protocols import HasEvalMode, NamedParameters, calls_closure, replaces_params
 from asr.training.processes import is_started_as_rank
+from asr.training.speech_data_module import SpeechDataModule
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError
 from werdict.files import get_nested, is_within
@@ -380,6 +381,12 @@ class Run:
         if self.checkpoint is not None and self.changes:
             fit_checkpoint(self.checkpoint, self.options, self.changes, module)
         return module
+
+    @property
+    def data(self) -> SpeechDataModule:
+        """What it trains with."""
+        augmentation, options = self.outline.data.augmentation, self.options
+        return SpeechDataModule(self.prepared, self.loaders, options.seed, augmentation, options.augment.copies)
 
     def new_module(self) -> TrainingModule:
         """Return a module with initial weights."""

@@ -43,7 +43,6 @@ from asr.training.checkpoints import explaining_failed_writes, join_parts
 from asr.training.fit import early_stop_reason, fit
 from asr.training.processes import broadcast_object, launch
 from asr.training.report import Stopwatch, report_run, start_lines
-from asr.training.speech_data_module import SpeechDataModule
 from werdict.console import PlainConsole
 from werdict.files import write_whole
 
@@ -153,9 +152,7 @@ def _fit_and_report(run: Run, run_dir: Path) -> None:
             parts = module.recognizer, run.loaders, run.prepared, run.outline.data.text
             lm_order = options.data.transcripts_lm if is_first_process() else 0
             search = search_with_transcripts(*parts, run_dir, lm_order)
-        data = SpeechDataModule(
-            run.prepared, run.loaders, options.seed, run.outline.data.augmentation, options.augment.copies
-        )
+        data = run.data
         fit(trainer, module, data, checkpoint)
         early = early_stop_reason(trainer)
         if is_first_process() and module.is_divided:

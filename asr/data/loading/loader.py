@@ -223,8 +223,8 @@ class SpeechDataset(Dataset):
             rate_hz = self.features.sampling_rate_hz
             # perturbing the speed at a rate that is no multiple of 100 Hz takes filters of gigabytes
             cut = cut.resample(rate_hz) if rate_hz and not self.features.precomputed else cut
-            key = seed, cut.id, *[copy][:copy]  # of the first copy as of an only one
-            cut = self.augmentation(cut, random.Random(seed_for("perturb", *key)))
+            key = ("perturb", seed, cut.id) if copy == 0 else ("perturb", seed, cut.id, copy)
+            cut = self.augmentation(cut, random.Random(seed_for(*key)))
         if self.features.on_device:
             assert isinstance(self.features, LogMel)
             samples = self.features.audio(cut)
