@@ -48,7 +48,7 @@ class FsdpStrategy(ModelParallelStrategy):
 
     def __init__(self, replicate: int = 1, shard: int | None = None, timeout_s: int | None = None) -> None:
         self.patience: dict[str, Any] = {} if timeout_s is None else {"timeout": timedelta(seconds=timeout_s)}
-        self.saving_group: dist.ProcessGroup | None = None
+        self.saving_group: Any = None
         # Lightning calls the two axes of its mesh by what it uses them for; the axes are those of HSDP here
         super().__init__(data_parallel_size=replicate, tensor_parallel_size=shard or "auto", **self.patience)
         self.replicate, self.shard = replicate, shard
