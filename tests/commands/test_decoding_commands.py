@@ -25,7 +25,7 @@ def test_the_runs_own_test_set_gives_the_same_hypotheses(trained):
 
 def test_restored_are_the_weights_asked_for(trained):
     path = trained.run_dir / "checkpoints" / "update-000012.ckpt"
-    words = (f"run={path}", "weights=average", "average_since=6")
+    words = (f"run={path}", "weights=average", "average_since=6", "audio=any.wav")
     restored = restore(composed(*words, command="transcribe").options, torch_threads=1)
     expected = choose_weights(load_checkpoint(path), "average", 6)
     assert expected.described == "average of updates 7 to 12"
