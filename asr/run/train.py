@@ -13,21 +13,13 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import LambdaCallback
 from omegaconf import OmegaConf
 
-from asr.inference.evaluate import AFTER_TRAINING, search_with_transcripts
+from asr.inference.evaluate import search_with_transcripts
 from asr.processes import INTERRUPTED, TRY_AGAIN, is_first_process
 from asr.run.build import Run
-from asr.run.compose import (
-    difference_from_recipe,
-    differs,
-    recipe_of,
-    record_accepted,
-    recorded_overrides,
-    saved_config,
-)
+from asr.run.compose import differs, record_accepted, recorded_overrides, saved_config
 from asr.run.folder import (
     FAILED,
     LATEST,
-    backup_existing,
     backup_path,
     claim_run_folder,
     create_run_folder,
@@ -36,13 +28,12 @@ from asr.run.folder import (
 )
 from asr.run.instantiate import locate
 from asr.run.parts import build_all, num_threads
+from asr.run.report import Stopwatch, report_run, start_lines
 from asr.run.start import LAST_RECORDED, accept_changes, record_source, saying_how_to_resume, start_from
 from asr.run.trainer import build_trainer
-from asr.training.callbacks.measurements import measured_cost
 from asr.training.checkpoints import explaining_failed_writes, join_parts
 from asr.training.fit import early_stop_reason, fit
 from asr.training.processes import broadcast_object, launch
-from asr.training.report import Stopwatch, report_run, start_lines
 from werdict.console import PlainConsole
 from werdict.files import write_whole
 
@@ -135,8 +126,7 @@ def _record_failure(run_dir: Path, why: str) -> None:
 
 def _fit_and_report(run: Run, run_dir: Path) -> None:
     """Train in this process, which may be one of several; the first one decodes and reports."""
-    watch, options = Stopwatch(), run.options
-    checkpoint, module = run.checkpoint, run.module
+    watch, options, checkpoint, module = Stopwatch(), run.options, run.checkpoint, run.module
     if checkpoint is None and run.outline.source is not None:
         console.print_line(start_from(run.outline.source, module, options, run_dir))
     for line in start_lines(module.recognizer, options, run_dir, checkpoint):
@@ -152,30 +142,13 @@ def _fit_and_report(run: Run, run_dir: Path) -> None:
             parts = module.recognizer, run.loaders, run.prepared, run.outline.data.text
             lm_order = options.data.transcripts_lm if is_first_process() else 0
             search = search_with_transcripts(*parts, run_dir, lm_order)
-        data = run.data
-        fit(trainer, module, data, checkpoint)
+        fit(trainer, module, run.data, checkpoint)
         early = early_stop_reason(trainer)
-        if is_first_process() and module.is_divided:
-            join_parts(run_dir / "checkpoints")
-            module.recognizer = run.new_module().recognizer  # whole, for the weights of a checkpoint
         if is_first_process():
-            for before, backup in backup_existing(run_dir, ("decode", "report", *AFTER_TRAINING)):
-                console.print_line(f"the earlier {before} is kept as {backup}")
-            report_run(
-                module,
-                data,
-                run_dir,
-                loggers,
-                training=watch.read()
-                | ({} if checkpoint is None else {"resumed_after": checkpoint.update})
-                | ({"num_unreadable": unreadable} if (unreadable := module.unreadable.num_utterances) else {}),
-                cost=measured_cost(trainer),
-                options=options,
-                recipe=recipe_of(run_dir),
-                notes=[early] if early else [],
-                difference=difference_from_recipe(options, run_dir),
-                search=search,
-            )
+            if module.is_divided:
+                join_parts(run_dir / "checkpoints")
+                module.recognizer = run.new_module().recognizer  # whole, for the weights of a checkpoint
+            report_run(run, run_dir, loggers, watch, [early] if early else [], search)
     if early:
         console.print_line(early)
 
