@@ -35,7 +35,7 @@ def run(options: Stream) -> None:
     file = None if live else open_stream(named_path(options.audio))
     rate_hz = options.sampling_rate_hz if file is None else file.samplerate
     size = max(1, round(options.packet_s * rate_hz))
-    restored = restore(options, with_lm=False, torch_threads=options.torch_threads)
+    restored = restore(options, None, options.torch_threads, with_lm=False)
     try:
         stream = stream_of(restored, rate_hz, options.endpoint_s)
     except ValueError as error:

@@ -36,6 +36,7 @@ from werdict.formatting import shortlist
 OF_TRANSCRIPTS = ("weights", "average_since", "decoder", "max_segment_s", "channels")  # options of asr-transcribe
 DEFAULT_SEGMENT_S = 15.0  # for checkpoints that do not say how long utterances of training were
 SHORTEST_SEGMENT_S = 1.0
+BATCH_S = 120.0  # of audio that is read at a time, unless a command has an option for it
 LACKING = "decoded without the language model of the run's transcripts, which only a finished run's folder has (lm/)"
 OTHER_DECODER = "decoder= replaces the run's search and its language model; decoder.lm=FILE gives a model"
 
@@ -176,24 +177,19 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def restore(
-    options: OfRun,
-    with_lm: bool = True,
-    decoder: Target | None = None,
-    batch_duration_s: float = 120.0,
-    num_workers: int = 0,
-    torch_threads: int | None = None,
+    options: OfRun, decoder: Target | None = None, torch_threads: int | None = None, with_lm: bool = True
 ) -> Restored:
     """Rebuild what ``run=`` names, for decoding with the options of the command.
 
     Args:
         options: of the command.
-        with_lm: decode with the language model in the run's folder, unless a decoder is given.
         decoder: in the place of the run's own.
-        batch_duration_s: seconds of audio that are read at a time.
-        num_workers: processes that read; 0: this one.
         torch_threads: of this process; None: all cores that no worker needs.
+        with_lm: decode with the language model in the run's folder, unless a decoder is given.
     """
-    batch, workers = BucketingConfig(batch_duration_s), Workers(num_workers)
+    batch, workers = BucketingConfig(BATCH_S), Workers(0)
+    if isinstance(options, Reading):
+        batch, workers = BucketingConfig(options.batch_duration_s), Workers(options.num_workers)
     torch.set_num_threads(num_threads(torch_threads, workers.count))
     given = None if decoder is None else build_component(decoder, "decoder")
     checkpoint = checkpoints.load_checkpoint(checkpoints.checkpoint_file(str(options.run)))
@@ -224,12 +220,6 @@ def restore(
         except ValueError as error:
             raise ConfigError(f"decoder: {error}") from error
     return Restored(checkpoint, saved, recognizer, chosen, text, loaders, lacking)
-
-
-def restore_reader(options: Reading, decoder: Target | None = None) -> Restored:
-    """Rebuild what ``run=`` names, as `restore` does, to read audio in batches as the options of the command say."""
-    batch_duration_s, num_workers = options.batch_duration_s, options.num_workers
-    return restore(options, True, decoder, batch_duration_s, num_workers, options.torch_threads)
 
 
 def transcriber_of(restored: Restored, max_segment_s: float | None, each_channel: bool = False) -> Transcriber:
