@@ -28,7 +28,7 @@ from asr.training.checkpoints import (
     write,
 )
 from werdict.console import PlainConsole
-from werdict.errors import ConfigError
+from werdict.errors import ConfigError, naming_place
 from werdict.files import named_path, write_new
 
 ENDING = ".ckpt"
@@ -55,18 +55,14 @@ def run(options: Convert) -> None:
         _write_whole(output, *_merged(checkpoint, options.encoder.plain().get("model")))
         return
     model, bpe_model = named_path(options.model), named_path(options.bpe_model)
-    try:
+    with naming_place(f"bpe_model: {bpe_model}"):
         tokenizer, order = icefall_tokenizer(bpe_model.read_bytes())
-    except ValueError as error:
-        raise ConfigError(f"bpe_model: {bpe_model}: {error}") from error
     _check_case(tokenizer, options.data.text)
     num_features = build_component(options.features, "features").num_features
     recognizer = build_recognizer(options, tokenizer.vocab_size, [0.0] * num_features, [1.0] * num_features)
     check_decoder(build_decoder(options.decoder), recognizer.head)
-    try:
+    with naming_place(f"model: {model}"):
         weights, unused = convert_weights(model, recognizer.state_dict(), order)
-    except ValueError as error:
-        raise ConfigError(f"model: {model}: {error}") from error
     data = {"fingerprint": "none", "folder": "", "notes": [f"weights of icefall, converted from {model.name}"]}
     num_parameters = sum(parameter.numel() for parameter in recognizer.parameters())
     console.print(f"{num_parameters:,} parameters, {tokenizer.vocab_size} tokens")

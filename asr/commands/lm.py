@@ -14,7 +14,7 @@ from asr.run.options import LM, texts
 from asr.run.restore import TextSide, prepared_data, restore_text
 from asr.text.tokenizer import SPACE_PIECE
 from werdict.console import PlainConsole
-from werdict.errors import ConfigError
+from werdict.errors import ConfigError, naming_place
 from werdict.files import write_new
 from werdict.text_files import matching_files, read_lines
 
@@ -68,10 +68,8 @@ def _files(text: Any) -> list[Path]:
 def _sentences(files: Sequence[Path], text: TextSide, transcripts: bool) -> Iterator[str]:
     """Yield the lines of files and the transcripts of the run, normalized, if they hold words."""
     for file in files:
-        try:
+        with naming_place("text"):
             yield from filter(None, map(text.normalize, read_lines(file)))
-        except ValueError as error:
-            raise ConfigError(f"text: {error}") from error
     if transcripts:
         prepared = prepared_data(text.checkpoint, "give their text as text=FILE, and transcripts=false")
         for name in prepared.names("train"):

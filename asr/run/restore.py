@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from asr.run.start import PRETRAINED, base_folder, saved_options
 from asr.run.trust import check_restored
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.training import checkpoints
-from werdict.errors import ConfigError
+from werdict.errors import ConfigError, naming_place
 from werdict.files import named_path
 from werdict.formatting import shortlist
 
@@ -117,7 +116,7 @@ def restore_text(run: object) -> TextSide:
     """Rebuild the text side of what ``run=`` names."""
     checkpoint = checkpoints.load_checkpoint(checkpoints.checkpoint_file(str(run)))
     options = model_options(checkpoint)
-    with _naming(checkpoint.path):
+    with naming_place(checkpoint.path):
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
         return TextSide(checkpoint, build_text(options.data.text, tokenizer), tokenizer)
 
@@ -129,7 +128,7 @@ def model_options(checkpoint: checkpoints.LoadedCheckpoint) -> ModelOptions:
         ConfigError: they are refused, or name code that the user does not trust in the parts that decode; nothing else
             of a config is built, or even imported.
     """
-    with _naming(checkpoint.path):
+    with naming_place(checkpoint.path):
         options = saved_options(checkpoint, ModelOptions)
     built = {"encoder": options.encoder, "head": options.head, "features": options.features, "decoder": options.decoder}
     built |= {"augment.features": options.augment.features, "data.text": options.data.text}
@@ -148,7 +147,7 @@ def recognizer_of(checkpoint: checkpoints.LoadedCheckpoint, base: object = None)
         ConfigError: its parts do not fit each other.
     """
     options, weights = model_options(checkpoint), checkpoint.weights
-    with _naming(checkpoint.path):
+    with naming_place(checkpoint.path):
         vocab_size = tokenizer_from_state(checkpoint.tokenizer).vocab_size
         mean = weights.get("normalize.mean")
         if mean is None or mean.dim() != 1:
@@ -165,15 +164,6 @@ def recognizer_of(checkpoint: checkpoints.LoadedCheckpoint, base: object = None)
     if is_pretrained(recognizer.encoder):
         recognizer.encoder.merge_adapters()  # type: ignore[operator]
     return recognizer.eval()
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name the checkpoint in front of what is wrong with its parts."""
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from error
 
 
 def restore(
@@ -195,7 +185,7 @@ def restore(
     checkpoint = checkpoints.load_checkpoint(checkpoints.checkpoint_file(str(options.run)))
     checkpoint = checkpoints.choose_weights(checkpoint, options.weights, options.average_since)
     saved, recognizer = model_options(checkpoint), recognizer_of(checkpoint, options.encoder.model).to(default_device())
-    with _naming(checkpoint.path):
+    with naming_place(checkpoint.path):
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
         features = build_component(saved.features, "features")
         text = build_text(saved.data.text, tokenizer)
@@ -215,10 +205,8 @@ def restore(
             chosen = saved_decoder or chosen
             lacking = LACKING if order and saved_decoder is None else ""
     if isinstance(chosen, ShallowFusion):
-        try:
+        with naming_place("decoder"):
             chosen.load_scorers(tokenizer, text)
-        except ValueError as error:
-            raise ConfigError(f"decoder: {error}") from error
     return Restored(checkpoint, saved, recognizer, chosen, text, loaders, lacking)
 
 

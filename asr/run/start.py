@@ -31,7 +31,7 @@ from asr.text.tokenizer import CharacterTokenizer, SentencePieceFile, Tokenizer,
 from asr.training import checkpoints, initial_weights
 from asr.training.optimizer_protocols import apply_to_checkpoint, calls_closure, replaces_params
 from werdict.console import PlainConsole
-from werdict.errors import ConfigError, PeerLost, first_line, is_out_of_memory
+from werdict.errors import ConfigError, PeerLost, first_line, is_out_of_memory, naming_place
 from werdict.files import is_within, named_path, read_json, write_whole
 
 if TYPE_CHECKING:
@@ -104,10 +104,7 @@ def kept_tokenizer(
     Raises:
         ConfigError: there is no source, or it has no tokenizer.
     """
-    keep_tokenizer, is_file = options.init.keep_tokenizer, options.tokenizer.target == OF_FILE
-    if not keep_tokenizer and not is_file:
-        return None
-    if checkpoint is None and not keep_tokenizer:
+    if not options.init.keep_tokenizer and (checkpoint is None or options.tokenizer.target != OF_FILE):
         return None
     if checkpoint is None:
         path = _place(options.init, existing_run_dir)
@@ -141,19 +138,21 @@ def read_source(
         return None
     if path.endswith(ICEFALL):
         _check_features(path, features, *ICEFALL_FEATURES)
-        weights = _icefall_weights(named_path(path), state)
-        return Source(path, named_path(path).resolve(), weights, None)
+        file = named_path(path)
+        with naming_place(f"init: {file}"):
+            weights, _ = encoder_weights(icefall_state(file), state)
+        # buffers that icefall does not save are as in the outline, without values
+        weights = {name: weight for name, weight in weights.items() if not weight.is_meta}
+        return Source(path, file.resolve(), weights, None)
     checkpoint = load_source(path)
     if checkpoint.path.name == CONFIG and options.encoder.target != PRETRAINED:
         raise ConfigError(f"init: {path} is a model of transformers; give encoder=pretrained encoder.model={path} too")
     saved = source_options(checkpoint)
-    try:
+    with naming_place(f"init: {checkpoint.path}"):
         check_restored({"features": saved.features}, checkpoint.path)  # only the features are built
         checkpoint = checkpoints.choose_weights(checkpoint, options.init.weights)
         needed = build_component(saved.features, "features")
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
-    except ValueError as error:
-        raise ConfigError(f"init: {checkpoint.path}: {error}") from error
     check_finite(checkpoint.weights, checkpoint.path)
     _check_features(str(checkpoint.path), features, needed.num_features, needed.sampling_rate_hz, needed.frame_shift_s)
     if checkpoint.path.name != CONFIG:  # a transformers model is the encoder itself, and its head the source
@@ -169,10 +168,8 @@ def source_options(checkpoint: checkpoints.LoadedCheckpoint) -> SourceOptions:
     Raises:
         ConfigError: they are refused.
     """
-    try:
+    with naming_place(f"init: {checkpoint.path}"):
         return saved_options(checkpoint, SourceOptions)
-    except ConfigError as error:
-        raise ConfigError(f"init: {checkpoint.path}: {error}") from error
 
 
 def saved_options(checkpoint: checkpoints.LoadedCheckpoint, kind: type[Options]) -> Options:
@@ -239,15 +236,6 @@ def start_from(source: Source, module: TrainingModule, options: RunOptions, run_
     if is_first_process():
         initial_weights.write_matches(table, decided)
     return f"init: {source.name}: {initial_weights.summary(decided)}{of_tokens}; the table of all is {table}"
-
-
-def _icefall_weights(path: Path, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    try:
-        weights, _ = encoder_weights(icefall_state(path), state_dict)
-    except ValueError as error:
-        raise ConfigError(f"init: {path}: {error}") from error
-    # buffers that icefall does not save are as in the outline, without values
-    return {name: weight for name, weight in weights.items() if not weight.is_meta}
 
 
 def _check_features(
