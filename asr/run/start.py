@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -284,7 +284,6 @@ def _refuse_other_encoder(path: Path, decided: Sequence[initial_weights.TensorMa
 
 LAST_RECORDED = "overrides.yaml"  # of the start of a run, which can be resumed from then on
 UPDATES = ("optimizer", "parameter_rules", "schedule")  # groups of the config that make updates of gradients
-LENGTH = ("trainer.max_steps", "trainer.max_epochs")
 
 console = PlainConsole(quiet=not is_first_process())
 
@@ -328,57 +327,6 @@ def changes_since(
     if checkpoint.data["noise"] != files:
         changed.append(Change("files of augment.audio", checkpoint.data["noise"] or ABSENT, files or ABSENT))
     return changed
-
-
-def accept_changes(
-    options: RunOptions,
-    folder: Path,
-    checkpoint: checkpoints.LoadedCheckpoint | None,
-    changed: Sequence[Change],
-    adapt: Callable[[], object],
-) -> None:
-    """Refuse what has changed in a run unless the user accepts it; say the changes, and what they do to the rate.
-
-    Args:
-        options: the new ones.
-        folder: of the run.
-        checkpoint: from which it is resumed.
-        changed: changes since then.
-        adapt: applies them to the checkpoint.
-
-    Raises:
-        ConfigError: a change is not accepted, or the checkpoint does not fit the present config.
-    """
-    anyway = options.allow_changes
-    if checkpoint is None:
-        refuse_changes(changed, anyway)
-    else:
-        new = unaccepted(changed, folder)
-        only_rate = all(is_within(change.key, ("schedule", *LENGTH)) for change in changed)
-        if not only_rate:
-            refuse_changes(new, anyway)
-        if changed:
-            lr = _learning_rate(checkpoint)
-            adapt()
-            if any(is_within(change.key, UPDATES) for change in changed) and only_rate:
-                new_lr = _learning_rate(checkpoint)
-                line = f"learning rate after update {checkpoint.update}: {lr:.3g} in the run, {new_lr:.3g} now"
-                refuse_changes([*new, line] if new else [], anyway)
-                console.print_line(line)
-            refuse_changes(new, anyway)
-        threads, threads_now = saved_options(checkpoint, RunOptions).torch_threads, options.torch_threads
-        if threads != threads_now:
-            console.print_line(
-                f"note: torch_threads: {threads} in the run, {threads_now} now: sums are rounded in another order, so "
-                "that last digits will differ"
-            )
-    for change in changed:
-        console.print_line(f"changed since the run was started: {change}")
-
-
-def _learning_rate(checkpoint: checkpoints.LoadedCheckpoint) -> float:
-    state: Any = checkpoint.state
-    return float(state["optimizer_states"][0]["param_groups"][0]["lr"])
 
 
 def fit_checkpoint(

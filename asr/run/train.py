@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from asr.inference.evaluate import search_with_transcripts
 from asr.processes import INTERRUPTED, TRY_AGAIN, is_first_process
 from asr.run.build import Run
-from asr.run.compose import differs, record_accepted, recorded_overrides, saved_config
+from asr.run.compose import differs, record_accepted, recorded_overrides, refuse_changes, saved_config, unaccepted
 from asr.run.folder import (
     FAILED,
     LATEST,
@@ -27,15 +27,18 @@ from asr.run.folder import (
     point_latest,
 )
 from asr.run.instantiate import locate
+from asr.run.options import RunOptions
 from asr.run.parts import build_all, num_threads
 from asr.run.report import Stopwatch, report_run, start_lines
-from asr.run.start import LAST_RECORDED, accept_changes, record_source, saying_how_to_resume, start_from
+from asr.run.start import LAST_RECORDED, UPDATES, record_source, saved_options, saying_how_to_resume, start_from
 from asr.run.trainer import build_trainer
-from asr.training.checkpoints import explaining_failed_writes, join_parts
+from asr.training.checkpoints import LoadedCheckpoint, explaining_failed_writes, join_parts
 from asr.training.fit import early_stop_reason, fit
 from asr.training.processes import broadcast_object, launch
 from werdict.console import PlainConsole
-from werdict.files import write_whole
+from werdict.files import is_within, write_whole
+
+LENGTH = ("trainer.max_steps", "trainer.max_epochs")
 
 console = PlainConsole(quiet=not is_first_process())
 
@@ -93,7 +96,7 @@ def _record_start(run: Run, folder: Path) -> None:
     """
     overrides, config = list(run.composed.words), run.options.plain()
     if run.resumed is not None:
-        accept_changes(run.options, run.resumed, run.checkpoint, run.changes, lambda: run.module)
+        _accept_changes(run, run.resumed)
         if not run.changes and not differs(saved_config(run.resumed), config):
             return
         if run.changes:
@@ -107,6 +110,42 @@ def _record_start(run: Run, folder: Path) -> None:
             # copied, not renamed: a full disk must not leave the folder without the file
             write_whole(backup_path(folder / name), (folder / name).read_bytes())
         write_whole(folder / name, OmegaConf.to_yaml(OmegaConf.create(content)))
+
+
+def _accept_changes(run: Run, folder: Path) -> None:
+    """Refuse what has changed in a run unless the user accepts it; say the changes, and what they do to the rate.
+
+    Raises:
+        ConfigError: a change is not accepted, or the checkpoint does not fit the present config.
+    """
+    checkpoint, changed, anyway = run.checkpoint, run.changes, run.options.allow_changes
+    new = changed if checkpoint is None else unaccepted(changed, folder)
+    only_rate = all(is_within(change.key, ("schedule", *LENGTH)) for change in changed)
+    if checkpoint is None or not only_rate:
+        refuse_changes(new, anyway)
+    if checkpoint is not None and changed:
+        lr, rates = _learning_rate(checkpoint), list[str]()
+        _ = run.module  # building it applies the changes to the checkpoint
+        if only_rate and any(is_within(change.key, UPDATES) for change in changed):
+            new_lr = _learning_rate(checkpoint)
+            rates = [f"learning rate after update {checkpoint.update}: {lr:.3g} in the run, {new_lr:.3g} now"]
+        refuse_changes([*new, *rates] if new else [], anyway)
+        for line in rates:
+            console.print_line(line)
+    if checkpoint is not None:
+        threads, threads_now = saved_options(checkpoint, RunOptions).torch_threads, run.options.torch_threads
+        if threads != threads_now:
+            console.print_line(
+                f"note: torch_threads: {threads} in the run, {threads_now} now: sums are rounded in another order, so "
+                "that last digits will differ"
+            )
+    for change in changed:
+        console.print_line(f"changed since the run was started: {change}")
+
+
+def _learning_rate(checkpoint: LoadedCheckpoint) -> float:
+    state: Any = checkpoint.state
+    return float(state["optimizer_states"][0]["param_groups"][0]["lr"])
 
 
 def list_matrices(trainer: Trainer, module: Any) -> None:
