@@ -32,7 +32,7 @@ from asr.run.command_line import (
     override_value,
     quote_non_ascii,
 )
-from asr.run.folder import ACCEPTED, DATA_RECORD, backup_path, quoted
+from asr.run.folder import ACCEPTED, DATA_RECORD, FILES, backup_path, has_begun, quoted
 from asr.run.instantiate import with_defaults
 from asr.run.options import RunOptions, checked_options, decides, fields, has_effect
 from werdict.console import one_line
@@ -40,7 +40,6 @@ from werdict.errors import ConfigError
 from werdict.files import flatten, get_nested, named_path, read_yaml, write_whole
 from werdict.former_names import with_present_names
 
-FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is resumed
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
 LABELS = ("_target_", "group", "name", "job_type", "tags", "notes")  # of a logger: all else may say where numbers go
 DECLARING = ("optimizer", "schedule")  # groups whose yaml files leave options to the defaults of the class
@@ -406,7 +405,7 @@ def _resuming_after_restart(arguments: Sequence[str]) -> list[str]:
             raise ConfigError("run_dir: torchrun --max-restarts needs run_dir=PATH, by which a restart finds the run")
         return [*arguments]
     folder = named_path(run_dir)
-    if not all((folder / name).is_file() for name in FILES):
+    if not has_begun(folder):
         return [*arguments]
     if is_first_process():
         print(f"run_dir: torchrun has started {one_line(str(folder))} before: resuming it", flush=True)

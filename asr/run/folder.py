@@ -13,6 +13,7 @@ from pathlib import Path
 
 from werdict.files import WITHOUT_LINKS, lock, named_path, trusted
 
+FILES = ("config.yaml", "overrides.yaml")  # that every run begins with, and without which none is resumed
 LATEST = "latest"  # the link to the newest run, in runs/
 DATA_RECORD = "data_fingerprint"  # of the prepared data that the run reads
 INIT_RECORD = "init_source.json"  # which file the run started from, and how that was then
@@ -23,6 +24,11 @@ PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
 PARTS = "parts"  # key of a checkpoint whose tensors are in a folder, and the suffix of the folder
 UPDATE_FILE = re.compile(r"update-(\d+)\.ckpt")
 UNSTARTED = {".lock", "config.yaml", DATA_RECORD, INIT_RECORD, TOO_SHORT}
+
+
+def has_begun(folder: Path) -> bool:
+    """Return whether a run was begun in a folder, and can be resumed."""
+    return all((folder / name).is_file() for name in FILES)
 
 
 def create_run_folder(parent: Path) -> Path:

@@ -23,7 +23,7 @@ from asr.run.build import Run
 from asr.run.compose import difference_from_recipe, recipe_of
 from asr.run.folder import backup_existing
 from asr.run.options import RunOptions
-from asr.runs.files import run_settings
+from asr.runs.files import SUMMARY, run_settings
 from asr.training import checkpoints
 from asr.training.callbacks.measurements import log_samples, measured_cost, peak_memory_mb
 from asr.training.checkpoints import LoadedCheckpoint
@@ -102,7 +102,7 @@ def report_run(
             outcome["pretrained"] = origin
         outcome |= {"noise": get_nested(module.extra_state, "data", "noise"), **peak_memory_mb(), **provenance()}
         (run_dir / "report").mkdir(exist_ok=True)
-        write_whole(run_dir / "report" / "summary.json", json.dumps(outcome, indent=1, ensure_ascii=False))
+        write_whole(run_dir / SUMMARY, json.dumps(outcome, indent=1, ensure_ascii=False))
         scores = {name: result.score for name, result in results.items()} or module.scores
         lines = evaluation.headlines(results, outcome.get("without_lm", {}))
         facts = run_facts(run_dir, options, recipe, module, prepared.splits, minutes, outcome)
