@@ -18,15 +18,7 @@ from asr.run.parts import build_decoder, build_recognizer, check_decoder
 from asr.run.restore import model_options, recognizer_of
 from asr.run.start import PRETRAINED
 from asr.text.tokenizer import SubwordTokenizer, icefall_tokenizer
-from asr.training.checkpoints import (
-    FORMAT,
-    PREFIX,
-    LoadedCheckpoint,
-    checkpoint_file,
-    has_parts,
-    load_checkpoint,
-    write,
-)
+from asr.training import checkpoints
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, naming_place
 from werdict.files import named_path, write_new
@@ -45,11 +37,11 @@ def run(options: Convert) -> None:
     if len({options.model is None, options.bpe_model is None, options.run is not None}) != 1:
         raise ConfigError("model and bpe_model of icefall must be given, or run= alone")
     if options.run is not None:
-        file = checkpoint_file(str(options.run))
-        checkpoint = load_checkpoint(file, to_resume=True)
+        file = checkpoints.checkpoint_file(str(options.run))
+        checkpoint = checkpoints.load_checkpoint(file, to_resume=True)
         encoder = model_options(checkpoint).encoder
-        if has_parts(file) and (encoder.target != PRETRAINED or encoder.train == "all"):
-            write(checkpoint.state, output)
+        if checkpoints.has_parts(file) and (encoder.target != PRETRAINED or encoder.train == "all"):
+            checkpoints.write(checkpoint.state, output)
             console.print_line(f"checkpoint: {output}")
             return
         _write_whole(output, *_merged(checkpoint, options.encoder.plain().get("model")))
@@ -72,7 +64,7 @@ def run(options: Convert) -> None:
     _write_whole(output, weights, {"config": config, "tokenizer": tokenizer.state(), "data": data})
 
 
-def _merged(checkpoint: LoadedCheckpoint, base: object) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _merged(checkpoint: checkpoints.LoadedCheckpoint, base: object) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the weights of a run and of its pretrained model as one, adapters merged, and what goes with them."""
     encoder_options = model_options(checkpoint).encoder
     if encoder_options.target != PRETRAINED or encoder_options.train == "all":
@@ -91,9 +83,9 @@ def _merged(checkpoint: LoadedCheckpoint, base: object) -> tuple[dict[str, Tenso
 def _write_whole(output: Path, weights: Mapping[str, Tensor], contents: Mapping[str, Any]) -> None:
     """Write a checkpoint that holds all weights."""
     state = {
-        "state_dict": {f"{PREFIX}{name}": weight for name, weight in weights.items()},
+        "state_dict": {f"{checkpoints.PREFIX}{name}": weight for name, weight in weights.items()},
         "global_step": 0,
-        "werdict": {"format": FORMAT, **contents},
+        "werdict": {"format": checkpoints.FORMAT, **contents},
     }
     content = io.BytesIO()
     torch.save(state, content)
