@@ -96,6 +96,15 @@ def claim_run_folder(value: object, key: str = "run_dir") -> Path:
     return folder
 
 
+def new_run_folder(run_dir: object, recipe: str) -> Path:
+    """Create the folder of a run: the one that the user named, or a new one of its recipe, which is then the latest."""
+    if run_dir is not None:
+        return claim_run_folder(run_dir)
+    folder = create_run_folder(Path("runs") / recipe)
+    point_latest(folder, Path("runs") / LATEST)
+    return folder
+
+
 def update_files(folder: Path) -> dict[int, Path]:
     """Return the checkpoints of a folder by update, newest first; they may be damaged."""
     checkpoints = {

@@ -17,15 +17,7 @@ from asr.inference.evaluate import search_with_transcripts
 from asr.processes import INTERRUPTED, TRY_AGAIN, is_first_process
 from asr.run.build import Run
 from asr.run.compose import differs, record_accepted, recorded_overrides, refuse_changes, saved_config, unaccepted
-from asr.run.folder import (
-    FAILED,
-    LATEST,
-    backup_path,
-    claim_run_folder,
-    create_run_folder,
-    lock_run_dir,
-    point_latest,
-)
+from asr.run.folder import FAILED, backup_path, lock_run_dir, new_run_folder
 from asr.run.instantiate import locate
 from asr.run.options import RunOptions
 from asr.run.parts import build_all, num_threads
@@ -60,10 +52,14 @@ def train(run: Run) -> Path:
 @contextlib.contextmanager
 def _open_run_folder(run: Run) -> Iterator[Path]:
     """Create or reopen the run's folder; the first process, or the launcher, locks it and records the start."""
+
+    def open_folder() -> Path:
+        return run.resumed or new_run_folder(run.options.run_dir, run.composed.groups["recipe"])
+
     if run.launched is not None or run.needs_launcher:
-        run_dir = run.launched or run.resumed or _new_run_folder(run)
+        run_dir = run.launched or open_folder()
     else:
-        run_dir = broadcast_object(run.outline.trainer, lambda: run.resumed or _new_run_folder(run))
+        run_dir = broadcast_object(run.outline.trainer, open_folder)
     owner = run.launched is None and is_first_process()
     with (
         lock_run_dir(run_dir) if owner else contextlib.nullcontext(),
@@ -78,14 +74,6 @@ def _open_run_folder(run: Run) -> Iterator[Path]:
             if owner:
                 _record_failure(run_dir, f"{type(error).__name__}: {error}")
             raise
-
-
-def _new_run_folder(run: Run) -> Path:
-    if run.options.run_dir is not None:
-        return claim_run_folder(run.options.run_dir)
-    folder = create_run_folder(Path("runs") / run.composed.groups["recipe"])
-    point_latest(folder, Path("runs") / LATEST)
-    return folder
 
 
 def _record_start(run: Run, folder: Path) -> None:
