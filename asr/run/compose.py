@@ -300,17 +300,21 @@ class Change:
         return f"{self.key}: {self.before!r} in the run, {self.now!r} now"
 
 
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
+    """Return the keys in which two configs differ."""
+    old, new = flatten(before), flatten(now)
+    pairs = [Change(key, old.get(key, ABSENT), new.get(key, ABSENT)) for key in {**old, **new}]
+    return [change for change in pairs if change.before != change.now]
+
+
 def changes(before: Mapping[str, Any], current: Mapping[str, Any]) -> list[Change]:
     """Return the differences between two configs that affect training; places, speed and derived values may differ.
 
     An option that a run of an older version does not have had its default.
     """
-    old, new = flatten(with_class_defaults(before)), flatten(with_class_defaults(current))
-    return [
-        Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
-        for key in sorted(old | new)
-        if old.get(key, ABSENT) != new.get(key, ABSENT) and decides(key) in ("updates", "sample")
-    ]
+    both = with_class_defaults(before), with_class_defaults(current)
+    changed = [change for change in differences(*both) if decides(change.key) in ("updates", "sample")]
+    return sorted(changed, key=lambda change: change.key)
 
 
 def unaccepted(changed: Sequence[Change], folder: Path) -> list[Change]:
@@ -333,15 +337,6 @@ def record_accepted(folder: Path, changed: Sequence[Change]) -> None:
     if path.exists() and (former := path.read_bytes()) != content:
         write_whole(backup_path(path), former)
     write_whole(path, content)
-
-
-def differs(saved: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
-    """Return whether a config says something new that a run's folder should hold: free keys, such as weights, too."""
-    old, new = (
-        {key: value for key, value in flatten(config).items() if decides(key) != "this_start"}
-        for config in (saved, current)
-    )
-    return old != new
 
 
 def refuse_changes(changed: Sequence[Change | str], anyway: bool) -> None:
@@ -479,13 +474,11 @@ def difference_from_recipe(options: RunOptions, run_dir: Path) -> dict[str, tupl
         return {}  # a resumed run whose recipes_dir is not given
     # a recipe may leave values to its user, which are shown as ???
     raw: Any = OmegaConf.to_container(composed, resolve=True)
-    recipe, run = flatten(with_class_defaults(raw)), flatten(options.plain())
-    pairs = {key: (recipe.get(key, ABSENT), run.get(key, ABSENT)) for key in {**recipe, **run}}
     return {
-        key: (_shown(recipe_value), _shown(run_value))
-        for key, (recipe_value, run_value) in pairs.items()
+        change.key: (_shown(change.before), _shown(change.now))
+        for change in differences(with_class_defaults(raw), options.plain())
         # a value that the recipe leaves to the machine is not a difference
-        if recipe_value != run_value and has_effect(key) and (key, recipe_value) != ("trainer.cuda_graphs", None)
+        if has_effect(change.key) and (change.key, change.before) != ("trainer.cuda_graphs", None)
     }
 
 

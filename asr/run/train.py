@@ -16,10 +16,10 @@ from omegaconf import OmegaConf
 from asr.inference.evaluate import search_with_transcripts
 from asr.processes import INTERRUPTED, TRY_AGAIN, is_first_process
 from asr.run.build import Run
-from asr.run.compose import differs, record_accepted, recorded_overrides, refuse_changes, saved_config, unaccepted
+from asr.run.compose import differences, record_accepted, recorded_overrides, refuse_changes, saved_config, unaccepted
 from asr.run.folder import FAILED, backup_path, lock_run_dir, new_run_folder
 from asr.run.instantiate import locate
-from asr.run.options import RunOptions
+from asr.run.options import RunOptions, decides
 from asr.run.parts import build_all, num_threads
 from asr.run.report import Stopwatch, report_run, start_lines
 from asr.run.start import LAST_RECORDED, UPDATES, record_source, saved_options, saying_how_to_resume, start_from
@@ -85,7 +85,8 @@ def _record_start(run: Run, folder: Path) -> None:
     overrides, config = list(run.composed.words), run.options.plain()
     if run.resumed is not None:
         _accept_changes(run, run.resumed)
-        if not run.changes and not differs(saved_config(run.resumed), config):
+        differing = differences(saved_config(run.resumed), config)  # free keys, such as weights, too
+        if not run.changes and all(decides(difference.key) == "this_start" for difference in differing):
             return
         if run.changes:
             record_accepted(folder, run.changes)
