@@ -55,8 +55,12 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
+    def of(cls, values: Mapping[str, Any], place: str = "") -> Self:
         """Return the section with values as plain data.
+
+        Args:
+            values: by key.
+            place: of the section, with a dot at its end, for messages.
 
         Raises:
             ConfigError: names the key, what was given and what is allowed.
@@ -64,7 +68,7 @@ class Section(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise ConfigError(_refusal(error, values)) from None
+            raise ConfigError(f"{place}{_refusal(error, values)}") from None
 
     @classmethod
     def known(cls, values: Mapping[str, Any], place: str, text: str) -> dict[str, Any]:
