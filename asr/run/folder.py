@@ -151,12 +151,9 @@ def backup_path(path: Path) -> Path:
 
 def quoted(value: str) -> str:
     """Return a value in quotes of Hydra's grammar, whatever characters it has."""
-    return "'" + re.sub(r"(\\*)('|$)", _escape, value) + "'"
-
-
-def _escape(match: re.Match[str]) -> str:
     # a backslash is special only in front of a quote
-    return 2 * match[1] + (f"\\{match[2]}" if match[2] else "")
+    escaped = re.sub(r"(\\*)('|$)", lambda match: 2 * match[1] + ("\\'" if match[2] else ""), value)
+    return f"'{escaped}'"
 
 
 def resume_command(run_dir: Path | str) -> str:

@@ -28,7 +28,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, read_write
 from rich.table import Table
 
-from asr.processes import TRY_AGAIN, Terminated, die_with_parent, end_by_default, end_with
+from asr.processes import TRY_AGAIN, Terminated, die_with_parent, end_with, listen
 from asr.run.command_line import override_key
 from asr.run.compose import Composed
 from asr.run.folder import LATEST, has_begun
@@ -406,7 +406,7 @@ class SweepTable(Callback):
 
             signal.signal(signal.SIGINT, interrupt)
         else:
-            end_by_default()  # the launcher ends the processes of the jobs in its own way
+            listen(signal.SIG_DFL)  # the launcher ends the processes of the jobs in its own way
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Print the table, and exit with 1 if a job of this command is not finished."""
