@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import LambdaCallback
+from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, LambdaCallback, Timer
 from omegaconf import OmegaConf
 
+from asr.data.loading.loader import Batch, explaining_lost_workers
 from asr.inference.evaluate import search_with_transcripts
+from asr.models import devices
 from asr.processes import INTERRUPTED, TRY_AGAIN, is_first_process
 from asr.run.build import Run
 from asr.run.compose import differences, record_accepted, recorded_overrides, refuse_changes, saved_config, unaccepted
@@ -24,10 +26,13 @@ from asr.run.parts import build_all, num_threads
 from asr.run.report import Stopwatch, report_run, start_lines
 from asr.run.start import LAST_RECORDED, UPDATES, record_source, saved_options, saying_how_to_resume, start_from
 from asr.run.trainer import build_trainer
+from asr.training.callbacks.checkpoints import checkpoint_io
 from asr.training.checkpoints import LoadedCheckpoint, explaining_failed_writes, join_parts
-from asr.training.fit import early_stop_reason, fit
-from asr.training.processes import broadcast_object, launch
+from asr.training.cuda_graphs import CudaGraphs
+from asr.training.module import TrainingModule
+from asr.training.processes import broadcast_object, explaining_lost_peers, launch
 from werdict.console import PlainConsole
+from werdict.errors import explaining_out_of_memory
 from werdict.files import is_within, write_whole
 
 LENGTH = ("trainer.max_steps", "trainer.max_epochs")
@@ -171,7 +176,7 @@ def _fit_and_report(run: Run, run_dir: Path) -> None:
             lm_order = options.data.transcripts_lm if is_first_process() else 0
             search = search_with_transcripts(*parts, run_dir, lm_order)
         fit(trainer, module, run.data, checkpoint)
-        early = early_stop_reason(trainer)
+        early = _early_stop_reason(trainer)
         if is_first_process():
             if module.is_divided:
                 join_parts(run_dir / "checkpoints")
@@ -179,6 +184,77 @@ def _fit_and_report(run: Run, run_dir: Path) -> None:
             report_run(run, run_dir, loggers, watch, [early] if early else [], search)
     if early:
         console.print_line(early)
+
+
+def fit(
+    trainer: Trainer,
+    module: TrainingModule,
+    data: LightningDataModule,
+    checkpoint: LoadedCheckpoint | None = None,
+) -> None:
+    """Train until ``trainer.max_steps`` updates, from the start or from a checkpoint.
+
+    Raises:
+        RunFailed: training cannot continue.
+    """
+    if checkpoint is not None:
+        assert checkpoint.state, "the checkpoint was read to decode with"
+        checkpoint_io(trainer).content = {**checkpoint.state}
+        checkpoint.state.clear()  # twice the memory, otherwise, for the whole training
+    captures = any(isinstance(callback, CudaGraphs) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+    with (
+        explaining_out_of_memory(lambda: _when_training(module.current_batch, captures)),
+        explaining_lost_workers(),
+        explaining_lost_peers(),
+    ):
+        try:
+            trainer.fit(module, data, ckpt_path=None if checkpoint is None else checkpoint.path, weights_only=True)
+        except SystemExit as left:
+            # after a Ctrl-C Lightning (2.6) exits with code 1 and tells only a log that is silenced here
+            if trainer.interrupted and left.code == 1:
+                raise KeyboardInterrupt(*getattr(left.__context__, "args", ())) from None
+            raise
+
+
+def _when_training(batch: Batch | None, captures: bool) -> str:
+    """Return what did not fit into memory in a training step (ids, seconds, seconds with padding), and what to do.
+
+    Args:
+        batch: of the step.
+        captures: whether CUDA graphs, which have memory of their own, may have been captured.
+    """
+    if batch is None:
+        return "before the first micro-batch: lower data.workers.num_workers, or choose a smaller encoder."
+    frames = devices.to_host(batch.num_frames)
+    # a batch knows only the sum of its seconds
+    seconds = [batch.audio_s * num / max(1, sum(frames)) for num in frames]
+    each = ", ".join(f"{cut} ({s:.1f} s)" for cut, s in zip(batch.ids, seconds, strict=True))
+    padded = len(seconds) * max(seconds, default=0.0)
+    advice = (
+        "lower data.batch.max_duration_s (on a GPU, asr-train find_batch_size=true measures what fits); if only "
+        "batches of long utterances fail, set data.batch.quadratic_duration_s=20, or lower data.limits.max_duration_s"
+    )
+    if captures:
+        advice = f"give trainer.cuda_graphs=false to train without CUDA graphs, which keep memory, or {advice}"
+    return (
+        f"at a micro-batch of {len(batch)} utterances, {batch.audio_s:.1f} s of audio, {padded:.1f} s with padding: "
+        f"{each}; {advice}"
+    )
+
+
+def _early_stop_reason(trainer: Trainer) -> str:
+    """Return which callback stopped the run, and at which update; empty if all updates are done."""
+    if trainer.global_step >= trainer.max_steps:
+        return ""
+    reasons = []
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        # None without a duration
+        if isinstance(callback, Timer) and (remaining := callback.time_remaining()) is not None and remaining <= 0:
+            reasons.append("the duration of the callback Timer is over")
+        elif isinstance(callback, EarlyStopping) and callback.stopping_reason_message:
+            reasons.append(f"by the callback EarlyStopping: {callback.stopping_reason_message}")
+    reason = "; ".join(reasons) or "a callback requested it"
+    return f"stopped at update {trainer.global_step} of {trainer.max_steps}: {reason}"
 
 
 @contextlib.contextmanager
