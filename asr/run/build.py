@@ -99,7 +99,6 @@ def validate_run(
         )
     _refuse_unknown_peers(trainer)
     loggers, callbacks = parts.factories(options.logger, "logger"), parts.factories(options.callbacks, "callbacks")
-    parts.check_loggers(loggers)
     parts.build_all(callbacks, Path("runs"), options)
     _check_callbacks(options)
     usable_folder(options.data.dir, "data.dir")
