@@ -58,19 +58,6 @@ class Restored:
         read = self.decoder.notes if isinstance(self.decoder, ShallowFusion) else []
         return [*read, *([self.lacking] if self.lacking else [])]
 
-    def prepared(self) -> PreparedData:
-        """Return the data that the run was trained on; of a stranger's checkpoint that is a stranger's data.
-
-        Raises:
-            ConfigError: they are no longer there, or damaged.
-        """
-        prepared = prepared_data(self.checkpoint, "give the data to decode: manifest=PATH")
-        if not prepared.names("test"):
-            raise ConfigError(
-                f"the data of this run in {prepared.folder} has no test set; give the data to decode: manifest=PATH"
-            )
-        return prepared
-
 
 def prepared_data(checkpoint: checkpoints.LoadedCheckpoint, instead: str) -> PreparedData:
     """Return the data that a checkpoint's run was trained on.
