@@ -25,7 +25,7 @@ from asr.run.build import Run
 from asr.run.parts import num_threads
 from asr.run.trainer import build_trainer
 from asr.training.module import TrainingModule
-from werdict.console import PlainConsole
+from asr.training.processes import console
 from werdict.errors import memory_error
 
 USABLE = 0.9  # of the largest size that fits: allocators leave gaps, and other batches may need more
@@ -39,8 +39,6 @@ ALONE: dict[str, Any] = {
     "enable_checkpointing": False,
     "limit_val_batches": 0,
 }
-
-console = PlainConsole(quiet=not is_first_process())
 
 
 def find_batch_size(run: Run) -> None:

@@ -41,17 +41,14 @@ from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.initial_weights import freeze
 from asr.training.module import TrainingModule
 from asr.training.optimizer_protocols import HasEvalMode, NamedParameters, calls_closure, replaces_params
-from asr.training.processes import is_started_as_rank
+from asr.training.processes import console, is_started_as_rank
 from asr.training.speech_data_module import SpeechDataModule
-from werdict.console import PlainConsole
 from werdict.errors import ConfigError
 from werdict.files import get_nested, is_within
 
 WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
 ACCUMULATE = "trainer.accumulate_grad_batches"
 VOCAB_SIZE = 8  # before a tokenizer is trained
-
-console = PlainConsole(quiet=not processes.is_first_process())
 
 
 @dataclass(frozen=True)

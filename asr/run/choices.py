@@ -13,7 +13,6 @@ import torch
 from hydra import compose
 
 from asr.data.preparation.saved_corpus import Budget, Choice, CorpusFacts
-from asr.processes import is_first_process
 from asr.run import start
 from asr.run.command_line import CONFIGS
 from asr.run.compose import DECLARING, OWN_GROUPS, Composed, choose_own, named_classes, run_folder, saved_config
@@ -24,7 +23,7 @@ from asr.run.parts import build_encoder
 from asr.run.trust import error_context, trust_own
 from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown_characters
 from asr.training.checkpoints import LoadedCheckpoint
-from werdict.console import PlainConsole
+from asr.training.processes import console
 from werdict.errors import ConfigError, did_you_mean
 from werdict.files import get_nested, is_within, named_path, read_yaml
 
@@ -237,8 +236,6 @@ def _training_texts(data: Data) -> Iterator[str]:
 
 
 RULE_KEYS = ("pattern", "lr_scale", "optimizer")  # the others are options of the optimizer
-
-console = PlainConsole(quiet=not is_first_process())
 
 
 def with_own_classes(composed: Composed) -> Composed:

@@ -30,7 +30,6 @@ from asr.run.trust import check_restored, error_context, targets
 from asr.text.tokenizer import CharacterTokenizer, SentencePieceFile, Tokenizer, tokenizer_from_state
 from asr.training import checkpoints, initial_weights
 from asr.training.optimizer_protocols import apply_to_checkpoint, calls_closure, replaces_params
-from werdict.console import PlainConsole
 from werdict.errors import ConfigError, PeerLost, first_line, is_out_of_memory, naming_place
 from werdict.files import is_within, named_path, read_json, write_whole
 
@@ -284,8 +283,6 @@ def _refuse_other_encoder(path: Path, decided: Sequence[initial_weights.TensorMa
 
 LAST_RECORDED = "overrides.yaml"  # of the start of a run, which can be resumed from then on
 UPDATES = ("optimizer", "parameter_rules", "schedule")  # groups of the config that make updates of gradients
-
-console = PlainConsole(quiet=not is_first_process())
 
 
 def _refuse_other_targets(former: Target, current: Target, key: str) -> None:

@@ -30,14 +30,11 @@ from asr.training.callbacks.checkpoints import checkpoint_io
 from asr.training.checkpoints import LoadedCheckpoint, explaining_failed_writes, join_parts
 from asr.training.cuda_graphs import CudaGraphs
 from asr.training.module import TrainingModule
-from asr.training.processes import broadcast_object, explaining_lost_peers, launch
-from werdict.console import PlainConsole
+from asr.training.processes import broadcast_object, console, explaining_lost_peers, launch
 from werdict.errors import explaining_out_of_memory
 from werdict.files import is_within, write_whole
 
 LENGTH = ("trainer.max_steps", "trainer.max_epochs")
-
-console = PlainConsole(quiet=not is_first_process())
 
 
 def train(run: Run) -> Path:
