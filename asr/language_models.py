@@ -275,19 +275,6 @@ def gzipped(content: Iterable[bytes]) -> Iterator[bytes]:
     yield packer.flush()
 
 
-class Estimate(NamedTuple):
-    """A language model.
-
-    Attributes:
-        model: with probabilities of every word after every context that sum to 1.
-        assumed: orders whose discounts are ``FALLBACK``, because n-grams that occur once, twice and three times are
-            too few to estimate them.
-    """
-
-    model: NGrams
-    assumed: list[int]
-
-
 class Text(NamedTuple):
     """Sentences in a row.
 
@@ -361,13 +348,17 @@ def laid_out(sentences: Iterable[Sequence[int]]) -> Text:
     return Text(np.array(text, dtype=np.int64), np.arange(len(text)) - starts, len(lengths))
 
 
-def estimate(text: Text, words: Sequence[str], order: int) -> Estimate:
+def estimate(text: Text, words: Sequence[str], order: int) -> tuple[NGrams, list[int]]:
     """Return the language model of a text, each order interpolated with the next shorter one, the first with 1/V.
 
     Args:
         text: at least one sentence.
         words: (V + 1,), first <s>, </s> and <unk>; those that do not occur get a probability too.
         order: words of the longest n-grams; of fewer if no sentence is so long.
+
+    Returns:
+        The model, with probabilities of every word after every context that sum to 1; and orders whose discounts are
+        ``FALLBACK``, because n-grams that occur once, twice and three times are too few to estimate them.
 
     Reference:
         Chen and Goodman 1999, "An empirical study of smoothing techniques for language modeling", Computer Speech and
@@ -404,7 +395,7 @@ def estimate(text: Text, words: Sequence[str], order: int) -> Estimate:
     log_probs, backoffs = (np.log10(values[1:].clip(min=10**NEVER)) for values in (probs, lost))
     log_probs[0] = NEVER
     keys = np.concatenate([level.keys for level in levels])
-    return Estimate(NGrams(words, counts, keys, log_probs, backoffs), assumed)
+    return NGrams(words, counts, keys, log_probs, backoffs), assumed
 
 
 class _Level(NamedTuple):

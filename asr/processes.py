@@ -48,7 +48,7 @@ def not_ignored(signals: Iterable[signal.Signals] = ENDING) -> list[signal.Signa
     return [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
 
 
-def listen(handler: Callable[[int, Any], object], signals: Iterable[signal.Signals] = ENDING) -> None:
+def listen(handler: Callable[[int, Any], object] | signal.Handlers, signals: Iterable[signal.Signals] = ENDING) -> None:
     """Call ``handler`` when a signal asks for an end, unless it is ignored; only the main thread can be told."""
     if threading.current_thread() is threading.main_thread():
         for number in not_ignored(signals):
@@ -84,13 +84,6 @@ def signals_first() -> Iterator[None]:
             visited.append(cause)
             cause = cause.__cause__ or cause.__context__
         raise
-
-
-def end_by_default() -> None:
-    """Let a signal end this process with its default action."""
-    if threading.current_thread() is threading.main_thread():
-        for number in not_ignored():
-            signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -19,9 +19,10 @@ from rich.table import Table
 
 from asr.run.command_line import override_key
 from asr.run.compose import Composed
+from asr.run.folder import has_begun
 from asr.run.options import RunOptions
 from asr.sweeps import tuning
-from asr.sweeps.jobs import can_be_resumed, records
+from asr.sweeps.jobs import records
 from asr.sweeps.tuning import UNTUNED, Settings, TunedSystem
 from werdict.console import PlainConsole
 from werdict.errors import DIVERGED, ConfigError, RunFailed
@@ -83,7 +84,7 @@ class LooksSweeper(BasicSweeper):
         sweep_dir = Path(self.config.hydra.sweep.dir)
         jobs = {(sweep_dir / job.name).resolve(): job for job in records(sweep_dir)}
         failed = {folder for folder, job in jobs.items() if job.failed and not job.was_ended}
-        inputs = read_runs([folder for folder in jobs if can_be_resumed(folder)], failed)
+        inputs = read_runs([folder for folder in jobs if has_begun(folder)], failed)
         found = compare(inputs, title=sweep_dir.name, looks=self.looks)
         going_on = {
             row.system

@@ -13,7 +13,7 @@ from hydra.core.config_store import ConfigStore
 from asr.run.choices import with_own_choices
 from asr.run.command_line import config_folder
 from asr.run.compose import composed_from
-from asr.run.parts import check_loggers, factories
+from asr.run.parts import factories
 from tests.commands.conftest import Workplace
 from tests.configs import composed
 from werdict.errors import ConfigError
@@ -210,5 +210,5 @@ def test_an_own_optimizer_or_logger_that_lacks_something_is_refused_before_data_
     assert re.search(r"optimizer: .*lr", run(place, "train", missing, "data.dir=unused", code=2))
     monkeypatch.setattr("asr.run.parts.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"logger\.tensorboard"):
-        check_loggers(factories(composed("logger=tensorboard").options.logger, "logger"))
+        factories(composed("logger=tensorboard").options.logger, "logger")
     assert not (place.folder / "unused").exists()

@@ -46,6 +46,19 @@ class OutOfMemory(RunFailed):
 
 
 @contextlib.contextmanager
+def naming_place(place: object) -> Iterator[None]:
+    """Say in front of what is wrong to which option, or file, it belongs.
+
+    Raises:
+        ConfigError: in the place of a ValueError.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"{place}: {error}") from error
+
+
+@contextlib.contextmanager
 def explaining_out_of_memory(explain: Callable[[], str]) -> Iterator[None]:
     """Turn an out-of-memory error into one that says what did not fit; `RunFailed` passes unchanged.
 

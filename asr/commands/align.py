@@ -10,7 +10,7 @@ from asr.commands.results import check_name, evaluation_sets, results_folder
 from asr.inference.decode import align_all, units_with_times, write_alignments
 from asr.models.heads.protocols import FrameScores, ScoresPaths
 from asr.run.options import Align, texts
-from asr.run.restore import Restored, restore_reader
+from asr.run.restore import Restored, restore
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError, RunFailed
 from werdict.formatting import shortlist
@@ -23,7 +23,7 @@ console = PlainConsole()
 def run(options: Align) -> None:
     """Align the sets, and write the times of their words. Exits with 1 if an utterance could not be aligned."""
     check_name(options)
-    restored = restore_reader(options)
+    restored = restore(options, None, options.torch_threads)
     head = restored.recognizer.head
     if not isinstance(head, FrameScores | ScoresPaths):
         raise ConfigError(f"run: {type(head).__name__} has neither CTC nor a transducer to align with")

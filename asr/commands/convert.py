@@ -18,17 +18,9 @@ from asr.run.parts import build_decoder, build_recognizer, check_decoder
 from asr.run.restore import model_options, recognizer_of
 from asr.run.start import PRETRAINED
 from asr.text.tokenizer import SubwordTokenizer, icefall_tokenizer
-from asr.training.checkpoints import (
-    FORMAT,
-    PREFIX,
-    LoadedCheckpoint,
-    checkpoint_file,
-    has_parts,
-    load_checkpoint,
-    write,
-)
+from asr.training import checkpoints
 from werdict.console import PlainConsole
-from werdict.errors import ConfigError
+from werdict.errors import ConfigError, naming_place
 from werdict.files import named_path, write_new
 
 ENDING = ".ckpt"
@@ -45,28 +37,24 @@ def run(options: Convert) -> None:
     if len({options.model is None, options.bpe_model is None, options.run is not None}) != 1:
         raise ConfigError("model and bpe_model of icefall must be given, or run= alone")
     if options.run is not None:
-        file = checkpoint_file(str(options.run))
-        checkpoint = load_checkpoint(file, to_resume=True)
+        file = checkpoints.checkpoint_file(str(options.run))
+        checkpoint = checkpoints.load_checkpoint(file, to_resume=True)
         encoder = model_options(checkpoint).encoder
-        if has_parts(file) and (encoder.target != PRETRAINED or encoder.train == "all"):
-            write(checkpoint.state, output)
+        if checkpoints.has_parts(file) and (encoder.target != PRETRAINED or encoder.train == "all"):
+            checkpoints.write(checkpoint.state, output)
             console.print_line(f"checkpoint: {output}")
             return
         _write_whole(output, *_merged(checkpoint, options.encoder.plain().get("model")))
         return
     model, bpe_model = named_path(options.model), named_path(options.bpe_model)
-    try:
+    with naming_place(f"bpe_model: {bpe_model}"):
         tokenizer, order = icefall_tokenizer(bpe_model.read_bytes())
-    except ValueError as error:
-        raise ConfigError(f"bpe_model: {bpe_model}: {error}") from error
     _check_case(tokenizer, options.data.text)
     num_features = build_component(options.features, "features").num_features
     recognizer = build_recognizer(options, tokenizer.vocab_size, [0.0] * num_features, [1.0] * num_features)
     check_decoder(build_decoder(options.decoder), recognizer.head)
-    try:
+    with naming_place(f"model: {model}"):
         weights, unused = convert_weights(model, recognizer.state_dict(), order)
-    except ValueError as error:
-        raise ConfigError(f"model: {model}: {error}") from error
     data = {"fingerprint": "none", "folder": "", "notes": [f"weights of icefall, converted from {model.name}"]}
     num_parameters = sum(parameter.numel() for parameter in recognizer.parameters())
     console.print(f"{num_parameters:,} parameters, {tokenizer.vocab_size} tokens")
@@ -76,7 +64,7 @@ def run(options: Convert) -> None:
     _write_whole(output, weights, {"config": config, "tokenizer": tokenizer.state(), "data": data})
 
 
-def _merged(checkpoint: LoadedCheckpoint, base: object) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _merged(checkpoint: checkpoints.LoadedCheckpoint, base: object) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the weights of a run and of its pretrained model as one, adapters merged, and what goes with them."""
     encoder_options = model_options(checkpoint).encoder
     if encoder_options.target != PRETRAINED or encoder_options.train == "all":
@@ -95,9 +83,9 @@ def _merged(checkpoint: LoadedCheckpoint, base: object) -> tuple[dict[str, Tenso
 def _write_whole(output: Path, weights: Mapping[str, Tensor], contents: Mapping[str, Any]) -> None:
     """Write a checkpoint that holds all weights."""
     state = {
-        "state_dict": {f"{PREFIX}{name}": weight for name, weight in weights.items()},
+        "state_dict": {f"{checkpoints.PREFIX}{name}": weight for name, weight in weights.items()},
         "global_step": 0,
-        "werdict": {"format": FORMAT, **contents},
+        "werdict": {"format": checkpoints.FORMAT, **contents},
     }
     content = io.BytesIO()
     torch.save(state, content)

@@ -36,7 +36,7 @@ def run(options: Demo) -> None:
     """Serve the page until Ctrl-C; the first line that is printed is its address."""
     if importlib.util.find_spec("gradio") is None:
         raise ConfigError("asr-demo needs Gradio: pip install 'werdict[demo]'")
-    restored = restore(options, decoder=options.decoder, torch_threads=options.torch_threads)
+    restored = restore(options, options.decoder, options.torch_threads)
     page, theme = demo_page(
         restored.checkpoint.title,
         transcriber_of(restored, options.max_segment_s),

@@ -12,7 +12,7 @@ from asr.data.manifests.corpus import files_of
 from asr.decoding.scorers import ShallowFusion
 from asr.inference.evaluate import evaluate_sets, report_trials, tune
 from asr.run.options import Evaluate
-from asr.run.restore import Restored, prepared_data, restore_reader
+from asr.run.restore import Restored, prepared_data, restore
 from werdict.console import PlainConsole, json_result
 from werdict.errors import ConfigError, RunFailed
 from werdict.files import named_path
@@ -35,7 +35,7 @@ def _evaluate(options: Evaluate, result: dict[str, Any]) -> list[str]:
     """Fill in the result; return a message for each set of which nothing could be read."""
     check_name(options)
     normalization = Normalization(options.scoring.normalize)
-    restored = restore_reader(options, options.decoder)
+    restored = restore(options, options.decoder, options.torch_threads)
     tuned_on = _tuning_sets(options, restored)
     if tuned_on and not any(cut.supervisions[0].text for cuts in tuned_on.values() for cut in cuts):
         raise ConfigError(

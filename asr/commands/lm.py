@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from asr.run.options import LM, texts
 from asr.run.restore import TextSide, prepared_data, restore_text
 from asr.text.tokenizer import SPACE_PIECE
 from werdict.console import PlainConsole
-from werdict.errors import ConfigError
+from werdict.errors import ConfigError, naming_place
 from werdict.files import write_new
 from werdict.text_files import matching_files, read_lines
 
@@ -26,7 +25,9 @@ def run(options: LM) -> None:
     if options.text is None and not options.transcripts:
         raise ConfigError("no text is given: give text=FILE, or transcripts=true for the run's training transcripts")
     output = new_file(options.output)
-    files = _files(options.text)
+    patterns = [] if options.text is None else texts(options.text)
+    allowed = "a file, a pattern like 'corpus/*.txt.gz', or a list of them"
+    files = dict.fromkeys(file for pattern in patterns for file in matching_files("text", pattern, allowed))
     text = restore_text(options.run)
     if options.units == "words" and not any(SPACE_PIECE in piece for piece in text.tokenizer.pieces):
         raise ConfigError(
@@ -56,22 +57,11 @@ def run(options: LM) -> None:
     console.print_line(f"language model: {output}")
 
 
-def _files(text: Any) -> list[Path]:
-    """Return the files of ``text=``."""
-    patterns = [] if text is None else texts(text)
-    allowed = "a file, a pattern like 'corpus/*.txt.gz', or a list of them"
-    if text is not None and not patterns:
-        raise ConfigError(f"text: the list is empty; give {allowed}")
-    return [*dict.fromkeys(file for pattern in patterns for file in matching_files("text", pattern, allowed))]
-
-
-def _sentences(files: Sequence[Path], text: TextSide, transcripts: bool) -> Iterator[str]:
+def _sentences(files: Iterable[Path], text: TextSide, transcripts: bool) -> Iterator[str]:
     """Yield the lines of files and the transcripts of the run, normalized, if they hold words."""
     for file in files:
-        try:
+        with naming_place("text"):
             yield from filter(None, map(text.normalize, read_lines(file)))
-        except ValueError as error:
-            raise ConfigError(f"text: {error}") from error
     if transcripts:
         prepared = prepared_data(text.checkpoint, "give their text as text=FILE, and transcripts=false")
         for name in prepared.names("train"):

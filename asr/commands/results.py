@@ -12,7 +12,7 @@ from typing import Any
 from asr.data.preparation.cuts import evaluation_cuts
 from asr.run.folder import claim_run_folder, create_run_folder, usable_folder
 from asr.run.options import MAX_NAME_BYTES, Sets
-from asr.run.restore import Restored
+from asr.run.restore import Restored, prepared_data
 from asr.training.checkpoints import LoadedCheckpoint
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError
@@ -64,6 +64,7 @@ def lock_output_dir(folder: Path, is_new: bool) -> Iterator[None]:
 
 
 NUM_LEFT_OUT = 20  # number of dropped items that are named
+OTHER_DATA = "give the data to decode: manifest=PATH"
 
 console = PlainConsole()
 
@@ -90,8 +91,10 @@ def evaluation_sets(
         option: that names the manifest, for messages.
     """
     if manifest is None:
-        prepared = restored.prepared()
-        return {test: prepared.cuts(test) for test in prepared.names("test")}, list(prepared.notes)
+        prepared = prepared_data(restored.checkpoint, OTHER_DATA)
+        if not (tests := prepared.names("test")):
+            raise ConfigError(f"the data of this run in {prepared.folder} has no test set; {OTHER_DATA}")
+        return {test: prepared.cuts(test) for test in tests}, list(prepared.notes)
     manifests = list(manifest) if isinstance(manifest, list) else [manifest]
     if not manifests or (name is not None and len(manifests) > 1):
         raise ConfigError(f"{option}: give one manifest, or several without name=; given {manifests}")

@@ -6,8 +6,9 @@ import json
 from dataclasses import asdict
 
 from asr.run.compose import default_recipe
+from asr.run.folder import FILES
 from asr.run.options import Runs, texts
-from asr.runs.folders import BEST, FILES, lines_of, list_runs, sort_key
+from asr.runs.folders import BEST, lines_of, list_runs, sort_key
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError
 from werdict.files import named_path

@@ -14,7 +14,7 @@ from asr.inference.streaming import Partial, StreamingRecognizer
 from asr.run.options import Stream
 from asr.run.restore import restore, stream_of
 from werdict.console import PlainConsole, printable
-from werdict.errors import ConfigError
+from werdict.errors import ConfigError, naming_place
 from werdict.files import named_path
 
 STANDARD_INPUT = "-"
@@ -35,11 +35,9 @@ def run(options: Stream) -> None:
     file = None if live else open_stream(named_path(options.audio))
     rate_hz = options.sampling_rate_hz if file is None else file.samplerate
     size = max(1, round(options.packet_s * rate_hz))
-    restored = restore(options, with_lm=False, torch_threads=options.torch_threads)
-    try:
+    restored = restore(options, None, options.torch_threads, with_lm=False)
+    with naming_place("run"):
         stream = stream_of(restored, rate_hz, options.endpoint_s)
-    except ValueError as error:
-        raise ConfigError(f"run: {error}") from error
     if file is not None and file.channels > 1:
         console.print_line(f"{file.name} has {file.channels} channels; the first one is used")
     packets = packets_of_standard_input(size) if file is None else packets_of_file(file, size, options.at_own_pace)

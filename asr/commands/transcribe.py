@@ -11,7 +11,7 @@ from asr.data.manifests.audio_files import ENDINGS, MEDIA_ENDINGS, find_audio, g
 from asr.inference.transcripts import FORMATS, OF_SEVERAL, Transcriber, Transcript, TranscriptFolder
 from asr.run.folder import usable_folder
 from asr.run.options import Transcribe, texts
-from asr.run.restore import maker_of, restore_reader, transcriber_of
+from asr.run.restore import maker_of, restore, transcriber_of
 from werdict.console import PlainConsole, printable
 from werdict.errors import ConfigError, RunFailed, remedy
 from werdict.files import write_new
@@ -125,7 +125,7 @@ def _check_format(formats: Sequence[str], num_files: int, output: Path | None) -
 
 
 def _transcriber(options: Transcribe) -> Transcriber:
-    restored = restore_reader(options, options.decoder)
+    restored = restore(options, options.decoder, options.torch_threads)
     transcriber = transcriber_of(restored, options.max_segment_s, options.channels == "each")
     for note in restored.notes:
         console.print_line(note)

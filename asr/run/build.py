@@ -17,18 +17,12 @@ from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
 from torch import nn
 from torch.optim import Optimizer
 
+from asr import processes
 from asr.data.loading.augmentation import AudioAugmentation
 from asr.data.loading.loader import LoaderFactory
 from asr.data.preparation.prepared import PreparedData
 from asr.models.recognizer import Recognizer, is_pretrained
-from asr.processes import (
-    LAUNCHER_VARIABLE,
-    NUM_RANKS,
-    RANK_VARIABLES,
-    RUN_DIR_VARIABLE,
-    is_first_process,
-    is_one_of_several,
-)
+from asr.run import parts, start
 from asr.run.choices import RULE_KEYS, choose_by_corpus, choose_by_words
 from asr.run.compose import Change, Composed, changes, recorded_data, run_folder, saved_config, unaccepted
 from asr.run.data import data_for_run, mixing_of, shard_storage
@@ -41,44 +35,20 @@ from asr.run.instantiate import (
     parameters_of,
 )
 from asr.run.options import RunOptions
-from asr.run.parts import (
-    DataParts,
-    build_all,
-    build_data_parts,
-    build_module,
-    build_update_parts,
-    check_decoder,
-    check_loggers,
-    factories,
-    is_own_model,
-    outline_recognizer,
-)
-from asr.run.start import (
-    Source,
-    changes_explain_errors,
-    changes_since,
-    fit_checkpoint,
-    kept_tokenizer,
-    read_source,
-    without_gradient,
-)
 from asr.run.trainer import build_trainer, captures_encoder, size_by_torchrun
 from asr.run.trust import check_restored, error_context
 from asr.training.checkpoints import LoadedCheckpoint, newest_good_checkpoint
 from asr.training.initial_weights import freeze
 from asr.training.module import TrainingModule
 from asr.training.optimizer_protocols import HasEvalMode, NamedParameters, calls_closure, replaces_params
-from asr.training.processes import is_started_as_rank
+from asr.training.processes import console, is_started_as_rank
 from asr.training.speech_data_module import SpeechDataModule
-from werdict.console import PlainConsole
 from werdict.errors import ConfigError
 from werdict.files import get_nested, is_within
 
 WITHOUT_DECAY = ("optim.Constant", "torch.optim.lr_scheduler.ConstantLR")
 ACCUMULATE = "trainer.accumulate_grad_batches"
 VOCAB_SIZE = 8  # before a tokenizer is trained
-
-console = PlainConsole(quiet=not is_first_process())
 
 
 @dataclass(frozen=True)
@@ -96,10 +66,10 @@ class Outline:
     """
 
     trainer: Trainer
-    data: DataParts
+    data: parts.DataParts
     encoder: nn.Module
     optimizer: Any
-    source: Source | None
+    source: start.Source | None
     loggers: list[Configured]
     callbacks: list[Configured]
 
@@ -125,9 +95,8 @@ def validate_run(
             "data.batch.max_duration_s if memory runs out"
         )
     _refuse_unknown_peers(trainer)
-    loggers, callbacks = factories(options.logger, "logger"), factories(options.callbacks, "callbacks")
-    check_loggers(loggers)
-    build_all(callbacks, Path("runs"), options)
+    loggers, callbacks = parts.factories(options.logger, "logger"), parts.factories(options.callbacks, "callbacks")
+    parts.build_all(callbacks, Path("runs"), options)
     _check_callbacks(options)
     usable_folder(options.data.dir, "data.dir")
     if options.run_dir is None:
@@ -135,14 +104,14 @@ def validate_run(
     elif existing_run_dir is None:
         free_folder(options.run_dir, "run_dir")
     build_component(options.data.prepare, "data.prepare", partial=True)
-    data = build_data_parts(options, kept_tokenizer(options, existing_run_dir, checkpoint))
+    data = parts.build_data_parts(options, start.kept_tokenizer(options, existing_run_dir, checkpoint))
     if existing_run_dir is None:  # of a stranger's run they may be anybody's folders
         shard_storage(options.data.storage, data.features)
         if isinstance(data.augmentation, AudioAugmentation):
             data.augmentation.check_files()
     on_cpu = isinstance(trainer.accelerator, CPUAccelerator)
-    recognizer = outline_recognizer(options, VOCAB_SIZE, data.features.num_features)
-    source = read_source(options, data.features, recognizer.state_dict(), existing_run_dir)
+    recognizer = parts.outline_recognizer(options, VOCAB_SIZE, data.features.num_features)
+    source = start.read_source(options, data.features, recognizer.state_dict(), existing_run_dir)
     optimizer = try_updates(options, recognizer, on_cpu)
     _warn_of_decay(optimizer, options)
     kept = optimizer if replaces_params(optimizer) else None
@@ -163,13 +132,13 @@ def try_updates(options: RunOptions, recognizer: Recognizer, on_cpu: bool) -> Op
     Raises:
         ConfigError: a part is refused.
     """
-    updates = build_update_parts(options)
+    updates = parts.build_update_parts(options)
     with error_context("init.freeze", freeze):
         freeze(recognizer, options.init.freeze)
-    check_decoder(updates.decoder, recognizer.head)
-    if is_own_model(options):
+    parts.check_decoder(updates.decoder, recognizer.head)
+    if parts.is_own_model(options):
         _try_model(recognizer)
-    elif is_pretrained(recognizer.encoder) and (without := without_gradient(recognizer.encoder)):
+    elif is_pretrained(recognizer.encoder) and (without := start.without_gradient(recognizer.encoder)):
         # transformers reads the weights of some layers past their adapters
         raise ConfigError(
             f"encoder: {len(without)} parameters would be trained but get no gradient, such as {without[0]}; exclude "
@@ -247,8 +216,12 @@ def _try_third_party(options: RunOptions, on_cpu: bool) -> None:
 def _refuse_unknown_peers(trainer: Trainer) -> None:
     """Refuse to be one of several processes that the trainer does not know of, and to start some on other machines."""
     alone = trainer.world_size == 1 or not is_started_as_rank(trainer)
-    if alone and is_one_of_several():
-        ranks = " ".join(f"{name}={os.environ[name]}" for name in (*RANK_VARIABLES, NUM_RANKS) if name in os.environ)
+    if alone and processes.is_one_of_several():
+        ranks = " ".join(
+            f"{name}={os.environ[name]}"
+            for name in (*processes.RANK_VARIABLES, processes.NUM_RANKS)
+            if name in os.environ
+        )
         raise ConfigError(
             f"{ranks}: these variables say that this is one of several processes, but the trainer would not join them; "
             "unset them, or start all processes with torchrun or srun, as docs/clusters.md shows"
@@ -334,9 +307,11 @@ class Run:
         """
         options: RunOptions = composed.options
         # set if our launcher has started this process as one of several
-        launched = os.environ.get(RUN_DIR_VARIABLE)
-        if launched is not None and os.environ.get(LAUNCHER_VARIABLE) != str(os.getppid()):
-            raise ConfigError(f"the variable {RUN_DIR_VARIABLE}={launched} is for internal use only; unset it")
+        launched = os.environ.get(processes.RUN_DIR_VARIABLE)
+        if launched is not None and os.environ.get(processes.LAUNCHER_VARIABLE) != str(os.getppid()):
+            raise ConfigError(
+                f"the variable {processes.RUN_DIR_VARIABLE}={launched} is for internal use only; unset it"
+            )
         run_dir = None if launched is None else Path(launched)
         resumed = None if options.resume is None else run_folder(options.resume)
         if resumed is not None:
@@ -355,7 +330,7 @@ class Run:
         may_prepare = resumed is None or given >= {"data.dir"} | storage
         # it could name any place as its source too, which could take hours to read
         recorded = None if resumed is None or may_prepare or "data.source" in given else recorded_data(resumed)
-        with changes_explain_errors(resumed, options, options.allow_changes or "data.dir" in given):
+        with start.changes_explain_errors(resumed, options, options.allow_changes or "data.dir" in given):
             is_quiet = run_dir is not None
             prepared = data_for_run(options, outline.data, outline.encoder, is_quiet, may_prepare, recorded)
         reading = outline.data.features, prepared.tokenizer, outline.data.batch, outline.data.workers
@@ -363,7 +338,7 @@ class Run:
         composed = _with_counted_updates(composed, prepared, loaders, outline.trainer.world_size)
         options, changed = composed.options, list[Change]()
         if checkpoint is not None:
-            changed = changes_since(checkpoint, options, outline.data, prepared)
+            changed = start.changes_since(checkpoint, options, outline.data, prepared)
         elif resumed is not None:
             changed = changes(saved_config(resumed), options.plain())
         if has_same_updates:
@@ -379,7 +354,7 @@ class Run:
         """
         module = self.new_module()
         if self.checkpoint is not None and self.changes:
-            fit_checkpoint(self.checkpoint, self.options, self.changes, module)
+            start.fit_checkpoint(self.checkpoint, self.options, self.changes, module)
         return module
 
     @property
@@ -390,7 +365,7 @@ class Run:
 
     def new_module(self) -> TrainingModule:
         """Return a module with initial weights."""
-        return build_module(self.options, self.outline.data, self.prepared, self.outline.optimizer)
+        return parts.build_module(self.options, self.outline.data, self.prepared, self.outline.optimizer)
 
     @property
     def needs_launcher(self) -> bool:
@@ -450,7 +425,7 @@ def _with_same_updates(
         if ACCUMULATE not in composed.given:
             is_same, values[ACCUMULATE] = True, kept
             line += ", and is chosen"
-        if RUN_DIR_VARIABLE not in os.environ:  # else our launcher has said it
+        if processes.RUN_DIR_VARIABLE not in os.environ:  # else our launcher has said it
             text = "{} processes with {} micro-batches per update are {} processes now: {}"
             if resumed is None:
                 text = "the config is for {} processes with {} micro-batches per update, torchrun has started {}: {}"

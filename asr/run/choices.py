@@ -13,28 +13,17 @@ import torch
 from hydra import compose
 
 from asr.data.preparation.saved_corpus import Budget, Choice, CorpusFacts
-from asr.processes import is_first_process
+from asr.run import start
 from asr.run.command_line import CONFIGS
 from asr.run.compose import DECLARING, OWN_GROUPS, Composed, choose_own, named_classes, run_folder, saved_config
 from asr.run.data import complete_sources, source_corpus
 from asr.run.instantiate import SPECIAL_KEYS, build_component, check_keys, locate, takes, with_defaults
 from asr.run.options import Data, Encoder, RunOptions
 from asr.run.parts import build_encoder
-from asr.run.start import (
-    FOLLOWING,
-    ICEFALL,
-    OF_FILE,
-    PRETRAINED,
-    WAVEFORM,
-    base_folder,
-    load_source,
-    source_options,
-    without_gradient,
-)
 from asr.run.trust import error_context, trust_own
 from asr.text.tokenizer import case_that_is_known, tokenizer_from_state, unknown_characters
 from asr.training.checkpoints import LoadedCheckpoint
-from werdict.console import PlainConsole
+from asr.training.processes import console
 from werdict.errors import ConfigError, did_you_mean
 from werdict.files import get_nested, is_within, named_path, read_yaml
 
@@ -65,18 +54,18 @@ def choose_by_words(composed: Composed) -> tuple[Composed, LoadedCheckpoint | No
     if options.resume is not None:  # all else is in the run's own config
         if "encoder.model" in composed.given:
             saved = Encoder.of(saved_config(run_folder(options.resume))["encoder"])
-            base = base_folder(saved, options.encoder.model)
+            base = start.base_folder(saved, options.encoder.model)
             composed = composed.with_values({"encoder.model_folder": base, "encoder.model": saved.model})
         return composed, None
     for name in options.best_lr:
         if name not in composed.optimizers:
             raise ConfigError(f"best_lr.{name}: there is no such optimizer.{did_you_mean(name, composed.optimizers)}")
-    if options.encoder.target == PRETRAINED:
+    if options.encoder.target == start.PRETRAINED:
         composed = with_choices(composed, pretrained_choices(composed))
     path = composed.options.init.path
-    if path is None or path.endswith(ICEFALL):
+    if path is None or path.endswith(start.ICEFALL):
         return composed, None
-    source = load_source(path)
+    source = start.load_source(path)
     return with_choices(composed, source_rates(composed, source)), source
 
 
@@ -116,8 +105,8 @@ def corpus_choices(composed: Composed) -> list[Choice]:
     fixed_keys = [*given, *(LENGTH if any(is_within(key, given) for key in LENGTH) else ())]
     if options.init.path is not None:
         fixed_keys += RATES  # those of its weights are taken
-    if options.encoder.target == PRETRAINED:
-        fixed_keys += FOLLOWING
+    if options.encoder.target == start.PRETRAINED:
+        fixed_keys += start.FOLLOWING
     if "tokenizer" in given:
         fixed_keys.append("encoder.subsampling_factor")  # it follows from characters as tokens
     choices = list(choose(CorpusFacts.of(source_corpus(options.data)), budget))
@@ -150,7 +139,7 @@ def source_rates(composed: Composed, source: LoadedCheckpoint) -> list[Choice]:
         source: what it starts from.
     """
     given = [key for key in composed.given if key != "encoder"]  # encoder=conformer_xs says no rate
-    options, saved = composed.options, source_options(source)
+    options, saved = composed.options, start.source_options(source)
     parts = (options.features, saved.features), (options.encoder, saved.encoder)
     rates = []
     for key, (here, there) in zip(RATES, parts, strict=True):
@@ -172,7 +161,9 @@ def fine_tuning(composed: Composed, source: LoadedCheckpoint) -> Iterator[Choice
     """
     options: RunOptions = composed.options
     keep_tokenizer = options.init.keep_tokenizer
-    own_tokenizer = options.tokenizer.target == OF_FILE or any(is_within(key, TOKENIZER) for key in composed.given)
+    own_tokenizer = options.tokenizer.target == start.OF_FILE or any(
+        is_within(key, TOKENIZER) for key in composed.given
+    )
     if keep_tokenizer is None and not own_tokenizer:
         tokenizer = tokenizer_from_state(source.tokenizer)
         share, most = unknown_characters(tokenizer, _training_texts(options.data))
@@ -218,7 +209,7 @@ def pretrained_choices(composed: Composed) -> Iterator[Choice]:
     inputs, kind = json.loads(source["inputs"]), json.loads(source["config"])["model_type"]
     rate_hz = inputs.get("sampling_rate", 16_000)
     reason = f"as {encoder.model} takes it, a {kind} with the licence {source['license']}"
-    if options.features.target != WAVEFORM and "features" not in given:
+    if options.features.target != start.WAVEFORM and "features" not in given:
         yield Choice("features", "waveform", reason)
     if options.data.sampling_rate_hz != rate_hz and "data.sampling_rate_hz" not in given:
         yield Choice("data.sampling_rate_hz", rate_hz, reason)
@@ -231,7 +222,7 @@ def pretrained_choices(composed: Composed) -> Iterator[Choice]:
         yield Choice("encoder.masks", masks or None, f"nothing of a {kind} can be masked")
     with torch.device("meta"):
         outline = build_encoder(encoder.updated(source=source, model_folder=folder_name), rate_hz // FRAMES_HZ)
-    if unused := [re.escape(name) for name in without_gradient(outline) if ".lora_" not in name]:
+    if unused := [re.escape(name) for name in start.without_gradient(outline) if ".lora_" not in name]:
         yield Choice("init.freeze", [*options.init.freeze, *unused], f"a {kind} has these weights, but never uses them")
 
 
@@ -245,8 +236,6 @@ def _training_texts(data: Data) -> Iterator[str]:
 
 
 RULE_KEYS = ("pattern", "lr_scale", "optimizer")  # the others are options of the optimizer
-
-console = PlainConsole(quiet=not is_first_process())
 
 
 def with_own_classes(composed: Composed) -> Composed:

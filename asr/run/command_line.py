@@ -219,7 +219,7 @@ def options(file: Path, parent: str = "", command: str = "train") -> Iterator[tu
         parent: of the keys, with a dot at its end.
         command: whose options they are.
     """
-    helps = {key: option.help for key, _, option in options_of(COMMANDS[command])}
+    helps = {key: help_text for key, _, help_text in options_of(COMMANDS[command])}
     path: list[str] = []
     for line in file.read_text(encoding="utf-8").splitlines():
         if match := OPTION.fullmatch(line):

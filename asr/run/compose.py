@@ -32,7 +32,7 @@ from asr.run.command_line import (
     override_value,
     quote_non_ascii,
 )
-from asr.run.folder import ACCEPTED, DATA_RECORD, backup_path, quoted
+from asr.run.folder import ACCEPTED, DATA_RECORD, FILES, backup_path, has_begun, quoted
 from asr.run.instantiate import with_defaults
 from asr.run.options import RunOptions, checked_options, decides, fields, has_effect
 from werdict.console import one_line
@@ -40,7 +40,6 @@ from werdict.errors import ConfigError
 from werdict.files import flatten, get_nested, named_path, read_yaml, write_whole
 from werdict.former_names import with_present_names
 
-FILES = ("config.yaml", "overrides.yaml")  # of a run, without which nothing is resumed
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
 LABELS = ("_target_", "group", "name", "job_type", "tags", "notes")  # of a logger: all else may say where numbers go
 DECLARING = ("optimizer", "schedule")  # groups whose yaml files leave options to the defaults of the class
@@ -301,17 +300,21 @@ class Change:
         return f"{self.key}: {self.before!r} in the run, {self.now!r} now"
 
 
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
+    """Return the keys in which two configs differ."""
+    old, new = flatten(before), flatten(now)
+    pairs = [Change(key, old.get(key, ABSENT), new.get(key, ABSENT)) for key in {**old, **new}]
+    return [change for change in pairs if change.before != change.now]
+
+
 def changes(before: Mapping[str, Any], current: Mapping[str, Any]) -> list[Change]:
     """Return the differences between two configs that affect training; places, speed and derived values may differ.
 
     An option that a run of an older version does not have had its default.
     """
-    old, new = flatten(with_class_defaults(before)), flatten(with_class_defaults(current))
-    return [
-        Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
-        for key in sorted(old | new)
-        if old.get(key, ABSENT) != new.get(key, ABSENT) and decides(key) in ("updates", "sample")
-    ]
+    both = with_class_defaults(before), with_class_defaults(current)
+    changed = [change for change in differences(*both) if decides(change.key) in ("updates", "sample")]
+    return sorted(changed, key=lambda change: change.key)
 
 
 def unaccepted(changed: Sequence[Change], folder: Path) -> list[Change]:
@@ -334,15 +337,6 @@ def record_accepted(folder: Path, changed: Sequence[Change]) -> None:
     if path.exists() and (former := path.read_bytes()) != content:
         write_whole(backup_path(path), former)
     write_whole(path, content)
-
-
-def differs(saved: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
-    """Return whether a config says something new that a run's folder should hold: free keys, such as weights, too."""
-    old, new = (
-        {key: value for key, value in flatten(config).items() if decides(key) != "this_start"}
-        for config in (saved, current)
-    )
-    return old != new
 
 
 def refuse_changes(changed: Sequence[Change | str], anyway: bool) -> None:
@@ -406,7 +400,7 @@ def _resuming_after_restart(arguments: Sequence[str]) -> list[str]:
             raise ConfigError("run_dir: torchrun --max-restarts needs run_dir=PATH, by which a restart finds the run")
         return [*arguments]
     folder = named_path(run_dir)
-    if not all((folder / name).is_file() for name in FILES):
+    if not has_begun(folder):
         return [*arguments]
     if is_first_process():
         print(f"run_dir: torchrun has started {one_line(str(folder))} before: resuming it", flush=True)
@@ -480,13 +474,11 @@ def difference_from_recipe(options: RunOptions, run_dir: Path) -> dict[str, tupl
         return {}  # a resumed run whose recipes_dir is not given
     # a recipe may leave values to its user, which are shown as ???
     raw: Any = OmegaConf.to_container(composed, resolve=True)
-    recipe, run = flatten(with_class_defaults(raw)), flatten(options.plain())
-    pairs = {key: (recipe.get(key, ABSENT), run.get(key, ABSENT)) for key in {**recipe, **run}}
     return {
-        key: (_shown(recipe_value), _shown(run_value))
-        for key, (recipe_value, run_value) in pairs.items()
+        change.key: (_shown(change.before), _shown(change.now))
+        for change in differences(with_class_defaults(raw), options.plain())
         # a value that the recipe leaves to the machine is not a difference
-        if recipe_value != run_value and has_effect(key) and (key, recipe_value) != ("trainer.cuda_graphs", None)
+        if has_effect(change.key) and (change.key, change.before) != ("trainer.cuda_graphs", None)
     }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from werdict.files import WITHOUT_LINKS, lock, named_path, trusted
 
+FILES = ("config.yaml", "overrides.yaml")  # that every run begins with, and without which none is resumed
 LATEST = "latest"  # the link to the newest run, in runs/
 DATA_RECORD = "data_fingerprint"  # of the prepared data that the run reads
 INIT_RECORD = "init_source.json"  # which file the run started from, and how that was then
@@ -23,6 +24,11 @@ PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
 PARTS = "parts"  # key of a checkpoint whose tensors are in a folder, and the suffix of the folder
 UPDATE_FILE = re.compile(r"update-(\d+)\.ckpt")
 UNSTARTED = {".lock", "config.yaml", DATA_RECORD, INIT_RECORD, TOO_SHORT}
+
+
+def has_begun(folder: Path) -> bool:
+    """Return whether a run was begun in a folder, and can be resumed."""
+    return all((folder / name).is_file() for name in FILES)
 
 
 def create_run_folder(parent: Path) -> Path:
@@ -90,6 +96,15 @@ def claim_run_folder(value: object, key: str = "run_dir") -> Path:
     return folder
 
 
+def new_run_folder(run_dir: object, recipe: str) -> Path:
+    """Create the folder of a run: the one that the user named, or a new one of its recipe, which is then the latest."""
+    if run_dir is not None:
+        return claim_run_folder(run_dir)
+    folder = create_run_folder(Path("runs") / recipe)
+    point_latest(folder, Path("runs") / LATEST)
+    return folder
+
+
 def update_files(folder: Path) -> dict[int, Path]:
     """Return the checkpoints of a folder by update, newest first; they may be damaged."""
     checkpoints = {
@@ -136,12 +151,9 @@ def backup_path(path: Path) -> Path:
 
 def quoted(value: str) -> str:
     """Return a value in quotes of Hydra's grammar, whatever characters it has."""
-    return "'" + re.sub(r"(\\*)('|$)", _escape, value) + "'"
-
-
-def _escape(match: re.Match[str]) -> str:
     # a backslash is special only in front of a quote
-    return 2 * match[1] + (f"\\{match[2]}" if match[2] else "")
+    escaped = re.sub(r"(\\*)('|$)", lambda match: 2 * match[1] + ("\\'" if match[2] else ""), value)
+    return f"'{escaped}'"
 
 
 def resume_command(run_dir: Path | str) -> str:

@@ -248,24 +248,24 @@ def build_module(
     )
 
 
-def check_loggers(loggers: Sequence[Configured]) -> None:
-    """Check what loggers need, without building any: their constructors write files."""
-    for factory in loggers:
-        if hasattr(factory.func, "check_machine"):
-            factory.func.check_machine()
-        if factory.func.__module__ == "lightning.pytorch.loggers.tensorboard" and not any(map(find_spec, TENSORBOARD)):
-            raise ConfigError(f"{factory.key}: tensorboard is not installed: pip install tensorboard")
-
-
 def factories(targets: Mapping[str, Target | None] | None, group: Literal["logger", "callbacks"]) -> list[Configured]:
-    """Return the factories of loggers or callbacks, whose keys and types are checked."""
+    """Return the factories of loggers or callbacks, whose keys, types and needs are checked; none is built.
+
+    The constructors of loggers write files.
+    """
     if targets is None:
         raise ConfigError(f"{group} is missing in the config")
     chosen = {name: target for name, target in targets.items() if target is not None}
     for name, target in chosen.items():
         for key in RESERVED & target.plain().keys():
             raise ConfigError(f"{group}.{name}.{key} cannot be given: it follows from the run's own {key}")
-    return [build_component(target, f"{group}.{name}", partial=True) for name, target in chosen.items()]
+    built = [build_component(target, f"{group}.{name}", partial=True) for name, target in chosen.items()]
+    for factory in built:
+        if hasattr(factory.func, "check_machine"):
+            factory.func.check_machine()
+        if factory.func.__module__ == "lightning.pytorch.loggers.tensorboard" and not any(map(find_spec, TENSORBOARD)):
+            raise ConfigError(f"{factory.key}: tensorboard is not installed: pip install tensorboard")
+    return built
 
 
 def build_all(made_by: Sequence[Configured], run_dir: Path, options: RunOptions) -> list[Any]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +28,14 @@ from asr.run.start import PRETRAINED, base_folder, saved_options
 from asr.run.trust import check_restored
 from asr.text.tokenizer import Tokenizer, tokenizer_from_state
 from asr.training import checkpoints
-from werdict.errors import ConfigError
+from werdict.errors import ConfigError, naming_place
 from werdict.files import named_path
 from werdict.formatting import shortlist
 
 OF_TRANSCRIPTS = ("weights", "average_since", "decoder", "max_segment_s", "channels")  # options of asr-transcribe
 DEFAULT_SEGMENT_S = 15.0  # for checkpoints that do not say how long utterances of training were
 SHORTEST_SEGMENT_S = 1.0
+BATCH_S = 120.0  # of audio that is read at a time, unless a command has an option for it
 LACKING = "decoded without the language model of the run's transcripts, which only a finished run's folder has (lm/)"
 OTHER_DECODER = "decoder= replaces the run's search and its language model; decoder.lm=FILE gives a model"
 
@@ -57,19 +57,6 @@ class Restored:
         """What the decoder has read, or lacks, to be shown with results."""
         read = self.decoder.notes if isinstance(self.decoder, ShallowFusion) else []
         return [*read, *([self.lacking] if self.lacking else [])]
-
-    def prepared(self) -> PreparedData:
-        """Return the data that the run was trained on; of a stranger's checkpoint that is a stranger's data.
-
-        Raises:
-            ConfigError: they are no longer there, or damaged.
-        """
-        prepared = prepared_data(self.checkpoint, "give the data to decode: manifest=PATH")
-        if not prepared.names("test"):
-            raise ConfigError(
-                f"the data of this run in {prepared.folder} has no test set; give the data to decode: manifest=PATH"
-            )
-        return prepared
 
 
 def prepared_data(checkpoint: checkpoints.LoadedCheckpoint, instead: str) -> PreparedData:
@@ -116,7 +103,7 @@ def restore_text(run: object) -> TextSide:
     """Rebuild the text side of what ``run=`` names."""
     checkpoint = checkpoints.load_checkpoint(checkpoints.checkpoint_file(str(run)))
     options = model_options(checkpoint)
-    with _naming(checkpoint.path):
+    with naming_place(checkpoint.path):
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
         return TextSide(checkpoint, build_text(options.data.text, tokenizer), tokenizer)
 
@@ -128,7 +115,7 @@ def model_options(checkpoint: checkpoints.LoadedCheckpoint) -> ModelOptions:
         ConfigError: they are refused, or name code that the user does not trust in the parts that decode; nothing else
             of a config is built, or even imported.
     """
-    with _naming(checkpoint.path):
+    with naming_place(checkpoint.path):
         options = saved_options(checkpoint, ModelOptions)
     built = {"encoder": options.encoder, "head": options.head, "features": options.features, "decoder": options.decoder}
     built |= {"augment.features": options.augment.features, "data.text": options.data.text}
@@ -147,7 +134,7 @@ def recognizer_of(checkpoint: checkpoints.LoadedCheckpoint, base: object = None)
         ConfigError: its parts do not fit each other.
     """
     options, weights = model_options(checkpoint), checkpoint.weights
-    with _naming(checkpoint.path):
+    with naming_place(checkpoint.path):
         vocab_size = tokenizer_from_state(checkpoint.tokenizer).vocab_size
         mean = weights.get("normalize.mean")
         if mean is None or mean.dim() != 1:
@@ -166,40 +153,26 @@ def recognizer_of(checkpoint: checkpoints.LoadedCheckpoint, base: object = None)
     return recognizer.eval()
 
 
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name the checkpoint in front of what is wrong with its parts."""
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
 def restore(
-    options: OfRun,
-    with_lm: bool = True,
-    decoder: Target | None = None,
-    batch_duration_s: float = 120.0,
-    num_workers: int = 0,
-    torch_threads: int | None = None,
+    options: OfRun, decoder: Target | None = None, torch_threads: int | None = None, with_lm: bool = True
 ) -> Restored:
     """Rebuild what ``run=`` names, for decoding with the options of the command.
 
     Args:
         options: of the command.
-        with_lm: decode with the language model in the run's folder, unless a decoder is given.
         decoder: in the place of the run's own.
-        batch_duration_s: seconds of audio that are read at a time.
-        num_workers: processes that read; 0: this one.
         torch_threads: of this process; None: all cores that no worker needs.
+        with_lm: decode with the language model in the run's folder, unless a decoder is given.
     """
-    batch, workers = BucketingConfig(batch_duration_s), Workers(num_workers)
+    batch, workers = BucketingConfig(BATCH_S), Workers(0)
+    if isinstance(options, Reading):
+        batch, workers = BucketingConfig(options.batch_duration_s), Workers(options.num_workers)
     torch.set_num_threads(num_threads(torch_threads, workers.count))
     given = None if decoder is None else build_component(decoder, "decoder")
     checkpoint = checkpoints.load_checkpoint(checkpoints.checkpoint_file(str(options.run)))
     checkpoint = checkpoints.choose_weights(checkpoint, options.weights, options.average_since)
     saved, recognizer = model_options(checkpoint), recognizer_of(checkpoint, options.encoder.model).to(default_device())
-    with _naming(checkpoint.path):
+    with naming_place(checkpoint.path):
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
         features = build_component(saved.features, "features")
         text = build_text(saved.data.text, tokenizer)
@@ -219,17 +192,9 @@ def restore(
             chosen = saved_decoder or chosen
             lacking = LACKING if order and saved_decoder is None else ""
     if isinstance(chosen, ShallowFusion):
-        try:
+        with naming_place("decoder"):
             chosen.load_scorers(tokenizer, text)
-        except ValueError as error:
-            raise ConfigError(f"decoder: {error}") from error
     return Restored(checkpoint, saved, recognizer, chosen, text, loaders, lacking)
-
-
-def restore_reader(options: Reading, decoder: Target | None = None) -> Restored:
-    """Rebuild what ``run=`` names, as `restore` does, to read audio in batches as the options of the command say."""
-    batch_duration_s, num_workers = options.batch_duration_s, options.num_workers
-    return restore(options, True, decoder, batch_duration_s, num_workers, options.torch_threads)
 
 
 def transcriber_of(restored: Restored, max_segment_s: float | None, each_channel: bool = False) -> Transcriber:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -30,8 +30,7 @@ from asr.run.trust import check_restored, error_context, targets
 from asr.text.tokenizer import CharacterTokenizer, SentencePieceFile, Tokenizer, tokenizer_from_state
 from asr.training import checkpoints, initial_weights
 from asr.training.optimizer_protocols import apply_to_checkpoint, calls_closure, replaces_params
-from werdict.console import PlainConsole
-from werdict.errors import ConfigError, PeerLost, first_line, is_out_of_memory
+from werdict.errors import ConfigError, PeerLost, first_line, is_out_of_memory, naming_place
 from werdict.files import is_within, named_path, read_json, write_whole
 
 if TYPE_CHECKING:
@@ -104,10 +103,7 @@ def kept_tokenizer(
     Raises:
         ConfigError: there is no source, or it has no tokenizer.
     """
-    keep_tokenizer, is_file = options.init.keep_tokenizer, options.tokenizer.target == OF_FILE
-    if not keep_tokenizer and not is_file:
-        return None
-    if checkpoint is None and not keep_tokenizer:
+    if not options.init.keep_tokenizer and (checkpoint is None or options.tokenizer.target != OF_FILE):
         return None
     if checkpoint is None:
         path = _place(options.init, existing_run_dir)
@@ -141,19 +137,21 @@ def read_source(
         return None
     if path.endswith(ICEFALL):
         _check_features(path, features, *ICEFALL_FEATURES)
-        weights = _icefall_weights(named_path(path), state)
-        return Source(path, named_path(path).resolve(), weights, None)
+        file = named_path(path)
+        with naming_place(f"init: {file}"):
+            weights, _ = encoder_weights(icefall_state(file), state)
+        # buffers that icefall does not save are as in the outline, without values
+        weights = {name: weight for name, weight in weights.items() if not weight.is_meta}
+        return Source(path, file.resolve(), weights, None)
     checkpoint = load_source(path)
     if checkpoint.path.name == CONFIG and options.encoder.target != PRETRAINED:
         raise ConfigError(f"init: {path} is a model of transformers; give encoder=pretrained encoder.model={path} too")
     saved = source_options(checkpoint)
-    try:
+    with naming_place(f"init: {checkpoint.path}"):
         check_restored({"features": saved.features}, checkpoint.path)  # only the features are built
         checkpoint = checkpoints.choose_weights(checkpoint, options.init.weights)
         needed = build_component(saved.features, "features")
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
-    except ValueError as error:
-        raise ConfigError(f"init: {checkpoint.path}: {error}") from error
     check_finite(checkpoint.weights, checkpoint.path)
     _check_features(str(checkpoint.path), features, needed.num_features, needed.sampling_rate_hz, needed.frame_shift_s)
     if checkpoint.path.name != CONFIG:  # a transformers model is the encoder itself, and its head the source
@@ -169,10 +167,8 @@ def source_options(checkpoint: checkpoints.LoadedCheckpoint) -> SourceOptions:
     Raises:
         ConfigError: they are refused.
     """
-    try:
+    with naming_place(f"init: {checkpoint.path}"):
         return saved_options(checkpoint, SourceOptions)
-    except ConfigError as error:
-        raise ConfigError(f"init: {checkpoint.path}: {error}") from error
 
 
 def saved_options(checkpoint: checkpoints.LoadedCheckpoint, kind: type[Options]) -> Options:
@@ -241,15 +237,6 @@ def start_from(source: Source, module: TrainingModule, options: RunOptions, run_
     return f"init: {source.name}: {initial_weights.summary(decided)}{of_tokens}; the table of all is {table}"
 
 
-def _icefall_weights(path: Path, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    try:
-        weights, _ = encoder_weights(icefall_state(path), state_dict)
-    except ValueError as error:
-        raise ConfigError(f"init: {path}: {error}") from error
-    # buffers that icefall does not save are as in the outline, without values
-    return {name: weight for name, weight in weights.items() if not weight.is_meta}
-
-
 def _check_features(
     source: str, features: Features, num_features: int, sampling_rate_hz: int, frame_shift_s: float
 ) -> None:
@@ -296,9 +283,6 @@ def _refuse_other_encoder(path: Path, decided: Sequence[initial_weights.TensorMa
 
 LAST_RECORDED = "overrides.yaml"  # of the start of a run, which can be resumed from then on
 UPDATES = ("optimizer", "parameter_rules", "schedule")  # groups of the config that make updates of gradients
-LENGTH = ("trainer.max_steps", "trainer.max_epochs")
-
-console = PlainConsole(quiet=not is_first_process())
 
 
 def _refuse_other_targets(former: Target, current: Target, key: str) -> None:
@@ -340,57 +324,6 @@ def changes_since(
     if checkpoint.data["noise"] != files:
         changed.append(Change("files of augment.audio", checkpoint.data["noise"] or ABSENT, files or ABSENT))
     return changed
-
-
-def accept_changes(
-    options: RunOptions,
-    folder: Path,
-    checkpoint: checkpoints.LoadedCheckpoint | None,
-    changed: Sequence[Change],
-    adapt: Callable[[], object],
-) -> None:
-    """Refuse what has changed in a run unless the user accepts it; say the changes, and what they do to the rate.
-
-    Args:
-        options: the new ones.
-        folder: of the run.
-        checkpoint: from which it is resumed.
-        changed: changes since then.
-        adapt: applies them to the checkpoint.
-
-    Raises:
-        ConfigError: a change is not accepted, or the checkpoint does not fit the present config.
-    """
-    anyway = options.allow_changes
-    if checkpoint is None:
-        refuse_changes(changed, anyway)
-    else:
-        new = unaccepted(changed, folder)
-        only_rate = all(is_within(change.key, ("schedule", *LENGTH)) for change in changed)
-        if not only_rate:
-            refuse_changes(new, anyway)
-        if changed:
-            lr = _learning_rate(checkpoint)
-            adapt()
-            if any(is_within(change.key, UPDATES) for change in changed) and only_rate:
-                new_lr = _learning_rate(checkpoint)
-                line = f"learning rate after update {checkpoint.update}: {lr:.3g} in the run, {new_lr:.3g} now"
-                refuse_changes([*new, line] if new else [], anyway)
-                console.print_line(line)
-            refuse_changes(new, anyway)
-        threads, threads_now = saved_options(checkpoint, RunOptions).torch_threads, options.torch_threads
-        if threads != threads_now:
-            console.print_line(
-                f"note: torch_threads: {threads} in the run, {threads_now} now: sums are rounded in another order, so "
-                "that last digits will differ"
-            )
-    for change in changed:
-        console.print_line(f"changed since the run was started: {change}")
-
-
-def _learning_rate(checkpoint: checkpoints.LoadedCheckpoint) -> float:
-    state: Any = checkpoint.state
-    return float(state["optimizer_states"][0]["param_groups"][0]["lr"])
 
 
 def fit_checkpoint(

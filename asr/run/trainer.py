@@ -21,6 +21,7 @@ from asr.training.fsdp import FsdpStrategy
 from asr.training.lightning_internals import set_ddp_options
 from werdict.errors import ConfigError
 
+OURS = ("step_in_backward", "compile", "cuda_graphs", "replicate", "shard", "peer_timeout_s", "async_checkpoints")
 SLURM_VARIABLES = ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_NAME", "SLURM_PROCID")
 # options of Lightning's Trainer that a run cannot have, and what to use instead
 REFUSED = {
@@ -54,49 +55,60 @@ def build_trainer(options: TrainerOptions, loggers: list[Any], callbacks: list[A
     """
     for name in REFUSED.keys() & options.plain().keys():
         raise ConfigError(f"trainer.{name} cannot be given: {REFUSED[name]}")
-    node = {**options.plain(), **size_by_torchrun(options), **overrides}
-    in_backward, peer_timeout_s = node.pop("step_in_backward", False), node.pop("peer_timeout_s", None)
-    if node.pop("compile", False):
-        callbacks = [*callbacks, CompiledEncoder()]
-    cuda_graphs = node.pop("cuda_graphs", False)
-    if cuda_graphs is not False and node.get("strategy") == "ddp":
-        node["strategy"] = GraphedDDPStrategy(wraps=cuda_graphs is None)
-    replicate, shard = node.pop("replicate", 1), node.pop("shard", None)
-    in_background = bool(node.pop("async_checkpoints", False))
-    if options.strategy != "fsdp" and (replicate, shard) != (1, None):
+    if options.strategy != "fsdp" and (options.replicate, options.shard) != (1, None):
         raise ConfigError(
-            f"trainer.replicate={replicate} trainer.shard={shard} are for trainer=fsdp, which divides the model"
+            f"trainer.replicate={options.replicate} trainer.shard={options.shard} are for trainer=fsdp, which divides "
+            "the model"
         )
-    if node.get("strategy") == "fsdp":
+    replaced = {**size_by_torchrun(options), **overrides}
+    node = {name: value for name, value in {**options.plain(), **replaced}.items() if name not in OURS}
+    options = options.model_copy(update=replaced)
+    if options.strategy == "fsdp":
         _refuse_beside_fsdp(options)
-        node = _with_fsdp(node, replicate, shard, peer_timeout_s)
+        node["strategy"] = FsdpStrategy(options.replicate, options.shard, options.peer_timeout_s)
+        on_gpu = options.accelerator != "cpu" and torch.cuda.is_available()
+        node["precision"] = node.get("precision") or ("bf16-mixed" if on_gpu else "32-true")
+    elif options.strategy == "ddp" and options.cuda_graphs is not False:
+        node["strategy"] = GraphedDDPStrategy(wraps=options.cuda_graphs is None)
     node["max_epochs"] = -1
-    node["val_check_interval"] *= node["accumulate_grad_batches"]
-    trainer = _instantiate(node, loggers, callbacks)
-    trainer.strategy.checkpoint_io = DurableCheckpointIO(in_background)
+    node["val_check_interval"] *= options.accumulate_grad_batches
+    trainer = _instantiate(node, loggers, [*callbacks, *([CompiledEncoder()] if options.compile else [])])
+    trainer.strategy.checkpoint_io = DurableCheckpointIO(bool(options.async_checkpoints))
     if isinstance(trainer.strategy, DDPStrategy):
-        set_ddp_options(trainer.strategy, peer_timeout_s)
+        set_ddp_options(trainer.strategy, options.peer_timeout_s)
     if isinstance(trainer.strategy, FsdpStrategy):
         trainer.strategy.check_sizes(trainer.world_size)
-    if in_backward:
+    if options.step_in_backward:
         check_in_backward(trainer)
-    is_known = type(trainer.strategy) in (SingleDeviceStrategy, GraphedDDPStrategy)
-    can_capture = isinstance(trainer.accelerator, CUDAAccelerator) and is_known and not in_backward
-    # nobody has run it on several GPUs; a look for the first NaN reads from the device; what is asked to be exact is
-    # computed in one way throughout
-    is_plain = trainer.world_size == 1 and not node.get("detect_anomaly") and not node.get("deterministic")
-    if can_capture and (cuda_graphs or (cuda_graphs is None and is_plain)):
-        graphs = CudaGraphs(any_encoder=bool(cuda_graphs), updates=cuda_graphs == "updates")
+    _add_cuda_graphs(trainer, options)
+    return trainer
+
+
+def _add_cuda_graphs(trainer: Trainer, options: TrainerOptions) -> None:
+    """Replay passes from CUDA graphs where that is asked for, or left open and known to work.
+
+    Raises:
+        ConfigError: it is asked for, and cannot work.
+    """
+    wanted, is_known = options.cuda_graphs, type(trainer.strategy) in (SingleDeviceStrategy, GraphedDDPStrategy)
+    if isinstance(trainer.accelerator, CUDAAccelerator) and is_known and not options.step_in_backward:
+        # nobody has run it on several GPUs; a look for the first NaN reads from the device; what is asked to be exact
+        # is computed in one way throughout
+        is_plain = (
+            trainer.world_size == 1 and not getattr(options, "detect_anomaly", False) and not options.deterministic
+        )
+        if not (is_plain if wanted is None else wanted):
+            return
+        graphs = CudaGraphs(any_encoder=bool(wanted), updates=wanted == "updates")
         trainer.callbacks.append(graphs)  # type: ignore[attr-defined]
         # graphs of many shapes leave gaps that no other shape fits into; read when the first tensor is on a GPU
         if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
             os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    elif cuda_graphs:
+    elif wanted:
         raise ConfigError(
-            f"trainer.cuda_graphs={str(cuda_graphs).lower()} needs trainer=gpu, ddp or slurm (trainer.strategy=ddp) "
+            f"trainer.cuda_graphs={str(wanted).lower()} needs trainer=gpu, ddp or slurm (trainer.strategy=ddp) "
             "and trainer.step_in_backward=false: a graph computes all gradients of the encoder at once"
         )
-    return trainer
 
 
 def size_by_torchrun(options: TrainerOptions) -> dict[str, int]:
@@ -116,13 +128,6 @@ def size_by_torchrun(options: TrainerOptions) -> dict[str, int]:
     if isinstance(options.devices, list) and len(options.devices) == size["devices"]:
         del size["devices"]
     return size
-
-
-def _with_fsdp(node: dict[str, Any], replicate: int, shard: int | None, peer_timeout_s: int | None) -> dict[str, Any]:
-    """Return options with the strategy that divides the model, and the precision that its device suggests."""
-    on_gpu = node.get("accelerator") != "cpu" and torch.cuda.is_available()
-    precision = node.get("precision") or ("bf16-mixed" if on_gpu else "32-true")
-    return {**node, "strategy": FsdpStrategy(replicate, shard, peer_timeout_s), "precision": precision}
 
 
 def _refuse_beside_fsdp(options: TrainerOptions) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from asr.run.options import RunOptions, SavedRun, decides
 from werdict.error_files import depends_on_audio
-from werdict.errors import ConfigError
+from werdict.errors import naming_place
 from werdict.files import flatten, get_nested, is_within, read_json, read_yaml
 from werdict.former_names import with_present_names
 from werdict.runs import Curve, SetErrors
@@ -188,10 +188,9 @@ def read_options(path: Path) -> SavedRun:
     Raises:
         ValueError: the file does not exist, or is damaged.
     """
-    try:
-        return SavedRun.of(with_present_names(read_yaml(path)))
-    except ConfigError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+    config = with_present_names(read_yaml(path))
+    with naming_place(f"{path} is damaged"):
+        return SavedRun.of(config)
 
 
 def read_curves(path: Path) -> dict[str, Curve]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from asr.run.folder import FAILED, UPDATE_FILE, newest_update
+from asr.run.folder import FAILED, FILES, UPDATE_FILE, newest_update
 from asr.run.options import SavedRun, has_effect
 from asr.runs.files import (
     BUDGET,
@@ -287,7 +287,6 @@ def _flat(options: SavedRun) -> dict[str, Any]:
     return {"seed": settings["seed"], BUDGET: settings["budget"], **settings["system"]}
 
 
-FILES = ("config.yaml", "overrides.yaml")  # that every run begins with
 BEST = "best.ckpt"
 MB = 1e6  # bytes
 MAX_SYSTEM = 40  # characters

@@ -28,12 +28,12 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, read_write
 from rich.table import Table
 
-from asr.processes import TRY_AGAIN, Terminated, die_with_parent, end_by_default, end_with
+from asr.processes import TRY_AGAIN, Terminated, die_with_parent, end_with, listen
 from asr.run.command_line import override_key
 from asr.run.compose import Composed
-from asr.run.folder import LATEST
+from asr.run.folder import LATEST, has_begun
 from asr.run.options import Sweep, has_effect
-from asr.runs.files import best_dev_wer
+from asr.runs.files import SUMMARY, best_dev_wer
 from werdict.console import PlainConsole, one_line
 from werdict.errors import ConfigError
 from werdict.files import flatten, get_nested, lock, read_json, write_whole
@@ -276,7 +276,7 @@ def run_job(composed: Composed) -> float:
             # not read from a run folder: where metrics are sent, and whose code is run
             repeated = [word for word in overrides if override_key(word).partition(".")[0] in ("logger", "recipes_dir")]
             # relative: the name of the current folder may have characters that no override can hold
-            place, is_resumed = sweep_dir / name, can_be_resumed(folder)
+            place, is_resumed = sweep_dir / name, has_begun(folder)
             arguments = (
                 [f"resume={place}", *repeated] if is_resumed else [*composed.folders, *overrides, f"run_dir={place}"]
             )
@@ -339,14 +339,9 @@ def _run(arguments: Sequence[str], sweep: Sweep, output: IO[str] | None) -> int:
             process.wait()
 
 
-def can_be_resumed(folder: Path) -> bool:
-    """Return whether a run can be resumed."""
-    return (folder / "config.yaml").is_file() and (folder / "overrides.yaml").is_file()
-
-
 def is_finished(folder: Path) -> bool:
     """Return whether a run has left its results."""
-    return (folder / "report" / "summary.json").is_file()
+    return (folder / SUMMARY).is_file()
 
 
 def queue_again() -> None:
@@ -411,7 +406,7 @@ class SweepTable(Callback):
 
             signal.signal(signal.SIGINT, interrupt)
         else:
-            end_by_default()  # the launcher ends the processes of the jobs in its own way
+            listen(signal.SIG_DFL)  # the launcher ends the processes of the jobs in its own way
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Print the table, and exit with 1 if a job of this command is not finished."""
@@ -440,8 +435,7 @@ def job_table(sweep_dir: Path, jobs: list[JobRecord], before: Collection[str] = 
     shared = set.intersection(*(set(record.overrides) for record in jobs)) if len(jobs) > 1 else set()
     for record in jobs:
         folder = sweep_dir / record.name
-        summary = folder / "report" / "summary.json"
-        tests = (get_nested(read_json(summary), "test") or {}).values() if summary.is_file() else ()
+        tests = (get_nested(read_json(folder / SUMMARY), "test") or {}).values() if is_finished(folder) else ()
         wers = [best_dev_wer(folder), *(math.inf if test.get("wer") is None else test["wer"] for test in tests)]
         style = "red" if record.failed else None
         status = "finished before" if record.name in before else record.status

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import ConfigDict, Field, PositiveInt
 
 from asr.ranges import Positive, Seed
 from asr.run.command_line import override_key
+from asr.run.options import Section
 from werdict.errors import ConfigError
 from werdict.files import flatten
 from werdict.runs import LR
@@ -55,19 +56,15 @@ def rounded(value: float) -> float:
     return float(f"{value:.2g}")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-class _Widths(_Strict):
+class _Widths(Section):
     lr: Width
     optimizer: Width
     schedule: Width
 
 
-class _Space(_Strict):
-    around: dict[str, Positive] = {}
-    choices: Choices = {}
+class _Space(Section):
+    around: dict[str, Positive] = Field({})
+    choices: Choices = Field({})
 
 
 class _Optimizer(_Space):
@@ -75,13 +72,13 @@ class _Optimizer(_Space):
 
 
 class _Schedule(_Space):
-    overrides: list[str] = []
+    overrides: list[str] = Field([])
 
 
-class Search(_Strict):
+class Search(Section):
     """What ``configs/sweep/optimizers.yaml`` may say; it tells what each key means."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")  # keys of all sweeps
+    model_config = ConfigDict(extra="ignore")  # keys of all sweeps
 
     only: Annotated[list[str], Field(min_length=1)] | None
     schedule_modes: Annotated[list[Literal["common", "usual"]], Field(min_length=1)]
@@ -107,13 +104,8 @@ class Search(_Strict):
         Raises:
             ConfigError: a value is not of its kind, a name is unknown, or studies and seeds do not fit.
         """
-        try:
-            choices = flatten(sweep["choices"]) if sweep.get("choices") else {}
-            search = cls.model_validate({**sweep, "choices": choices})
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, ("sweep", *first["loc"])))
-            raise ConfigError(f"{where}: {first['msg']}, given {first['input']!r}") from None
+        choices = flatten(sweep["choices"]) if sweep.get("choices") else {}
+        search = cls.of({**sweep, "choices": choices}, "sweep.")
         for name in search.only or ():
             if name not in search.optimizers:
                 line = f"'++sweep.optimizers.{name}={{around: {{lr: 0.001}}, usual: {search.common_schedule}}}'"

@@ -339,9 +339,7 @@ def _table(test_set: SetComparison) -> wandb.Table:
     for row in test_set.rows:
         means = row.wer_mean, row.wer_geomean, row.wer_sd
         counts = len(row.seeds), row.reliability.num_learned
-        of_contrast = [
-            getattr(row.to_baseline, name, None) for name in ("value", "low", "high", "p_adjusted", "verdict")
-        ]
+        of_contrast = [getattr(row.to_baseline, name, None) for name in CONTRAST]
         of_system = (row.system, *counts, *means, row.low, row.high, row.scope, row.may_be_best)
         values = (*of_system, *of_contrast)
         # JSON has no NaN or infinity

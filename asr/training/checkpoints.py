@@ -25,7 +25,6 @@ from werdict.former_names import with_present_names
 FORMAT = 2  # raise it when a class or callback of a run is renamed: checkpoints hold their names
 PREFIX = "recognizer."
 AVERAGES = "averages"
-KINDS = ("raw", "average", "ema")  # of weights
 SPAN = 0.25  # a mean since the older mark covers at least this share of all updates
 NUMBERS = ("start_update", "update", "num_averaged", "ema_updates")  # attributes that a state holds as they are
 CPU = torch.device("cpu")
@@ -410,15 +409,13 @@ def choose_weights(checkpoint: LoadedCheckpoint, kind: str, since: int | None = 
 
     Args:
         checkpoint: a checkpoint with its raw weights.
-        kind: one of ``KINDS``.
+        kind: ``raw``, ``average`` or ``ema``.
         since: the mean starts after this update, which needs a checkpoint in the same folder, or is 0; None: after the
             older mark of this checkpoint, which covers its newest 25 to 44 % of updates.
 
     Raises:
         ValueError: an option is wrong, or the checkpoint has no such weights.
     """
-    if kind not in KINDS:
-        raise ValueError(f"weights must be one of {', '.join(KINDS)}, given {kind!r}")
     if since is not None and kind != "average":
         raise ValueError(f"average_since={since} is for weights=average, given weights={kind}")
     if kind == "raw":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +17,10 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.autograd import Function
 
 from asr.models import devices
+from asr.training.fsdp import at_once
 from asr.training.module import TrainingModule, ends_update
 from asr.training.optimizer_protocols import SupportsFoundInf, members_of
 from werdict.console import console
@@ -419,15 +419,6 @@ class GraphedDDPStrategy(DDPStrategy):
             )
         at_once(gradients, lambda flat: dist.all_reduce(flat.div_(self.world_size)))
         at_once(self.buffers, lambda flat: dist.broadcast(flat, src=0))
-
-
-def at_once(tensors: Sequence[Tensor], collective: Callable[[Tensor], Any]) -> None:
-    """Apply a collective operation in place to tensors (…), once for all of a dtype."""
-    for dtype in dict.fromkeys(x.dtype for x in tensors):  # in the same order on all ranks
-        alike = [x for x in tensors if x.dtype == dtype]
-        flat = _flatten_dense_tensors(alike)
-        collective(flat)
-        torch._foreach_copy_(alike, _unflatten_dense_tensors(flat, alike))
 
 
 class CompiledEncoder(pl.Callback):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
-from torch._utils import _flatten_dense_tensors as flatten
-from torch._utils import _unflatten_dense_tensors as unflatten
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
@@ -82,10 +81,7 @@ class FsdpStrategy(ModelParallelStrategy):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Continue with the first process's buffers."""
         buffers = [buffer for buffer in self.recognizer.buffers() if buffer.numel()]
-        for alike in _by_kind(buffers):
-            flat = flatten(alike)
-            dist.broadcast(flat, src=0)
-            torch._foreach_copy_(alike, unflatten(flat, alike))
+        at_once(buffers, lambda flat: dist.broadcast(flat, src=0))
 
     @contextlib.contextmanager
     def block_backward_sync(self) -> Iterator[None]:
@@ -187,11 +183,15 @@ def _divided(recognizer: nn.Module) -> list[FSDPModule]:
     return [module for module in recognizer.modules() if isinstance(module, FSDPModule)]
 
 
-def _by_kind(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
-    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+def at_once(tensors: Iterable[Tensor], collective: Callable[[Tensor], Any]) -> None:
+    """Apply a collective operation in place to tensors (…), once for all of a dtype on a device."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}  # in the same order on all ranks
     for tensor in tensors:
         kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    return kinds.values()
+    for alike in kinds.values():
+        flat = _flatten_dense_tensors(alike)
+        collective(flat)
+        torch._foreach_copy_(alike, _unflatten_dense_tensors(flat, alike))
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -202,12 +202,8 @@ def local_part(tensor: Tensor) -> Tensor:
 def average_whole(gradients: Sequence[Tensor]) -> None:
     """Average the gradients that are not divided, if others are: FSDP2 reduces those alone that it divides."""
     whole = [gradient for gradient in gradients if not isinstance(gradient, DTensor)]
-    if len(whole) == len(gradients):
-        return
-    for alike in _by_kind(whole):
-        flat = flatten(alike)
-        dist.all_reduce(flat)
-        torch._foreach_copy_(alike, unflatten(flat.div_(dist.get_world_size()), alike))
+    if len(whole) < len(gradients):
+        at_once(whole, lambda flat: (dist.all_reduce(flat), flat.div_(dist.get_world_size())))
 
 
 def total_norm(tensors: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:

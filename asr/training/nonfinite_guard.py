@@ -160,8 +160,10 @@ class NonfiniteGuard:
                 self.counts["consecutive_skips"] = 0
             elif num_utterances:
                 self._end_nonfinite_update(update, rank)
-            else:
-                self._end_empty_update(update.update)
+            elif self._skips_too_many(update.update, "none of its utterances could be read"):
+                raise RunFailed(
+                    f"{MAX_CONSECUTIVE_SKIPS} updates in a row were skipped, the last because nothing could be read"
+                )
         return is_skipped
 
     def _name_too_short(self, num: int, micro_batches: Iterable[MicroBatch]) -> None:
@@ -186,13 +188,6 @@ class NonfiniteGuard:
                 f"the loss or the gradients of {MAX_CONSECUTIVE_SKIPS} updates in a row were not finite, the last "
                 f"at update {pending.update}; lower optimizer.lr, train with trainer.precision=32-true, or look at the "
                 "utterances named above"
-            )
-
-    def _end_empty_update(self, update: int) -> None:
-        """Count an update without a single readable utterance on any rank."""
-        if self._skips_too_many(update, "none of its utterances could be read"):
-            raise RunFailed(
-                f"{MAX_CONSECUTIVE_SKIPS} updates in a row were skipped, the last because nothing could be read"
             )
 
     def _skips_too_many(self, update: int, reason: str, utterances: str = "") -> bool:

@@ -16,13 +16,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from asr.models import devices
-from asr.processes import is_first_process
-from werdict.console import PlainConsole
+from asr.training.processes import console
 from werdict.errors import Diverged
 
 SET_BY_SCHEDULES = ("lr", "initial_lr", "betas", "momentum")
-
-console = PlainConsole(quiet=not is_first_process())
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from asr import processes
 from asr.training.checkpoints import how_to_resume
-from werdict.console import one_line
+from werdict.console import PlainConsole, one_line
 from werdict.errors import DIVERGED, LOST_PEER, PeerLost
 
 # what gloo reports in a process whose peer has ended: torch (2.13) has no type for it
@@ -28,6 +28,8 @@ POLL_S = 0.1
 AGAIN_S = 20.0  # after a signal, one of the same kind ends all; schedulers may send two at once
 SAID = (1, 2, DIVERGED)  # exit codes of processes that have printed why
 HANDLED = (signal.SIGINT, *processes.ENDING)
+
+console = PlainConsole(quiet=not processes.is_first_process())  # on which one of the processes of a run prints
 
 T = TypeVar("T")
 

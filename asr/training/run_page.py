@@ -224,7 +224,7 @@ def run_facts(
         module: trained.
         splits: of the data: ``num_utterances`` and ``hours`` by name.
         minutes: of training.
-        provenance: as `asr.training.report.provenance` returns it, with ``date``.
+        provenance: as `asr.run.report.provenance` returns it, with ``date``.
     """
     parts, trainer, encoder = module.recognizer, options.trainer, options.encoder
     sizes = [

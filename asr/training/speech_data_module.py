@@ -30,7 +30,7 @@ class SpeechDataModule(pl.LightningDataModule):
     """Training and development sets of prepared data, for `TrainingModule` and any Lightning trainer.
 
     ``pl.Trainer(max_steps=1000).fit(module, SpeechDataModule(prepared, loaders, seed=1))`` trains as ``asr-train``
-    does: batches, masks, losses and updates are the same. What `asr.training.fit` and the callbacks of ``asr-train``
+    does: batches, masks, losses and updates are the same. What `asr.run.train` and the callbacks of ``asr-train``
     add is missing then: atomic checkpoints, an exact continuation of an interrupted run (Lightning's own checkpoints
     are written while it counts the current micro-batch), a checkpoint at SIGTERM, and messages about memory, lost
     workers and lost processes. With several processes give ``use_distributed_sampler=False``.

@@ -134,7 +134,7 @@ def beam_of(order: int, size: int, num_frames: int) -> Callable[[], None]:
         words = [*SPECIAL, *pieces[2:]]
         # squared, so that some tokens are frequent
         sentences = torch.rand(20_000, 30).square().mul(VOCAB_SIZE - 2).long().add(3).tolist()
-        beam.scorer = WeightedSum([(NGramScorer(estimate(laid_out(sentences), words, order).model, pieces), 0.3)])
+        beam.scorer = WeightedSum([(NGramScorer(estimate(laid_out(sentences), words, order)[0], pieces), 0.3)])
 
     def compute() -> None:
         with torch.inference_mode():

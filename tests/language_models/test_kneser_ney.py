@@ -78,7 +78,7 @@ def test_probabilities_equal_brute_force_and_those_of_a_context_sum_to_one(order
 def test_orders_whose_discounts_are_assumed_are_named():
     """Of four letters only the 4-grams are many enough, of two sentences none."""
     assert reference(sentences_of(2, 300), 4)[1] == [1, 2, 3]
-    assert estimate(laid_out([[3], [4]]), WORDS, 2).assumed == [1, 2]
+    assert estimate(laid_out([[3], [4]]), WORDS, 2)[1] == [1, 2]
 
 
 def test_no_sentence_has_as_many_words_as_asked_for(tmp_path):

@@ -60,7 +60,7 @@ RULE = {"pattern": ".*", "optimizer": {"_target_": "os.system", "_partial_": Tru
 CONFIGS = {
     "a function of the system": ({"head": MKDIR}, "head"),
     "a function in a rule": ({"parameter_rules__rules": [RULE]}, "parameter_rules.rules.0.optimizer"),
-    "a function of ours as a callback": ({"callbacks__x": {"_target_": "asr.training.fit.fit"}}, "callbacks.x"),
+    "a function of ours as a callback": ({"callbacks__x": {"_target_": "asr.run.train.fit"}}, "callbacks.x"),
     "a function found through an import": (
         {"encoder___target_": "asr.models.encoders.transformer.torch.hub.load"},
         "encoder",

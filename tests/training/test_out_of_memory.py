@@ -8,8 +8,8 @@ from lhotse import CutSet
 
 from asr.data.features import LogMel
 from asr.data.loading.loader import SpeechDataset, Workers, explaining_lost_workers, load_batches
+from asr.run.train import fit
 from asr.training.cuda_graphs import CudaGraphs
-from asr.training.fit import fit
 from tests.data.corpora import Recipe, dropped
 from tests.data.corpora import run as prepare_small
 from tests.gpu.recorded_graphs import recorded_graphs

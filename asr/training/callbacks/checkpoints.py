@@ -366,10 +366,8 @@ class Preemption(Checkpoint):
         raise Preempted  # of several processes, this one says what was saved
 
     def _where_interrupted(self, trainer: pl.Trainer) -> str:
-        saved = "not saved: callbacks.checkpoints is null"
-        if self.written is not None:
-            saved = f"saved; resume with: {resume_command(self.written.parents[1])}"
-        return f" at update {trainer.global_step}, {saved}"
+        how = "not saved" if self.written is None else f"saved; resume with: {resume_command(self.written.parents[1])}"
+        return f" at update {trainer.global_step}, {how}"
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Print where the run ended; the progress bar is closed by now."""
@@ -379,7 +377,7 @@ class Preemption(Checkpoint):
             print(f"asr-train: interrupted{self._where_interrupted(trainer)}", file=sys.stderr)
             return
         why = f"received {self.received.name}" if self.received else "another process received a signal"
-        where = "without a checkpoint: callbacks.checkpoints is null"
+        where = "without a checkpoint"
         if self.written is not None:
             where = f"saved as {self.written}; to resume: {resume_command(self.written.parents[1])}"
         print(f"{why}: stopped after update {trainer.global_step} with exit code {TRY_AGAIN}, {where}", file=sys.stderr)

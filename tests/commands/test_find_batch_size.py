@@ -10,8 +10,8 @@ import pytest
 import torch
 from lhotse import CutSet, MonoCut
 
+from asr.commands.find_batch_size import BatchSizeSearch, bisect, search_batch_size
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
-from asr.training.batch_size_search import BatchSizeSearch, bisect, search_batch_size
 from tests.training.tiny import batch_of, tiny_module, tiny_trainer
 
 LEAST, MOST = 2.0, 1000.0

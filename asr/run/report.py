@@ -18,15 +18,16 @@ from torch import nn
 from asr.commit import source_commit
 from asr.decoding.greedy import Decoder
 from asr.decoding.scorers import ShallowFusion
-from asr.inference.evaluate import Evaluated, evaluate_sets
+from asr.inference.evaluate import AFTER_TRAINING, Evaluated, evaluate_sets
+from asr.run.build import Run
+from asr.run.compose import difference_from_recipe, recipe_of
+from asr.run.folder import backup_existing
 from asr.run.options import RunOptions
-from asr.runs.files import run_settings
+from asr.runs.files import SUMMARY, run_settings
 from asr.training import checkpoints
-from asr.training.callbacks.measurements import log_samples, peak_memory_mb
+from asr.training.callbacks.measurements import log_samples, measured_cost, peak_memory_mb
 from asr.training.checkpoints import LoadedCheckpoint
-from asr.training.module import TrainingModule
 from asr.training.run_page import RunPage, augmented_features, run_facts, token_alignments, write_run_page
-from asr.training.speech_data_module import SpeechDataModule
 from werdict.console import console
 from werdict.error_files import headline
 from werdict.errors import RunFailed
@@ -47,16 +48,11 @@ PACKAGES = (
 
 
 def report_run(
-    module: TrainingModule,
-    data: SpeechDataModule,
+    run: Run,
     run_dir: Path,
     loggers: Sequence[Any],
-    training: Mapping[str, float],
-    cost: Mapping[str, float | int | None],
-    options: RunOptions,
-    recipe: str,
+    watch: Stopwatch,
     notes: Sequence[str],
-    difference: Mapping[str, tuple[str, str]],
     search: Callable[[], tuple[Decoder, str]] | None,
 ) -> None:
     """Decode the test sets, and write ``decode/`` and ``report/``.
@@ -65,31 +61,34 @@ def report_run(
     ``other_weights`` of the summary.
 
     Args:
-        module: the trained module.
-        data: of the run.
-        run_dir: folder of the run.
+        run: whose module has been trained.
+        run_dir: its folder.
         loggers: get final numbers and sample texts.
-        training: wall-clock and CPU seconds of this process; ``resumed_after``, an update, if the run was resumed.
-        cost: what `TrainingCost` has measured since the start of the run.
-        options: of the run.
-        recipe: its name.
+        watch: started with this process's training.
         notes: about the run, such as an early stop.
-        difference: of the config from its recipe, by key, for the page of the run.
         search: returns the decoder of the result, and a note on it; called with the weights of the result. What the
             decoder of validation gives goes to ``decode/without_lm/``. None: the decoder of validation alone.
 
     Raises:
         RunFailed: a file cannot be written, or, after all is written, no utterance of a test set could be read.
     """
-    watch, prepared = Stopwatch(), data.prepared
+    options, module, prepared, cost = run.options, run.module, run.prepared, measured_cost(run.module.trainer)
+    training = watch.read()
+    if run.checkpoint is not None:
+        training["resumed_after"] = run.checkpoint.update
+    if unreadable := module.unreadable.num_utterances:
+        training["num_unreadable"] = unreadable
+    for before, backup in backup_existing(run_dir, ("decode", "report", *AFTER_TRAINING)):
+        console.print_line(f"the earlier {before} is kept as {backup}")
+    recipe, difference, watch = recipe_of(run_dir), difference_from_recipe(options, run_dir), Stopwatch()
     with checkpoints.explaining_failed_writes(run_dir):
-        evaluation = _Evaluation(module, data, run_dir, loggers, options, notes)
+        evaluation = _Evaluation(run, run_dir, loggers, notes)
         cuts, best = evaluation.cuts, evaluation.best
         outcome = run_settings(options)
         if search is not None and evaluation.tested:
             outcome["without_lm"] = evaluation.without_lm(search)
         results = evaluation.result()
-        examples = augmented_features(module.recognizer, data), token_alignments(module.recognizer, data)
+        examples = augmented_features(module.recognizer, run.data), token_alignments(module.recognizer, run.data)
         # since the start of the run, as far as they were measured
         minutes = round((cost.get("training_seconds") or training["seconds"]) / 60, 2)
         test, num_parameters = _numbers(results), sum(p.numel() for p in module.recognizer.parameters())
@@ -97,13 +96,13 @@ def report_run(
         outcome |= {"test": test, "notes": evaluation.notes, **_origin(best), "weights_asked_for": options.weights}
         if other := evaluation.others():
             outcome["other_weights"] = other
-        outcome |= {"training": dict(training), "cost": dict(cost), "evaluation": watch.read()}
+        outcome |= {"training": training, "cost": cost, "evaluation": watch.read()}
         outcome |= {"num_parameters": num_parameters, "data": prepared.fingerprint, "data_splits": prepared.splits}
         if origin := getattr(module.recognizer.encoder, "origin", None):
             outcome["pretrained"] = origin
         outcome |= {"noise": get_nested(module.extra_state, "data", "noise"), **peak_memory_mb(), **provenance()}
         (run_dir / "report").mkdir(exist_ok=True)
-        write_whole(run_dir / "report" / "summary.json", json.dumps(outcome, indent=1, ensure_ascii=False))
+        write_whole(run_dir / SUMMARY, json.dumps(outcome, indent=1, ensure_ascii=False))
         scores = {name: result.score for name, result in results.items()} or module.scores
         lines = evaluation.headlines(results, outcome.get("without_lm", {}))
         facts = run_facts(run_dir, options, recipe, module, prepared.splits, minutes, outcome)
@@ -116,24 +115,16 @@ def report_run(
 class _Evaluation:
     """Decodes the test sets with weights of the run's checkpoints; collects notes and what failed."""
 
-    def __init__(
-        self,
-        module: TrainingModule,
-        data: SpeechDataModule,
-        run_dir: Path,
-        loggers: Sequence[Any],
-        options: RunOptions,
-        notes: Sequence[str],
-    ) -> None:
-        self.module, self.data, self.run_dir, self.loggers, self.options = module, data, run_dir, loggers, options
-        self.decoder, self.failures = module.decoder, list[str]()
-        self.notes = [*data.prepared.notes, *notes]
-        self.best, missing = self._checkpoint(options.decode[0])
+    def __init__(self, run: Run, run_dir: Path, loggers: Sequence[Any], notes: Sequence[str]) -> None:
+        self.run, self.run_dir, self.loggers, self.options, module = run, run_dir, loggers, run.options, run.module
+        self.module, self.decoder, self.failures = module, module.decoder, list[str]()
+        self.notes = [*run.prepared.notes, *notes]
+        self.best, missing = self._checkpoint(self.options.decode[0])
         if missing:
             self._warn(f"{missing}. Decoded with its raw weights instead")
         self.notes += UNIT_NOTES[module.unit]
-        self.tested = data.prepared.names("test") if options.decode_test else ()
-        self.cuts = {name: data.prepared.cuts(name) for name in (*self.tested, *module.scores)}
+        self.tested = run.prepared.names("test") if self.options.decode_test else ()
+        self.cuts = {name: run.prepared.cuts(name) for name in (*self.tested, *module.scores)}
 
     def _checkpoint(self, which: str) -> tuple[LoadedCheckpoint, str]:
         """Return a checkpoint with the weights asked for, else with raw weights and the reason.
@@ -161,8 +152,8 @@ class _Evaluation:
         read = self.decoder.notes if isinstance(self.decoder, ShallowFusion) else []
         notes = [*self.notes, *read, checkpoint.decoding_note()]
         sets = {tested: self.cuts[tested] for tested in self.tested}
-        parts = recognizer, self.decoder, self.data.loaders, sets, notes, self.run_dir / "decode" / name
-        results, failures = evaluate_sets(*parts, shown=self.data.prepared.notes)
+        parts = recognizer, self.decoder, self.run.loaders, sets, notes, self.run_dir / "decode" / name
+        results, failures = evaluate_sets(*parts, shown=self.run.prepared.notes)
         self.failures += failures
         return results
 
