@@ -14,13 +14,13 @@ from lhotse.augmentation import Resample
 from lhotse.augmentation import torchaudio as cached
 from lhotse.augmentation.resample import Resample as SincFilter
 from lhotse.cut import Cut
+from lhotse.features.io import MemoryRawWriter
 from lhotse.utils import fastcopy
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from asr.data.manifests.audio import cause as cause
 from asr.data.manifests.audio import reading
-from asr.data.manifests.corpus import InMemory
 from asr.features.log_mel import LogMelOptions, whole_frames
 
 MAX_FILTERS = 64  # of a few MB each
@@ -140,7 +140,7 @@ class LogMel(Features):
 
     def with_features(self, cut: Cut) -> Cut:
         """Return a cut with features that are computed from its audio, and held in memory."""
-        stored = at_rate(cut, self.sampling_rate_hz).compute_and_store_features(self.extractor, InMemory())
+        stored = at_rate(cut, self.sampling_rate_hz).compute_and_store_features(self.extractor, MemoryRawWriter())
         # lhotse alone reads its own transforms
         return fastcopy(cut.resample(self.sampling_rate_hz), features=stored.features)
 
