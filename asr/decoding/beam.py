@@ -208,33 +208,39 @@ class _Frames(NamedTuple):
         after_blanks = skipped.roll(1, dims=1).gather(1, index)  # before the first frame it changes nothing
         return cls(searched, after_blanks, blanks.double().where(skipped, 0.0).sum(dim=1), index)
 
-    def hypotheses(self, scores: Tensor, records: Tensor, emissions: list[Tensor]) -> list[list[Hypothesis]]:
-        """Return the texts with a score above -inf, at least one of an utterance, best first.
 
-        Args:
-            scores: (B, K) of the prefixes.
-            records: (B, K) of their last tokens.
-            emissions: of each step the last tokens (B, K), and the records before these.
-        """
-        last, before = devices.to_host(torch.stack(emissions, dim=1)) if emissions else ([], [])
-        numbers, beam_size = devices.to_host(self.numbers), scores.shape[1]
-        beams = []
-        for row, of_row in enumerate(zip(*map(devices.to_host, (scores, records)), strict=True)):
-            found = []
-            for score, record in zip(*of_row, strict=True):
-                steps, tokens = [], []
-                while record >= 0:
-                    step, slot = divmod(record, beam_size)
-                    steps.append(step)
-                    tokens.append(last[step][row][slot])
-                    record = before[step][row][slot]
-                steps.reverse()
-                tokens.reverse()
-                log_probs = devices.to_host(self.log_probs[row, steps, tokens])
-                found.append(Hypothesis(tokens, [numbers[row][step] for step in steps], log_probs, score))
-            found = ranked(found)
-            beams.append([hypothesis for hypothesis in found if hypothesis.score > NEVER] or found[:1])
-        return beams
+def _hypotheses(
+    scores: Tensor, records: Tensor, emissions: Sequence[tuple[Tensor, Tensor, Tensor]], frames: Tensor
+) -> list[list[Hypothesis]]:
+    """Return the texts with a score above -inf, at least one of an utterance, best first.
+
+    Args:
+        scores: (B, K).
+        records: (B, K) of their last tokens, see `Prefixes`.
+        emissions: of each step the last tokens (B, K), the records before these, and their log-probabilities.
+        frames: (B, steps) int64, in which the steps are.
+    """
+    stacked = [devices.to_host(torch.stack(field)) for field in zip(*emissions, strict=True)]
+    last, before, probabilities = stacked or ([], [], [])
+    beams = []
+    for row, (row_scores, row_records, numbers) in enumerate(
+        zip(*map(devices.to_host, (scores, records, frames)), strict=True)
+    ):
+        found = []
+        for score, record in zip(row_scores, row_records, strict=True):
+            places = []
+            while record >= 0:
+                step, slot = divmod(record, scores.shape[1])
+                places.append((step, slot))
+                record = before[step][row][slot]
+            places.reverse()
+            tokens, log_probs = (
+                [of_step[step][row][slot] for step, slot in places] for of_step in (last, probabilities)
+            )
+            found.append(Hypothesis(tokens, [numbers[step] for step, _ in places], log_probs, score))
+        found = ranked(found)
+        beams.append([hypothesis for hypothesis in found if hypothesis.score > NEVER] or found[:1])
+    return beams
 
 
 class BeamOptions(FusionOptions, total=False):
@@ -300,9 +306,10 @@ class CtcBeam(ShallowFusion):
             added = prefixes.added.unsqueeze(2) + bonus
             prefixes, slots, appended = prefixes.chosen(stayed, grown, added, tokens[:, t], t)
             state = self.scorer.advance(select(state, slots), appended)
-            emissions.append(torch.stack((prefixes.last, prefixes.parent_record)))
+            last = prefixes.last
+            emissions.append((last, prefixes.parent_record, frames.log_probs[:, t].gather(1, last)))
         scores = prefixes.log_probs() + prefixes.added + self.scorer.end(state) + frames.skipped.unsqueeze(1)
-        return frames.hypotheses(scores, prefixes.record, emissions)
+        return _hypotheses(scores, prefixes.record, emissions, frames.numbers)
 
 
 class AttentionRescoring(CtcBeam):
@@ -401,8 +408,9 @@ class TransducerBeam(ShallowFusion):
         """
         frames, size = head.project(encodings), len(encodings)
         beam = _Beam.start(head, self.scorer, size, self.beam_size, encodings.device)
-        steps = []
-        for t in range(devices.to_host(num_frames.max())):
+        emissions = []
+        numbers = torch.arange(devices.to_host(num_frames.max()))
+        for t in numbers.tolist():
             log_probs = head.join(frames[:, t].unsqueeze(1), beam.predictions).double()
             num_tokens = min(self.beam_size_token, log_probs.shape[2] - 1)
             # the first column is the blank's
@@ -414,10 +422,10 @@ class TransducerBeam(ShallowFusion):
             grown = (beam.log_probs.unsqueeze(2) + best).masked_fill(is_over.unsqueeze(2), NEVER)
             merged = beam.merged(stayed, grown, tokens)
             added = beam.added.unsqueeze(2) + self.scorer.score(beam.state, tokens)
-            beam, step = beam.after(merged, added, tokens, best, head, self.scorer)
-            steps.append(step)
+            beam, emitted = beam.after(merged, added, tokens, best, t, head, self.scorer)
+            emissions.append(emitted)
         scores = beam.log_probs + beam.added + self.scorer.end(beam.state)
-        return _hypotheses(scores, steps)
+        return _hypotheses(scores, beam.record, emissions, numbers.expand(size, -1))
 
 
 class _Merged(NamedTuple):
@@ -435,20 +443,6 @@ class _Merged(NamedTuple):
     source: Tensor
 
 
-class _Step(NamedTuple):
-    """Where the texts after a frame come from.
-
-    Attributes:
-        slots: (B, K) int64 of the texts before.
-        appended: (B, K) int64 token that was emitted; blank if none was.
-        log_probs: (B, K) of that token.
-    """
-
-    slots: Tensor
-    appended: Tensor
-    log_probs: Tensor
-
-
 class _Beam(NamedTuple):
     """Texts, all different; those of log-probability -inf stand for none.
 
@@ -458,6 +452,7 @@ class _Beam(NamedTuple):
         context: (B, K, tokens of context) int64.
         predictions: (B, K, J).
         hashes: (B, K) int64, of the tokens.
+        record: (B, K) int64, of the last token, see `Prefixes`.
     """
 
     log_probs: Tensor
@@ -465,6 +460,7 @@ class _Beam(NamedTuple):
     context: Tensor
     predictions: Tensor
     hashes: Tensor
+    record: Tensor
     state: Any
 
     @classmethod
@@ -478,7 +474,8 @@ class _Beam(NamedTuple):
         predictions = head.predict(context[:1, 0]).expand(size, beam_size, -1).clone()
         hashes = torch.zeros_like(context[..., 0])
         state = select(scorer.start(size, device), hashes)
-        return cls(log_probs, torch.zeros_like(log_probs), context, predictions, hashes, state)
+        record = torch.full_like(hashes, NO_RECORD)
+        return cls(log_probs, torch.zeros_like(log_probs), context, predictions, hashes, record, state)
 
     def merged(self, stayed: Tensor, grown: Tensor, tokens: Tensor) -> _Merged:
         """Add a text that has grown to the same text that stayed; all texts before the frame differ."""
@@ -494,15 +491,16 @@ class _Beam(NamedTuple):
         return _Merged(torch.logaddexp(stayed, best), unmerged, source)
 
     def after(
-        self, merged: _Merged, added: Tensor, tokens: Tensor, best: Tensor, head: Transduces, scorer: Scorer
-    ) -> tuple[_Beam, _Step]:
-        """Return the best texts after a frame, and where they come from.
+        self, merged: _Merged, added: Tensor, tokens: Tensor, best: Tensor, step: int, head: Transduces, scorer: Scorer
+    ) -> tuple[_Beam, tuple[Tensor, Tensor, Tensor]]:
+        """Return the best texts after a frame, and what they emitted, see `_hypotheses`.
 
         Args:
             merged: log-probabilities after the frame.
             added: (B, K, C) by scorers, to the texts that have grown.
             tokens: (B, K, C) that these have grown by.
             best: (B, K, C) log-probabilities of these tokens.
+            step: number of the frame.
         """
         beam_size, num_tokens = tokens.shape[1:]
         log_probs = torch.cat((merged.stayed, merged.grown.flatten(1)), dim=1)
@@ -519,35 +517,15 @@ class _Beam(NamedTuple):
         if len(rows[0]):
             context[rows] = torch.cat((context[rows][:, 1:], appended[rows].unsqueeze(1)), dim=1)
             predictions[rows] = head.predict(context[rows])
-        hashes = self.hashes.gather(1, slots)
+        hashes, before = self.hashes.gather(1, slots), self.record.gather(1, slots)
+        number = step * beam_size + torch.arange(beam_size, device=slots.device)
         beam = _Beam(
             log_probs.gather(1, index),
             sums.gather(1, index),
             context,
             predictions,
             torch.where(is_longer, hashed(hashes, appended), hashes),
+            torch.where(is_longer, number, before),
             scorer.advance(select(self.state, slots), appended),
         )
-        return beam, _Step(slots, appended, best.flatten(1).gather(1, column))
-
-
-def _hypotheses(scores: Tensor, steps: list[_Step]) -> list[list[Hypothesis]]:
-    """Return the texts with a score above -inf, best first; the empty text if there was no frame."""
-    all_slots, all_tokens, all_log_probs = (
-        (devices.to_host(torch.stack(field, dim=2)) for field in zip(*steps, strict=True)) if steps else ([], [], [])
-    )
-    beams = []
-    for row, row_scores in enumerate(devices.to_host(scores)):
-        hypotheses = []
-        for slot, score in enumerate(row_scores):
-            if score == NEVER:
-                continue
-            emitted: list[tuple[int, int, float]] = []
-            for t in reversed(range(len(steps))):
-                if token := all_tokens[row][slot][t]:
-                    emitted.insert(0, (token, t, all_log_probs[row][slot][t]))
-                slot = all_slots[row][slot][t]
-            tokens, frames, log_probs = map(list, zip(*emitted, strict=True)) if emitted else ([], [], [])
-            hypotheses.append(Hypothesis(tokens, frames, log_probs, score))
-        beams.append(ranked(hypotheses))
-    return beams
+        return beam, (appended, before, best.flatten(1).gather(1, column))
