@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lhotse import CutSet, Recording, SupervisionSegment
+from lhotse import CutSet, Recording
 from lhotse import Features as StoredFeatures
 from lhotse.cut import Cut, MonoCut
 from lhotse.utils import fastcopy, to_list
