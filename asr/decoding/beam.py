@@ -7,29 +7,37 @@ of the joiner, N texts of all utterances.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any, NamedTuple, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, NamedTuple
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.decoding.greedy import Hypothesis, ranked
-from asr.decoding.scorers import FusionOptions, Scorer, ShallowFusion, select
+from asr.decoding.scorers import Scorer, WeightedSum, read_hotwords, read_language_model, select
 from asr.models import devices
 from asr.models.heads.protocols import FrameScores, ScoresFramesAndTexts, Transduces
 from asr.models.kernels import is_padding
 from asr.ranges import Fraction
-from asr.text.tokenizer import BLANK_ID
+from asr.text.tokenizer import BLANK_ID, Tokenizer
+from werdict.files import named_path
 
 NEVER = -math.inf
 NO_RECORD, NEW_RECORD = -1, -2
 NO_PREFIX, NO_PARENT, EMPTY_PREFIX = 0, 1, 2  # in place of a hash
 # the multipliers of splitmix64 (Steele et al. 2014, "Fast splittable pseudorandom number generators"), signed
 GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
-TRIED_CTC_WEIGHTS = (0.1, 0.3, 0.5, 0.7, 0.9)
+FILE_OPTIONS = ("lm", "lodr", "hotwords")  # of a search, which name files
+# values of weights that are worth trying
+TRIED: Mapping[str, Sequence[float]] = {
+    "lm_weight": (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0),
+    "lodr_weight": (0.0, 0.1, 0.2, 0.4),
+    "token_bonus": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0),
+    "ctc_weight": (0.1, 0.3, 0.5, 0.7, 0.9),
+}
 
 SkipThreshold = Annotated[float, Field(ge=0.5, le=1)]
 
@@ -243,16 +251,93 @@ def _hypotheses(
     return beams
 
 
-class BeamOptions(FusionOptions, total=False):
-    """Options of ``CtcBeam``."""
+@dataclass(eq=False, kw_only=True)
+class ShallowFusion:
+    """A search with language models and hotwords, which add to scores token by token.
 
-    beam_size: PositiveInt
-    beam_size_token: PositiveInt
-    blank_skip_threshold: SkipThreshold
+    Attributes:
+        lm: ARPA file with a language model over tokens, or over words.
+        lm_weight: of its log-probabilities; the others have weight 1.
+        lodr: ARPA file with a model of low order of the transcripts that the run was trained on; its log-probabilities
+            are subtracted, in place of what a transducer has itself learned of them.
+        lodr_weight: of these.
+        token_bonus: added for each token, against the language model's liking for short texts.
+        hotwords: text file with phrases, as in ``read_phrases``.
+        hotword_boost: added for each token of a phrase whose line has no boost.
+        scorer: adds to the scores of hypotheses; before ``load_scorers`` is called, only the bonus.
+
+    Raises:
+        ValueError: there is no such file.
+
+    Reference:
+        Zheng et al. 2022, "An Empirical Study of Language Model Integration for Transducer based Speech Recognition",
+        arXiv:2203.16776, for the model of low order that is subtracted (LODR).
+    """
+
+    lm: str | None = None
+    lm_weight: NonNegativeFloat = 0.3
+    lodr: str | None = None
+    lodr_weight: NonNegativeFloat = 0.1
+    token_bonus: float = 0.0
+    hotwords: str | None = None
+    hotword_boost: PositiveFloat = 1.0
+
+    def __post_init__(self) -> None:
+        named = {option: getattr(self, option) for option in FILE_OPTIONS}
+        self._files = {option: named_path(name) for option, name in named.items() if name is not None}
+        for option, path in self._files.items():  # what is in them is read later
+            if not path.is_file():
+                raise ValueError(f"{option}: {str(path)!r} is not a file that exists")
+        self._loaded: dict[str, tuple[Scorer, str]] = {}
+        self.weigh()
+
+    def load_scorers(self, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> None:
+        """Read the files, for the tokens of a run.
+
+        Args:
+            normalize: text → text as in the transcripts of the run.
+
+        Raises:
+            ValueError: a file is malformed, or has nothing to do with the tokens.
+        """
+        for option, path in self._files.items():
+            if option == "hotwords":
+                self._loaded[option] = read_hotwords(path, self.hotword_boost, tokenizer, normalize)
+            else:
+                self._loaded[option] = read_language_model(option, path, tokenizer, normalize)
+        self.weigh()
+
+    def weigh(self, **weights: float) -> None:
+        """Change some of the weights."""
+        vars(self).update(weights)
+        signed = {"lm": self.lm_weight, "lodr": -self.lodr_weight, "hotwords": 1.0}
+        scorers = [(scorer, signed[option]) for option, (scorer, _) in self._loaded.items() if signed[option]]
+        self.scorer: Scorer = WeightedSum(scorers, self.token_bonus)
+
+    @property
+    def tunable(self) -> Mapping[str, Sequence[float]]:
+        """Return the weights of the language models that were loaded, and the bonus that goes with them."""
+        names = [f"{option}_weight" for option in ("lm", "lodr") if option in self._loaded]
+        return {name: TRIED[name] for name in (*names, "token_bonus")} if names else {}
+
+    @property
+    def notes(self) -> list[str]:
+        """Return a line about each file."""
+        ends = {
+            "lm": f"; weight {self.lm_weight:g}, bonus per token {self.token_bonus:g}",
+            "lodr": f", subtracted; weight {self.lodr_weight:g}",
+        }
+        return [f"{description}{ends.get(option, '')}" for option, (_, description) in self._loaded.items()]
 
 
+@dataclass(eq=False)
 class CtcBeam(ShallowFusion):
     """Keeps the best prefixes after each frame; a language model and hotwords add to them with every token.
+
+    Attributes:
+        beam_size: prefixes that are kept after each frame, K; as many hypotheses are returned.
+        beam_size_token: the most probable tokens of a frame, C, that a prefix may grow by.
+        blank_skip_threshold: frames whose blank is more probable are taken for blanks, in no time; 1 skips none.
 
     Reference:
         Hannun et al. 2014, "First-Pass Large Vocabulary Continuous Speech Recognition using Bi-Directional Recurrent
@@ -262,24 +347,9 @@ class CtcBeam(ShallowFusion):
 
     needs = FrameScores
 
-    def __init__(
-        self,
-        beam_size: PositiveInt = 8,
-        beam_size_token: PositiveInt = 8,
-        blank_skip_threshold: SkipThreshold = 0.999,
-        **fusion: Unpack[FusionOptions],
-    ) -> None:
-        """Set the options.
-
-        Args:
-            beam_size: prefixes that are kept after each frame, K; as many hypotheses are returned.
-            beam_size_token: the most probable tokens of a frame, C, that a prefix may grow by.
-            blank_skip_threshold: frames whose blank is more probable are taken for blanks, in no time; 1 skips none.
-            fusion: see ``ShallowFusion``.
-        """
-        super().__init__(**fusion)
-        self.beam_size, self.beam_size_token = beam_size, beam_size_token
-        self.blank_skip_threshold = blank_skip_threshold
+    beam_size: PositiveInt = 8
+    beam_size_token: PositiveInt = 8
+    blank_skip_threshold: SkipThreshold = 0.999
 
     def __call__(self, head: FrameScores, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
         """Return the best texts of each utterance; see ``Decoder``.
@@ -312,8 +382,12 @@ class CtcBeam(ShallowFusion):
         return _hypotheses(scores, prefixes.record, emissions, frames.numbers)
 
 
+@dataclass(eq=False, kw_only=True)
 class AttentionRescoring(CtcBeam):
     """Scores the texts of a CTC prefix beam by ``ctc_weight`` · CTC + (1 − ``ctc_weight``) · attention.
+
+    Attributes:
+        ctc_weight: of the score of the beam, with all that is added to it; in [0, 1].
 
     Reference:
         Yao et al. 2021, "WeNet: Production oriented streaming and non-streaming end-to-end speech recognition toolkit",
@@ -322,15 +396,7 @@ class AttentionRescoring(CtcBeam):
 
     needs = ScoresFramesAndTexts
 
-    def __init__(self, ctc_weight: Fraction = 0.3, **beam: Unpack[BeamOptions]) -> None:
-        """Set the options.
-
-        Args:
-            ctc_weight: of the score of the beam, with all that is added to it; in [0, 1].
-            beam: see `CtcBeam`; all its texts are scored.
-        """
-        super().__init__(**beam)
-        self.ctc_weight = ctc_weight
+    ctc_weight: Fraction = 0.3
 
     @property
     def notes(self) -> list[str]:
@@ -340,13 +406,7 @@ class AttentionRescoring(CtcBeam):
     @property
     def tunable(self) -> Mapping[str, Sequence[float]]:
         """Return the weights of the beam, and that of its scores."""
-        return {**super().tunable, "ctc_weight": TRIED_CTC_WEIGHTS}
-
-    def weigh(self, ctc_weight: float | None = None, **weights: float) -> None:
-        """Change some of the weights."""
-        if ctc_weight is not None:
-            self.ctc_weight = ctc_weight
-        super().weigh(**weights)
+        return {**super().tunable, "ctc_weight": TRIED["ctc_weight"]}
 
     def __call__(  # type: ignore[override]  # ``needs`` tells of the other head
         self, head: ScoresFramesAndTexts, encodings: Tensor, num_frames: Tensor
@@ -371,10 +431,15 @@ class AttentionRescoring(CtcBeam):
         ]
 
 
+@dataclass(eq=False)
 class TransducerBeam(ShallowFusion):
     """Keeps the best texts after each frame, each summed over its alignments.
 
     A language model and hotwords add to them with every token.
+
+    Attributes:
+        beam_size: texts that are kept after each frame, K; as many hypotheses are returned.
+        beam_size_token: the most probable tokens, C, that a text may grow by in a frame.
 
     Reference:
         Graves 2012, "Sequence transduction with recurrent neural networks", arXiv:1211.3711, section 2.6.
@@ -384,18 +449,8 @@ class TransducerBeam(ShallowFusion):
 
     needs = Transduces
 
-    def __init__(
-        self, beam_size: PositiveInt = 4, beam_size_token: PositiveInt = 8, **fusion: Unpack[FusionOptions]
-    ) -> None:
-        """Set the options.
-
-        Args:
-            beam_size: texts that are kept after each frame, K; as many hypotheses are returned.
-            beam_size_token: the most probable tokens, C, that a text may grow by in a frame.
-            fusion: see ``ShallowFusion``.
-        """
-        super().__init__(**fusion)
-        self.beam_size, self.beam_size_token = beam_size, beam_size_token
+    beam_size: PositiveInt = 4
+    beam_size_token: PositiveInt = 8
 
     def __call__(self, head: Transduces, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
         """Return the best texts of each utterance; see ``Decoder``. A token stands in the frame that most of the

@@ -14,8 +14,8 @@ import torch
 from asr.data.loading.loader import LoaderFactory, Workers
 from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.prepared import INDEX, PreparedData, describe_file
+from asr.decoding.beam import FILE_OPTIONS, ShallowFusion
 from asr.decoding.greedy import Decoder
-from asr.decoding.scorers import FILE_OPTIONS, ShallowFusion
 from asr.inference.decode import default_device
 from asr.inference.evaluate import LM_FOLDER, saved_search
 from asr.inference.streaming import StreamingRecognizer

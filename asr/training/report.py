@@ -16,8 +16,8 @@ from typing import Any
 from torch import nn
 
 from asr.commit import source_commit
+from asr.decoding.beam import ShallowFusion
 from asr.decoding.greedy import Decoder
-from asr.decoding.scorers import ShallowFusion
 from asr.inference.evaluate import Evaluated, evaluate_sets
 from asr.run.options import RunOptions
 from asr.runs.files import run_settings
