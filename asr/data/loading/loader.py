@@ -28,12 +28,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from asr.data.features import Features, LogMel, read_features, refuse_infinite
+from asr.data.features import Features, LogMel, LogMelFilterbank, read_features, refuse_infinite
 from asr.data.loading.augmentation import AudioAugmentation
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler, Mixing, seed_for
 from asr.data.manifests.audio import audio_problem, cause
 from asr.data.parallel import one_thread
-from asr.features.log_mel import LogMelFilterbank, LogMelOptions
+from asr.features.log_mel import LogMelOptions
 from asr.processes import ENDING, die_with_parent
 from asr.text.tokenizer import Tokenizer
 from werdict.console import printable
@@ -417,15 +417,13 @@ def ignore_signals_except_parents(parent: int, worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     threading.excepthook = lambda failed: _end_unless_connection_lost(failed.exc_type, failed.exc_value, None)
     sys.excepthook = _end_unless_connection_lost  # called by multiprocessing's thread that shares tensors
-    if sys.platform == "linux":
-        threading.Thread(target=_wait_for_parent, args=(parent,), daemon=True).start()
+    threading.Thread(target=_wait_for_parent, args=(parent,), daemon=True).start()
 
 
 class _WorkerProcess(multiprocessing.context.ForkProcess):
     def start(self) -> None:
         # inherited by all threads of the worker: one that a library starts before ours could be killed by the signal
-        blocked = {signal.SIGTERM} if sys.platform == "linux" else set()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             super().start()
         finally:
