@@ -115,8 +115,7 @@ def items(path: Path, make: Callable[[dict[str, Any]], Any], unused: Sequence[st
     for number, data in track(json_objects(path, as_written=True), f"reading {path.name}", transient=True):
         data = {name: value for name, value in data.items() if name not in unused}
         try:
-            check_types(data)
-            refuse_foreign(data, start)
+            check(data, start)
             item = make(data)
         except Exception as error:  # lhotse checks few types, and raises whatever follows
             raise_if_out_of_resources(error, str(path))
@@ -124,17 +123,33 @@ def items(path: Path, make: Callable[[dict[str, Any]], Any], unused: Sequence[st
         yield f"{path}, line {number}", item
 
 
-def check_types(data: Any) -> None:
-    """Make the values of lhotse's fields what their names say: numbers become text where text belongs.
+def check(data: Any, start: Path) -> None:
+    """Make the values of lhotse's fields what their names say, numbers text where text belongs, and paths absolute.
+
+    Impulse responses, in transforms of a recording, are recordings too.
+
+    Args:
+        data: of an item.
+        start: folder that relative paths start from.
 
     Raises:
-        ValueError: names a field with a value of another type.
+        ValueError: names a field with a value of another type; or lhotse would run a command, open an address or
+            unpickle: only plain local files may be named.
     """
     if isinstance(data, list):
         for value in data:
-            check_types(value)
+            check(value, start)
     if not isinstance(data, dict):
         return
+    for place, part, kind, allowed in PLACES:
+        if place in data:
+            if data.get(kind) != allowed or not _is_plain(data[place]):
+                raise ValueError(
+                    f"{part} {data.get(kind)!r} ({str(data[place])[:80]!r}) is refused, because reading it could "
+                    f"run code or fetch something; save it to files, and name these ({kind} {allowed!r})"
+                )
+            # prepared data must not depend on where a command is started
+            data[place] = str(existing_form(Path(os.path.abspath(start / data[place]))))
     for name, value in data.items():
         if value is None and name in NULLABLE:
             continue
@@ -147,37 +162,7 @@ def check_types(data: Any) -> None:
         elif name in INTEGERS:
             data[name] = [as_integer(v, name) for v in value] if isinstance(value, list) else as_integer(value, name)
         elif name not in ("custom", "alignment"):  # which are not used
-            check_types(value)
-
-
-def refuse_foreign(data: Any, start: Path = Path()) -> None:
-    """Refuse data of a manifest that name anything but plain local files; make their paths absolute.
-
-    Impulse responses, in transforms of a recording, are recordings too.
-
-    Args:
-        data: of an item.
-        start: folder that relative paths start from.
-
-    Raises:
-        ValueError: lhotse would run a command, open an address or unpickle.
-    """
-    if isinstance(data, dict):
-        for place, part, kind, allowed in PLACES:
-            if place in data:
-                if data.get(kind) != allowed or not _is_plain(data[place]):
-                    raise ValueError(
-                        f"{part} {data.get(kind)!r} ({str(data[place])[:80]!r}) is refused, because reading it could "
-                        f"run code or fetch something; save it to files, and name these ({kind} {allowed!r})"
-                    )
-                # prepared data must not depend on where a command is started
-                data[place] = str(existing_form(Path(os.path.abspath(start / data[place]))))
-        for name, value in data.items():
-            if name != "custom":  # which is not used
-                refuse_foreign(value, start)
-    elif isinstance(data, list):
-        for value in data:
-            refuse_foreign(value, start)
+            check(value, start)
 
 
 def _is_plain(path: object) -> bool:
