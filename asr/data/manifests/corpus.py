@@ -191,7 +191,7 @@ def manifests_of_rows(
     """
     rows, repeats = _without_repeats(rows)
     names = _names_of_files(row for _, row in rows)
-    opened = open_recordings([*names.items()], "reading headers of audio", num_jobs)
+    opened = open_recordings([*names.items()], num_jobs)
     recordings = dict(zip(names, opened, strict=True))
     first: dict[str, str] = {}
     by_split: dict[str, tuple[list[SupervisionSegment], list[Dropped]]] = defaultdict(lambda: ([], []))
