@@ -9,6 +9,7 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -121,18 +122,17 @@ class Moves:
         return torch.where(self.keys[places] == keys, self.targets[places], otherwise)
 
 
+@dataclass(frozen=True)
 class WeightedSum:
-    """Adds up scorers, each times its weight, and a constant per token, which makes up for what they take off."""
+    """Adds up scorers, each times its weight, and a constant per token, which makes up for what they take off.
 
-    def __init__(self, scorers: Sequence[tuple[Scorer, float]], token_bonus: float = 0.0) -> None:
-        """Combine scorers.
+    Attributes:
+        scorers: with their weights; a negative weight takes a scorer off.
+        token_bonus: added for each token.
+    """
 
-        Args:
-            scorers: with their weights; a negative weight takes a scorer off.
-            token_bonus: added for each token.
-        """
-        self.scorers = tuple(scorers)
-        self.token_bonus = token_bonus
+    scorers: Sequence[tuple[Scorer, float]]
+    token_bonus: float = 0.0
 
     def start(self, batch_size: int, device: torch.device) -> State:
         """Return the states (B, 1, …) of all, of the empty text; see ``Scorer``, also for the other methods."""
