@@ -381,7 +381,8 @@ class CheckedSplit:
             return CtcLengths.of((data["duration"] for data in cuts), map(_text, cuts), tokenizer, frame_shift_s)
 
         lengths = run_jobs(of_chunk, self.chunks, min(num_jobs, len(self.chunks)))
-        return CtcLengths.joined(list(track(lengths, f"counting tokens of {self.name}", len(self.chunks), True)))
+        parts = track(lengths, f"counting tokens of {self.name}", len(self.chunks), transient=True)
+        return CtcLengths(*map(np.concatenate, zip(*parts, strict=True)))
 
     def write(self, path: Path, tars: set[str], speakers: set[str]) -> dict[str, float]:
         """Write the cuts, return their counts, and add their speakers and the shards of their audio or features."""
