@@ -321,28 +321,22 @@ def to_plain(item: ManifestItem) -> dict[str, Any]:
 
     lhotse (1.33) copies every value of every item deeply, which takes longer than opening an audio file.
     """
-    plain: dict[str, Any]
     # lhotse writes the alignments of a cut otherwise than those of a supervision
     if (
         type(item) is MonoCut
         and _is_flat(item.custom)
         and all(supervision.alignment is None for supervision in item.supervisions)
     ):
-        plain = _fields(item)
-        if item.recording is not None:
-            plain["recording"] = to_plain(item.recording)
-        if item.features is not None:
-            plain["features"] = to_plain(item.features)
-        plain["supervisions"] = [to_plain(segment) for segment in item.supervisions]
+        plain = _fields(item) | {"supervisions": [to_plain(segment) for segment in item.supervisions]}
+        plain |= {name: to_plain(plain[name]) for name in FIELDS if name in plain}
         return {**plain, "type": "MonoCut"}
     if type(item) is Recording and item.transforms is None and all(source.video is None for source in item.sources):
         return _fields(item) | {"sources": [_fields(source) for source in item.sources]}
-    if type(item) is SupervisionSegment and item.alignment is None and _is_flat(item.custom):
-        return _fields(item)
-    if type(item) is Features:
-        return _fields(item)
-    plain = item.to_dict()
-    return plain
+    if type(item) is SupervisionSegment:
+        is_plain = item.alignment is None and _is_flat(item.custom)
+    else:
+        is_plain = type(item) is Features
+    return _fields(item) if is_plain else dict(item.to_dict())
 
 
 def _fields(item: Any) -> dict[str, Any]:
