@@ -469,8 +469,8 @@ def _spelled(model: NGrams, unigrams: np.ndarray, normalize: Callable[[str], str
     """Return the numbers of words by how the run writes them; the most probable one if it writes several in one way."""
     numbers: dict[str, int] = {}
     for word, number in model.numbers.items():
-        written = word if word in SPECIAL else normalize(word)
-        if word not in SPECIAL and written and " " not in written:
+        written = "" if word in SPECIAL else normalize(word)
+        if written and " " not in written:
             other = numbers.setdefault(written, number)
             if unigrams[number] > unigrams[other]:
                 numbers[written] = number
@@ -490,7 +490,7 @@ def _trie(spelled: dict[str, int], unknown: int) -> tuple[list[Trie], list[int]]
 
 def _reach(children: list[Trie], word_of: list[int], unigrams: np.ndarray, unknown: int) -> list[float]:
     """Return the highest log-probability of the words with the letters of each node, and 0 for the first."""
-    reach = [unigrams[unknown] if word == unknown else unigrams[word] for word in word_of]
+    reach = [unigrams[word] for word in word_of]
     # children have higher numbers
     for node in reversed(range(len(children))):
         word_reach = [] if word_of[node] == unknown else [reach[node]]
