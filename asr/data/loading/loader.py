@@ -171,6 +171,7 @@ class MicroBatch(NamedTuple):
     num_copies: int = 1
 
 
+@dataclass(eq=False)
 class SpeechDataset(Dataset):
     """Reads the cuts of a micro-batch; the result depends on the cuts, the seed and the number of copies alone.
 
@@ -179,14 +180,15 @@ class SpeechDataset(Dataset):
     A cut that cannot be read is skipped and named in ``Batch.skipped``; if none can be read, the batch is empty. With
     features that are computed on the device, a batch holds audio until it is moved there, by ``to``.
 
-    Args:
+    Attributes:
         features: cut → features.
         tokenizer: transcript → tokens.
         augmentation: of the audio in training, or None.
     """
 
-    def __init__(self, features: Features, tokenizer: Tokenizer, augmentation: Augmentation | None = None) -> None:
-        self.features, self.tokenizer, self.augmentation = features, tokenizer, augmentation
+    features: Features
+    tokenizer: Tokenizer
+    augmentation: Augmentation | None = None
 
     def __getitem__(self, item: tuple[int, Iterable[Cut]] | MicroBatch) -> Batch:
         """Return the batch of an item: a `MicroBatch`, or its seed and cuts, as the sampler yields them."""
@@ -348,23 +350,24 @@ def _silence_freed_workers() -> None:
     sys.unraisablehook = hook
 
 
+@dataclass(eq=False)
 class EvaluationLoader:
     """Loads every cut once, always in the same order.
 
-    Args:
-        dataset: cuts → batch.
-        sampler: made with ``shuffle=False``.
-        workers: how to load.
-
     Attributes:
+        dataset: cuts → batch.
+        cut_sampler: made with ``shuffle=False``. Lightning 2.6 takes an object with an attribute ``sampler`` for a
+            DataLoader.
+        workers: how to load.
         rank: of this process.
         world_size: number of processes; each loads another part.
     """
 
-    def __init__(self, dataset: SpeechDataset, sampler: DurationBucketSampler, workers: Workers) -> None:
-        # not named sampler: Lightning 2.6 takes an object with that attribute for a DataLoader
-        self.dataset, self.cut_sampler, self.workers = dataset, sampler, workers
-        self.rank, self.world_size = 0, 1
+    dataset: SpeechDataset
+    cut_sampler: DurationBucketSampler
+    workers: Workers
+    rank: int = 0
+    world_size: int = 1
 
     def __iter__(self) -> Iterator[Batch]:
         own = islice(self.cut_sampler.epoch(0), self.rank, None, self.world_size)
