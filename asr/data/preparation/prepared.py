@@ -176,16 +176,6 @@ class CtcLengths(NamedTuple):
         num_frames = [round(duration_s / frame_shift_s) for duration_s in durations_s]
         return cls(np.array(num_frames, np.int64), np.array(needed, np.int64))
 
-    def save(self, path: Path) -> None:
-        """Write the lengths to an npz file."""
-        np.savez(path, **self._asdict())
-
-    @classmethod
-    def load(cls, path: Path, without: Sequence[int] = ()) -> CtcLengths:
-        """Read the lengths of all cuts except those of some numbers."""
-        with np.load(path) as arrays:
-            return cls(**{name: np.delete(lengths, without) for name, lengths in arrays.items()})
-
     def too_short(self, output_frames: OutputFrames) -> dict[int, str]:
         """Return the numbers of the cuts without a CTC alignment, and why.
 
@@ -346,7 +336,8 @@ class PreparedData:
 
     def ctc_lengths(self, split: str) -> CtcLengths:
         """Return the lengths of the cuts of a split."""
-        return CtcLengths.load(self.folder / f"ctc_lengths_{split}.npz", self.masked.get(split, ()))
+        with np.load(self.folder / f"ctc_lengths_{split}.npz") as arrays:
+            return CtcLengths(**{name: np.delete(x, self.masked.get(split, ())) for name, x in arrays.items()})
 
     def for_encoder(self, output_frames: OutputFrames) -> PreparedData:
         """Return the data without the training and dev cuts that have no CTC alignment; test sets stay whole.
