@@ -70,11 +70,6 @@ class Processed(Generic[Result]):
         return self.seconds / self.audio_s if self.audio_s else None
 
 
-def default_device() -> torch.device:
-    """Return the GPU if torch can use one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 def process(
     recognizer: Recognizer,
     loaders: LoaderFactory,
