@@ -48,13 +48,8 @@ def read_items(path: Path, kind: type[Item]) -> list[Item]:
         ValueError: a line is malformed, repeats an id, or names anything but plain local files.
     """
     by_id: dict[str, Item] = {}
-
-    def make(data: dict[str, Any]) -> Item:
-        item = kind.from_dict(data)
-        return plain_segment(item) if isinstance(item, SupervisionSegment) else item
-
-    for where, item in items(path, make):
-        add_item(by_id, item, where)
+    for where, item in items(path, kind.from_dict):
+        add_item(by_id, plain_segment(item) if isinstance(item, SupervisionSegment) else item, where)
     return list(by_id.values())
 
 
