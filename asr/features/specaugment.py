@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from asr.models.kernels import is_padding
+
 MIN_FREE = 0.2  # of a length, between spans that are masked alternately
 
 
@@ -78,9 +80,9 @@ class SpecAugment:
 
 def _means(features: Tensor, num_frames: Tensor) -> Tensor:
     """Return the means (B, 1, 1) of utterances (B, T, F) of lengths (B,)."""
-    padding = torch.arange(features.shape[1], device=features.device) >= num_frames.unsqueeze(1)
+    padding = is_padding(num_frames, features.shape[1]).unsqueeze(2)
     # as in lhotse, since features need not be normalized: zero may be the loudest value of a spectrum
-    total = features.masked_fill(padding.unsqueeze(2), 0.0).sum(dim=(1, 2), dtype=torch.float64)
+    total = features.masked_fill(padding, 0.0).sum(dim=(1, 2), dtype=torch.float64)
     mean = total / (num_frames * features.shape[2]).clamp(min=1)
     return mean.to(features.dtype).view(-1, 1, 1)
 

@@ -29,6 +29,7 @@ from asr.decoding.greedy import Decoder, Hypothesis
 from asr.features.log_mel import find_pauses, frame_energies
 from asr.models import devices
 from asr.models.heads.protocols import FrameScores, Head, ScoresPaths
+from asr.models.kernels import is_padding
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import UNKNOWN_SURFACE, Tokenizer, joined
 from werdict.console import PlainProgress, bar_title
@@ -288,8 +289,8 @@ def _refuse_unscored(
 ) -> None:
     """Refuse texts that were chosen by scores that are not finite."""
     # padding may hold anything, NaN too
-    is_padding = torch.arange(encodings.shape[1], device=encodings.device) >= num_frames[:, None]
-    are_finite = devices.to_host((encodings.isfinite().all(dim=-1) | is_padding).all(dim=-1))
+    padding = is_padding(num_frames, encodings.shape[1])
+    are_finite = devices.to_host((encodings.isfinite().all(dim=-1) | padding).all(dim=-1))
     for name, is_finite, best in zip(ids, are_finite, hypotheses, strict=True):
         if not (is_finite and math.isfinite(best.score)):
             raise UnscoredText(
