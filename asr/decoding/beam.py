@@ -228,7 +228,7 @@ def _hypotheses(
         emissions: of each step the last tokens (B, K), the records before these, and their log-probabilities.
         frames: (B, steps) int64, in which the steps are.
     """
-    stacked = [devices.to_host(torch.stack(field)) for field in zip(*emissions, strict=True)]
+    stacked: Any = [devices.to_host(torch.stack(field)) for field in zip(*emissions, strict=True)]
     last, before, probabilities = stacked or ([], [], [])
     beams = []
     for row, (row_scores, row_records, numbers) in enumerate(

@@ -490,7 +490,7 @@ def _trie(spelled: dict[str, int], unknown: int) -> tuple[list[Trie], list[int]]
 
 def _reach(children: list[Trie], word_of: list[int], unigrams: np.ndarray, unknown: int) -> list[float]:
     """Return the highest log-probability of the words with the letters of each node, and 0 for the first."""
-    reach = [unigrams[word] for word in word_of]
+    reach: list[float] = unigrams[word_of].tolist()
     # children have higher numbers
     for node in reversed(range(len(children))):
         word_reach = [] if word_of[node] == unknown else [reach[node]]
