@@ -107,118 +107,94 @@ def read_arpa(path: Path) -> NGrams:
     reader = _Reader()
     try:
         with naming(path), gzip.open(path) if path.name.endswith(".gz") else open(path, "rb") as file:
-            for reader.line_number, line in enumerate(file, 1):
-                reader.add(line.strip())
-                if reader.ended:
-                    return reader.model
-        raise ValueError("the file ends before \\end\\; it is no ARPA language model, or was cut short")
+            return reader.read(file)
     except (ValueError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: line {reader.line_number}: {first_line(error)}") from error
 
 
 class _Reader:
-    """The model of the lines so far; those of the section that is being read wait to be looked up, as ids of words.
+    """Reads the model of a file, section by section.
 
     Attributes:
         line_number: of the line that is wrong, if one is.
-        ended: the last line was the end of the model.
-        model: of all sections before.
+        model: of all sections so far.
     """
 
     def __init__(self) -> None:
-        self.line_number, self.ended = 0, False
+        self.line_number = 0
         self.model = NGrams([], [], np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
-        self._order: int | None = None  # of the section; 0 in the header; None before it
-        self._header: list[tuple[int, bytes]] = []  # numbers of its lines, and these
-        self._sizes: dict[int, int] = {}  # of sections, by order
-        self._words: dict[bytes, int] = {}
-        self._names: list[str] = []
-        self._start_section(None)
+        self._ids: dict[bytes, int] = {}  # of words
 
-    def _start_section(self, order: int | None) -> None:
-        self._order = order
-        self._log_probs, self._backoffs, self._keys = array("d"), array("d"), array("q")
-        self._ids, self._line_numbers = array("q"), array("q")
+    def read(self, file: Iterable[bytes]) -> NGrams:
+        """Return the model of the lines of a file."""
+        lines = self._lines(file)
+        while not next(lines).endswith(b"\\data\\"):  # a byte-order mark may stand before it
+            pass
+        header, sizes = [], dict[int, int]()
+        while not (line := next(lines)).startswith(b"\\"):
+            header.append((self.line_number, line))
+        while line != b"\\end\\" or not sizes:
+            order = len(sizes) + 1
+            if line != b"\\%d-grams:" % order:
+                raise ValueError(f"expected \\{order}-grams: or \\end\\, found {line!r}")
+            line, sizes[order] = self._read_section(lines, order)
+        for self.line_number, entry in header:
+            name, equals, count = entry.removeprefix(b"ngram").partition(b"=")
+            if entry.startswith(b"ngram") and equals and (size := sizes.get(int(name), 0)) != int(count):
+                raise ValueError(f"{entry.decode()} in the header, but the file has {size}")
+        return self.model
 
-    def add(self, line: bytes) -> None:
-        """Read a line without spaces around it."""
-        if self._order is None:
-            if line.endswith(b"\\data\\"):  # a byte-order mark may stand before it
-                self._start_section(0)
-        elif line.startswith(b"\\"):
-            if line not in (b"\\%d-grams:" % (self._order + 1), b"\\end\\" if self._order else b""):
-                raise ValueError(f"expected \\{self._order + 1}-grams: or \\end\\, found {line!r}")
-            if self._order:
-                self._end_section()
-            self.ended = line == b"\\end\\"
-            if self.ended:
-                self._check_counts()
-            self._start_section(self._order + 1)
-        elif line and self._order:
-            self._add_ngram(line, self._order)
-        elif line:
-            self._header.append((self.line_number, line))
+    def _lines(self, file: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the lines that are not empty, without spaces around them."""
+        for self.line_number, line in enumerate(file, 1):
+            if stripped := line.strip():
+                yield stripped
+        raise ValueError("the file ends before \\end\\; it is no ARPA language model, or was cut short")
 
-    def _add_ngram(self, line: bytes, order: int) -> None:
-        fields = line.split()
-        if len(fields) not in (order + 1, order + 2):
-            raise ValueError(f"expected a log10 probability, {order} words and perhaps a back-off weight")
-        words = fields[1 : order + 1]
-        if order == 1:
-            self._words[words[0]] = len(self._names)
-            self._names.append(composed(words[0].decode()))
-        ids = [self._words.get(word, -1) for word in words]
-        if -1 in ids:
-            raise ValueError(f"{words[ids.index(-1)]!r} has no 1-gram")
-        self._ids.extend(ids)
-        log_prob = _log10(fields[0])
-        if log_prob > ROUNDING:
-            raise ValueError(f"expected a log10 probability of at most 0, found {fields[0].decode()}")
-        self._log_probs.append(min(log_prob, 0.0))
-        self._backoffs.append(_log10(fields[-1]) if len(fields) == order + 2 else 0.0)
-        self._line_numbers.append(self.line_number)
-        if len(self._line_numbers) == BLOCK:
-            self._look_up(order)
+    def _read_section(self, lines: Iterator[bytes], order: int) -> tuple[bytes, int]:
+        """Add the n-grams of a section to the model; return the line after them, and how many there are."""
+        names, keys = [*self.model.words], list[Ints]()
+        log_probs, backoffs = array("d"), array("d")
+        ids, line_numbers = array("q"), array("q")  # of n-grams without keys, which take less memory
+        while not (line := next(lines)).startswith(b"\\"):
+            log_prob, *words = line.split()
+            backoff = words.pop() if len(words) == order + 1 else b"0"
+            if len(words) != order:
+                raise ValueError(f"expected a log10 probability, {order} words and perhaps a back-off weight")
+            if order == 1:
+                self._ids[words[0]] = len(names)
+                names.append(composed(words[0].decode()))
+            ids.extend(found := [self._ids.get(word, -1) for word in words])
+            if -1 in found:
+                raise ValueError(f"{words[found.index(-1)]!r} has no 1-gram")
+            if (value := _log10(log_prob)) > ROUNDING:
+                raise ValueError(f"expected a log10 probability of at most 0, found {log_prob.decode()}")
+            log_probs.append(min(value, 0.0))
+            backoffs.append(_log10(backoff))
+            line_numbers.append(self.line_number)
+            if len(line_numbers) == BLOCK:
+                keys.append(self._keys(ids, line_numbers, order))
+                ids, line_numbers = array("q"), array("q")
+        keys.append(self._keys(ids, line_numbers, order))
+        ascending = np.argsort(all_keys := np.concatenate(keys), kind="stable")
+        added = (np.array(values)[ascending] for values in (all_keys, log_probs, backoffs))
+        former = self.model.keys, self.model.log_probs, self.model.backoffs
+        values = map(np.concatenate, zip(former, added, strict=True))
+        model = NGrams(names, [*self.model.counts, len(all_keys)], *values)
+        self.model = _with_unknown(model) if order == 1 else model
+        return line, len(all_keys)
 
-    def _look_up(self, order: int) -> None:
-        """Turn the words of n-grams into keys, which take less memory."""
-        ids = np.array(self._ids).reshape(-1, order)
-        nodes = np.zeros(len(ids), dtype=np.int64)
-        for column in ids.T[:-1]:
+    def _keys(self, ids: array[int], line_numbers: array[int], order: int) -> Ints:
+        """Return the keys of n-grams of words with these ids."""
+        words = np.array(ids).reshape(-1, order)
+        nodes = np.zeros(len(words), dtype=np.int64)
+        for column in words.T[:-1]:
             nodes = self.model.children(nodes, column)
             if not nodes.all():
-                self.line_number = self._line_numbers[int(np.flatnonzero(nodes == 0)[0])]
+                self.line_number = line_numbers[int(np.flatnonzero(nodes == 0)[0])]
                 raise ValueError(f"its first {order - 1} words are no {order - 1}-gram")
-        self._keys.frombytes((nodes * len(self.model.words) + ids[:, -1]).tobytes())
-        self._ids, self._line_numbers = array("q"), array("q")
-
-    def _check_counts(self) -> None:
-        """Refuse sections that are longer or shorter than the header says."""
-        for number, line in self._header:
-            order, equals, count = line.removeprefix(b"ngram").partition(b"=")
-            if line.startswith(b"ngram") and equals:
-                self.line_number = number
-                if (size := self._sizes.get(int(order), 0)) != int(count):
-                    raise ValueError(f"{line.decode()} in the header, but the file has {size}")
-
-    def _end_section(self) -> None:
-        """Add the n-grams of the section to the model."""
-        order, model = self._order, self.model
-        assert order
-        self._look_up(order)
-        self._sizes[order] = len(self._keys)
-        keys, log_probs, backoffs = map(np.array, (self._keys, self._log_probs, self._backoffs))
-        if order == 1:
-            self.model = _with_unknown(NGrams(self._names, [len(keys)], keys, log_probs, backoffs))
-            return
-        ascending = np.argsort(keys, kind="stable")
-        self.model = NGrams(
-            model.words,
-            [*model.counts, len(keys)],
-            np.concatenate((model.keys, keys[ascending])),
-            np.concatenate((model.log_probs, log_probs[ascending])),
-            np.concatenate((model.backoffs, backoffs[ascending])),
-        )
+        keys: Ints = nodes * len(self.model.words) + words[:, -1]
+        return keys
 
 
 def _log10(field: bytes) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 from asr.commands.results import check_name, evaluation_sets, results_folder
 from asr.data.manifests.corpus import files_of
-from asr.decoding.scorers import ShallowFusion
+from asr.decoding.beam import ShallowFusion
 from asr.inference.evaluate import evaluate_sets, report_trials, tune
 from asr.run.options import Evaluate
 from asr.run.restore import Restored, prepared_data, restore

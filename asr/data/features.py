@@ -1,4 +1,7 @@
-"""Features of a cut, or of a stream of samples: computed from resampled audio, read from disk, or the audio itself."""
+"""Features of a cut, or of a stream of samples: computed from resampled audio, read from disk, or the audio itself.
+
+B batch, T frames, F features, N samples.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,15 @@ from lhotse.augmentation import Resample
 from lhotse.augmentation import torchaudio as cached
 from lhotse.augmentation.resample import Resample as SincFilter
 from lhotse.cut import Cut
+from lhotse.features.io import MemoryRawWriter
+from lhotse.features.kaldi.layers import Wav2LogFilterBank
 from lhotse.utils import fastcopy
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
+from torch import Tensor
 
 from asr.data.manifests.audio import cause as cause
 from asr.data.manifests.audio import reading
-from asr.data.manifests.corpus import InMemory
 from asr.features.log_mel import LogMelOptions, whole_frames
 
 MAX_FILTERS = 64  # of a few MB each
@@ -140,7 +145,7 @@ class LogMel(Features):
 
     def with_features(self, cut: Cut) -> Cut:
         """Return a cut with features that are computed from its audio, and held in memory."""
-        stored = at_rate(cut, self.sampling_rate_hz).compute_and_store_features(self.extractor, InMemory())
+        stored = at_rate(cut, self.sampling_rate_hz).compute_and_store_features(self.extractor, MemoryRawWriter())
         # lhotse alone reads its own transforms
         return fastcopy(cut.resample(self.sampling_rate_hz), features=stored.features)
 
@@ -154,6 +159,31 @@ class LogMel(Features):
                 f"too short: {len(audio)} samples at {self.sampling_rate_hz} Hz; features need {window_s / 2 * 1000} ms"
             )
         return audio
+
+
+class LogMelFilterbank(Wav2LogFilterBank):
+    """lhotse's filter bank for batches of utterances of any lengths.
+
+    Args:
+        options: of the features.
+    """
+
+    def __init__(self, options: LogMelOptions) -> None:
+        super().__init__(options.sampling_rate_hz, frame_shift=options.frame_shift_s, num_filters=options.num_mels)
+        self.wav2win.snip_edges = True  # the ends of each utterance are mirrored already; lhotse warns of the argument
+
+    def forward(self, audio: Tensor, num_frames: Tensor) -> Tensor:
+        """Return features (B, T, F) float32, zero where padded.
+
+        Args:
+            audio: (B, N) float32, of each utterance what `LogMelOptions.mirrored` gives, then anything finite.
+            num_frames: (B,) int64 valid frames.
+        """
+        # 16 bits could not tell the quiet bins of a spectrum apart
+        with torch.autocast(audio.device.type, enabled=False):
+            features: Tensor = super().forward(audio)
+        padding = torch.arange(features.shape[1], device=audio.device) >= num_frames.unsqueeze(1)
+        return features.masked_fill(padding.unsqueeze(2), 0.0)
 
 
 class PrecomputedFeatures(Features):

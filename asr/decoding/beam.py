@@ -7,29 +7,37 @@ of the joiner, N texts of all utterances.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any, NamedTuple, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, NamedTuple
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.decoding.greedy import Hypothesis, ranked
-from asr.decoding.scorers import FusionOptions, Scorer, ShallowFusion, select
+from asr.decoding.scorers import Scorer, WeightedSum, read_hotwords, read_language_model, select
 from asr.models import devices
 from asr.models.heads.protocols import FrameScores, ScoresFramesAndTexts, Transduces
 from asr.models.kernels import is_padding
 from asr.ranges import Fraction
-from asr.text.tokenizer import BLANK_ID
+from asr.text.tokenizer import BLANK_ID, Tokenizer
+from werdict.files import named_path
 
 NEVER = -math.inf
 NO_RECORD, NEW_RECORD = -1, -2
 NO_PREFIX, NO_PARENT, EMPTY_PREFIX = 0, 1, 2  # in place of a hash
 # the multipliers of splitmix64 (Steele et al. 2014, "Fast splittable pseudorandom number generators"), signed
 GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
-TRIED_CTC_WEIGHTS = (0.1, 0.3, 0.5, 0.7, 0.9)
+FILE_OPTIONS = ("lm", "lodr", "hotwords")  # of a search, which name files
+# values of weights that are worth trying
+TRIED: Mapping[str, Sequence[float]] = {
+    "lm_weight": (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0),
+    "lodr_weight": (0.0, 0.1, 0.2, 0.4),
+    "token_bonus": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0),
+    "ctc_weight": (0.1, 0.3, 0.5, 0.7, 0.9),
+}
 
 SkipThreshold = Annotated[float, Field(ge=0.5, le=1)]
 
@@ -208,45 +216,128 @@ class _Frames(NamedTuple):
         after_blanks = skipped.roll(1, dims=1).gather(1, index)  # before the first frame it changes nothing
         return cls(searched, after_blanks, blanks.double().where(skipped, 0.0).sum(dim=1), index)
 
-    def hypotheses(self, scores: Tensor, records: Tensor, emissions: list[Tensor]) -> list[list[Hypothesis]]:
-        """Return the texts with a score above -inf, at least one of an utterance, best first.
+
+def _hypotheses(
+    scores: Tensor, records: Tensor, emissions: Sequence[tuple[Tensor, Tensor, Tensor]], frames: Tensor
+) -> list[list[Hypothesis]]:
+    """Return the texts with a score above -inf, at least one of an utterance, best first.
+
+    Args:
+        scores: (B, K).
+        records: (B, K) of their last tokens, see `Prefixes`.
+        emissions: of each step the last tokens (B, K), the records before these, and their log-probabilities.
+        frames: (B, steps) int64, in which the steps are.
+    """
+    stacked: Any = [devices.to_host(torch.stack(field)) for field in zip(*emissions, strict=True)]
+    last, before, probabilities = stacked or ([], [], [])
+    beams = []
+    for row, (row_scores, row_records, numbers) in enumerate(
+        zip(*map(devices.to_host, (scores, records, frames)), strict=True)
+    ):
+        found = []
+        for score, record in zip(row_scores, row_records, strict=True):
+            places = []
+            while record >= 0:
+                step, slot = divmod(record, scores.shape[1])
+                places.append((step, slot))
+                record = before[step][row][slot]
+            places.reverse()
+            tokens, log_probs = (
+                [of_step[step][row][slot] for step, slot in places] for of_step in (last, probabilities)
+            )
+            found.append(Hypothesis(tokens, [numbers[step] for step, _ in places], log_probs, score))
+        found = ranked(found)
+        beams.append([hypothesis for hypothesis in found if hypothesis.score > NEVER] or found[:1])
+    return beams
+
+
+@dataclass(eq=False, kw_only=True)
+class ShallowFusion:
+    """A search with language models and hotwords, which add to scores token by token.
+
+    Attributes:
+        lm: ARPA file with a language model over tokens, or over words.
+        lm_weight: of its log-probabilities; the others have weight 1.
+        lodr: ARPA file with a model of low order of the transcripts that the run was trained on; its log-probabilities
+            are subtracted, in place of what a transducer has itself learned of them.
+        lodr_weight: of these.
+        token_bonus: added for each token, against the language model's liking for short texts.
+        hotwords: text file with phrases, as in ``read_phrases``.
+        hotword_boost: added for each token of a phrase whose line has no boost.
+        scorer: adds to the scores of hypotheses; before ``load_scorers`` is called, only the bonus.
+
+    Raises:
+        ValueError: there is no such file.
+
+    Reference:
+        Zheng et al. 2022, "An Empirical Study of Language Model Integration for Transducer based Speech Recognition",
+        arXiv:2203.16776, for the model of low order that is subtracted (LODR).
+    """
+
+    lm: str | None = None
+    lm_weight: NonNegativeFloat = 0.3
+    lodr: str | None = None
+    lodr_weight: NonNegativeFloat = 0.1
+    token_bonus: float = 0.0
+    hotwords: str | None = None
+    hotword_boost: PositiveFloat = 1.0
+
+    def __post_init__(self) -> None:
+        named = {option: getattr(self, option) for option in FILE_OPTIONS}
+        self._files = {option: named_path(name) for option, name in named.items() if name is not None}
+        for option, path in self._files.items():  # what is in them is read later
+            if not path.is_file():
+                raise ValueError(f"{option}: {str(path)!r} is not a file that exists")
+        self._loaded: dict[str, tuple[Scorer, str]] = {}
+        self.weigh()
+
+    def load_scorers(self, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> None:
+        """Read the files, for the tokens of a run.
 
         Args:
-            scores: (B, K) of the prefixes.
-            records: (B, K) of their last tokens.
-            emissions: of each step the last tokens (B, K), and the records before these.
+            normalize: text → text as in the transcripts of the run.
+
+        Raises:
+            ValueError: a file is malformed, or has nothing to do with the tokens.
         """
-        last, before = devices.to_host(torch.stack(emissions, dim=1)) if emissions else ([], [])
-        numbers, beam_size = devices.to_host(self.numbers), scores.shape[1]
-        beams = []
-        for row, of_row in enumerate(zip(*map(devices.to_host, (scores, records)), strict=True)):
-            found = []
-            for score, record in zip(*of_row, strict=True):
-                steps, tokens = [], []
-                while record >= 0:
-                    step, slot = divmod(record, beam_size)
-                    steps.append(step)
-                    tokens.append(last[step][row][slot])
-                    record = before[step][row][slot]
-                steps.reverse()
-                tokens.reverse()
-                log_probs = devices.to_host(self.log_probs[row, steps, tokens])
-                found.append(Hypothesis(tokens, [numbers[row][step] for step in steps], log_probs, score))
-            found = ranked(found)
-            beams.append([hypothesis for hypothesis in found if hypothesis.score > NEVER] or found[:1])
-        return beams
+        for option, path in self._files.items():
+            if option == "hotwords":
+                self._loaded[option] = read_hotwords(path, self.hotword_boost, tokenizer, normalize)
+            else:
+                self._loaded[option] = read_language_model(option, path, tokenizer, normalize)
+        self.weigh()
+
+    def weigh(self, **weights: float) -> None:
+        """Change some of the weights."""
+        vars(self).update(weights)
+        signed = {"lm": self.lm_weight, "lodr": -self.lodr_weight, "hotwords": 1.0}
+        scorers = [(scorer, signed[option]) for option, (scorer, _) in self._loaded.items() if signed[option]]
+        self.scorer: Scorer = WeightedSum(scorers, self.token_bonus)
+
+    @property
+    def tunable(self) -> Mapping[str, Sequence[float]]:
+        """Return the weights of the language models that were loaded, and the bonus that goes with them."""
+        names = [f"{option}_weight" for option in ("lm", "lodr") if option in self._loaded]
+        return {name: TRIED[name] for name in (*names, "token_bonus")} if names else {}
+
+    @property
+    def notes(self) -> list[str]:
+        """Return a line about each file."""
+        ends = {
+            "lm": f"; weight {self.lm_weight:g}, bonus per token {self.token_bonus:g}",
+            "lodr": f", subtracted; weight {self.lodr_weight:g}",
+        }
+        return [f"{description}{ends.get(option, '')}" for option, (_, description) in self._loaded.items()]
 
 
-class BeamOptions(FusionOptions, total=False):
-    """Options of ``CtcBeam``."""
-
-    beam_size: PositiveInt
-    beam_size_token: PositiveInt
-    blank_skip_threshold: SkipThreshold
-
-
+@dataclass(eq=False)
 class CtcBeam(ShallowFusion):
     """Keeps the best prefixes after each frame; a language model and hotwords add to them with every token.
+
+    Attributes:
+        beam_size: prefixes that are kept after each frame, K; as many hypotheses are returned.
+        beam_size_token: the most probable tokens of a frame, C, that a prefix may grow by.
+        blank_skip_threshold: frames whose blank is more probable are taken for blanks, in no time; 1 skips none.
 
     Reference:
         Hannun et al. 2014, "First-Pass Large Vocabulary Continuous Speech Recognition using Bi-Directional Recurrent
@@ -256,24 +347,9 @@ class CtcBeam(ShallowFusion):
 
     needs = FrameScores
 
-    def __init__(
-        self,
-        beam_size: PositiveInt = 8,
-        beam_size_token: PositiveInt = 8,
-        blank_skip_threshold: SkipThreshold = 0.999,
-        **fusion: Unpack[FusionOptions],
-    ) -> None:
-        """Set the options.
-
-        Args:
-            beam_size: prefixes that are kept after each frame, K; as many hypotheses are returned.
-            beam_size_token: the most probable tokens of a frame, C, that a prefix may grow by.
-            blank_skip_threshold: frames whose blank is more probable are taken for blanks, in no time; 1 skips none.
-            fusion: see ``ShallowFusion``.
-        """
-        super().__init__(**fusion)
-        self.beam_size, self.beam_size_token = beam_size, beam_size_token
-        self.blank_skip_threshold = blank_skip_threshold
+    beam_size: PositiveInt = 8
+    beam_size_token: PositiveInt = 8
+    blank_skip_threshold: SkipThreshold = 0.999
 
     def __call__(self, head: FrameScores, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
         """Return the best texts of each utterance; see ``Decoder``.
@@ -300,13 +376,18 @@ class CtcBeam(ShallowFusion):
             added = prefixes.added.unsqueeze(2) + bonus
             prefixes, slots, appended = prefixes.chosen(stayed, grown, added, tokens[:, t], t)
             state = self.scorer.advance(select(state, slots), appended)
-            emissions.append(torch.stack((prefixes.last, prefixes.parent_record)))
+            last = prefixes.last
+            emissions.append((last, prefixes.parent_record, frames.log_probs[:, t].gather(1, last)))
         scores = prefixes.log_probs() + prefixes.added + self.scorer.end(state) + frames.skipped.unsqueeze(1)
-        return frames.hypotheses(scores, prefixes.record, emissions)
+        return _hypotheses(scores, prefixes.record, emissions, frames.numbers)
 
 
+@dataclass(eq=False, kw_only=True)
 class AttentionRescoring(CtcBeam):
     """Scores the texts of a CTC prefix beam by ``ctc_weight`` · CTC + (1 − ``ctc_weight``) · attention.
+
+    Attributes:
+        ctc_weight: of the score of the beam, with all that is added to it; in [0, 1].
 
     Reference:
         Yao et al. 2021, "WeNet: Production oriented streaming and non-streaming end-to-end speech recognition toolkit",
@@ -315,15 +396,7 @@ class AttentionRescoring(CtcBeam):
 
     needs = ScoresFramesAndTexts
 
-    def __init__(self, ctc_weight: Fraction = 0.3, **beam: Unpack[BeamOptions]) -> None:
-        """Set the options.
-
-        Args:
-            ctc_weight: of the score of the beam, with all that is added to it; in [0, 1].
-            beam: see `CtcBeam`; all its texts are scored.
-        """
-        super().__init__(**beam)
-        self.ctc_weight = ctc_weight
+    ctc_weight: Fraction = 0.3
 
     @property
     def notes(self) -> list[str]:
@@ -333,13 +406,7 @@ class AttentionRescoring(CtcBeam):
     @property
     def tunable(self) -> Mapping[str, Sequence[float]]:
         """Return the weights of the beam, and that of its scores."""
-        return {**super().tunable, "ctc_weight": TRIED_CTC_WEIGHTS}
-
-    def weigh(self, ctc_weight: float | None = None, **weights: float) -> None:
-        """Change some of the weights."""
-        if ctc_weight is not None:
-            self.ctc_weight = ctc_weight
-        super().weigh(**weights)
+        return {**super().tunable, "ctc_weight": TRIED["ctc_weight"]}
 
     def __call__(  # type: ignore[override]  # ``needs`` tells of the other head
         self, head: ScoresFramesAndTexts, encodings: Tensor, num_frames: Tensor
@@ -364,10 +431,15 @@ class AttentionRescoring(CtcBeam):
         ]
 
 
+@dataclass(eq=False)
 class TransducerBeam(ShallowFusion):
     """Keeps the best texts after each frame, each summed over its alignments.
 
     A language model and hotwords add to them with every token.
+
+    Attributes:
+        beam_size: texts that are kept after each frame, K; as many hypotheses are returned.
+        beam_size_token: the most probable tokens, C, that a text may grow by in a frame.
 
     Reference:
         Graves 2012, "Sequence transduction with recurrent neural networks", arXiv:1211.3711, section 2.6.
@@ -377,18 +449,8 @@ class TransducerBeam(ShallowFusion):
 
     needs = Transduces
 
-    def __init__(
-        self, beam_size: PositiveInt = 4, beam_size_token: PositiveInt = 8, **fusion: Unpack[FusionOptions]
-    ) -> None:
-        """Set the options.
-
-        Args:
-            beam_size: texts that are kept after each frame, K; as many hypotheses are returned.
-            beam_size_token: the most probable tokens, C, that a text may grow by in a frame.
-            fusion: see ``ShallowFusion``.
-        """
-        super().__init__(**fusion)
-        self.beam_size, self.beam_size_token = beam_size, beam_size_token
+    beam_size: PositiveInt = 4
+    beam_size_token: PositiveInt = 8
 
     def __call__(self, head: Transduces, encodings: Tensor, num_frames: Tensor) -> list[list[Hypothesis]]:
         """Return the best texts of each utterance; see ``Decoder``. A token stands in the frame that most of the
@@ -401,8 +463,9 @@ class TransducerBeam(ShallowFusion):
         """
         frames, size = head.project(encodings), len(encodings)
         beam = _Beam.start(head, self.scorer, size, self.beam_size, encodings.device)
-        steps = []
-        for t in range(devices.to_host(num_frames.max())):
+        emissions = []
+        numbers = torch.arange(devices.to_host(num_frames.max()))
+        for t in numbers.tolist():
             log_probs = head.join(frames[:, t].unsqueeze(1), beam.predictions).double()
             num_tokens = min(self.beam_size_token, log_probs.shape[2] - 1)
             # the first column is the blank's
@@ -414,10 +477,10 @@ class TransducerBeam(ShallowFusion):
             grown = (beam.log_probs.unsqueeze(2) + best).masked_fill(is_over.unsqueeze(2), NEVER)
             merged = beam.merged(stayed, grown, tokens)
             added = beam.added.unsqueeze(2) + self.scorer.score(beam.state, tokens)
-            beam, step = beam.after(merged, added, tokens, best, head, self.scorer)
-            steps.append(step)
+            beam, emitted = beam.after(merged, added, tokens, best, t, head, self.scorer)
+            emissions.append(emitted)
         scores = beam.log_probs + beam.added + self.scorer.end(beam.state)
-        return _hypotheses(scores, steps)
+        return _hypotheses(scores, beam.record, emissions, numbers.expand(size, -1))
 
 
 class _Merged(NamedTuple):
@@ -435,20 +498,6 @@ class _Merged(NamedTuple):
     source: Tensor
 
 
-class _Step(NamedTuple):
-    """Where the texts after a frame come from.
-
-    Attributes:
-        slots: (B, K) int64 of the texts before.
-        appended: (B, K) int64 token that was emitted; blank if none was.
-        log_probs: (B, K) of that token.
-    """
-
-    slots: Tensor
-    appended: Tensor
-    log_probs: Tensor
-
-
 class _Beam(NamedTuple):
     """Texts, all different; those of log-probability -inf stand for none.
 
@@ -458,6 +507,7 @@ class _Beam(NamedTuple):
         context: (B, K, tokens of context) int64.
         predictions: (B, K, J).
         hashes: (B, K) int64, of the tokens.
+        record: (B, K) int64, of the last token, see `Prefixes`.
     """
 
     log_probs: Tensor
@@ -465,6 +515,7 @@ class _Beam(NamedTuple):
     context: Tensor
     predictions: Tensor
     hashes: Tensor
+    record: Tensor
     state: Any
 
     @classmethod
@@ -478,7 +529,8 @@ class _Beam(NamedTuple):
         predictions = head.predict(context[:1, 0]).expand(size, beam_size, -1).clone()
         hashes = torch.zeros_like(context[..., 0])
         state = select(scorer.start(size, device), hashes)
-        return cls(log_probs, torch.zeros_like(log_probs), context, predictions, hashes, state)
+        record = torch.full_like(hashes, NO_RECORD)
+        return cls(log_probs, torch.zeros_like(log_probs), context, predictions, hashes, record, state)
 
     def merged(self, stayed: Tensor, grown: Tensor, tokens: Tensor) -> _Merged:
         """Add a text that has grown to the same text that stayed; all texts before the frame differ."""
@@ -494,15 +546,16 @@ class _Beam(NamedTuple):
         return _Merged(torch.logaddexp(stayed, best), unmerged, source)
 
     def after(
-        self, merged: _Merged, added: Tensor, tokens: Tensor, best: Tensor, head: Transduces, scorer: Scorer
-    ) -> tuple[_Beam, _Step]:
-        """Return the best texts after a frame, and where they come from.
+        self, merged: _Merged, added: Tensor, tokens: Tensor, best: Tensor, step: int, head: Transduces, scorer: Scorer
+    ) -> tuple[_Beam, tuple[Tensor, Tensor, Tensor]]:
+        """Return the best texts after a frame, and what they emitted, see `_hypotheses`.
 
         Args:
             merged: log-probabilities after the frame.
             added: (B, K, C) by scorers, to the texts that have grown.
             tokens: (B, K, C) that these have grown by.
             best: (B, K, C) log-probabilities of these tokens.
+            step: number of the frame.
         """
         beam_size, num_tokens = tokens.shape[1:]
         log_probs = torch.cat((merged.stayed, merged.grown.flatten(1)), dim=1)
@@ -519,35 +572,15 @@ class _Beam(NamedTuple):
         if len(rows[0]):
             context[rows] = torch.cat((context[rows][:, 1:], appended[rows].unsqueeze(1)), dim=1)
             predictions[rows] = head.predict(context[rows])
-        hashes = self.hashes.gather(1, slots)
+        hashes, before = self.hashes.gather(1, slots), self.record.gather(1, slots)
+        number = step * beam_size + torch.arange(beam_size, device=slots.device)
         beam = _Beam(
             log_probs.gather(1, index),
             sums.gather(1, index),
             context,
             predictions,
             torch.where(is_longer, hashed(hashes, appended), hashes),
+            torch.where(is_longer, number, before),
             scorer.advance(select(self.state, slots), appended),
         )
-        return beam, _Step(slots, appended, best.flatten(1).gather(1, column))
-
-
-def _hypotheses(scores: Tensor, steps: list[_Step]) -> list[list[Hypothesis]]:
-    """Return the texts with a score above -inf, best first; the empty text if there was no frame."""
-    all_slots, all_tokens, all_log_probs = (
-        (devices.to_host(torch.stack(field, dim=2)) for field in zip(*steps, strict=True)) if steps else ([], [], [])
-    )
-    beams = []
-    for row, row_scores in enumerate(devices.to_host(scores)):
-        hypotheses = []
-        for slot, score in enumerate(row_scores):
-            if score == NEVER:
-                continue
-            emitted: list[tuple[int, int, float]] = []
-            for t in reversed(range(len(steps))):
-                if token := all_tokens[row][slot][t]:
-                    emitted.insert(0, (token, t, all_log_probs[row][slot][t]))
-                slot = all_slots[row][slot][t]
-            tokens, frames, log_probs = map(list, zip(*emitted, strict=True)) if emitted else ([], [], [])
-            hypotheses.append(Hypothesis(tokens, frames, log_probs, score))
-        beams.append(ranked(hypotheses))
-    return beams
+        return beam, (appended, before, best.flatten(1).gather(1, column))

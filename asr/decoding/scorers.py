@@ -1,4 +1,4 @@
-"""Scorers of hypotheses: n-gram models of tokens and words, hotwords, and shallow fusion of them.
+"""Scorers of hypotheses: n-gram models of tokens and words, hotwords, and sums of them.
 
 B batch, K hypotheses of an utterance, C tokens that each may grow by, V vocabulary, L contexts of an n-gram, N nodes.
 """
@@ -9,30 +9,22 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from asr.language_models import BEGIN, END, SPECIAL, UNKNOWN, NGrams, read_arpa
 from asr.text.tokenizer import BLANK_ID, NUM_SPECIAL, SPACE_PIECE, UNKNOWN_ID, Tokenizer
-from werdict.files import named_path
 from werdict.normalization import SURROGATE
 from werdict.text_files import numbered_lines
 
 LN_10 = math.log(10)
 ROOT = 0  # of a trie: between words, and where no hotword has begun
 TOKENS = ""  # key of the tokens that end in a node of a trie of them
-FILE_OPTIONS = ("lm", "lodr", "hotwords")  # of a search, which name files
-# values of weights that are worth trying
-TRIED: Mapping[str, Sequence[float]] = {
-    "lm_weight": (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.6, 2.0),
-    "lodr_weight": (0.0, 0.1, 0.2, 0.4),
-    "token_bonus": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0),
-}
 
 Trie = dict[str, Any]
 WordState = tuple[Tensor, Tensor, Tensor]  # (B, K): n-grams, letters of the last word, whether a space ended it
@@ -130,18 +122,17 @@ class Moves:
         return torch.where(self.keys[places] == keys, self.targets[places], otherwise)
 
 
+@dataclass(frozen=True)
 class WeightedSum:
-    """Adds up scorers, each times its weight, and a constant per token, which makes up for what they take off."""
+    """Adds up scorers, each times its weight, and a constant per token, which makes up for what they take off.
 
-    def __init__(self, scorers: Sequence[tuple[Scorer, float]], token_bonus: float = 0.0) -> None:
-        """Combine scorers.
+    Attributes:
+        scorers: with their weights; a negative weight takes a scorer off.
+        token_bonus: added for each token.
+    """
 
-        Args:
-            scorers: with their weights; a negative weight takes a scorer off.
-            token_bonus: added for each token.
-        """
-        self.scorers = tuple(scorers)
-        self.token_bonus = token_bonus
+    scorers: Sequence[tuple[Scorer, float]]
+    token_bonus: float = 0.0
 
     def start(self, batch_size: int, device: torch.device) -> State:
         """Return the states (B, 1, …) of all, of the empty text; see ``Scorer``, also for the other methods."""
@@ -478,8 +469,8 @@ def _spelled(model: NGrams, unigrams: np.ndarray, normalize: Callable[[str], str
     """Return the numbers of words by how the run writes them; the most probable one if it writes several in one way."""
     numbers: dict[str, int] = {}
     for word, number in model.numbers.items():
-        written = word if word in SPECIAL else normalize(word)
-        if word not in SPECIAL and written and " " not in written:
+        written = "" if word in SPECIAL else normalize(word)
+        if written and " " not in written:
             other = numbers.setdefault(written, number)
             if unigrams[number] > unigrams[other]:
                 numbers[written] = number
@@ -499,7 +490,7 @@ def _trie(spelled: dict[str, int], unknown: int) -> tuple[list[Trie], list[int]]
 
 def _reach(children: list[Trie], word_of: list[int], unigrams: np.ndarray, unknown: int) -> list[float]:
     """Return the highest log-probability of the words with the letters of each node, and 0 for the first."""
-    reach = [unigrams[unknown] if word == unknown else unigrams[word] for word in word_of]
+    reach: list[float] = unigrams[word_of].tolist()
     # children have higher numbers
     for node in reversed(range(len(children))):
         word_reach = [] if word_of[node] == unknown else [reach[node]]
@@ -528,113 +519,19 @@ def _moves(children: list[Trie], surfaces: Sequence[str]) -> Iterator[tuple[int,
             todo += [(children[target][letter], trie[letter]) for letter in children[target].keys() & trie.keys()]
 
 
-class FusionOptions(TypedDict, total=False):
-    """Options of ``ShallowFusion``."""
-
-    lm: str | None
-    lm_weight: NonNegativeFloat
-    lodr: str | None
-    lodr_weight: NonNegativeFloat
-    token_bonus: float
-    hotwords: str | None
-    hotword_boost: PositiveFloat
-
-
-class ShallowFusion:
-    """A search with language models and hotwords, which add to scores token by token.
-
-    Attributes:
-        scorer: adds to the scores of hypotheses; before ``load_scorers`` is called, only the bonus.
-
-    Reference:
-        Zheng et al. 2022, "An Empirical Study of Language Model Integration for Transducer based Speech Recognition",
-        arXiv:2203.16776, for the model of low order that is subtracted (LODR).
-    """
-
-    def __init__(
-        self,
-        lm: str | None = None,
-        lm_weight: NonNegativeFloat = 0.3,
-        lodr: str | None = None,
-        lodr_weight: NonNegativeFloat = 0.1,
-        token_bonus: float = 0.0,
-        hotwords: str | None = None,
-        hotword_boost: PositiveFloat = 1.0,
-    ) -> None:
-        """Set the options.
-
-        Args:
-            lm: ARPA file with a language model over tokens, or over words.
-            lm_weight: of its log-probabilities; the others have weight 1.
-            lodr: ARPA file with a model of low order of the transcripts that the run was trained on; its
-                log-probabilities are subtracted, in place of what a transducer has itself learned of them.
-            lodr_weight: of these.
-            token_bonus: added for each token, against the language model's liking for short texts.
-            hotwords: text file with phrases, as in ``read_phrases``.
-            hotword_boost: added for each token of a phrase whose line has no boost.
-
-        Raises:
-            ValueError: there is no such file.
-        """
-        self._models = {"lm": _file("lm", lm), "lodr": _file("lodr", lodr)}
-        self._hotwords, self._hotword_boost = _file("hotwords", hotwords), hotword_boost
-        self.weights = {"lm_weight": lm_weight, "lodr_weight": lodr_weight, "token_bonus": token_bonus}
-        self._loaded: dict[str, tuple[Scorer, str]] = {}
-        self.weigh()
-
-    def load_scorers(self, tokenizer: Tokenizer, normalize: Callable[[str], str]) -> None:
-        """Read the files, for the tokens of a run.
-
-        Args:
-            normalize: text → text as in the transcripts of the run.
-
-        Raises:
-            ValueError: a file is malformed, or has nothing to do with the tokens.
-        """
-        for option, path in self._models.items():
-            if path is not None:
-                self._loaded[option] = _language_model(option, path, tokenizer, normalize)
-        if self._hotwords is not None:
-            phrases = read_phrases(self._hotwords, self._hotword_boost, lambda text: tokenizer.encode(normalize(text)))
-            beginnings = [number for number, piece in enumerate(tokenizer.pieces) if piece.startswith(SPACE_PIECE)]
-            # a token between words, if no other says where a word begins
-            boundary = beginnings[0] if [tokenizer.pieces[number] for number in beginnings] == [SPACE_PIECE] else None
-            scorer = HotwordScorer(phrases, tokenizer.vocab_size, boundary, beginnings)
-            self._loaded["hotwords"] = scorer, f"{len(phrases)} hotwords of {self._hotwords}"
-        self.weigh()
-
-    def weigh(self, **weights: float) -> None:
-        """Change some of the weights."""
-        self.weights.update(weights)
-        signed = {"lm": self.weights["lm_weight"], "lodr": -self.weights["lodr_weight"], "hotwords": 1.0}
-        scorers = [(scorer, signed[option]) for option, (scorer, _) in self._loaded.items() if signed[option]]
-        self.scorer: Scorer = WeightedSum(scorers, self.weights["token_bonus"])
-
-    @property
-    def tunable(self) -> Mapping[str, Sequence[float]]:
-        """Return the weights of the language models that were loaded, and the bonus that goes with them."""
-        names = [f"{option}_weight" for option in self._models if option in self._loaded]
-        return {name: TRIED[name] for name in (*names, "token_bonus")} if names else {}
-
-    @property
-    def notes(self) -> list[str]:
-        """Return a line about each file."""
-        lm, lodr, bonus = self.weights.values()
-        ends = {"lm": f"; weight {lm:g}, bonus per token {bonus:g}", "lodr": f", subtracted; weight {lodr:g}"}
-        return [f"{description}{ends.get(option, '')}" for option, (_, description) in self._loaded.items()]
+def read_hotwords(
+    path: Path, boost: float, tokenizer: Tokenizer, normalize: Callable[[str], str]
+) -> tuple[Scorer, str]:
+    """Return a scorer of the phrases of a file, and what it is; see ``read_phrases``."""
+    phrases = read_phrases(path, boost, lambda text: tokenizer.encode(normalize(text)))
+    beginnings = [number for number, piece in enumerate(tokenizer.pieces) if piece.startswith(SPACE_PIECE)]
+    # a token between words, if no other says where a word begins
+    boundary = beginnings[0] if [tokenizer.pieces[number] for number in beginnings] == [SPACE_PIECE] else None
+    scorer = HotwordScorer(phrases, tokenizer.vocab_size, boundary, beginnings)
+    return scorer, f"{len(phrases)} hotwords of {path}"
 
 
-def _file(option: str, value: str | None) -> Path | None:
-    """Return the path of a file that is there; what is in it is read later."""
-    if value is None:
-        return None
-    path = named_path(value)
-    if not path.is_file():
-        raise ValueError(f"{option}: {str(path)!r} is not a file that exists")
-    return path
-
-
-def _language_model(
+def read_language_model(
     option: str, path: Path, tokenizer: Tokenizer, normalize: Callable[[str], str]
 ) -> tuple[Scorer, str]:
     """Return a scorer, and what it is: a model of words if it lacks the mark of a space, and few are tokens."""

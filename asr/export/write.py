@@ -24,6 +24,7 @@ from asr.export.graphs import Call, Export, Graph, export_of, torchscript_call, 
 from asr.features.log_mel import GlobalNorm, whole_frames
 from asr.models.encoders.pretrained import FRAMES_HZ, PretrainedEncoder
 from asr.models.heads.ctc import CtcHead
+from asr.models.kernels import is_padding
 from asr.models.recognizer import Recognizer
 from asr.run.options import Encoder
 from asr.text.tokenizer import SPACE_PIECE, SPECIAL_PIECES
@@ -100,7 +101,7 @@ def _trials(export: Export, call: Call, norm: GlobalNorm) -> Iterator[tuple[Tens
                 f"utterances of {num_frames.tolist()} frames become {lengths.tolist()} in the export, "
                 f"{expected_lengths.tolist()} in the recognizer; nothing was left of it"
             )
-        valid = torch.arange(expected.shape[1]) < lengths[:, None]
+        valid = ~is_padding(lengths, expected.shape[1])
         if valid.any():
             yield exported[:, : valid.shape[1]][valid], expected[valid]
 

@@ -1,6 +1,6 @@
-"""Log-mel features, their global normalization, and the pauses that their energy shows.
+"""Frames of log-mel features, their global normalization, and the pauses that their energy shows.
 
-B batch, T frames, F mel bins, N samples, W samples of a window, S bins of a spectrum, P pauses.
+B batch, T frames, F mel bins, N samples, W samples of a window, P pauses.
 """
 
 from __future__ import annotations
@@ -8,17 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 WINDOW_S = 0.025
-PREEMPHASIS = 0.97
-LOWEST_HZ, BELOW_NYQUIST_HZ = 20.0, 400.0
 QUIET = 0.1  # of the way from background to speech
 BACKGROUND, SPEECH = 0.05, 0.95  # quantiles of the energy
 NUM_SMOOTHED = 3  # frames
@@ -73,59 +69,6 @@ class LogMelOptions:
         after = (self.num_frames(len(samples)) - 1) * self.shift + self.window - before - len(samples)
         parts = samples[:before][::-1], samples[: min(after, 0) or None], samples[len(samples) - max(after, 0) :][::-1]
         return np.concatenate(parts)
-
-
-class LogMelFilterbank(nn.Module):
-    """Log-mel features as lhotse's ``Fbank`` and Kaldi compute them, without dither.
-
-    Args:
-        options: of the features.
-
-    Reference:
-        Kaldi, feat/feature-window.cc and feat/mel-computations.cc, with ``snip_edges=false`` and a povey window.
-    """
-
-    def __init__(self, options: LogMelOptions) -> None:
-        super().__init__()
-        self.shift = options.shift
-        self.fft_length = 2 ** math.ceil(math.log2(options.window))
-        self.window = nn.Buffer(torch.hann_window(options.window, periodic=False) ** 0.85, persistent=False)
-        self.filters = nn.Buffer(_filters(options, self.fft_length), persistent=False)
-
-    def forward(self, audio: Tensor, num_frames: Tensor) -> Tensor:
-        """Return features (B, T, F) float32, zero where padded.
-
-        Args:
-            audio: (B, N) float32, of each utterance what `LogMelOptions.mirrored` gives, then anything finite.
-            num_frames: (B,) int64 valid frames.
-        """
-        frames = audio.unfold(1, len(self.window), self.shift)
-        frames = frames - frames.mean(dim=2, keepdim=True)
-        # as in Kaldi, the first sample of a window stands for the one before it
-        frames = frames - PREEMPHASIS * F.pad(frames, (1, 0), mode="replicate")[:, :, :-1]
-        power = torch.fft.rfft(frames * self.window, n=self.fft_length).abs() ** 2
-        # 16 bits could not tell the quiet bins of a spectrum apart
-        with torch.autocast(audio.device.type, enabled=False):
-            energies = power @ self.filters
-        features = energies.clamp(min=torch.finfo(torch.float32).eps).log()
-        padding = torch.arange(features.shape[1], device=audio.device) >= num_frames.unsqueeze(1)
-        return features.masked_fill(padding.unsqueeze(2), 0.0)
-
-
-def _filters(options: LogMelOptions, fft_length: int) -> Tensor:
-    """Return (S, F) triangles of equal width in mel; no filter covers the last bin of the spectrum."""
-    lowest, highest = _mel(LOWEST_HZ), _mel(options.sampling_rate_hz / 2 - BELOW_NYQUIST_HZ)
-    width = (highest - lowest) / (options.num_mels + 1)
-    # rounded to 32 bits by numpy, as lhotse (1.33) does: some filters cover a single bin, with little of their height
-    mel = _mel(options.sampling_rate_hz / fft_length * np.arange(fft_length // 2, dtype=np.float32))[:, None]
-    number = np.arange(options.num_mels, dtype=np.float32)
-    left, center, right = (np.float32(lowest) + (number + i) * np.float32(width) for i in (0, 1, 2))
-    triangles = np.minimum((mel - left) / (center - left), (right - mel) / (right - center)).clip(min=0)
-    return F.pad(torch.from_numpy(triangles), (0, 0, 0, 1))
-
-
-def _mel(hz: Any) -> Any:
-    return 1127.0 * np.log(1 + hz / 700)
 
 
 def frame_energies(samples: Tensor) -> Tensor:

@@ -5,8 +5,12 @@ B batch, T frames, F mel bins, N masks.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+from asr.models.kernels import is_padding
 
 MIN_FREE = 0.2  # of a length, between spans that are masked alternately
 
@@ -23,12 +27,13 @@ def _masks(lengths: Tensor, num_masks: int, max_width: Tensor, size: int, genera
     return inside.any(dim=1)
 
 
+@dataclass
 class SpecAugment:
     """Sets random stretches of time and bands of frequency to the mean of the utterance's features.
 
     Masks are drawn on the CPU from a given generator, so they depend neither on the device nor on what ran before.
 
-    Args:
+    Attributes:
         num_time_masks: stretches per utterance.
         max_time_frames: longest stretch, in frames.
         max_time_fraction: longest stretch as a fraction of the utterance; the smaller of the two holds.
@@ -40,23 +45,19 @@ class SpecAugment:
         Differs: no time warping; every utterance of a batch has masks of its own.
     """
 
-    def __init__(
-        self,
-        num_time_masks: int = 2,
-        max_time_frames: int = 30,
-        max_time_fraction: float = 0.15,
-        num_feature_masks: int = 2,
-        max_feature_bins: int = 15,
-    ) -> None:
-        self.num_time_masks, self.max_time_frames = num_time_masks, max_time_frames
-        self.max_time_fraction = max_time_fraction
-        self.num_feature_masks, self.max_feature_bins = num_feature_masks, max_feature_bins
+    num_time_masks: int = 2
+    max_time_frames: int = 30
+    max_time_fraction: float = 0.15
+    num_feature_masks: int = 2
+    max_feature_bins: int = 15
+
+    def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value < 0:
                 raise ValueError(f"{name} must be at least 0, given {value}")
-        if max_time_fraction > 1:
-            raise ValueError(f"max_time_fraction must be in [0, 1], given {max_time_fraction}")
-        self.needs = "spectrum" if num_feature_masks else None
+        if self.max_time_fraction > 1:
+            raise ValueError(f"max_time_fraction must be in [0, 1], given {self.max_time_fraction}")
+        self.needs = "spectrum" if self.num_feature_masks else None
 
     def __call__(self, features: Tensor, num_frames: Tensor, generator: torch.Generator) -> Tensor:
         """Return masked features.
@@ -79,9 +80,9 @@ class SpecAugment:
 
 def _means(features: Tensor, num_frames: Tensor) -> Tensor:
     """Return the means (B, 1, 1) of utterances (B, T, F) of lengths (B,)."""
-    padding = torch.arange(features.shape[1], device=features.device) >= num_frames.unsqueeze(1)
+    padding = is_padding(num_frames, features.shape[1]).unsqueeze(2)
     # as in lhotse, since features need not be normalized: zero may be the loudest value of a spectrum
-    total = features.masked_fill(padding.unsqueeze(2), 0.0).sum(dim=(1, 2), dtype=torch.float64)
+    total = features.masked_fill(padding, 0.0).sum(dim=(1, 2), dtype=torch.float64)
     mean = total / (num_frames * features.shape[2]).clamp(min=1)
     return mean.to(features.dtype).view(-1, 1, 1)
 
@@ -151,12 +152,13 @@ def alternating_masks(
     return ((at >= start) & (at < end)).any(dim=1)
 
 
+@dataclass
 class AlternatingSpecAugment:
     """Warps time, and sets stretches of time and bands of frequency, with gaps between them, to the utterance's mean.
 
     All is drawn on the CPU from a given generator, so it depends neither on the device nor on what ran before.
 
-    Args:
+    Attributes:
         max_frame_mask_fraction: of an utterance's frames that masks may cover; they cover half of it on average.
         max_frame_mask_frames: about the longest stretch: longer utterances have more stretches.
         max_feature_mask_fraction: of the mel bins that masks may cover.
@@ -172,26 +174,21 @@ class AlternatingSpecAugment:
         union of their spans, where theirs loses some that touch.
     """
 
-    def __init__(
-        self,
-        max_frame_mask_fraction: float = 0.725,
-        max_frame_mask_frames: int = 70,
-        max_feature_mask_fraction: float = 0.675,
-        num_feature_masks: int = 2,
-        probability: float = 0.9,
-        time_warp_probability: float = 0.9,
-        time_warp_frames: int = 80,
-    ) -> None:
-        self.max_frame_mask_fraction, self.max_frame_mask_frames = max_frame_mask_fraction, max_frame_mask_frames
-        self.max_feature_mask_fraction, self.num_feature_masks = max_feature_mask_fraction, num_feature_masks
-        self.probability, self.time_warp_probability = probability, time_warp_probability
-        self.time_warp_frames = time_warp_frames
+    max_frame_mask_fraction: float = 0.725
+    max_frame_mask_frames: int = 70
+    max_feature_mask_fraction: float = 0.675
+    num_feature_masks: int = 2
+    probability: float = 0.9
+    time_warp_probability: float = 0.9
+    time_warp_frames: int = 80
+
+    def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value < 0 or (value > 1 and not isinstance(value, int)):
                 raise ValueError(f"{name} must be at least 0, and at most 1 if it is a share, given {value}")
-        if max_frame_mask_frames < 1:
-            raise ValueError(f"max_frame_mask_frames must be at least 1, given {max_frame_mask_frames}")
-        self.needs = "spectrum" if num_feature_masks else None
+        if self.max_frame_mask_frames < 1:
+            raise ValueError(f"max_frame_mask_frames must be at least 1, given {self.max_frame_mask_frames}")
+        self.needs = "spectrum" if self.num_feature_masks else None
 
     def __call__(self, features: Tensor, num_frames: Tensor, generator: torch.Generator) -> Tensor:
         """Return warped and masked features.

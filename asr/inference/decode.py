@@ -29,6 +29,7 @@ from asr.decoding.greedy import Decoder, Hypothesis
 from asr.features.log_mel import find_pauses, frame_energies
 from asr.models import devices
 from asr.models.heads.protocols import FrameScores, Head, ScoresPaths
+from asr.models.kernels import is_padding
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import UNKNOWN_SURFACE, Tokenizer, joined
 from werdict.console import PlainProgress, bar_title
@@ -68,11 +69,6 @@ class Processed(Generic[Result]):
     def real_time_factor(self) -> float | None:
         """Seconds of work per second of audio; None without audio."""
         return self.seconds / self.audio_s if self.audio_s else None
-
-
-def default_device() -> torch.device:
-    """Return the GPU if torch can use one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def process(
@@ -293,8 +289,8 @@ def _refuse_unscored(
 ) -> None:
     """Refuse texts that were chosen by scores that are not finite."""
     # padding may hold anything, NaN too
-    is_padding = torch.arange(encodings.shape[1], device=encodings.device) >= num_frames[:, None]
-    are_finite = devices.to_host((encodings.isfinite().all(dim=-1) | is_padding).all(dim=-1))
+    padding = is_padding(num_frames, encodings.shape[1])
+    are_finite = devices.to_host((encodings.isfinite().all(dim=-1) | padding).all(dim=-1))
     for name, is_finite, best in zip(ids, are_finite, hypotheses, strict=True):
         if not (is_finite and math.isfinite(best.score)):
             raise UnscoredText(

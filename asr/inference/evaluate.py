@@ -21,9 +21,8 @@ from torch import Tensor
 
 from asr.data.loading.loader import Batch, LoaderFactory
 from asr.data.preparation.prepared import PreparedData, describe_file, refuse_changed
-from asr.decoding.beam import CtcBeam, TransducerBeam
+from asr.decoding.beam import CtcBeam, ShallowFusion, TransducerBeam
 from asr.decoding.greedy import Decoder
-from asr.decoding.scorers import ShallowFusion
 from asr.inference.decode import Processed, decode_all, process
 from asr.language_models import TokenNumbers, arpa_lines, estimate, laid_out
 from asr.models.heads.protocols import FrameScores

@@ -42,7 +42,7 @@ UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u34
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a channel of a recording that was decoded by itself.
+    """A part of a channel of a recording that was decoded by itself, or whose text is shown at a time.
 
     Attributes:
         channel: from 1.
@@ -56,7 +56,7 @@ class Segment:
     start_s: float
     end_s: float
     text: str
-    words: tuple[Word, ...]
+    words: tuple[Word, ...] = ()
 
     @classmethod
     def of(cls, utterance: Utterance, channel: int, start_s: float, end_s: float) -> Segment:
@@ -102,17 +102,7 @@ class Transcript:
         return f"{segment.channel}: " if self.has_several_channels else ""
 
 
-@dataclass(frozen=True)
-class Cue:
-    """A text that is shown from one time to another, in seconds."""
-
-    channel: int
-    start_s: float
-    end_s: float
-    text: str
-
-
-def cues_of(transcript: Transcript) -> list[Cue]:
+def cues_of(transcript: Transcript) -> list[Segment]:
     """Return what is shown when: lines end in pauses, or where they would become too long to read, best after a stop.
 
     A segment whose words have no times is shown as a whole. Cues of a channel follow each other; those of several may
@@ -123,7 +113,7 @@ def cues_of(transcript: Transcript) -> list[Cue]:
     return sorted(ordered, key=lambda cue: (cue.start_s, cue.channel))
 
 
-def _in_turn(cues: Sequence[Cue], channel: int) -> Iterator[Cue]:
+def _in_turn(cues: Sequence[Segment], channel: int) -> Iterator[Segment]:
     """Yield the cues of a channel, each of which ends before the next begins."""
     turns = sorted((cue for cue in cues if cue.channel == channel), key=lambda cue: cue.start_s)
     starts = [*(cue.start_s for cue in turns), float("inf")][1:]
@@ -133,7 +123,7 @@ def _in_turn(cues: Sequence[Cue], channel: int) -> Iterator[Cue]:
         yield replace(cue, end_s=max(cue.start_s + 0.001, end_s))
 
 
-def _cues(segment: Segment, label: str) -> Iterator[Cue]:
+def _cues(segment: Segment, label: str) -> Iterator[Segment]:
     shown: list[list[Word]] = [[]]
     for piece in _pieces(segment):
         if not _fits(label, [*shown[-1], piece]):
@@ -145,9 +135,9 @@ def _cues(segment: Segment, label: str) -> Iterator[Cue]:
         shown[-1].append(piece)
     for pieces in shown if shown[0] else ():
         end_s = min(pieces[-1].end_s, pieces[0].start_s + LONGEST_S)
-        yield Cue(segment.channel, pieces[0].start_s, end_s, "\n".join(_lines(label, pieces)))
+        yield Segment(segment.channel, pieces[0].start_s, end_s, "\n".join(_lines(label, pieces)))
     if not shown[0]:
-        yield Cue(segment.channel, segment.start_s, segment.end_s, textwrap.fill(f"{label}{segment.text}", LINE))
+        yield Segment(segment.channel, segment.start_s, segment.end_s, textwrap.fill(f"{label}{segment.text}", LINE))
 
 
 def _pieces(segment: Segment) -> list[Word]:

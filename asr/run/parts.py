@@ -22,8 +22,8 @@ from asr.data.loading.loader import Workers
 from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.cuts import Limits
 from asr.data.preparation.prepared import PreparedData
+from asr.decoding.beam import FILE_OPTIONS
 from asr.decoding.greedy import Decoder
-from asr.decoding.scorers import FILE_OPTIONS
 from asr.features.log_mel import GlobalNorm
 from asr.models.heads.protocols import Head
 from asr.models.recognizer import Recognizer, initialize, is_pretrained

@@ -16,8 +16,8 @@ from typing import Any
 from torch import nn
 
 from asr.commit import source_commit
+from asr.decoding.beam import ShallowFusion
 from asr.decoding.greedy import Decoder
-from asr.decoding.scorers import ShallowFusion
 from asr.inference.evaluate import AFTER_TRAINING, Evaluated, evaluate_sets
 from asr.run.build import Run
 from asr.run.compose import difference_from_recipe, recipe_of

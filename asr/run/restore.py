@@ -13,9 +13,8 @@ import torch
 from asr.data.loading.loader import LoaderFactory, Workers
 from asr.data.loading.sampling import BucketingConfig
 from asr.data.preparation.prepared import INDEX, PreparedData, describe_file
+from asr.decoding.beam import FILE_OPTIONS, ShallowFusion
 from asr.decoding.greedy import Decoder
-from asr.decoding.scorers import FILE_OPTIONS, ShallowFusion
-from asr.inference.decode import default_device
 from asr.inference.evaluate import LM_FOLDER, saved_search
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcripts import Transcriber
@@ -171,7 +170,8 @@ def restore(
     given = None if decoder is None else build_component(decoder, "decoder")
     checkpoint = checkpoints.load_checkpoint(checkpoints.checkpoint_file(str(options.run)))
     checkpoint = checkpoints.choose_weights(checkpoint, options.weights, options.average_since)
-    saved, recognizer = model_options(checkpoint), recognizer_of(checkpoint, options.encoder.model).to(default_device())
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    saved, recognizer = model_options(checkpoint), recognizer_of(checkpoint, options.encoder.model).to(device)
     with naming_place(checkpoint.path):
         tokenizer = tokenizer_from_state(checkpoint.tokenizer)
         features = build_component(saved.features, "features")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from asr.decoding.beam import CtcBeam
-from asr.decoding.scorers import HotwordScorer, NGramScorer, Scorer, ShallowFusion, WeightedSum, WordNGramScorer, select
+from asr.decoding.beam import CtcBeam, ShallowFusion
+from asr.decoding.scorers import HotwordScorer, NGramScorer, Scorer, WeightedSum, WordNGramScorer, select
 from asr.language_models import read_arpa
 from asr.text.tokenizer import (
     SPACE_PIECE,

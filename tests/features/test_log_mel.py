@@ -6,8 +6,8 @@ import soundfile
 import torch
 from lhotse import Fbank, FbankConfig, MonoCut, Recording, validate
 
-from asr.data.features import LogMel
-from asr.features.log_mel import GlobalNorm, LogMelFilterbank, LogMelOptions, find_pauses
+from asr.data.features import LogMel, LogMelFilterbank
+from asr.features.log_mel import GlobalNorm, LogMelOptions, find_pauses
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 

@@ -6,7 +6,7 @@ import hashlib
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Self
@@ -58,10 +58,11 @@ class SpeedPerturb:
         return SpeedPerturb((min(self.factors),))
 
 
+@dataclass(eq=False)
 class AudioAugmentation:
     """Changes speed, room, noise, talkers, telephone and volume, in this order, each in a share of the utterances.
 
-    Args:
+    Attributes:
         speed: changes the speed; None: does not.
         room: adds reverberation.
         noise: adds recordings of noise.
@@ -70,17 +71,15 @@ class AudioAugmentation:
         volume: makes louder or softer.
     """
 
-    def __init__(
-        self,
-        speed: SpeedPerturb | None = None,
-        room: Reverberate | None = None,
-        noise: AddNoise | None = None,
-        babble: AddBabble | None = None,
-        telephone: Telephone | None = None,
-        volume: Volume | None = None,
-    ) -> None:
-        self.speed, self.babble = speed, babble
-        self.others = (room, noise, babble, telephone, volume)
+    speed: SpeedPerturb | None = None
+    room: Reverberate | None = None
+    noise: AddNoise | None = None
+    babble: AddBabble | None = None
+    telephone: Telephone | None = None
+    volume: Volume | None = None
+
+    def __post_init__(self) -> None:
+        self.others = (self.room, self.noise, self.babble, self.telephone, self.volume)
 
     def __call__(self, cut: Cut, rng: random.Random) -> Cut:
         """Return the cut with effects drawn from ``rng``, which change its samples when they are read."""
@@ -159,10 +158,11 @@ class _Applied(AudioTransform):
 AudioTransform.KNOWN_TRANSFORMS.pop(_Applied.__name__, None)
 
 
+@dataclass(eq=False)
 class Reverberate:
     """Convolves with the impulse response of a room; the direct sound stays where it was, the level as it was.
 
-    Args:
+    Attributes:
         probability: share of the utterances.
         folder: recorded impulse responses, one drawn for each utterance; null: made up, as white noise that decays
             exponentially after the direct sound.
@@ -174,17 +174,14 @@ class Reverberate:
         Differs: of the properties there, the decay alone; early echoes are as dense as later ones.
     """
 
-    def __init__(
-        self,
-        probability: Fraction = 0.5,
-        folder: str | None = None,
-        rt60_s: tuple[float, float] = (0.1, 0.6),
-        drr_db: tuple[float, float] = (0.0, 10.0),
-    ) -> None:
-        self.probability = probability
-        self.files = AudioFolder("augment.audio.room.folder", folder)
-        self.rt60_s = _range("rt60_s", rt60_s, 0.01)
-        self.drr_db = _range("drr_db", drr_db)
+    probability: Fraction = 0.5
+    folder: str | None = None
+    rt60_s: tuple[float, float] = (0.1, 0.6)
+    drr_db: tuple[float, float] = (0.0, 10.0)
+
+    def __post_init__(self) -> None:
+        self.files = AudioFolder("augment.audio.room.folder", self.folder)
+        self.rt60_s, self.drr_db = _range("rt60_s", self.rt60_s, 0.01), _range("drr_db", self.drr_db)
 
     def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
         """Return (N,) reverberated samples."""
@@ -230,25 +227,25 @@ class AddNoise:
         return mix(samples, noise, rng.uniform(*self.snr_db))
 
 
+@dataclass(eq=False)
 class AddBabble:
     """Adds other utterances of the training set, spoken at once.
 
-    Args:
+    Attributes:
         probability: share of the utterances.
         num_talkers: fewest and most of them.
         snr_db: lowest and highest ratio of the speech to all others together, in dB.
+        cuts: of the training set; no option.
     """
 
-    def __init__(
-        self,
-        probability: Fraction = 0.3,
-        num_talkers: tuple[int, int] = (3, 7),
-        snr_db: tuple[float, float] = (10.0, 20.0),
-    ) -> None:
-        self.probability = probability
-        self.num_talkers = tuple(map(int, _range("num_talkers", num_talkers, 1)))
-        self.snr_db = _range("snr_db", snr_db)
-        self.cuts: Sequence[Cut] = ()
+    probability: Fraction = 0.3
+    num_talkers: tuple[int, int] = (3, 7)
+    snr_db: tuple[float, float] = (10.0, 20.0)
+    cuts: Sequence[Cut] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        low, high = _range("num_talkers", self.num_talkers, 1)
+        self.num_talkers, self.snr_db = (int(low), int(high)), _range("snr_db", self.snr_db)
 
     def __call__(self, samples: np.ndarray, rate_hz: int, rng: np.random.Generator) -> np.ndarray:
         """Return (N,) samples with the others added."""

@@ -28,12 +28,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from asr.data.features import Features, LogMel, read_features, refuse_infinite
+from asr.data.features import Features, LogMel, LogMelFilterbank, read_features, refuse_infinite
 from asr.data.loading.augmentation import AudioAugmentation
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler, Mixing, seed_for
 from asr.data.manifests.audio import audio_problem, cause
 from asr.data.parallel import one_thread
-from asr.features.log_mel import LogMelFilterbank, LogMelOptions
+from asr.features.log_mel import LogMelOptions
 from asr.processes import ENDING, die_with_parent
 from asr.text.tokenizer import Tokenizer
 from werdict.console import printable
@@ -171,6 +171,7 @@ class MicroBatch(NamedTuple):
     num_copies: int = 1
 
 
+@dataclass(eq=False)
 class SpeechDataset(Dataset):
     """Reads the cuts of a micro-batch; the result depends on the cuts, the seed and the number of copies alone.
 
@@ -179,14 +180,15 @@ class SpeechDataset(Dataset):
     A cut that cannot be read is skipped and named in ``Batch.skipped``; if none can be read, the batch is empty. With
     features that are computed on the device, a batch holds audio until it is moved there, by ``to``.
 
-    Args:
+    Attributes:
         features: cut → features.
         tokenizer: transcript → tokens.
         augmentation: of the audio in training, or None.
     """
 
-    def __init__(self, features: Features, tokenizer: Tokenizer, augmentation: Augmentation | None = None) -> None:
-        self.features, self.tokenizer, self.augmentation = features, tokenizer, augmentation
+    features: Features
+    tokenizer: Tokenizer
+    augmentation: Augmentation | None = None
 
     def __getitem__(self, item: tuple[int, Iterable[Cut]] | MicroBatch) -> Batch:
         """Return the batch of an item: a `MicroBatch`, or its seed and cuts, as the sampler yields them."""
@@ -348,23 +350,24 @@ def _silence_freed_workers() -> None:
     sys.unraisablehook = hook
 
 
+@dataclass(eq=False)
 class EvaluationLoader:
     """Loads every cut once, always in the same order.
 
-    Args:
-        dataset: cuts → batch.
-        sampler: made with ``shuffle=False``.
-        workers: how to load.
-
     Attributes:
+        dataset: cuts → batch.
+        cut_sampler: made with ``shuffle=False``. Lightning 2.6 takes an object with an attribute ``sampler`` for a
+            DataLoader.
+        workers: how to load.
         rank: of this process.
         world_size: number of processes; each loads another part.
     """
 
-    def __init__(self, dataset: SpeechDataset, sampler: DurationBucketSampler, workers: Workers) -> None:
-        # not named sampler: Lightning 2.6 takes an object with that attribute for a DataLoader
-        self.dataset, self.cut_sampler, self.workers = dataset, sampler, workers
-        self.rank, self.world_size = 0, 1
+    dataset: SpeechDataset
+    cut_sampler: DurationBucketSampler
+    workers: Workers
+    rank: int = 0
+    world_size: int = 1
 
     def __iter__(self) -> Iterator[Batch]:
         own = islice(self.cut_sampler.epoch(0), self.rank, None, self.world_size)
@@ -417,15 +420,13 @@ def ignore_signals_except_parents(parent: int, worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     threading.excepthook = lambda failed: _end_unless_connection_lost(failed.exc_type, failed.exc_value, None)
     sys.excepthook = _end_unless_connection_lost  # called by multiprocessing's thread that shares tensors
-    if sys.platform == "linux":
-        threading.Thread(target=_wait_for_parent, args=(parent,), daemon=True).start()
+    threading.Thread(target=_wait_for_parent, args=(parent,), daemon=True).start()
 
 
 class _WorkerProcess(multiprocessing.context.ForkProcess):
     def start(self) -> None:
         # inherited by all threads of the worker: one that a library starts before ours could be killed by the signal
-        blocked = {signal.SIGTERM} if sys.platform == "linux" else set()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             super().start()
         finally:

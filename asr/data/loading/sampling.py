@@ -102,17 +102,19 @@ class Mixing:
         return dict(zip(self.sizes, (seconds / max(seconds.sum(), 1e-9)).tolist(), strict=True))
 
 
+@dataclass(frozen=True, eq=False)
 class BatchPlan(Sequence[np.ndarray]):
     """Numbers of the cuts of every micro-batch, in the order of an epoch: a few bytes for each cut.
 
-    Args:
+    Attributes:
         numbers: of all cuts, those of a micro-batch together.
         ends: where each micro-batch ends in them.
         order: of the micro-batches.
     """
 
-    def __init__(self, numbers: np.ndarray, ends: np.ndarray, order: np.ndarray) -> None:
-        self.numbers, self.ends, self.order = numbers, ends, order
+    numbers: np.ndarray
+    ends: np.ndarray
+    order: np.ndarray
 
     def __len__(self) -> int:
         return len(self.order)

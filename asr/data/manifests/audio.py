@@ -380,17 +380,14 @@ def open_recording(audio: Path, recording_id: str) -> tuple[Recording | None, st
     return (None, problem) if problem else (recording, "")
 
 
-def open_recordings(
-    files: Sequence[tuple[Path, str]], description: str, num_jobs: int = 1
-) -> Iterator[tuple[Recording | None, str]]:
+def open_recordings(files: Sequence[tuple[Path, str]], num_jobs: int = 1) -> Iterator[tuple[Recording | None, str]]:
     """Yield what `open_recording` returns of each file and id of its recording, in order, and show how far it is.
 
     Args:
         files: to open.
-        description: of the progress.
         num_jobs: processes.
     """
     chunks = [files[start : start + CHUNK_FILES] for start in range(0, len(files), CHUNK_FILES)]
     opened = run_jobs(lambda chunk: [open_recording(*file) for file in chunk], chunks, min(num_jobs, len(chunks)))
     recordings = (recording for chunk in opened for recording in chunk)
-    yield from track(recordings, description, total=len(files), transient=True)
+    yield from track(recordings, "reading headers of audio", total=len(files), transient=True)

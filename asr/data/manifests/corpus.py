@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from lhotse import Features, FeatureSet, Recording, RecordingSet, SupervisionSegment, SupervisionSet
-from lhotse.features.io import FeaturesReader, FeaturesWriter, register_reader
+from lhotse.features.io import FeaturesReader, register_reader
 
 from asr.data.manifests.audio import TOLERATED_S, ShardMember, open_recordings
 from asr.data.parallel import num_processes
@@ -191,7 +191,7 @@ def manifests_of_rows(
     """
     rows, repeats = _without_repeats(rows)
     names = _names_of_files(row for _, row in rows)
-    opened = open_recordings([*names.items()], "reading headers of audio", num_jobs)
+    opened = open_recordings([*names.items()], num_jobs)
     recordings = dict(zip(names, opened, strict=True))
     first: dict[str, str] = {}
     by_split: dict[str, tuple[list[SupervisionSegment], list[Dropped]]] = defaultdict(lambda: ([], []))
@@ -324,17 +324,6 @@ def write_array(folder: Path, key: str, array: np.ndarray) -> dict[str, str]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(npy_bytes(array))
     return {"storage_type": "numpy_files", "storage_path": str(folder), "storage_key": name}
-
-
-class InMemory(FeaturesWriter):
-    """Keeps an array in its manifest, as lhotse's reader of Shar does."""
-
-    name = "memory_npy"
-    storage_path = ""
-
-    def write(self, key: str, value: np.ndarray) -> bytes:
-        """Return an array of any shape as the content of a numpy file."""
-        return npy_bytes(value)
 
 
 def npy_bytes(array: np.ndarray) -> bytes:

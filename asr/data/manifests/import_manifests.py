@@ -70,10 +70,10 @@ class ImportedManifests:
         self.dropped += dropped
         for segment in manifests.supervisions:
             source = sources.get(segment.recording_id)
-            within = trimmed(segment, source)
-            if problem := segment_problem(within, source):
+            within = within_recording(segment, source)
+            if isinstance(within, str):
                 audio = str(source.sources[0].source) if isinstance(source, Recording) else None
-                self.dropped.append(Dropped(split, segment.id, problem, audio))
+                self.dropped.append(Dropped(split, segment.id, within, audio))
             else:
                 segments.append(within)
                 self.num_trimmed += within is not segment
@@ -103,23 +103,17 @@ class ImportedManifests:
         return split
 
 
-def trimmed(segment: SupervisionSegment, source: RecordingOrFeatures | None) -> SupervisionSegment:
-    """Return a supervision that ends with its recording, if it ends by at most ``OVERSHOOT_S`` later."""
-    if source is None:
-        return segment
-    end_s = (source.start if isinstance(source, Features) else 0.0) + source.duration
-    over_s = segment.end - end_s
-    if not TOLERATED_SEGMENT_S < over_s <= OVERSHOOT_S or segment.start >= end_s:
-        return segment
-    return replace(segment, duration=end_s - segment.start)
+def within_recording(segment: SupervisionSegment, source: RecordingOrFeatures | None) -> SupervisionSegment | str:
+    """Return a supervised part of a recording, or of its features, or why it cannot be used.
 
-
-def segment_problem(segment: SupervisionSegment, source: RecordingOrFeatures | None) -> str | None:
-    """Return why a supervised part of a recording, or of its features, cannot be used, or None."""
+    It ends with the recording if it ended by at most ``OVERSHOOT_S`` later.
+    """
     if source is None:
         return f"missing recording: {segment.recording_id}"
     first_s = source.start if isinstance(source, Features) else 0.0
     last_s = first_s + source.duration
+    if TOLERATED_SEGMENT_S < segment.end - last_s <= OVERSHOOT_S and segment.start < last_s:
+        segment = replace(segment, duration=last_s - segment.start)
     inside = first_s - TOLERATED_SEGMENT_S <= segment.start and first_s < segment.end <= last_s + TOLERATED_SEGMENT_S
     if not inside or segment.duration <= 0:
         return f"outside its recording: {segment.start} to {segment.end} s of {source.duration} s"
@@ -129,7 +123,7 @@ def segment_problem(segment: SupervisionSegment, source: RecordingOrFeatures | N
     present = present if isinstance(present, list) else [present]
     if not set(channels) <= set(present):
         return f"missing channel: {segment.channel}, the recording has {present}"
-    return None
+    return segment
 
 
 def import_manifests(

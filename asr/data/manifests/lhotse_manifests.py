@@ -48,13 +48,8 @@ def read_items(path: Path, kind: type[Item]) -> list[Item]:
         ValueError: a line is malformed, repeats an id, or names anything but plain local files.
     """
     by_id: dict[str, Item] = {}
-
-    def make(data: dict[str, Any]) -> Item:
-        item = kind.from_dict(data)
-        return plain_segment(item) if isinstance(item, SupervisionSegment) else item
-
-    for where, item in items(path, make):
-        add_item(by_id, item, where)
+    for where, item in items(path, kind.from_dict):
+        add_item(by_id, plain_segment(item) if isinstance(item, SupervisionSegment) else item, where)
     return list(by_id.values())
 
 
@@ -115,8 +110,7 @@ def items(path: Path, make: Callable[[dict[str, Any]], Any], unused: Sequence[st
     for number, data in track(json_objects(path, as_written=True), f"reading {path.name}", transient=True):
         data = {name: value for name, value in data.items() if name not in unused}
         try:
-            check_types(data)
-            refuse_foreign(data, start)
+            check(data, start)
             item = make(data)
         except Exception as error:  # lhotse checks few types, and raises whatever follows
             raise_if_out_of_resources(error, str(path))
@@ -124,17 +118,33 @@ def items(path: Path, make: Callable[[dict[str, Any]], Any], unused: Sequence[st
         yield f"{path}, line {number}", item
 
 
-def check_types(data: Any) -> None:
-    """Make the values of lhotse's fields what their names say: numbers become text where text belongs.
+def check(data: Any, start: Path) -> None:
+    """Make the values of lhotse's fields what their names say, numbers text where text belongs, and paths absolute.
+
+    Impulse responses, in transforms of a recording, are recordings too.
+
+    Args:
+        data: of an item.
+        start: folder that relative paths start from.
 
     Raises:
-        ValueError: names a field with a value of another type.
+        ValueError: names a field with a value of another type; or lhotse would run a command, open an address or
+            unpickle: only plain local files may be named.
     """
     if isinstance(data, list):
         for value in data:
-            check_types(value)
+            check(value, start)
     if not isinstance(data, dict):
         return
+    for place, part, kind, allowed in PLACES:
+        if place in data:
+            if data.get(kind) != allowed or not _is_plain(data[place]):
+                raise ValueError(
+                    f"{part} {data.get(kind)!r} ({str(data[place])[:80]!r}) is refused, because reading it could "
+                    f"run code or fetch something; save it to files, and name these ({kind} {allowed!r})"
+                )
+            # prepared data must not depend on where a command is started
+            data[place] = str(existing_form(Path(os.path.abspath(start / data[place]))))
     for name, value in data.items():
         if value is None and name in NULLABLE:
             continue
@@ -147,37 +157,7 @@ def check_types(data: Any) -> None:
         elif name in INTEGERS:
             data[name] = [as_integer(v, name) for v in value] if isinstance(value, list) else as_integer(value, name)
         elif name not in ("custom", "alignment"):  # which are not used
-            check_types(value)
-
-
-def refuse_foreign(data: Any, start: Path = Path()) -> None:
-    """Refuse data of a manifest that name anything but plain local files; make their paths absolute.
-
-    Impulse responses, in transforms of a recording, are recordings too.
-
-    Args:
-        data: of an item.
-        start: folder that relative paths start from.
-
-    Raises:
-        ValueError: lhotse would run a command, open an address or unpickle.
-    """
-    if isinstance(data, dict):
-        for place, part, kind, allowed in PLACES:
-            if place in data:
-                if data.get(kind) != allowed or not _is_plain(data[place]):
-                    raise ValueError(
-                        f"{part} {data.get(kind)!r} ({str(data[place])[:80]!r}) is refused, because reading it could "
-                        f"run code or fetch something; save it to files, and name these ({kind} {allowed!r})"
-                    )
-                # prepared data must not depend on where a command is started
-                data[place] = str(existing_form(Path(os.path.abspath(start / data[place]))))
-        for name, value in data.items():
-            if name != "custom":  # which is not used
-                refuse_foreign(value, start)
-    elif isinstance(data, list):
-        for value in data:
-            refuse_foreign(value, start)
+            check(value, start)
 
 
 def _is_plain(path: object) -> bool:
@@ -336,28 +316,22 @@ def to_plain(item: ManifestItem) -> dict[str, Any]:
 
     lhotse (1.33) copies every value of every item deeply, which takes longer than opening an audio file.
     """
-    plain: dict[str, Any]
     # lhotse writes the alignments of a cut otherwise than those of a supervision
     if (
         type(item) is MonoCut
         and _is_flat(item.custom)
         and all(supervision.alignment is None for supervision in item.supervisions)
     ):
-        plain = _fields(item)
-        if item.recording is not None:
-            plain["recording"] = to_plain(item.recording)
-        if item.features is not None:
-            plain["features"] = to_plain(item.features)
-        plain["supervisions"] = [to_plain(segment) for segment in item.supervisions]
+        plain = _fields(item) | {"supervisions": [to_plain(segment) for segment in item.supervisions]}
+        plain |= {name: to_plain(plain[name]) for name in FIELDS if name in plain}
         return {**plain, "type": "MonoCut"}
     if type(item) is Recording and item.transforms is None and all(source.video is None for source in item.sources):
         return _fields(item) | {"sources": [_fields(source) for source in item.sources]}
-    if type(item) is SupervisionSegment and item.alignment is None and _is_flat(item.custom):
-        return _fields(item)
-    if type(item) is Features:
-        return _fields(item)
-    plain = item.to_dict()
-    return plain
+    if type(item) is SupervisionSegment:
+        is_plain = item.alignment is None and _is_flat(item.custom)
+    else:
+        is_plain = type(item) is Features
+    return _fields(item) if is_plain else dict(item.to_dict())
 
 
 def _fields(item: Any) -> dict[str, Any]:

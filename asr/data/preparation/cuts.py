@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lhotse import CutSet, Recording, SupervisionSegment
+from lhotse import CutSet, Recording
 from lhotse import Features as StoredFeatures
 from lhotse.cut import Cut, MonoCut
-from lhotse.utils import add_durations, fastcopy, to_list
+from lhotse.utils import fastcopy, to_list
 from numpy.typing import NDArray
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
@@ -39,7 +39,6 @@ from werdict.files import write_whole
 
 SILENT = "silent"  # custom field of cuts of silence that are kept
 WHOLE_S = 1e-3  # lhotse reads a recording whole if a cut lacks no more
-LEAST_PLAIN_S = 0.01  # of segments that are cut out without lhotse
 FEATURES = "features"  # folder of stored ones
 NUM_STATISTICS_CUTS = 500
 CUTS_PER_JOB = 50  # a process more for fewer would take longer to start
@@ -77,8 +76,10 @@ def supervised_cuts(manifests: Manifests) -> Iterator[Cut]:
         for segment in segments[name]:
             if segment.start < first_s:  # by rounding
                 segment = segment.trim(segment.end, first_s)
-            if isinstance(source, Recording) and _is_plain(source, segment):
-                yield _trimmed(source, segment)
+            if isinstance(source, Recording) and source.num_channels == 1 and isinstance(segment.channel, int):
+                # in a twentieth of the time
+                whole_cut = MonoCut(segment.id, 0.0, source.duration, segment.channel, [segment], recording=source)
+                yield whole_cut.truncate(offset=segment.start, duration=segment.duration, preserve_id=True)
                 continue
             # one at a time: lhotse 1.33 compares every supervision with all that overlap it, which may be all
             whole = Manifests.of([source], [segment])
@@ -86,26 +87,6 @@ def supervised_cuts(manifests: Manifests) -> Iterator[Cut]:
             cuts = CutSet.from_manifests(recordings, whole.supervisions, whole.features)
             for cut in cuts.trim_to_supervisions(keep_overlapping=False):
                 yield cut.with_id(segment.id)
-
-
-def _is_plain(recording: Recording, segment: SupervisionSegment) -> bool:
-    """Return whether a segment is of the one channel of a recording, within it, and longer than any rounding."""
-    one_channel = recording.num_channels == 1 and isinstance(segment.channel, int)
-    inside = segment.start >= 0 and segment.end <= recording.duration and segment.duration >= LEAST_PLAIN_S
-    return one_channel and inside
-
-
-def _trimmed(recording: Recording, segment: SupervisionSegment) -> Cut:
-    """Return what lhotse's ``trim_to_supervisions`` gives, in a twentieth of the time."""
-    rate_hz = recording.sampling_rate
-    until = add_durations(segment.start, segment.duration, sampling_rate=rate_hz)
-    start = add_durations(segment.start, sampling_rate=rate_hz)
-    duration = add_durations(until, -segment.start, sampling_rate=rate_hz)
-    past_end = add_durations(start, duration, -recording.duration, sampling_rate=rate_hz)
-    if past_end > 0:
-        duration = add_durations(duration, -past_end, sampling_rate=rate_hz)
-    moved = segment.with_offset(-segment.start)
-    return MonoCut(segment.id, start, duration, segment.channel, [moved], recording=recording)
 
 
 def refuse_unfit(source: Recording | StoredFeatures, features: Features, of_run: bool = False) -> None:
@@ -400,7 +381,8 @@ class CheckedSplit:
             return CtcLengths.of((data["duration"] for data in cuts), map(_text, cuts), tokenizer, frame_shift_s)
 
         lengths = run_jobs(of_chunk, self.chunks, min(num_jobs, len(self.chunks)))
-        return CtcLengths.joined(list(track(lengths, f"counting tokens of {self.name}", len(self.chunks), True)))
+        parts = track(lengths, f"counting tokens of {self.name}", len(self.chunks), transient=True)
+        return CtcLengths(*map(np.concatenate, zip(*parts, strict=True)))
 
     def write(self, path: Path, tars: set[str], speakers: set[str]) -> dict[str, float]:
         """Write the cuts, return their counts, and add their speakers and the shards of their audio or features."""

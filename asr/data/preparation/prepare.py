@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lhotse import Recording
 from lhotse.qa import validate
 
@@ -322,7 +323,7 @@ def _fill(work: Path, chunks: Path, corpus: SavedCorpus, spec: PrepareSpec, num_
         counts[name] = split.write(work / f"cuts_{name}", tars, speakers[name])
         counts[name]["num_dropped"] = sum(item.split == name for item in dropped)
         lengths = split.ctc_lengths(tokenizer, spec.features.frame_shift_s, num_jobs)
-        lengths.save(work / f"ctc_lengths_{name}.npz")
+        np.savez(work / f"ctc_lengths_{name}.npz", **lengths._asdict())
     for name in splits:
         # a comparison then says nothing of other speakers
         if name != "train" and (num_seen := len(speakers[name] & speakers["train"])):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from lhotse.cut import Cut
@@ -154,8 +154,7 @@ def paths_in(item: Plain) -> Iterator[tuple[Plain, str]]:
                     yield from paths_in(impulse_response)
 
 
-@dataclass(frozen=True)
-class CtcLengths:
+class CtcLengths(NamedTuple):
     """Lengths of the cuts of a split, in their order; they depend on tokenizer and features, but on no encoder.
 
     Attributes:
@@ -176,23 +175,6 @@ class CtcLengths:
         # from durations, because features that are computed while training do not exist yet
         num_frames = [round(duration_s / frame_shift_s) for duration_s in durations_s]
         return cls(np.array(num_frames, np.int64), np.array(needed, np.int64))
-
-    @classmethod
-    def joined(cls, parts: Sequence[CtcLengths]) -> CtcLengths:
-        """Return the lengths of the cuts of several parts, in their order."""
-        return cls(
-            *(np.concatenate([getattr(part, name) for part in parts]) for name in ("num_frames", "num_ctc_frames"))
-        )
-
-    def save(self, path: Path) -> None:
-        """Write the lengths to an npz file."""
-        np.savez(path, num_frames=self.num_frames, num_ctc_frames=self.num_ctc_frames)
-
-    @classmethod
-    def load(cls, path: Path, without: Sequence[int] = ()) -> CtcLengths:
-        """Read the lengths of all cuts except those of some numbers."""
-        with np.load(path) as arrays:
-            return cls(**{name: np.delete(lengths, without) for name, lengths in arrays.items()})
 
     def too_short(self, output_frames: OutputFrames) -> dict[int, str]:
         """Return the numbers of the cuts without a CTC alignment, and why.
@@ -354,7 +336,8 @@ class PreparedData:
 
     def ctc_lengths(self, split: str) -> CtcLengths:
         """Return the lengths of the cuts of a split."""
-        return CtcLengths.load(self.folder / f"ctc_lengths_{split}.npz", self.masked.get(split, ()))
+        with np.load(self.folder / f"ctc_lengths_{split}.npz") as arrays:
+            return CtcLengths(**{name: np.delete(x, self.masked.get(split, ())) for name, x in arrays.items()})
 
     def for_encoder(self, output_frames: OutputFrames) -> PreparedData:
         """Return the data without the training and dev cuts that have no CTC alignment; test sets stay whole.

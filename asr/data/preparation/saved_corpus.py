@@ -165,10 +165,7 @@ def _write_split(folder: Path, name: str, manifests: Manifests) -> SavedSplit:
 
 def digest(lines: Iterable[bytes]) -> str:
     """Return the SHA-256 of lines, by which what is made of them is found again."""
-    content = hashlib.sha256()
-    for line in lines:
-        content.update(line)
-    return content.hexdigest()
+    return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
 def portable_line(item: ManifestItem, folder: Path, data_dir: Path) -> bytes:
