@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -83,19 +83,10 @@ class EarlierMoment(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)", "clip_exponent": "[0, inf)" + OR_NONE}
-    foreach = True
-    shardable = True
-
-    def __init__(
-        self,
-        betas: tuple[float, float] = (0.9, 0.9999),
-        eps: float = 1e-6,
-        clip_exponent: float | None = 0.25,
-        *,
-        name: str = "",
-    ) -> None:
-        super().__init__(name=name, betas=betas, eps=eps, clip_exponent=clip_exponent)
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.9999)
+    eps: Annotated[float, "[0, inf)"] = 1e-6
+    clip_exponent: Annotated[float | None, "[0, inf)" + OR_NONE] = 0.25
+    foreach = shardable = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return the averages m and v, both zero and in the parameter's shape."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -88,15 +88,10 @@ class ShrinkAbove(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"weight_decay": "[0, 0.1]", "target_rms": "(0, 10]", "cautious_weight_decay": SWITCH}
-    foreach = True
-    shardable = True
-
-    def __init__(
-        self, weight_decay: float, target_rms: float, cautious_weight_decay: bool = False, *, name: str = ""
-    ) -> None:
-        options = {"weight_decay": weight_decay, "target_rms": target_rms}
-        super().__init__(name=name, **options, cautious_weight_decay=cautious_weight_decay)
+    weight_decay: Annotated[float, "[0, 0.1]"]
+    target_rms: Annotated[float, "(0, 10]"]
+    cautious_weight_decay: Annotated[bool, SWITCH] = False
+    foreach = shardable = True
 
     def is_noop(self, group: Group) -> bool:
         """Return whether the other of both does it."""

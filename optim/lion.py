@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, Unpack
 
 from torch import Tensor
 
@@ -65,12 +65,8 @@ class SignOfMomentum(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"betas": BETAS}
-    foreach = True
-    shardable = True
-
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.99), *, name: str = "") -> None:
-        super().__init__(name=name, betas=betas)
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.99)
+    foreach = shardable = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero in the parameter's shape."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import signature
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -51,10 +50,7 @@ class MatrixOptions(CommonOptions, total=False):
     equilibrate: str | None
 
 
-MATRIX_DEFAULTS: Mapping[str, Any] = {
-    **Composable.common_defaults,
-    **{name: option.default for name, option in signature(Orthogonalize).parameters.items() if name != "more"},
-}
+MATRIX_DEFAULTS: Mapping[str, Any] = {**Composable.common_defaults, **Orthogonalize().options}
 
 
 def split_options(options: MatrixOptions) -> tuple[dict[str, Any], CommonOptions]:
@@ -239,10 +235,8 @@ class NormalizeNeurons(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"betas": BETAS, "eps": "(0, inf)"}
-
-    def __init__(self, betas: tuple[float, float] = (0.95, 0.95), eps: float = 1e-10, *, name: str = "") -> None:
-        super().__init__(name=name, betas=betas, eps=eps)
+    betas: Annotated[tuple[float, float], BETAS] = (0.95, 0.95)
+    eps: Annotated[float, "(0, inf)"] = 1e-10
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero per row, (R, 1, …), or (…, R, 1) of stacked matrices; none below two axes."""
@@ -318,7 +312,7 @@ class Scion(Composable):
         **options: Unpack[MatrixOptions],
     ) -> None:
         own, common = split_options({"adjust_lr_fn": self.common_defaults["adjust_lr_fn"], **options})
-        super().__init__(params, [Momentum(beta1), NormBall(norm, scale, **own)], lr=lr, **common)
+        super().__init__(params, [Momentum(beta1), NormBall(norm=norm, scale=scale, **own)], lr=lr, **common)
 
 
 class NormBall(Orthogonalize):
@@ -334,18 +328,15 @@ class NormBall(Orthogonalize):
     u/rms(u) with the others.
 
     Args:
-        norm: one of these names.
+        norm: one of these names; after the options of `Orthogonalize`.
         scale: above 0.
-        options: see `Orthogonalize`.
 
     Reference:
         github.com/LIONS-EPFL/scion, scion.py: Spectral, Sign, RowNorm, ColNorm with ``transpose``, and BiasRMS.
     """
 
-    allowed: ClassVar = {**Orthogonalize.allowed, "norm": [*NORMS], "scale": "(0, inf)"}
-
-    def __init__(self, norm: str = "auto", scale: float = 1.0, **options: Any) -> None:
-        super().__init__(**options, norm=norm, scale=scale)
+    norm: Annotated[str, [*NORMS]] = "auto"
+    scale: Annotated[float, "(0, inf)"] = 1.0
 
     def takes(self, batch: ParamBatch) -> bool:
         """Return whether parameters are orthogonalized."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -78,12 +78,9 @@ class RootMeanSquare(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
-    foreach = True
-    shardable = True
-
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.9), eps: float = 1e-8, *, name: str = "") -> None:
-        super().__init__(name=name, betas=betas, eps=eps)
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.9)
+    eps: Annotated[float, "[0, inf)"] = 1e-8
+    foreach = shardable = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero in the parameter's shape."""

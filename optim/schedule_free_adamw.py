@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -205,12 +205,10 @@ class ScaleByRms(FusedTransform):
         eps: added to the root, at least 0.
     """
 
-    allowed: ClassVar = {"betas": ("[0, 1]", "[0, 1)"), "eps": "[0, inf)"}
+    betas: Annotated[tuple[float, float], ("[0, 1]", "[0, 1)")]
+    eps: Annotated[float, "[0, inf)"]
     one_call: ClassVar = False
     shardable = True
-
-    def __init__(self, betas: tuple[float, float], eps: float) -> None:
-        super().__init__(betas=betas, eps=eps)
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero in the parameter's shape."""

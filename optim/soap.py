@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple, Unpack, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from optim.engine.transform import GroupTransform
 from optim.muon import MATRIX_DEFAULTS, MatrixOptions, split_options
 from optim.transforms.adam import BETAS, average_squares, beta2_correction, beta2_of
 from optim.transforms.matrices import MergedDims, matmul, merged_dims
-from optim.transforms.orthogonalize import METHODS, Orthogonalize
+from optim.transforms.orthogonalize import METHODS, SIZES, Orthogonalize
 
 PRECOND_SCHEDULER = (1 / 3, 9)
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
@@ -121,7 +121,7 @@ class SOAP(Composable):
         precond_scheduler: tuple[float, float] = PRECOND_SCHEDULER,
         **options: Unpack[MatrixOptions],
     ) -> None:
-        own, common = split_options({"orthogonalization": None, "adjust_lr_fn": "match_rms_adamw", **options})
+        own, common = split_options(options)
         rule = RotatedAdam(
             betas=betas,
             shampoo_beta=shampoo_beta,
@@ -144,7 +144,8 @@ class SOAP(Composable):
 class OrthogonalSteps(Orthogonalize):
     """`Orthogonalize` that ``orthogonalization=None`` switches off."""
 
-    allowed: ClassVar = {**Orthogonalize.allowed, "orthogonalization": [None, *METHODS]}
+    orthogonalization: Annotated[str | None, [None, *METHODS]] = None
+    adjust_lr_fn: Annotated[str, [*SIZES]] = "match_rms_adamw"
 
     def is_noop(self, group: Group) -> bool:
         """Return whether updates stay as they are."""

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -353,36 +353,16 @@ class MomentsByPlan(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {
-        "decay_rate": "[0, inf)",
-        "epsilon1": "[0, inf)",
-        "step_offset": "[0, inf)" + WHOLE,
-        "initial_step": "[0, inf)" + WHOLE,
-        "per_param_step": SWITCH,
-        "factored": SWITCH,
-        "min_dim_size_to_factor": "[0, inf)" + WHOLE,
-    }
-
+    decay_rate: Annotated[float, "[0, inf)"] = 0.8
+    epsilon1: Annotated[float, "[0, inf)"] = 1e-30
+    step_offset: Annotated[int, "[0, inf)" + WHOLE] = 0
+    initial_step: Annotated[int, "[0, inf)" + WHOLE] = 0
+    per_param_step: Annotated[bool, SWITCH] = False
+    factored: Annotated[bool, SWITCH] = True
+    min_dim_size_to_factor: Annotated[int, "[0, inf)" + WHOLE] = 128
+    factor_map: Any = None
+    logical_factor_rules: Mapping[str, Any] | None = None
     foreach = True
-
-    def __init__(
-        self,
-        decay_rate: float = 0.8,
-        epsilon1: float = 1e-30,
-        step_offset: int = 0,
-        initial_step: int = 0,
-        per_param_step: bool = False,
-        factored: bool = True,
-        min_dim_size_to_factor: int = 128,
-        factor_map: Any = None,
-        logical_factor_rules: Mapping[str, Any] | None = None,
-        *,
-        name: str = "",
-    ) -> None:
-        weight = {"decay_rate": decay_rate, "step_offset": step_offset, "initial_step": initial_step}
-        plan = {"factored": factored, "min_dim_size_to_factor": min_dim_size_to_factor, "factor_map": factor_map}
-        options = {"epsilon1": epsilon1, "per_param_step": per_param_step, "logical_factor_rules": logical_factor_rules}
-        super().__init__(name=name, **weight, **plan, **options)
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return averages of zero (*shape): ``exp_avg_sq``, or ``row`` with size 1 on columns and ``col`` on rows."""
@@ -408,11 +388,11 @@ class SkipNan(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"skip_nan_updates": SWITCH}
+    skip_nan_updates: Annotated[bool, SWITCH] = True
     acts_after_step: ClassVar = True
 
-    def __init__(self, skip_nan_updates: bool = True, *, name: str = "") -> None:
-        super().__init__(name=name, skip_nan_updates=skip_nan_updates)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         # between `__call__` and `after_step` of one batch only; not a statistic, since checkpoints must not hold it
         self.before: dict[int, list[Tensor]] = {}
 

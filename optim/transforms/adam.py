@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -49,12 +49,9 @@ class Adam(FusedTransform):
         Kingma and Ba 2015, "Adam", arXiv:1412.6980, algorithm 1; the kernel of torch.optim.AdamW(fused=True).
     """
 
-    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
-    foreach = True
-    shardable = True
-
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, *, name: str = "") -> None:
-        super().__init__(name=name, betas=betas, eps=eps)
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
+    eps: Annotated[float, "[0, inf)"] = 1e-8
+    foreach = shardable = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return the averages m and v, both zero and in the parameter's shape."""
@@ -168,12 +165,9 @@ class NormalizedMomentum(Transform):
         Ziyin et al. 2020, "LaProp", arXiv:2002.04839, algorithm 1.
     """
 
-    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
-    foreach = True
-    shardable = True
-
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-15, *, name: str = "") -> None:
-        super().__init__(name=name, betas=betas, eps=eps)
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
+    eps: Annotated[float, "[0, inf)"] = 1e-15
+    foreach = shardable = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return the averages m and v, both zero and in the parameter's shape."""
@@ -208,10 +202,8 @@ class PalmBeta2(OptionHolder):
         arXiv:2204.02311, section 5, with 0.8.
     """
 
-    allowed: ClassVar = {"palm": SWITCH, "beta2_scale": "(0, inf)"}
-
-    def __init__(self, palm: bool = False, beta2_scale: float = 0.8, *, name: str = "") -> None:
-        super().__init__(name=name, palm=palm, beta2_scale=beta2_scale)
+    palm: Annotated[bool, SWITCH] = False
+    beta2_scale: Annotated[float, "(0, inf)"] = 0.8
 
 
 def beta2_of(batch: ParamBatch) -> Scalar:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,11 +40,8 @@ class ClipByGlobalNorm(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"global_norm_clip_threshold": "[0, inf)" + OR_NONE}
+    global_norm_clip_threshold: Annotated[float | None, "[0, inf)" + OR_NONE] = 1.0
     foreach = shardable = True
-
-    def __init__(self, global_norm_clip_threshold: float | None = 1.0, *, name: str = "") -> None:
-        super().__init__(name=name, global_norm_clip_threshold=global_norm_clip_threshold)
 
     def new_shared_state(self, group: Group) -> State:
         """Return a factor of one."""
@@ -130,27 +127,10 @@ class ClipByMedianNorm(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {
-        "clipping_scale": "(0, inf)" + OR_NONE,
-        "clipping_update_period": "[1, 100000]" + WHOLE,
-        "scalar_lr_scale": "[0, inf)",
-    }
+    clipping_scale: Annotated[float | None, "(0, inf)" + OR_NONE] = 2.0
+    clipping_update_period: Annotated[int, "[1, 100000]" + WHOLE] = 100
+    scalar_lr_scale: Annotated[float, "[0, inf)"] = 0.1
     foreach = shardable = True
-
-    def __init__(
-        self,
-        clipping_scale: float | None = 2.0,
-        clipping_update_period: int = 100,
-        scalar_lr_scale: float = 0.1,
-        *,
-        name: str = "",
-    ) -> None:
-        super().__init__(
-            name=name,
-            clipping_scale=clipping_scale,
-            clipping_update_period=clipping_update_period,
-            scalar_lr_scale=scalar_lr_scale,
-        )
 
     def new_shared_state(self, group: Group) -> State:
         """Return norms of zero, and an infinite threshold."""
