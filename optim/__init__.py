@@ -8,7 +8,7 @@ from optim.aliases import ALIASES
 from optim.cain import Cain
 from optim.combined import Combined, torch_muon
 from optim.composable import CommonOptions, Composable
-from optim.engine.chain import Chain, chain
+from optim.engine.chain import Chain, ChainOptions, chain
 from optim.engine.param_batch import ParamBatch, Update
 from optim.engine.transform import FusedTransform, GroupTransform, SkipUpdate, Transform
 from optim.eve import Eve
@@ -55,6 +55,7 @@ __all__ = [
     "Branches",
     "Cain",
     "Chain",
+    "ChainOptions",
     "Combined",
     "CommonOptions",
     "Composable",

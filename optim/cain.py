@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from optim.engine.chain import Chain
+from optim.engine.chain import Chain, ChainOptions
 from optim.engine.options import SWITCH
 from optim.engine.param_batch import Group, ParamBatch, State, Update, choose, state_dtype, zero_per_axes, zeros
 from optim.engine.transform import Transform
@@ -42,10 +42,8 @@ class Cain(Chain):
         scale_speed: how fast the size of a tensor is learned, relative to its direction, in (0, 1).
         rms_eps: floor of the estimated sizes, in (0, 0.1).
         param_max: clamp of the parameter, in (0.1, 1e4]; between two clamps it may be exceeded.
-        maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
         reference_bugs: ignore ``scale_speed`` and use 0.05, as the reference does.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -75,10 +73,8 @@ class Cain(Chain):
         rms_eps: float = 1e-5,
         param_max: float = 20.0,
         *,
-        maximize: bool = False,
-        skip_nonfinite: bool = False,
-        capturable: bool = False,
         reference_bugs: bool = False,
+        **common: Unpack[ChainOptions],
     ) -> None:
         transforms = [
             FadingRms(betas=betas, eps=eps),
@@ -87,9 +83,7 @@ class Cain(Chain):
             ChangeMomentum(betas=betas),
             Clamp(param_max, "param_max", "(0.1, 1e4]", every=CLAMP_EVERY),
         ]
-        super().__init__(
-            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
-        )
+        super().__init__(params, transforms, lr=lr, **common)
 
 
 class FadingRms(Transform):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from inspect import Parameter, Signature, signature
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from optim.engine.chain import Chain
+from optim.engine.chain import Chain, ChainOptions
 from optim.engine.transform import StateStorage, Transform
 from optim.transforms.adam import PalmBeta2
 from optim.transforms.clipping import Clipper, Clipping
@@ -23,8 +22,8 @@ ENDING = (
 )
 
 
-class CommonOptions(TypedDict, total=False):
-    """Options of every `Composable`, whose ``common_defaults`` are their defaults: all are off.
+class CommonOptions(ChainOptions, total=False):
+    """Options of every `Composable`, with those of `ChainOptions`: all are off.
 
     Attributes:
         weight_decay: fraction lr · weight_decay that each step takes off the parameter, at least 0.
@@ -47,9 +46,6 @@ class CommonOptions(TypedDict, total=False):
         storage_dtype: of the statistics that have the parameter's shape: float32, or bfloat16, rounded stochastically,
             see `StateStorage`.
         seed: of the random numbers that the rule or the rounding to bfloat16 draws.
-        maximize: ascend instead of descend.
-        skip_nonfinite: when a gradient holds NaN or infinity, change nothing, see `Chain`.
-        capturable: make steps that a CUDA graph can replay, see `Chain`.
 
     Examples:
         >>> options: optim.CommonOptions = {"caution": True, "gradient_clipping": "l2", "weight_decay": 0.1}
@@ -74,9 +70,6 @@ class CommonOptions(TypedDict, total=False):
     beta2_scale: float
     storage_dtype: str
     seed: int
-    maximize: bool
-    skip_nonfinite: bool
-    capturable: bool
 
 
 class Composable(Chain):
@@ -117,20 +110,15 @@ class Composable(Chain):
         **{"update_norm": None, "min_param_rms": MIN_PARAM_RMS, "warmup_steps": 0},
         **{"gradient_clipping": None, "update_clipping": None, "caution": False},
         **{"mars": False, "mars_gamma": 0.025, "palm": False, "beta2_scale": 0.8},
-        **{"storage_dtype": "float32", "seed": 0, "maximize": False, "skip_nonfinite": False, "capturable": False},
+        **{"storage_dtype": "float32", "seed": 0},
+        **Chain.common_defaults,
     }
     """Common options -> their defaults; a class may have others, and more."""
-    __signature__: ClassVar[Signature]
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Put the common options into the signature, where ``help`` and configs find them with their defaults."""
-        super().__init_subclass__(**kwargs)
-        _, *own = signature(cls.__init__).parameters.values()
-        hidden = {*cls.refused, *(() if cls.has_beta2 else BETA2), *(parameter.name for parameter in own)}
-        if own and "Unpack[" in str(own[-1].annotation):
-            shown = {name: value for name, value in cls.common_defaults.items() if name not in hidden}
-            own[-1:] = [Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in shown.items()]
-        cls.__signature__ = Signature(own)
+    @classmethod
+    def _shown_defaults(cls) -> Mapping[str, Any]:
+        hidden = {*cls.refused, *(() if cls.has_beta2 else BETA2)}
+        return {name: value for name, value in cls.common_defaults.items() if name not in hidden}
 
     def __init__(
         self,

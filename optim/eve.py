@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor
 
-from optim.engine.chain import Chain
+from optim.engine.chain import Chain, ChainOptions
 from optim.engine.options import SWITCH
 from optim.engine.param_batch import Group, ParamBatch, Update
 from optim.engine.transform import Transform
@@ -33,9 +33,7 @@ class Eve(Chain):
         weight_decay: fraction taken off per step, in [0, 0.1].
         target_rms: in (0, 10].
         cautious_weight_decay: see `shrink`.
-        maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -64,16 +62,12 @@ class Eve(Chain):
         target_rms: float = 0.1,
         *,
         cautious_weight_decay: bool = False,
-        maximize: bool = False,
-        skip_nonfinite: bool = False,
-        capturable: bool = False,
+        **common: Unpack[ChainOptions],
     ) -> None:
         # a decay that asks the update comes after it; the other one before, so that torch's kernel can do the rest
         decays = [kind(weight_decay, target_rms, cautious_weight_decay) for kind in (ShrinkAbove, CautiousShrinkAbove)]
         transforms = [decays[0], Adam(betas, eps), decays[1], LearningRate()]
-        super().__init__(
-            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
-        )
+        super().__init__(params, transforms, lr=lr, **common)
 
 
 class ShrinkAbove(Transform):

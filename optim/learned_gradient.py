@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from optim.engine.chain import Chain
+from optim.engine.chain import Chain, ChainOptions
 from optim.engine.options import WHOLE
 from optim.engine.param_batch import (
     Group,
@@ -65,9 +65,7 @@ class LearnedGradient(Chain):
         max_full_dim: longer axes have a diagonal in place of a matrix.
         meta_norm: how far one update moves a matrix: "frobenius", "rms" or "rms_squared".
         identity_mix: how much of the identity each update mixes into the matrices, in [0, 1).
-        maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -104,10 +102,7 @@ class LearnedGradient(Chain):
         max_full_dim: int = 1023,
         meta_norm: str = "frobenius",
         identity_mix: float = 0.0,
-        *,
-        maximize: bool = False,
-        skip_nonfinite: bool = False,
-        capturable: bool = False,
+        **common: Unpack[ChainOptions],
     ) -> None:
         # the size first: it keeps the rms that the step of this update is relative to
         transforms = [
@@ -123,9 +118,7 @@ class LearnedGradient(Chain):
                 identity_mix=identity_mix,
             ),
         ]
-        super().__init__(
-            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
-        )
+        super().__init__(params, transforms, lr=lr, **common)
 
 
 class LogSize(Transform):

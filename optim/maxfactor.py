@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from optim.engine.chain import Chain
+from optim.engine.chain import Chain, ChainOptions
 from optim.engine.options import SWITCH
 from optim.engine.param_batch import Group, ParamBatch, Scalar, State, Update, at_least, at_most, zero_per_axes, zeros
 from optim.engine.transform import Transform
@@ -41,12 +41,10 @@ class MaxFactor(Chain):
         min_lr: lower bound of ρ.
         scalar_boost: factor of the step of single elements.
         cautious_weight_decay: see `shrink`.
-        maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
         reference_bugs: treat parameters of less than two axes as the reference does: square the gradient before it
             becomes the direction, so that they always decrease, and store the normalized update in place of v. The
             reference squares the gradient, and normalizes its state, in place.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -80,10 +78,8 @@ class MaxFactor(Chain):
         scalar_boost: float = 2.0,
         *,
         cautious_weight_decay: bool = False,
-        maximize: bool = False,
-        skip_nonfinite: bool = False,
-        capturable: bool = False,
         reference_bugs: bool = False,
+        **common: Unpack[ChainOptions],
     ) -> None:
         transforms = [
             MaxFactoredRows(
@@ -94,9 +90,7 @@ class MaxFactor(Chain):
             DecoupledDecay(weight_decay),
             CautiousDecay(weight_decay, cautious_weight_decay),
         ]
-        super().__init__(
-            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
-        )
+        super().__init__(params, transforms, lr=lr, **common)
 
 
 class MaxFactoredRows(Transform):

@@ -55,9 +55,9 @@ MATRIX_DEFAULTS: Mapping[str, Any] = {**Composable.common_defaults, **Orthogonal
 
 def split_options(options: MatrixOptions) -> tuple[dict[str, Any], CommonOptions]:
     """Return the arguments of `Orthogonalize` among the options, and the others."""
-    names = MatrixOptions.__annotations__.keys() - CommonOptions.__annotations__.keys()
-    others: Any = {key: value for key, value in options.items() if key not in names}
-    return {key: value for key, value in options.items() if key in names}, others
+    own = {key: value for key, value in options.items() if key in Orthogonalize.allowed}
+    others: Any = {key: value for key, value in options.items() if key not in own}
+    return own, others
 
 
 class Muon(Composable):

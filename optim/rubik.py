@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors as flatten
 from torch._utils import _unflatten_dense_tensors as unflatten
 
-from optim.engine.chain import Chain
+from optim.engine.chain import Chain, ChainOptions
 from optim.engine.distributed import divided
 from optim.engine.group_step import launches_cost
 from optim.engine.options import FLOAT_DTYPE, SWITCH
@@ -70,9 +70,7 @@ class Rubik(Chain):
         scale_momentum: decay of the sum of a size's gradients, in [0, 1).
         compute_dtype: of the momentum and the iterations of matrices; None for that of statistics.
         shard_matrix_work: in a distributed run, divide the matrices over the processes, as `Muon`.
-        maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -106,10 +104,7 @@ class Rubik(Chain):
         scale_momentum: float = 0.95,
         compute_dtype: torch.dtype | str | None = "bfloat16",
         shard_matrix_work: bool = False,
-        *,
-        maximize: bool = False,
-        skip_nonfinite: bool = False,
-        capturable: bool = False,
+        **common: Unpack[ChainOptions],
     ) -> None:
         change = RubikChange(
             beta1=beta1,
@@ -123,9 +118,7 @@ class Rubik(Chain):
             compute_dtype=compute_dtype,
             shard_matrix_work=shard_matrix_work,
         )
-        super().__init__(
-            params, [change], lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
-        )
+        super().__init__(params, [change], lr=lr, **common)
 
 
 class RubikChange(GroupTransform):

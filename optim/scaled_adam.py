@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from optim.engine.chain import Chain
+from optim.engine.chain import Chain, ChainOptions
 from optim.engine.options import WHOLE
 from optim.engine.param_batch import (
     Group,
@@ -58,9 +58,7 @@ class ScaledAdam(Chain):
         scalar_max: bound of single elements, above 0.
         size_update_period: steps between updates of the size, at least 1.
         clipping_update_period: steps between estimates of the median, at least 1.
-        maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -97,10 +95,7 @@ class ScaledAdam(Chain):
         scalar_max: float = 10.0,
         size_update_period: int = 4,
         clipping_update_period: int = 100,
-        *,
-        maximize: bool = False,
-        skip_nonfinite: bool = False,
-        capturable: bool = False,
+        **common: Unpack[ChainOptions],
     ) -> None:
         transforms = [
             ClipByMedianNorm(clipping_scale, clipping_update_period, scalar_lr_scale),
@@ -114,9 +109,7 @@ class ScaledAdam(Chain):
             ),
             Clamp(scalar_max, "scalar_max", scalars_only=True),
         ]
-        super().__init__(
-            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
-        )
+        super().__init__(params, transforms, lr=lr, **common)
 
     def update(self) -> None:
         """Step by a gradient of zeros where there is none: as in the reference, momentum and averages continue."""

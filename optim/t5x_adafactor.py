@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from optim.engine.chain import Chain
+from optim.engine.chain import Chain, ChainOptions
 from optim.engine.options import SWITCH, WHOLE, compiled, did_you_mean
 from optim.engine.param_batch import Group, Limits, ParamBatch, ParamEntry, State, Update, at_least
 from optim.engine.transform import Transform
@@ -61,6 +61,7 @@ class HParamMap:
 
     Args:
         rules: pairs of a regular expression and a value; or another map.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: the rules are not such pairs, or an expression is malformed. Looking up a name in which no
@@ -183,9 +184,6 @@ class T5XAdafactor(Chain):
         initial_step: where the count begins, as if restored there; not read with ``per_param_step``.
         per_param_step: use the parameter's own step instead of the optimizer's count.
         cautious_weight_decay: see `shrink`.
-        maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
 
     Raises:
         ValueError: an option is unknown or out of range, a rule is missing or does not fit, names are missing, or a
@@ -235,9 +233,7 @@ class T5XAdafactor(Chain):
         per_param_step: bool = False,
         *,
         cautious_weight_decay: bool = False,
-        maximize: bool = False,
-        skip_nonfinite: bool = False,
-        capturable: bool = False,
+        **common: Unpack[ChainOptions],
     ) -> None:
         weight = (decay_rate, epsilon1, step_offset, initial_step, per_param_step)
         rules = (factored, min_dim_size_to_factor, factor_map, logical_factor_rules)
@@ -252,9 +248,7 @@ class T5XAdafactor(Chain):
             Momentum(beta1, dtype_momentum),
             AbsoluteDecay(weight_decay_rate, weight_decay_rate_lr_exponent, cautious_weight_decay),
         ]
-        super().__init__(
-            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
-        )
+        super().__init__(params, transforms, lr=lr, **common)
 
     def set_param_axes(self, axes: Mapping[str, Sequence[str]]) -> None:
         """Make rules from the names of axes; they replace ``factor_map``.
