@@ -80,19 +80,8 @@ class Adafactor(Chain):
         cautious_weight_decay: bool = False,
         **common: Unpack[ChainOptions],
     ) -> None:
-        transforms = [
-            FactoredMoments(decay_rate, eps),
-            ClipByRms(clip_threshold),
-            RelativeStep(
-                eps=eps,
-                weight_decay=weight_decay,
-                cautious_weight_decay=cautious_weight_decay,
-                scale_parameter=scale_parameter,
-                relative_step=relative_step,
-                warmup_init=warmup_init,
-            ),
-            Momentum(beta1),
-        ]
+        own = locals()
+        transforms = [FactoredMoments.of(own), ClipByRms(clip_threshold), RelativeStep.of(own), Momentum(beta1)]
         super().__init__(params, transforms, lr=lr, **common)
 
 

@@ -64,8 +64,7 @@ class AdEMAMix(Composable):
         eps: float = 1e-8,
         **common: Unpack[CommonOptions],
     ) -> None:
-        rule = TwoAverages(betas=betas, alpha=alpha, beta3_warmup=beta3_warmup, alpha_warmup=alpha_warmup, eps=eps)
-        super().__init__(params, [rule], lr=lr, **common)
+        super().__init__(params, [TwoAverages.of(locals())], lr=lr, **common)
 
 
 class TwoAverages(Transform):

@@ -76,13 +76,9 @@ class Cain(Chain):
         reference_bugs: bool = False,
         **common: Unpack[ChainOptions],
     ) -> None:
-        transforms = [
-            FadingRms(betas=betas, eps=eps),
-            AxisSizes(rms_eps=rms_eps),
-            TensorScale(betas=betas, eps=eps, scale_speed=scale_speed, reference_bugs=reference_bugs),
-            ChangeMomentum(betas=betas),
-            Clamp(param_max, "param_max", "(0.1, 1e4]", every=CLAMP_EVERY),
-        ]
+        own = locals()
+        rule = [kind.of(own) for kind in (FadingRms, AxisSizes, TensorScale, ChangeMomentum)]
+        transforms = [*rule, Clamp(param_max, "param_max", "(0.1, 1e4]", every=CLAMP_EVERY)]
         super().__init__(params, transforms, lr=lr, **common)
 
 

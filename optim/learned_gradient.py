@@ -105,19 +105,8 @@ class LearnedGradient(Chain):
         **common: Unpack[ChainOptions],
     ) -> None:
         # the size first: it keeps the rms that the step of this update is relative to
-        transforms = [
-            LogSize(size_lr_scale=size_lr_scale, betas=betas, param_min_rms=param_min_rms, param_max_rms=param_max_rms),
-            LearnedAxes(
-                meta_lr_scale=meta_lr_scale,
-                betas=betas,
-                eps=eps,
-                lr_est_period=lr_est_period,
-                max_step_scale=max_step_scale,
-                max_full_dim=max_full_dim,
-                meta_norm=meta_norm,
-                identity_mix=identity_mix,
-            ),
-        ]
+        own = locals()
+        transforms = [LogSize.of(own), LearnedAxes.of(own)]
         super().__init__(params, transforms, lr=lr, **common)
 
 

@@ -81,15 +81,9 @@ class MaxFactor(Chain):
         reference_bugs: bool = False,
         **common: Unpack[ChainOptions],
     ) -> None:
-        transforms = [
-            MaxFactoredRows(
-                beta2_decay=beta2_decay, gamma=gamma, eps=eps, d=d, max_norm=max_norm, reference_bugs=reference_bugs
-            ),
-            BoundedRelativeStep(eps=eps, min_lr=min_lr, scalar_boost=scalar_boost),
-            # last: the step is relative to the parameter before its decay
-            DecoupledDecay(weight_decay),
-            CautiousDecay(weight_decay, cautious_weight_decay),
-        ]
+        own = locals()
+        # decay last: the step is relative to the parameter before it
+        transforms = [kind.of(own) for kind in (MaxFactoredRows, BoundedRelativeStep, DecoupledDecay, CautiousDecay)]
         super().__init__(params, transforms, lr=lr, **common)
 
 

@@ -75,17 +75,7 @@ class Prodigy(Composable):
         growth_rate: float | None = None,
         **common: Unpack[CommonOptions],
     ) -> None:
-        rule = EstimatedDistance(
-            betas=betas,
-            beta3=beta3,
-            eps=eps,
-            use_bias_correction=use_bias_correction,
-            safeguard_warmup=safeguard_warmup,
-            d0=d0,
-            d_coef=d_coef,
-            growth_rate=growth_rate,
-        )
-        super().__init__(params, [rule], lr=lr, **common)
+        super().__init__(params, [EstimatedDistance.of(locals())], lr=lr, **common)
 
 
 class EstimatedDistance(Transform):

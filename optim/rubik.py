@@ -106,19 +106,7 @@ class Rubik(Chain):
         shard_matrix_work: bool = False,
         **common: Unpack[ChainOptions],
     ) -> None:
-        change = RubikChange(
-            beta1=beta1,
-            beta2=beta2,
-            eps=eps,
-            scale_limits=scale_limits,
-            scalar_scale=scalar_scale,
-            adam_beta1=adam_beta1,
-            adam_beta2=adam_beta2,
-            scale_momentum=scale_momentum,
-            compute_dtype=compute_dtype,
-            shard_matrix_work=shard_matrix_work,
-        )
-        super().__init__(params, [change], lr=lr, **common)
+        super().__init__(params, [RubikChange.of(locals())], lr=lr, **common)
 
 
 class RubikChange(GroupTransform):

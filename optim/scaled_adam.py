@@ -97,18 +97,9 @@ class ScaledAdam(Chain):
         clipping_update_period: int = 100,
         **common: Unpack[ChainOptions],
     ) -> None:
-        transforms = [
-            ClipByMedianNorm(clipping_scale, clipping_update_period, scalar_lr_scale),
-            ScaledChange(
-                betas=betas,
-                eps=eps,
-                scalar_lr_scale=scalar_lr_scale,
-                param_min_rms=param_min_rms,
-                param_max_rms=param_max_rms,
-                size_update_period=size_update_period,
-            ),
-            Clamp(scalar_max, "scalar_max", scalars_only=True),
-        ]
+        own = locals()
+        clamp = Clamp(scalar_max, "scalar_max", scalars_only=True)
+        transforms = [ClipByMedianNorm.of(own), ScaledChange.of(own), clamp]
         super().__init__(params, transforms, lr=lr, **common)
 
     def update(self) -> None:

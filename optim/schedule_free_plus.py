@@ -105,12 +105,9 @@ class ScheduleFreePlus(Composable):
     ) -> None:
         options: dict[str, Any] = {**common}
         own = {name: options.pop(name, self.common_defaults[name]) for name in AVERAGED}
-        annealed = {
-            **{"sf_beta1": sf_beta1, "sf_beta1_max": sf_beta1_max, "sf_beta1_anneal_steps": sf_beta1_anneal_steps},
-            **{"c_warmup": c_warmup, "r": r, "weight_lr_power": weight_lr_power},
-        }
+        averaging = AnnealedScheduleFree.of({**locals(), **own})
         rule = [PolyakStep(polyak_beta=polyak_beta), Adam(betas, eps)]
-        super().__init__(params, rule, lr=lr, ending=[AnnealedScheduleFree(**own, **annealed)], **options)
+        super().__init__(params, rule, lr=lr, ending=[averaging], **options)
 
 
 class PolyakStep(Transform):

@@ -83,19 +83,7 @@ class Shampoo(Composable):
         merge_dims: bool = False,
         **common: Unpack[CommonOptions],
     ) -> None:
-        rule = KroneckerRoots(
-            betas=betas,
-            shampoo_beta=shampoo_beta,
-            eps=eps,
-            matrix_eps=matrix_eps,
-            exponent=exponent,
-            one_sided=one_sided,
-            graft=graft,
-            precondition_frequency=precondition_frequency,
-            max_precond_dim=max_precond_dim,
-            merge_dims=merge_dims,
-        )
-        super().__init__(params, [rule], lr=lr, **common)
+        super().__init__(params, [KroneckerRoots.of(locals())], lr=lr, **common)
 
 
 class KroneckerRoots(Transform):

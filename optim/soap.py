@@ -122,22 +122,7 @@ class SOAP(Composable):
         **options: Unpack[MatrixOptions],
     ) -> None:
         own, common = split_options(options)
-        rule = RotatedAdam(
-            betas=betas,
-            shampoo_beta=shampoo_beta,
-            eps=eps,
-            precondition_frequency=precondition_frequency,
-            max_precond_dim=max_precond_dim,
-            merge_dims=merge_dims,
-            precondition_1d=precondition_1d,
-            normalize_grads=normalize_grads,
-            correct_bias=correct_bias,
-            split=split,
-            kl_factors=kl_factors,
-            use_precond_schedule=use_precond_schedule,
-            precond_scheduler=precond_scheduler,
-            shard_matrix_work=own.get("shard_matrix_work", False),
-        )
+        rule = RotatedAdam.of({**locals(), "shard_matrix_work": own.get("shard_matrix_work", False)})
         super().__init__(params, [rule, OrthogonalSteps(**own)], lr=lr, **common)
 
 

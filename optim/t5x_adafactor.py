@@ -235,18 +235,17 @@ class T5XAdafactor(Chain):
         cautious_weight_decay: bool = False,
         **common: Unpack[ChainOptions],
     ) -> None:
-        weight = (decay_rate, epsilon1, step_offset, initial_step, per_param_step)
-        rules = (factored, min_dim_size_to_factor, factor_map, logical_factor_rules)
+        own = locals()
         transforms = [
             SkipNan(skip_nan_updates),
             ClipByGlobalNorm(global_norm_clip_threshold),
-            MomentsByPlan(*weight, *rules),
+            MomentsByPlan.of(own),
             ClipByRms(clipping_threshold, option="clipping_threshold"),
-            ParameterScale(multiply_by_parameter_scale, epsilon2, max_parameter_scale),
+            ParameterScale.of(own),
             LearningRate(),
             # after the learning rate, as in T5X: a changed lr acts with the momentum's delay
             Momentum(beta1, dtype_momentum),
-            AbsoluteDecay(weight_decay_rate, weight_decay_rate_lr_exponent, cautious_weight_decay),
+            AbsoluteDecay.of(own),
         ]
         super().__init__(params, transforms, lr=lr, **common)
 

@@ -90,26 +90,7 @@ class PSGDKron(Composable):
         shard_matrix_work: bool = False,
         **common: Unpack[CommonOptions],
     ) -> None:
-        rule = KronPreconditioner(
-            beta=beta,
-            preconditioner_update_probability=preconditioner_update_probability,
-            max_size_triangular=max_size_triangular,
-            min_ndim_triangular=min_ndim_triangular,
-            memory_save_mode=memory_save_mode,
-            momentum_into_precond_update=momentum_into_precond_update,
-            merge_dims=merge_dims,
-            split=split,
-            store_triu_as_line=store_triu_as_line,
-            q_dtype=q_dtype,
-            stochastic_schedule=stochastic_schedule,
-            delayed=delayed,
-            cached=cached,
-            exp_avg_input=exp_avg_input,
-            precond_init_scale=precond_init_scale,
-            precond_lr=precond_lr,
-            shard_matrix_work=shard_matrix_work,
-            seed=common.get("seed", 0),
-        )
+        rule = KronPreconditioner.of({**locals(), "seed": common.get("seed", 0)})
         super().__init__(params, [rule], lr=lr, **common)
 
 
