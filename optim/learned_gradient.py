@@ -304,23 +304,14 @@ class LearnedAxes(Transform):
 
 def learned_axes(batch: ParamBatch) -> list[int]:
     """Return the axes that have a matrix, counted from the end."""
-    return [axis for axis in range(-len(batch.shape), 0) if _key("matrix", axis, batch) in batch.state]
+    num_axes = len(batch.shape)
+    return [axis - num_axes for axis in range(num_axes) if f"matrix_{axis}" in batch.state]
 
 
-def matrix_of(axis: int, batch: ParamBatch) -> Tensor:
-    """Return M_k, or the vector of its diagonal."""
-    matrix: Tensor = batch.state[_key("matrix", axis, batch)]
+def matrix_of(axis: int, batch: ParamBatch, kind: str = "matrix") -> Tensor:
+    """Return M_k, or C_k as the kind "covariance"; or the vector of its diagonal."""
+    matrix: Tensor = batch.state[f"{kind}_{axis + len(batch.shape)}"]
     return matrix
-
-
-def covariance_of(axis: int, batch: ParamBatch) -> Tensor:
-    """Return C_k, or the vector of its diagonal."""
-    covariance: Tensor = batch.state[_key("covariance", axis, batch)]
-    return covariance
-
-
-def _key(statistic: str, axis: int, batch: ParamBatch) -> str:
-    return f"{statistic}_{axis + len(batch.shape)}"
 
 
 def _is_full(matrix: Tensor, batch: ParamBatch) -> bool:
@@ -338,7 +329,7 @@ def transformed(x: Tensor, axes: list[int], batch: ParamBatch, but: int | None =
 def learn(grad: Tensor, axes: list[int], batch: ParamBatch, due: bool | Tensor = True) -> None:
     """Update the covariances with a gradient, (*shape) or (N, *shape), and improve the matrices by it, if it is due."""
     for axis in axes:
-        covariance, columns = covariance_of(axis, batch), unfolded(grad, axis, batch.stacked)
+        covariance, columns = matrix_of(axis, batch, "covariance"), unfolded(grad, axis, batch.stacked)
         product = symmetric_product(columns.mT, columns.mT) if _is_full(covariance, batch) else columns.square().sum(-2)
         covariance.copy_(choose(due, product.add_(covariance, alpha=batch.group["betas"][1]), covariance))
     first = not isinstance(batch.step, Tensor) and batch.step == 1
@@ -379,7 +370,7 @@ def meta_gradient(grad: Tensor, direction: Tensor, axes: list[int], batch: Param
     """
     covered = direction
     for axis in axes:
-        covariance = covariance_of(axis, batch)
+        covariance = matrix_of(axis, batch, "covariance")
         full = _is_full(covariance, batch)
         diagonal = covariance.diagonal(dim1=-2, dim2=-1) if full else covariance
         # over its mean: C is of the size of g², and a product over several axes could leave the range of float32

@@ -10,7 +10,18 @@ from torch import Tensor
 
 from optim.engine.chain import Chain, ChainOptions
 from optim.engine.options import SWITCH
-from optim.engine.param_batch import Group, ParamBatch, Scalar, State, Update, at_least, at_most, zero_per_axes, zeros
+from optim.engine.param_batch import (
+    ForeachBatch,
+    Group,
+    ParamBatch,
+    Scalar,
+    State,
+    Update,
+    at_least,
+    at_most,
+    zero_per_axes,
+    zeros,
+)
 from optim.engine.transform import Transform
 from optim.transforms.learning_rate import CautiousDecay, DecoupledDecay
 
@@ -179,10 +190,8 @@ def _above_floor(row: Tensor, col: Tensor, eps: float, batch: ParamBatch) -> boo
 
     Then max|u| over a row needs no u, which saves four of seven passes over the elements.
     """
-    if batch.stacked or row.device.type != "cpu":
-        return False
-    lowest = batch.minimum(row) * batch.minimum(col)
-    return not isinstance(lowest, Tensor) and lowest >= eps * eps
+    alone = not (batch.stacked or isinstance(batch, ForeachBatch))
+    return alone and row.device.type == "cpu" and row.amin().item() * col.amin().item() >= eps * eps
 
 
 def _over_maximum(rows: Tensor, batch: ParamBatch) -> Scalar:

@@ -183,10 +183,6 @@ class RubikChange(GroupTransform):
         size = batch.group["scalar_scale"] if num_axes(batch.shape) == 0 else self._learn_size(u, batch)
         return Update(direction, size * lr, overwritable=True)
 
-    def takes_all(self, group: Group) -> bool:
-        """Return whether the matrices are divided over processes."""
-        return bool(group["shard_matrix_work"])
-
     def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
         """Return all changes, each matrix made orthogonal by one process."""
         us = [update.value() for update in updates]

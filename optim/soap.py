@@ -236,10 +236,6 @@ class RotatedAdam(GroupTransform):
                 block.turn([next(results) for _ in of_block], first=first)
         return direction
 
-    def takes_all(self, group: Group) -> bool:
-        """Return whether new bases are divided over processes."""
-        return bool(group["shard_matrix_work"])
-
     def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
         """Return all directions; each new basis is computed by one process."""
         moved = [self._rotated_update(update, batch) for update, batch in zip(updates, batches, strict=True)]

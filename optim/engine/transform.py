@@ -236,9 +236,9 @@ class GroupTransform(Transform):
         False
     """
 
-    @abstractmethod
     def takes_all(self, group: Group) -> bool:
-        """Return whether the options of a group ask for `of_group`."""
+        """Return whether the options of a group ask for `of_group`: its ``shard_matrix_work``, if it has one."""
+        return bool(group.get("shard_matrix_work"))
 
     @abstractmethod
     def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:

@@ -211,10 +211,6 @@ class KronPreconditioner(GroupTransform):
         step = _begin_step(update, batch)
         return _finish_step(step, kron.fit(step.fits) if step.fits else [], batch)
 
-    def takes_all(self, group: Group) -> bool:
-        """Return whether the fits are divided over processes."""
-        return bool(group["shard_matrix_work"])
-
     def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
         """Return all preconditioned averages; the factors of each block are fitted by one process."""
         steps = [_begin_step(update, batch) for update, batch in zip(updates, batches, strict=True)]
@@ -318,15 +314,8 @@ def _factors(batch: ParamBatch) -> list[list[kron.Factor]]:
     stored = _stored("factor", batch)
     if not batch.group["store_triu_as_line"]:
         return stored
-    sizes = [
-        size
-        for part in batch.parts
-        for shape in _dims(part.shape, batch.group).block_shapes()
-        for size, triangular in _axes(shape, batch.group)
-        if triangular
-    ]
     lines = [each.q for parts in stored for each in parts if each.triangular]
-    whole = iter(kron.unpacked_all(lines, sizes) if lines else ())
+    whole = iter(kron.unpacked_all(lines) if lines else ())
     return [[each._replace(q=next(whole)) if each.triangular else each for each in parts] for parts in stored]
 
 

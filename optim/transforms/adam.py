@@ -127,24 +127,25 @@ def _fused_step(
         lr = lr.float() if isinstance(lr, Tensor) and device.type != "cpu" else lr
     else:
         count = torch.full((), float(steps), dtype=torch.float32, device=device)
-    # torch.optim.adamw.adamw calls this too, but sorts the tensors again and adds 1 to the count of each
+    # a rate on another GPU is copied as torch's own class does; one on a CPU is read
+    lr = lr.to(device, non_blocking=True) if isinstance(lr, Tensor) and lr.device.type != "cpu" else lr
+    found_inf = None if batch.found_inf is None else batch.found_inf.float().reshape(1)
+    numbers = {"lr": lr, "weight_decay": weight_decay, "beta1": group["betas"][0], "found_inf": found_inf}
+    _call_kernel((params, updates, averages, squares), count, batch, **numbers)
+
+
+def _call_kernel(tensors: Sequence[list[Tensor]], count: Tensor, batch: ParamBatch, **numbers: Any) -> None:
+    # torch.optim.adamw.adamw calls this too, but sorts the tensors again, adds 1 to the count of each, and takes as
+    # long for that as the kernel does for most tensors
     torch._fused_adamw_(
-        params,
-        updates,
-        averages,
-        squares,
+        *tensors,
         [],
-        [count] * len(params),
+        [count] * len(tensors[0]),
         amsgrad=False,
-        beta1=group["betas"][0],
-        beta2=beta2_of(batch),  # type: ignore[arg-type]  # a tensor is ruled out by `move`
-        # a rate on another GPU is copied as torch's own class does; one on a CPU is read
-        lr=lr.to(device, non_blocking=True) if isinstance(lr, Tensor) and lr.device.type != "cpu" else lr,
-        weight_decay=weight_decay,  # type: ignore[arg-type]  # a tensor is ruled out by `move`
-        eps=group["eps"],
-        maximize=False,  # the engine has negated the gradient
+        beta2=beta2_of(batch),  # type: ignore[arg-type]  # no tensor: see `move`
+        eps=batch.group["eps"],
         grad_scale=None,
-        found_inf=None if batch.found_inf is None else batch.found_inf.float().reshape(1),
+        **{"maximize": False, "found_inf": None, **numbers},
     )
 
 
@@ -276,28 +277,15 @@ def step_by_rms(
         corrects: whether to divide by 1 − β₂ᵗ, unless β₂ is PaLM's; see `beta2_correction`.
         ascend: add the step instead of subtracting it.
     """
-    # torch.optim.adamw.adamw calls this too, but takes as long for that as the kernel does for most tensors
     if isinstance(u, TensorList):
         tensors = listed(target), u.tensors, _zeros_like(u.tensors), listed(v)
     else:
         tensors = [target], [u], [torch.zeros_like(u)], [v]
-    # the kernel corrects by 1 − β₂^count: an infinite count turns that off
+    # the kernel corrects by 1 − β₂^count: an infinite count turns that off; a GPU reads it as float32
     count = float(batch.step) if corrects and not batch.group.get("palm") else math.inf
-    torch._fused_adamw_(
-        *tensors,  # zeros are the momentum, which beta1=0 leaves without effect
-        [],
-        # which a GPU reads as float32
-        [constant(count, tensors[1][0], torch.float32)] * len(tensors[1]),
-        amsgrad=False,
-        beta1=0.0,
-        beta2=float(beta2_of(batch)),
-        lr=lr,
-        weight_decay=decay,
-        eps=batch.group["eps"],
-        maximize=ascend,
-        grad_scale=None,
-        found_inf=None,
-    )
+    steps = constant(count, tensors[1][0], torch.float32)
+    # zeros are the momentum, which beta1=0 leaves without effect
+    _call_kernel(tensors, steps, batch, lr=lr, weight_decay=decay, beta1=0.0, maximize=ascend)
 
 
 def _zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:

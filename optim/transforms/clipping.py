@@ -413,8 +413,8 @@ class ClipByRms(Transform):
         # divide by at least 1 instead of multiplying by min(1, threshold/rms): an update of zeros stays finite
         factor = 1 / at_least(slice_rms(update, batch) / threshold, 1.0)
         # a parameter counts as limited if any of its slices is
-        whole = slice_axes(batch) is None
-        batch.note_limit(factor if whole else batch.minimum(factor))  # type: ignore[arg-type]
+        sliced = batch.limited is not None and slice_axes(batch) is not None
+        batch.note_limit(batch.minimum(factor) if sliced else factor)  # type: ignore[arg-type]
         return times_slices(update, factor, batch)
 
 

@@ -123,10 +123,6 @@ class Orthogonalize(GroupTransform):
         size = SIZES[batch.group["adjust_lr_fn"]](*matrices.shape[-2:])
         return Update(matrices.reshape(batch.param.shape), size, overwritable=True)
 
-    def takes_all(self, group: Group) -> bool:
-        """Return whether the matrices are divided over processes."""
-        return bool(group["shard_matrix_work"])
-
     def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
         """Return all updates, each matrix orthogonalized by one process."""
         taken = [place for place, batch in enumerate(batches) if self.takes(batch)]
