@@ -18,7 +18,6 @@ from asr.models.encoders.streaming import StreamingState
 from asr.models.encoders.zapformer.limiters import keep_orthogonal
 from asr.models.encoders.zapformer.modules import (
     Frames,
-    LayerSize,
     RmsNorm,
     ZapformerEncoderLayer,
     position_basis,
@@ -27,9 +26,13 @@ from asr.models.encoders.zapformer.modules import (
 from asr.models.encoders.zapformer.subsampling import SWASH_L, SWASH_R, ZapformerSubsampling
 from asr.models.encoders.zipformer.modules import (
     ALL,
+    FEATURE_CONTEXT,
+    OUTPUT_DOWNSAMPLING_FACTOR,
+    Choices,
     ChunkedEncoder,
     Chunks,
     ChunkSampler,
+    LayerSize,
     StreamingCache,
     added_mask,
     attention_mask,
@@ -39,12 +42,8 @@ from asr.models.encoders.zipformer.scaling import ScheduledFloat, limit_param_va
 from asr.models.encoders.zipformer.subsampling import halved_frames
 from asr.models.kernels import is_padding, is_tracing
 
-OUTPUT_DOWNSAMPLING_FACTOR = 2  # from 50 Hz to 25
-FEATURE_CONTEXT = 7  # features that a frame at 50 Hz sees besides its own two
 PROJECTION_RMS = 0.3  # of the stored weights of projections: large ones change slowly
 LIMITER_DECAY = 2000.0  # batches after which limiters count a quarter
-
-Choices = Annotated[Sequence[Annotated[int, Field(ge=ALL)]], Field(min_length=1)]
 
 
 class ZapformerStack(nn.Module):
@@ -72,7 +71,7 @@ class ZapformerStack(nn.Module):
         self.input_scale = nn.Parameter(torch.ones(1))
         least = [-1.0, *[0.0] * (num_layers - 1), min(0.5, 1 / num_layers)]
         most = [-0.5, *[1.0] * num_layers]
-        self.freqs = nn.Buffer(position_freqs(size.num_freqs), persistent=False)
+        self.freqs = nn.Buffer(position_freqs(size.pos_dim // 2), persistent=False)
         self.scale_limits = nn.Buffer(torch.tensor([least, most]), persistent=False)
 
     def forward(self, x: Tensor, lengths: Tensor, chunks: Chunks | None, limiter_scale: Tensor | None = None) -> Tensor:
@@ -120,11 +119,6 @@ class ZapformerStack(nn.Module):
         caches = [StreamingCache(layer_past) for _, layer_past in zip(self.layers, past, strict=False)]
         y = self._through_layers(x, Frames(basis, padding, added_mask(mask, x.dtype), counts), caches)
         return y, [tuple(cache.kept) for cache in caches]
-
-    def cache_shapes(self, left_frames: int) -> list[tuple[tuple[int, int], ...]]:
-        """Return what each layer keeps between chunks that see ``left_frames`` at 50 Hz before them."""
-        layers = (layer for layer in self.layers if isinstance(layer, ZapformerEncoderLayer))
-        return [layer.cache_shapes(left_frames // self.factor) for layer in layers]
 
     def _through_layers(self, x: Tensor, frames: Frames, caches: Sequence[StreamingCache]) -> Tensor:
         joined = x.reshape(x.shape[0], -1, self.factor * int(x.shape[2]))
@@ -229,28 +223,14 @@ class ZapformerEncoder(ChunkedEncoder):
         self.falling, self.limiter_scale = falling, torch.empty(0)
         self.encoder_embed = ZapformerSubsampling(num_features, input_dim, subsampling_channels, noise, causal)
         self.encoders = nn.ModuleList()
+        of_heads = query_head_dim, value_head_dim, pos_head_dim, 2 * num_freqs
         of_stacks = encoder_dim, feedforward_multiple, num_encoder_layers, cnn_module_kernel, downsampling_factor
         for dim, multiple, num_layers, kernel, factor in zip(*of_stacks, strict=True):
             if kernel % 2 == 0 and not causal:
                 raise ValueError(f"cnn_module_kernel must be odd unless causal, given {kernel}")
-            size = LayerSize(
-                encoder_dim=dim,
-                feedforward_dim=multiple * dim,
-                num_heads=num_heads,
-                cnn_module_kernel=kernel,
-                query_head_dim=query_head_dim,
-                value_head_dim=value_head_dim,
-                pos_head_dim=pos_head_dim,
-                num_freqs=num_freqs,
-                causal=causal,
-            )
+            size = LayerSize(dim, multiple * dim, num_heads, kernel, *of_heads, causal)
             self.encoders.append(ZapformerStack(size, num_layers, factor, input_dim))
         self.out_norm = RmsNorm()
-
-    @property
-    def stacks(self) -> list[ZapformerStack]:
-        """The stacks of layers, in order."""
-        return [stack for stack in self.encoders if isinstance(stack, ZapformerStack)]
 
     @property
     def layers_to_shard(self) -> list[nn.Module]:
@@ -291,11 +271,6 @@ class ZapformerEncoder(ChunkedEncoder):
         self.chunks, kernels = self.sampler.draw(self.limiter_scale)
         self.has_begun = True
         return kernels
-
-    def cache_shapes(self, left_frames: int) -> tuple[tuple[int, ...], list[tuple[tuple[int, int], ...]]]:
-        """Return the shapes of `StreamingState` without the batch: of the front end, and of each layer's modules."""
-        of_layers = [shapes for stack in self.stacks for shapes in stack.cache_shapes(left_frames)]
-        return self.encoder_embed.past_shape, of_layers
 
     def stream(
         self, features: Tensor, num_frames: Tensor, state: StreamingState

@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd import Function
 
@@ -43,8 +44,11 @@ HIDDEN = -1000.0  # added to a score, it makes the weight 0; -inf alone in a row
 LARGEST_SCORE, PENALTY = 25.0, 1e-4  # relative to gradients of a loss that is summed over utterances
 PENALTY_PROBABILITY = 0.1
 MAX_USES = 3  # of the weights of a layer
+OUTPUT_DOWNSAMPLING_FACTOR = 2  # from 50 Hz to 25
+FEATURE_CONTEXT = 7  # features that a frame at 50 Hz sees besides its own two
 
 Use = tuple[Tensor, Tensor]
+Choices = Annotated[Sequence[Annotated[int, Field(ge=ALL)]], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -53,14 +57,15 @@ class LayerSize:
 
     Attributes:
         encoder_dim: width D.
-        feedforward_dim: hidden width of the second feed-forward module; the first has 3/4 of it, the third 5/4.
+        feedforward_dim: hidden width of the feed-forward modules; of a Zipformer, the first has 3/4 of it, the third
+            5/4.
         num_heads: attention heads H.
-        cnn_module_kernel: frames of the convolutions, odd.
+        cnn_module_kernel: frames of the convolutions, odd; of a Zapformer, unless causal.
         query_head_dim: K, of queries and keys.
         value_head_dim: V, of values.
         pos_head_dim: R, of queries for positions.
-        pos_dim: P, of an encoded distance, even.
-        causal: whether the convolutions see no further than the end of a chunk.
+        pos_dim: P, of an encoded distance, even: of a Zapformer, cosines and sines of W frequencies.
+        causal: whether layers see no further than the end of a chunk.
     """
 
     encoder_dim: int
@@ -173,6 +178,8 @@ class ChunkedEncoder(nn.Module):
     subsampling_factor = 4
     center_frames = 5.5  # of the eleven that the first two vectors at 50 Hz see, which are one at 25 Hz
     supports_cuda_graphs = True  # by CUDA graphs, in training
+    encoder_embed: Any
+    encoders: nn.ModuleList
 
     def __init__(self, sampler: ChunkSampler, ref_duration_s: float) -> None:
         super().__init__()
@@ -180,6 +187,16 @@ class ChunkedEncoder(nn.Module):
         self.batch_count = BatchCount()
         self.chunks: Chunks | None = None
         self.has_begun = False
+
+    @property
+    def stacks(self) -> list[Any]:
+        """The stacks of layers, in order."""
+        return [*self.encoders]
+
+    def cache_shapes(self, left_frames: int) -> tuple[tuple[int, ...], list[tuple[tuple[int, int], ...]]]:
+        """Return the shapes of `StreamingState` without the batch: of the front end, and of each layer's modules."""
+        of_layers = [layer.cache_shapes(left_frames // stack.factor) for stack in self.stacks for layer in stack.layers]
+        return self.encoder_embed.past_shape, of_layers
 
     def set_trained_seconds(self, audio_s: float) -> None:
         """Set how far training is, in seconds of audio so far; to be called before each update."""
