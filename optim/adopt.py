@@ -9,7 +9,7 @@ from torch import Tensor
 
 from optim.composable import CommonOptions, Composable
 from optim.engine.options import OR_NONE
-from optim.engine.param_batch import Group, ParamBatch, State, Update, zeros
+from optim.engine.param_batch import ParamBatch, Update
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS, average_squares, beta2_of
 
@@ -86,11 +86,8 @@ class EarlierMoment(Transform):
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.9999)
     eps: Annotated[float, "[0, inf)"] = 1e-6
     clip_exponent: Annotated[float | None, "[0, inf)" + OR_NONE] = 0.25
+    averages = ("exp_avg", "exp_avg_sq")
     foreach = shardable = True
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return the averages m and v, both zero and in the parameter's shape."""
-        return {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the average of the divided updates, or zero at the first step."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from optim.engine.chain import Chain, ChainOptions
 from optim.engine.options import SWITCH
-from optim.engine.param_batch import Group, ParamBatch, State, Update, choose, state_dtype, zero_per_axes, zeros
+from optim.engine.param_batch import Group, ParamBatch, State, Update, choose, state_dtype, zero_per_axes
 from optim.engine.transform import Transform
 from optim.transforms.clipping import Clamp
 
@@ -90,15 +89,8 @@ class FadingRms(Transform):
     """
 
     allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
-    foreach = True
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return an average of zero in the parameter's shape."""
-        return {"exp_avg_sq": zeros(param, group)}
-
-    def kind(self, shape: torch.Size) -> Hashable:
-        """Return whether a parameter has one element, which is treated in another way."""
-        return shape.numel() == 1
+    averages = ("exp_avg_sq",)
+    foreach = asks_single = True
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update over the root of its averaged square."""
@@ -182,15 +174,11 @@ class TensorScale(Transform):
     """
 
     allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)", "scale_speed": "(0, 1)", "reference_bugs": SWITCH}
-    foreach = True
+    foreach = asks_single = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero, (1, …); none for a single element."""
         return {"scale_exp_avg_sq": zero_per_axes(param, ())} if param.numel() > 1 else {}
-
-    def kind(self, shape: torch.Size) -> Hashable:
-        """Return whether a parameter has one element, which is treated in another way."""
-        return shape.numel() == 1
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update with what changes the tensor's size."""
@@ -214,11 +202,8 @@ class ChangeMomentum(Transform):
     """
 
     allowed: ClassVar = {"betas": BETAS}
+    averages = ("delta",)
     foreach = True
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return a change of zero in the parameter's shape."""
-        return {"delta": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the averaged change."""

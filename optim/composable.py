@@ -16,10 +16,9 @@ from optim.transforms.momentum import Caution, MarsCorrection
 from optim.transforms.update_norm import MIN_PARAM_RMS, OnSphere, UpdateNorm
 
 BETA2 = ("palm", "beta2_scale")
-ENDING = (
-    *("weight_decay", "cautious_weight_decay", "corrected_weight_decay", "peak_lr"),
-    *("update_norm", "min_param_rms", "warmup_steps"),
-)
+MOVES = (UpdateNorm, CorrectedDecay, DecoupledDecay, CautiousDecay, WarmupLearningRate, OnSphere)
+"""How parameters move unless an optimizer says otherwise."""
+ENDING = frozenset().union(*(kind.allowed for kind in MOVES))
 
 
 class CommonOptions(ChainOptions, total=False):
@@ -138,24 +137,15 @@ class Composable(Chain):
         left_out = {*(ENDING if ending else ()), *(() if self.has_beta2 else BETA2)}
         defaults = {name: self.common_defaults[name] for name in Composable.common_defaults if name not in left_out}
         given: dict[str, Any] = {**defaults, **common}
-        take = given.pop
         transforms = [
-            MarsCorrection(take("mars"), take("mars_gamma")),
-            Clipping(take("gradient_clipping"), "gradient_clipping"),
-            *([PalmBeta2(take("palm"), take("beta2_scale"))] if self.has_beta2 else []),
+            MarsCorrection.of(given),
+            Clipping(given["gradient_clipping"], "gradient_clipping"),
+            *([PalmBeta2.of(given)] if self.has_beta2 else []),
             *rule,
-            Clipping(take("update_clipping"), "update_clipping"),
-            Caution(take("caution")),
-            StateStorage(take("storage_dtype"), take("seed")),
+            Clipping(given["update_clipping"], "update_clipping"),
+            Caution.of(given),
+            StateStorage.of(given),
+            *(ending or [kind.of(given) for kind in MOVES]),
         ]
-        if not ending:
-            weight_decay = take("weight_decay")
-            ending = [
-                UpdateNorm(take("update_norm"), take("min_param_rms")),
-                CorrectedDecay(take("corrected_weight_decay"), take("peak_lr")),
-                DecoupledDecay(weight_decay),
-                CautiousDecay(weight_decay, take("cautious_weight_decay")),
-                WarmupLearningRate(take("warmup_steps")),
-                OnSphere(),
-            ]
-        super().__init__(params, [*transforms, *ending], lr=lr, **given)
+        taken = defaults.keys() - Chain.common_defaults.keys()
+        super().__init__(params, transforms, lr=lr, **{key: x for key, x in given.items() if key not in taken})

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Annotated, Any, Unpack
 
-import torch
 from torch import Tensor
 
 from optim.engine.chain import Chain, ChainOptions
@@ -85,15 +83,11 @@ class ShrinkAbove(Transform):
     weight_decay: Annotated[float, "[0, 0.1]"]
     target_rms: Annotated[float, "(0, 10]"]
     cautious_weight_decay: Annotated[bool, SWITCH] = False
-    foreach = shardable = True
+    foreach = shardable = asks_single = True
 
     def is_noop(self, group: Group) -> bool:
         """Return whether the other of both does it."""
         return bool(group["cautious_weight_decay"])
-
-    def kind(self, shape: torch.Size) -> Hashable:
-        """Return whether a parameter has one element, which is treated in another way."""
-        return shape.numel() == 1
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Shrink the parameters."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Unpack
 from torch import Tensor
 
 from optim.composable import CommonOptions, Composable
-from optim.engine.param_batch import Group, ParamBatch, State, Update, zeros
+from optim.engine.param_batch import ParamBatch, Update
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS
 
@@ -66,11 +66,8 @@ class SignOfMomentum(Transform):
     """
 
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.99)
+    averages = ("exp_avg",)
     foreach = shardable = True
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return an average of zero in the parameter's shape."""
-        return {"exp_avg": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the signs."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -123,7 +122,7 @@ class MaxFactoredRows(Transform):
         "max_norm": SWITCH,
         "reference_bugs": SWITCH,
     }
-    foreach = True
+    foreach = asks_single = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return statistics of zero: R (…, m, 1) and C (…, 1, n) of matrices, v in the shape of other parameters."""
@@ -131,10 +130,6 @@ class MaxFactoredRows(Transform):
             return {"exp_avg_sq": zeros(param, group)}
         leading = tuple(range(-param.dim(), -2))
         return {"row": zero_per_axes(param, (*leading, -2)), "col": zero_per_axes(param, (*leading, -1))}
-
-    def kind(self, shape: torch.Size) -> Hashable:
-        """Return whether a parameter has one element, which is treated in another way."""
-        return shape.numel() == 1
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update in units of its largest element."""
@@ -215,12 +210,8 @@ class BoundedRelativeStep(Transform):
     u ← α u,   or α · scalar_boost · u  of a single element
     """
 
-    foreach = True
+    foreach = asks_single = True
     allowed: ClassVar = {"eps": EPS, "min_lr": "[0, inf)", "scalar_boost": "(0, inf)"}
-
-    def kind(self, shape: torch.Size) -> Hashable:
-        """Return whether a parameter has one element, which is treated in another way."""
-        return shape.numel() == 1
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update times the step."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -145,7 +144,7 @@ class ScaledChange(Transform):
         "param_max_rms": "(0, inf)",
         "size_update_period": "[1, inf)" + WHOLE,
     }
-    foreach = shardable = True
+    foreach = shardable = asks_single = True
 
     def check(self, group: Group) -> None:
         """Refuse an empty range of sizes."""
@@ -164,10 +163,6 @@ class ScaledChange(Transform):
         norm = torch.linalg.vector_norm(param.detach(), dtype=state_dtype(param))
         state["param_rms"] = (norm / param.numel() ** 0.5).reshape([1] * param.dim())
         return {**state, "scale_grad": zero_per_axes(param, ()), "scale_exp_avg_sq": zero_per_axes(param, ())}
-
-    def kind(self, shape: torch.Size) -> Hashable:
-        """Return whether a parameter has one element, which is treated in another way."""
-        return shape.numel() == 1
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the negative change, because updates are subtracted."""

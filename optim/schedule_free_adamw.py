@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from optim.composable import CommonOptions, Composable
 from optim.engine.blocks import parts_of
 from optim.engine.options import SWITCH, WHOLE
-from optim.engine.param_batch import HALF, Group, ParamBatch, Scalar, State, Update, copied, zero_per_axes, zeros
+from optim.engine.param_batch import HALF, Group, ParamBatch, Scalar, State, Update, copied, zero_per_axes
 from optim.engine.saved_state import named_parameters
 from optim.engine.transform import FusedTransform, Transform
 from optim.transforms.adam import average_squares, beta2_correction, beta2_of, has_kernel, same_layout, step_by_rms
@@ -207,12 +207,9 @@ class ScaleByRms(FusedTransform):
 
     betas: Annotated[tuple[float, float], ("[0, 1]", "[0, 1)")]
     eps: Annotated[float, "[0, inf)"]
+    averages = ("exp_avg_sq",)
     one_call: ClassVar = False
     shardable = True
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return an average of zero in the parameter's shape."""
-        return {"exp_avg_sq": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the quotient."""

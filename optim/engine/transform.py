@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from optim.engine.options import WHOLE, Domain
-from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, ParamEntry, State, Update, is_narrow
+from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, ParamEntry, State, Update, is_narrow, zeros
 
 STORAGE_DTYPES = ("float32", "bfloat16")
 
@@ -84,9 +84,13 @@ class Transform(DeclaresOptions, ABC):
     """
 
     name: str = field(default="", kw_only=True)
+    averages: ClassVar[Sequence[str]] = ()
+    """Statistics that begin as zeros in the parameter's shape."""
     acts_after_step: ClassVar[bool] = False
     """Whether `after_step` does anything."""
     # without annotations, as they are no options
+    asks_single = False
+    """Whether it treats parameters of one element in another way."""
     stacks = True
     """Whether it takes stacks; one that does not makes its whole chain take each parameter alone."""
     foreach = False
@@ -138,7 +142,7 @@ class Transform(DeclaresOptions, ABC):
 
         Also called with a tensor on the meta device, to get names, shapes and dtypes.
         """
-        return {}
+        return {name: zeros(param, group) for name in self.averages}
 
     def new_shared_state(self, group: Group) -> State:
         """Return the statistics of a whole group before its first step: tensors or numbers by name."""
@@ -146,7 +150,7 @@ class Transform(DeclaresOptions, ABC):
 
     def kind(self, shape: torch.Size) -> Hashable:
         """Return a key that is equal for shapes which are treated alike; a `ForeachBatch` holds one kind."""
-        return None
+        return self.asks_single and shape.numel() == 1
 
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
         """Look at all gradients together; store what is found in ``group["shared_state"]``."""

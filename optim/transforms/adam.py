@@ -17,11 +17,9 @@ from optim.engine.param_batch import (
     ParamBatch,
     ParamEntry,
     Scalar,
-    State,
     TensorList,
     Update,
     constant,
-    zeros,
 )
 from optim.engine.transform import FusedTransform, OptionHolder, Transform
 from optim.transforms.learning_rate import DecoupledDecay, LearningRate, decay_of, learning_rate
@@ -51,11 +49,8 @@ class Adam(FusedTransform):
 
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
     eps: Annotated[float, "[0, inf)"] = 1e-8
+    averages = ("exp_avg", "exp_avg_sq")
     foreach = shardable = True
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return the averages m and v, both zero and in the parameter's shape."""
-        return {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the averaged update over the root of its averaged square."""
@@ -168,11 +163,8 @@ class NormalizedMomentum(Transform):
 
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
     eps: Annotated[float, "[0, inf)"] = 1e-15
+    averages = ("exp_avg", "exp_avg_sq")
     foreach = shardable = True
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return the averages m and v, both zero and in the parameter's shape."""
-        return {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the average of the divided updates."""

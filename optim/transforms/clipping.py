@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar
 
 import torch
@@ -266,11 +266,7 @@ def a_law(update: Update, batch: ParamBatch) -> Update:
 
 
 CLIPPERS: dict[str, Callable[[Update, ParamBatch], Update]] = {
-    "l2": l2,
-    "rms_norm": rms_norm,
-    "trust_region": trust_region,
-    "mu_law": mu_law,
-    "a_law": a_law,
+    clipper.__name__: clipper for clipper in (l2, rms_norm, trust_region, mu_law, a_law)
 }
 HEAVYBALL_NAMES = {
     "l2_clip_": "l2",
@@ -445,6 +441,7 @@ class Clamp(Transform):
     ) -> None:
         super().__init__(name=name, **{option: limit})
         self.option, self.interval, self.every, self.scalars_only = option, interval, every, scalars_only
+        self.asks_single = scalars_only
 
     def check(self, group: Group) -> None:
         """Refuse a limit outside its interval."""
@@ -454,10 +451,6 @@ class Clamp(Transform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update unchanged."""
         return update
-
-    def kind(self, shape: torch.Size) -> Hashable:
-        """Return whether parameters may be left alone."""
-        return self.scalars_only and shape.numel() == 1
 
     def after_step(self, batch: ParamBatch) -> None:
         """Clamp the parameters if it is due."""

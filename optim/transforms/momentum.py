@@ -139,11 +139,8 @@ class HeavyBallMomentum(Transform):
     """
 
     betas: Annotated[tuple[float, float], ("[0, 1)", "[0, 1)")] = (0.9, 0.99)
+    averages = ("momentum_buffer",)
     foreach = shardable = True
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return a sum of zero in the parameter's shape."""
-        return {"momentum_buffer": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
         """Return the sum."""
