@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -17,8 +17,8 @@ from optim.transforms.update_norm import MIN_PARAM_RMS, OnSphere, UpdateNorm
 
 BETA2 = ("palm", "beta2_scale")
 MOVES = (UpdateNorm, CorrectedDecay, DecoupledDecay, CautiousDecay, WarmupLearningRate, OnSphere)
-"""How parameters move unless an optimizer says otherwise."""
-ENDING = frozenset().union(*(kind.allowed for kind in MOVES))
+Part = Transform | type[Transform]
+"""A transform, or a class of them, which takes its options from the common ones."""
 
 
 class CommonOptions(ChainOptions, total=False):
@@ -82,10 +82,10 @@ class Composable(Chain):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        rule: transforms that make a direction of the gradient.
+        rule: transforms that make a direction of the gradient; a class takes its options from ``common``.
         lr: learning rate, at least 0; a tensor of one element is allowed.
-        ending: transforms that move the parameters instead, with ``weight_decay`` and ``warmup_steps`` as theirs.
-        common: see `CommonOptions`.
+        ending: transforms that move the parameters, with ``weight_decay`` and ``warmup_steps`` as theirs; likewise.
+        common: see `CommonOptions`; and options of the classes in ``rule`` and ``ending``.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -122,11 +122,11 @@ class Composable(Chain):
     def __init__(
         self,
         params: Any,
-        rule: Sequence[Transform],
+        rule: Sequence[Part],
         *,
         lr: float | Tensor,
-        ending: Sequence[Transform] = (),
-        **common: Unpack[CommonOptions],
+        ending: Sequence[Part] = MOVES,
+        **common: Any,
     ) -> None:
         for option in common.keys() & self.refused.keys():
             raise ValueError(f"{type(self).__name__} has no option {option}: {self.refused[option]}. Remove it.")
@@ -134,18 +134,20 @@ class Composable(Chain):
             raise ValueError(
                 f"{type(self).__name__} has no option {option}, a schedule of beta2: it averages no squares. Remove it."
             )
-        left_out = {*(ENDING if ending else ()), *(() if self.has_beta2 else BETA2)}
-        defaults = {name: self.common_defaults[name] for name in Composable.common_defaults if name not in left_out}
-        given: dict[str, Any] = {**defaults, **common}
-        transforms = [
-            MarsCorrection.of(given),
+        given: dict[str, Any] = {**self.common_defaults, **common}
+        parts = [
+            MarsCorrection,
             Clipping(given["gradient_clipping"], "gradient_clipping"),
-            *([PalmBeta2.of(given)] if self.has_beta2 else []),
+            *([PalmBeta2] if self.has_beta2 else []),
             *rule,
             Clipping(given["update_clipping"], "update_clipping"),
-            Caution.of(given),
-            StateStorage.of(given),
-            *(ending or [kind.of(given) for kind in MOVES]),
+            Caution,
+            StateStorage,
+            *ending,
         ]
-        taken = defaults.keys() - Chain.common_defaults.keys()
-        super().__init__(params, transforms, lr=lr, **{key: x for key, x in given.items() if key not in taken})
+        transforms = [part.of(given) if isinstance(part, type) else part for part in parts]
+        taken = {"gradient_clipping", "update_clipping"}.union(
+            *(part.allowed for part in parts if isinstance(part, type))
+        )
+        left = common.keys() - taken | Chain.common_defaults.keys()
+        super().__init__(params, transforms, lr=lr, **{key: given[key] for key in left})

@@ -53,13 +53,6 @@ class MatrixOptions(CommonOptions, total=False):
 MATRIX_DEFAULTS: Mapping[str, Any] = {**Composable.common_defaults, **Orthogonalize().options}
 
 
-def split_options(options: MatrixOptions) -> tuple[dict[str, Any], CommonOptions]:
-    """Return the arguments of `Orthogonalize` among the options, and the others."""
-    own = {key: value for key, value in options.items() if key in Orthogonalize.allowed}
-    others: Any = {key: value for key, value in options.items() if key not in own}
-    return own, others
-
-
 class Muon(Composable):
     """Momentum whose matrices are made orthogonal, so that all directions move alike.
 
@@ -108,8 +101,7 @@ class Muon(Composable):
         nesterov: bool = True,
         **options: Unpack[MatrixOptions],
     ) -> None:
-        own, common = split_options(options)
-        super().__init__(params, [NesterovMomentum(betas, nesterov), Orthogonalize(**own)], lr=lr, **common)
+        super().__init__(params, [NesterovMomentum(betas, nesterov), Orthogonalize], lr=lr, **options)
 
     def _check_group(self, group: Group) -> None:
         super()._check_group(group)
@@ -164,8 +156,7 @@ class MuonLaProp(Composable):
         eps: float = 1e-8,
         **options: Unpack[MatrixOptions],
     ) -> None:
-        own, common = split_options(options)
-        super().__init__(params, [NormalizedMomentum(betas, eps), Orthogonalize(**own)], lr=lr, **common)
+        super().__init__(params, [NormalizedMomentum(betas, eps), Orthogonalize], lr=lr, **options)
 
 
 class NorMuon(Composable):
@@ -214,9 +205,8 @@ class NorMuon(Composable):
         nesterov: bool = True,
         **options: Unpack[MatrixOptions],
     ) -> None:
-        own, common = split_options(options)
-        rule = [NesterovMomentum(betas, nesterov), Orthogonalize(**own), NormalizeNeurons(betas, eps)]
-        super().__init__(params, rule, lr=lr, **common)
+        rule = [NesterovMomentum(betas, nesterov), Orthogonalize, NormalizeNeurons(betas, eps)]
+        super().__init__(params, rule, lr=lr, **options)
 
 
 class NormalizeNeurons(Transform):
@@ -311,8 +301,7 @@ class Scion(Composable):
         scale: float = 1.0,
         **options: Unpack[MatrixOptions],
     ) -> None:
-        own, common = split_options({"adjust_lr_fn": self.common_defaults["adjust_lr_fn"], **options})
-        super().__init__(params, [Momentum(beta1), NormBall(norm=norm, scale=scale, **own)], lr=lr, **common)
+        super().__init__(params, [Momentum(beta1), NormBall], lr=lr, norm=norm, scale=scale, **options)
 
 
 class NormBall(Orthogonalize):

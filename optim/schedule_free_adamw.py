@@ -20,8 +20,6 @@ from optim.transforms.learning_rate import learning_rate
 
 EVALUATING = "evaluating"
 """Whether the parameters of a group hold x; in the group's shared state."""
-AVERAGED = ("weight_decay", "cautious_weight_decay", "warmup_steps")
-"""Common options that belong to the averaging here."""
 TRAINING_POINT = "training_point"
 """The statistic that keeps y while a parameter holds x."""
 
@@ -311,7 +309,5 @@ class ScheduleFreeAdamW(Composable):
         weight_lr_power: float = 2.0,
         **common: Unpack[CommonOptions],
     ) -> None:
-        options: dict[str, Any] = {**common}
-        own = {name: options.pop(name, self.common_defaults[name]) for name in AVERAGED}
-        averaging = FirstBetaScheduleFree(betas, **own, r=r, weight_lr_power=weight_lr_power)
-        super().__init__(params, [ScaleByRms(betas, eps)], lr=lr, ending=[averaging], **options)
+        own: Any = {"betas": betas, "r": r, "weight_lr_power": weight_lr_power}
+        super().__init__(params, [ScaleByRms(betas, eps)], lr=lr, ending=[FirstBetaScheduleFree], **own, **common)

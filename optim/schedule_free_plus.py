@@ -26,7 +26,7 @@ from optim.engine.param_batch import (
     shared_zero,
 )
 from optim.engine.transform import Transform
-from optim.schedule_free_adamw import AVERAGED, ScheduleFree, ScheduleFreeAdamW
+from optim.schedule_free_adamw import ScheduleFree, ScheduleFreeAdamW
 from optim.transforms.adam import Adam
 from optim.transforms.learning_rate import ESTIMATED_LR, learning_rate
 
@@ -103,11 +103,10 @@ class ScheduleFreePlus(Composable):
         weight_lr_power: float = 2.0,
         **common: Unpack[CommonOptions],
     ) -> None:
-        options: dict[str, Any] = {**common}
-        own = {name: options.pop(name, self.common_defaults[name]) for name in AVERAGED}
-        averaging = AnnealedScheduleFree.of({**locals(), **own})
+        averaging = AnnealedScheduleFree.of({**self.common_defaults, **common, **locals()})
         rule = [PolyakStep(polyak_beta=polyak_beta), Adam(betas, eps)]
-        super().__init__(params, rule, lr=lr, ending=[averaging], **options)
+        others: Any = {key: x for key, x in common.items() if key not in averaging.options}
+        super().__init__(params, rule, lr=lr, ending=[averaging], **others)
 
 
 class PolyakStep(Transform):

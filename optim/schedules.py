@@ -162,7 +162,7 @@ class Constant(ClosedFormSchedule):
         return linear_warmup(batch, self.warmup_steps)
 
 
-class WarmupInverseSquareRoot(ClosedFormSchedule):
+class WarmupInverseSquareRoot(Constant):
     """Rise linearly to the base rate, then fall as 1/√: needs no horizon, so that a run can be extended.
 
     With b updates done and w = warmup_steps:
@@ -189,9 +189,7 @@ class WarmupInverseSquareRoot(ClosedFormSchedule):
     """
 
     def __init__(self, optimizer: Optimizer, warmup_steps: float, max_steps: int | None = None) -> None:
-        check_range("warmup_steps", warmup_steps, "[0, inf)")
-        self.warmup_steps = updates_of(warmup_steps, max_steps)
-        super().__init__(optimizer)
+        super().__init__(optimizer, warmup_steps, max_steps)
 
     def factor(self, batch: int, epoch: int) -> float:
         """Return the factor of the class's docstring; the epoch does not matter."""
@@ -323,7 +321,7 @@ class WarmupCosine(WarmupLinear):
         return self.min_lr_ratio + (1 - self.min_lr_ratio) * (1 + math.cos(math.pi * done)) / 2
 
 
-class WarmupStableDecay(ClosedFormSchedule):
+class WarmupStableDecay(WarmupLinear):
     """Rise linearly to the base rate, stay there, and fall at the end with one minus a square root (WSD).
 
     Every checkpoint of the stable part can be the start of a decay, so that one long run serves many lengths. With
@@ -364,16 +362,13 @@ class WarmupStableDecay(ClosedFormSchedule):
         min_lr_ratio: float = 0.0,
     ) -> None:
         check_range("max_steps", max_steps, "[1, inf)")
-        check_range("min_lr_ratio", min_lr_ratio, "[0, 1]")
-        self.max_steps, self.min_lr_ratio = max_steps, min_lr_ratio
-        self.warmup_steps = whole_steps("warmup_steps", warmup_steps, max_steps)
         self.decay_steps = whole_steps("decay_steps", decay_steps, max_steps)
-        if self.warmup_steps + self.decay_steps >= max_steps:
+        if whole_steps("warmup_steps", warmup_steps, max_steps) + self.decay_steps >= max_steps:
             raise ValueError(
                 f"warmup_steps and decay_steps must leave something of max_steps, given {warmup_steps}, {decay_steps} "
                 f"and {max_steps}"
             )
-        super().__init__(optimizer)
+        super().__init__(optimizer, max_steps, warmup_steps, min_lr_ratio)
 
     def factor(self, batch: int, epoch: int) -> float:
         """Return the factor of the class's docstring; the epoch does not matter."""

@@ -23,10 +23,10 @@ from optim.engine.distributed import divided
 from optim.engine.options import SWITCH, WHOLE
 from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, State, TensorList, Update, state_dtype, zeros
 from optim.engine.transform import GroupTransform
-from optim.muon import MATRIX_DEFAULTS, MatrixOptions, split_options
+from optim.muon import MATRIX_DEFAULTS, MatrixOptions
 from optim.transforms.adam import BETAS, average_squares, beta2_correction, beta2_of
 from optim.transforms.matrices import MergedDims, matmul, merged_dims
-from optim.transforms.orthogonalize import METHODS, SIZES, Orthogonalize
+from optim.transforms.orthogonalize import METHODS, Orthogonalize
 
 PRECOND_SCHEDULER = (1 / 3, 9)
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
@@ -121,16 +121,14 @@ class SOAP(Composable):
         precond_scheduler: tuple[float, float] = PRECOND_SCHEDULER,
         **options: Unpack[MatrixOptions],
     ) -> None:
-        own, common = split_options(options)
-        rule = RotatedAdam.of({**locals(), "shard_matrix_work": own.get("shard_matrix_work", False)})
-        super().__init__(params, [rule, OrthogonalSteps(**own)], lr=lr, **common)
+        rule = RotatedAdam.of({**locals(), "shard_matrix_work": options.get("shard_matrix_work", False)})
+        super().__init__(params, [rule, OrthogonalSteps], lr=lr, **options)
 
 
 class OrthogonalSteps(Orthogonalize):
     """`Orthogonalize` that ``orthogonalization=None`` switches off."""
 
     orthogonalization: Annotated[str | None, [None, *METHODS]] = None
-    adjust_lr_fn: Annotated[str, [*SIZES]] = "match_rms_adamw"
 
     def is_noop(self, group: Group) -> bool:
         """Return whether updates stay as they are."""
