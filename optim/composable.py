@@ -146,8 +146,6 @@ class Composable(Chain):
             *ending,
         ]
         transforms = [part.of(given) if isinstance(part, type) else part for part in parts]
-        taken = {"gradient_clipping", "update_clipping"}.union(
-            *(part.allowed for part in parts if isinstance(part, type))
-        )
-        left = common.keys() - taken | Chain.common_defaults.keys()
+        taken = [set(part.allowed) for part in parts if isinstance(part, type)]
+        left = common.keys() - {"gradient_clipping", "update_clipping"}.union(*taken) | Chain.common_defaults.keys()
         super().__init__(params, transforms, lr=lr, **{key: given[key] for key in left})

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from optim.engine.chain import Chain, ChainOptions
-from optim.engine.options import WHOLE
+from optim.engine.options import WHOLE, check_order
 from optim.engine.param_batch import (
     Group,
     ParamBatch,
@@ -135,11 +135,7 @@ class LogSize(Transform):
 
     def check(self, group: Group) -> None:
         """Refuse an empty range of sizes, and averages of the wrong order."""
-        if group["param_max_rms"] < group["param_min_rms"]:
-            raise ValueError(
-                f"param_max_rms must be at least param_min_rms, given {group['param_max_rms']!r} and "
-                f"{group['param_min_rms']!r}"
-            )
+        check_order(group, "param_min_rms", "param_max_rms")
         if not group["betas"][0] <= group["betas"][1]:
             raise ValueError(f"betas must rise, 0 < beta1 <= beta2 < 1, given {group['betas']!r}")
 

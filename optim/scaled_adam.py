@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from optim.engine.chain import Chain, ChainOptions
-from optim.engine.options import WHOLE
+from optim.engine.options import WHOLE, check_order
 from optim.engine.param_batch import (
     Group,
     ParamBatch,
@@ -148,11 +148,7 @@ class ScaledChange(Transform):
 
     def check(self, group: Group) -> None:
         """Refuse an empty range of sizes."""
-        if group["param_max_rms"] < group["param_min_rms"]:
-            raise ValueError(
-                f"param_max_rms must be at least param_min_rms, given {group['param_max_rms']!r} and "
-                f"{group['param_min_rms']!r}"
-            )
+        check_order(group, "param_min_rms", "param_max_rms")
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return v and δ of zero, (*shape); for more than one element also r, and S and z of zero, (1, …)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, NamedTuple, Unpack, cast
 
@@ -226,12 +226,8 @@ class RotatedAdam(GroupTransform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return Adam's direction, turned back from the eigenbasis."""
         direction, turning = self._rotated_update(update, batch)
-        first = batch.step == 1
         for blocks in _sharing_calls(turning, batch):
-            turns = [block.turns(first=first) for block in blocks]
-            results = iter(computed([turn for of_block in turns for turn in of_block]))
-            for block, of_block in zip(blocks, turns, strict=True):
-                block.turn([next(results) for _ in of_block], first=first)
+            _turn([(block, batch.step == 1) for block in blocks], computed)
         return direction
 
     def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
@@ -240,12 +236,7 @@ class RotatedAdam(GroupTransform):
         turning = [
             (block, batch.step == 1) for (_, blocks), batch in zip(moved, batches, strict=True) for block in blocks
         ]
-        turns = [block.turns(first=first) for block, first in turning]
-        work = [turn for of_block in turns for turn in of_block]
-        costs = [turn.basis.numel() * turn.basis.shape[-1] for turn in work]
-        results = iter(divided(Turn.compute, work, costs, [turn.like() for turn in work]))
-        for (block, first), of_block in zip(turning, turns, strict=True):
-            block.turn([next(results) for _ in of_block], first=first)
+        _turn(turning, _divided)
         return [direction for direction, _ in moved]
 
     def _rotated_update(self, update: Update, batch: ParamBatch) -> tuple[Update, list[Block]]:
@@ -267,6 +258,20 @@ class RotatedAdam(GroupTransform):
         if not directions:
             return Update(torch.zeros_like(u), overwritable=True), due
         return _scaled(_joined(directions, batch), clock), due
+
+
+def _turn(turning: Sequence[tuple[Block, bool]], compute: Callable[[list[Turn]], Sequence[Sequence[Tensor]]]) -> None:
+    """Set the bases of blocks, and whether they are the first ones, to what is computed of all."""
+    turns = [block.turns(first=first) for block, first in turning]
+    results = iter(compute([turn for of_block in turns for turn in of_block]))
+    for (block, first), of_block in zip(turning, turns, strict=True):
+        block.turn([next(results) for _ in of_block], first=first)
+
+
+def _divided(turns: list[Turn]) -> list[Sequence[Tensor]]:
+    """Return the results of all turns, each computed by one process."""
+    costs = [turn.basis.numel() * turn.basis.shape[-1] for turn in turns]
+    return divided(Turn.compute, turns, costs, [turn.like() for turn in turns])
 
 
 class Plan(NamedTuple):

@@ -88,20 +88,18 @@ class HParamMap:
 
     def __contains__(self, name: str) -> bool:
         """Return whether a name has a value."""
-        return self._find(name) is not None
+        return bool(self._values(name))
 
     def __getitem__(self, name: str) -> Any:
         """Return the value for a name."""
-        pair = self._find(name)
-        if pair is None:
-            raise KeyError(name)
-        return pair[1]
+        if values := self._values(name):
+            return values[0]
+        raise KeyError(name)
 
-    def _find(self, name: str) -> tuple[re.Pattern[str], Any] | None:
+    def _values(self, name: str) -> list[Any]:
         # rules written for T5X have slashes, where a pattern's dot would match any character
         path = name.replace(".", "/")
-        matches = (pair for pair in self._compiled if pair[0].search(path) or pair[0].search(name))
-        return next(matches, None)
+        return [value for pattern, value in self._compiled if pattern.search(path) or pattern.search(name)]
 
 
 def _compiled(pair: Any) -> tuple[re.Pattern[str], Any]:

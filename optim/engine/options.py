@@ -86,6 +86,16 @@ def check_range(option: str, value: object, interval: str, *, may_be_tensor: boo
         raise ValueError(f"{option} must be {expected} in {interval}, given {value!r}")
 
 
+def check_order(group: Mapping[str, Any], least: str, most: str) -> None:
+    """Refuse a range of two options that is empty.
+
+    Raises:
+        ValueError: names both.
+    """
+    if group[most] < group[least]:
+        raise ValueError(f"{most} must be at least {least}, given {group[most]!r} and {group[least]!r}")
+
+
 def _lies_in(interval: str, number: float) -> bool:
     low, high = (float(bound) for bound in interval[1:-1].split(","))
     above = low <= number if interval[0] == "[" else low < number
