@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -98,15 +98,13 @@ class RelativeStep(Transform):
         Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, sections 8 and 9.
     """
 
-    allowed: ClassVar = {
-        "lr": "[0, inf)" + OR_NONE,
-        "eps": ("[0, inf)", "[0, inf)"),
-        "weight_decay": "[0, inf)",
-        "cautious_weight_decay": SWITCH,
-        "scale_parameter": SWITCH,
-        "relative_step": SWITCH,
-        "warmup_init": SWITCH,
-    }
+    allowed: ClassVar = {"lr": "[0, inf)" + OR_NONE}
+    eps: Annotated[tuple[float, float], ("[0, inf)", "[0, inf)")]
+    weight_decay: Annotated[float, "[0, inf)"]
+    cautious_weight_decay: Annotated[bool, SWITCH]
+    scale_parameter: Annotated[bool, SWITCH]
+    relative_step: Annotated[bool, SWITCH]
+    warmup_init: Annotated[bool, SWITCH]
 
     foreach = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 from torch import Tensor
 
@@ -82,13 +82,11 @@ class TwoAverages(Transform):
         options: see `AdEMAMix`, and the name; see `Transform`.
     """
 
-    allowed: ClassVar = {
-        "betas": (*BETAS, "[0, 1)"),
-        "alpha": "[0, inf)",
-        "beta3_warmup": "[1, inf)" + WHOLE + OR_NONE,
-        "alpha_warmup": "[1, inf)" + WHOLE + OR_NONE,
-        "eps": "[0, inf)",
-    }
+    betas: Annotated[tuple[float, float, float], (*BETAS, "[0, 1)")]
+    alpha: Annotated[float, "[0, inf)"]
+    beta3_warmup: Annotated[int | None, "[1, inf)" + WHOLE + OR_NONE]
+    alpha_warmup: Annotated[int | None, "[1, inf)" + WHOLE + OR_NONE]
+    eps: Annotated[float, "[0, inf)"]
     foreach = True
     shardable = True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -88,7 +88,8 @@ class FadingRms(Transform):
     u ← (1 − β₂ᵏ) · u/(√v + eps)          with √(1 − β₂ᵏ) if N = 1
     """
 
-    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
+    betas: Annotated[tuple[float, float], BETAS]
+    eps: Annotated[float, "[0, inf)"]
     averages = ("exp_avg_sq",)
     foreach = asks_single = True
 
@@ -114,7 +115,7 @@ class AxisSizes(Transform):
     √(mean of q) if N ≤ 2 · size of the axis.
     """
 
-    allowed: ClassVar = {"rms_eps": "(0, 0.1)"}
+    rms_eps: Annotated[float, "(0, 0.1)"]
     foreach = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
@@ -173,7 +174,10 @@ class TensorScale(Transform):
         u ← u + scale_speed · √(1 − β₂ᵏ⁺¹) · D/(√z + eps) · p
     """
 
-    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)", "scale_speed": "(0, 1)", "reference_bugs": SWITCH}
+    betas: Annotated[tuple[float, float], BETAS]
+    eps: Annotated[float, "[0, inf)"]
+    scale_speed: Annotated[float, "(0, 1)"]
+    reference_bugs: Annotated[bool, SWITCH]
     foreach = asks_single = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
@@ -201,7 +205,7 @@ class ChangeMomentum(Transform):
     δ ← β₁ δ + (1 − β₁) lr u,   u ← δ
     """
 
-    allowed: ClassVar = {"betas": BETAS}
+    betas: Annotated[tuple[float, float], BETAS]
     averages = ("delta",)
     foreach = True
 

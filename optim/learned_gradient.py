@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -125,12 +125,10 @@ class LogSize(Transform):
     max(rms(p), param_min_rms).
     """
 
-    allowed: ClassVar = {
-        "size_lr_scale": "[0, inf)",
-        "betas": ("(0, 1)", "(0, 1)"),
-        "param_min_rms": "(0, inf)",
-        "param_max_rms": "(0, inf)",
-    }
+    size_lr_scale: Annotated[float, "[0, inf)"]
+    betas: Annotated[tuple[float, float], ("(0, 1)", "(0, 1)")]
+    param_min_rms: Annotated[float, "(0, inf)"]
+    param_max_rms: Annotated[float, "(0, inf)"]
     foreach = True
 
     def check(self, group: Group) -> None:
@@ -246,16 +244,14 @@ class LearnedAxes(Transform):
         identity_mix: in [0, 1).
     """
 
-    allowed: ClassVar = {
-        "meta_lr_scale": "[0, inf)",
-        "betas": ("(0, 1)", "(0, 1)"),
-        "eps": "[0, inf)",
-        "lr_est_period": "[1, inf)" + WHOLE,
-        "max_step_scale": "(0, inf)",
-        "max_full_dim": "[0, inf)" + WHOLE,
-        "meta_norm": [*META_NORMS],
-        "identity_mix": "[0, 1)",
-    }
+    meta_lr_scale: Annotated[float, "[0, inf)"]
+    betas: Annotated[tuple[float, float], ("(0, 1)", "(0, 1)")]
+    eps: Annotated[float, "[0, inf)"]
+    lr_est_period: Annotated[int, "[1, inf)" + WHOLE]
+    max_step_scale: Annotated[float, "(0, inf)"]
+    max_full_dim: Annotated[int, "[0, inf)" + WHOLE]
+    meta_norm: Annotated[str, [*META_NORMS]]
+    identity_mix: Annotated[float, "[0, 1)"]
     foreach = True
 
     def new_state(self, param: Tensor, group: Group) -> State:

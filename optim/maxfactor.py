@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -114,14 +114,12 @@ class MaxFactoredRows(Transform):
     always 1, because u is at most 1. ``max_norm=False`` leaves out max R and the maximum over the row.
     """
 
-    allowed: ClassVar = {
-        "beta2_decay": "(-inf, 0]",
-        "gamma": "[0, 1)",
-        "eps": EPS,
-        "d": "(0, inf)",
-        "max_norm": SWITCH,
-        "reference_bugs": SWITCH,
-    }
+    beta2_decay: Annotated[float, "(-inf, 0]"]
+    gamma: Annotated[float, "[0, 1)"]
+    eps: Annotated[tuple[float, float], EPS]
+    d: Annotated[float, "(0, inf)"]
+    max_norm: Annotated[bool, SWITCH]
+    reference_bugs: Annotated[bool, SWITCH]
     foreach = asks_single = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
@@ -211,7 +209,9 @@ class BoundedRelativeStep(Transform):
     """
 
     foreach = asks_single = True
-    allowed: ClassVar = {"eps": EPS, "min_lr": "[0, inf)", "scalar_boost": "(0, inf)"}
+    eps: Annotated[tuple[float, float], EPS]
+    min_lr: Annotated[float, "[0, inf)"]
+    scalar_boost: Annotated[float, "(0, inf)"]
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update times the step."""

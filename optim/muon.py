@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from optim.composable import CommonOptions, Composable
+from optim.composable import CommonOptions, Composable, Part
 from optim.engine.param_batch import Group, ParamBatch, State, Update, at_least, zero_per_axes
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS, NormalizedMomentum
@@ -205,7 +205,7 @@ class NorMuon(Composable):
         nesterov: bool = True,
         **options: Unpack[MatrixOptions],
     ) -> None:
-        rule = [NesterovMomentum(betas, nesterov), Orthogonalize, NormalizeNeurons(betas, eps)]
+        rule: list[Part] = [NesterovMomentum(betas, nesterov), Orthogonalize, NormalizeNeurons(betas, eps)]
         super().__init__(params, rule, lr=lr, **options)
 
 

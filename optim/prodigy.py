@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -104,16 +104,14 @@ class EstimatedDistance(Transform):
     """
 
     joins_parameters = True
-    allowed: ClassVar = {
-        "betas": BETAS,
-        "beta3": "[0, 1)" + OR_NONE,
-        "eps": "[0, inf)",
-        "use_bias_correction": SWITCH,
-        "safeguard_warmup": SWITCH,
-        "d0": "(0, inf)",
-        "d_coef": "(0, inf)",
-        "growth_rate": "(1, inf)" + OR_NONE,
-    }
+    betas: Annotated[tuple[float, float], BETAS]
+    beta3: Annotated[float | None, "[0, 1)" + OR_NONE]
+    eps: Annotated[float, "[0, inf)"]
+    use_bias_correction: Annotated[bool, SWITCH]
+    safeguard_warmup: Annotated[bool, SWITCH]
+    d0: Annotated[float, "(0, inf)"]
+    d_coef: Annotated[float, "(0, inf)"]
+    growth_rate: Annotated[float | None, "(1, inf)" + OR_NONE]
     foreach = True
 
     def new_state(self, param: Tensor, group: Group) -> State:

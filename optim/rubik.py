@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -130,18 +130,16 @@ class RubikChange(GroupTransform):
         p ← s/s' (1 − lr²/2) p − lr s d
     """
 
-    allowed: ClassVar = {
-        "beta1": "[0, 1)",
-        "beta2": "[0, 1)",
-        "eps": "[0, inf)",
-        "scale_limits": ("(0, inf)", "(0, inf)"),
-        "scalar_scale": "[0, inf)",
-        "adam_beta1": "[0, 1)",
-        "adam_beta2": "[0, 1)",
-        "scale_momentum": "[0, 1)",
-        "compute_dtype": FLOAT_DTYPE,
-        "shard_matrix_work": SWITCH,
-    }
+    beta1: Annotated[float, "[0, 1)"]
+    beta2: Annotated[float, "[0, 1)"]
+    eps: Annotated[float, "[0, inf)"]
+    scale_limits: Annotated[tuple[float, float], ("(0, inf)", "(0, inf)")]
+    scalar_scale: Annotated[float, "[0, inf)"]
+    adam_beta1: Annotated[float, "[0, 1)"]
+    adam_beta2: Annotated[float, "[0, 1)"]
+    scale_momentum: Annotated[float, "[0, 1)"]
+    compute_dtype: Annotated[torch.dtype | str | None, FLOAT_DTYPE]
+    shard_matrix_work: Annotated[bool, SWITCH]
     foreach = True
 
     def check(self, group: Group) -> None:

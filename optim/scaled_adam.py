@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -136,14 +136,12 @@ class ScaledChange(Transform):
         δ ← δ + (1 − β₁) s p
     """
 
-    allowed: ClassVar = {
-        "betas": ("[0, 1)", "[0, 1)"),
-        "eps": "[0, inf)",
-        "scalar_lr_scale": "[0, inf)",
-        "param_min_rms": "[0, inf)",
-        "param_max_rms": "(0, inf)",
-        "size_update_period": "[1, inf)" + WHOLE,
-    }
+    betas: Annotated[tuple[float, float], ("[0, 1)", "[0, 1)")]
+    eps: Annotated[float, "[0, inf)"]
+    scalar_lr_scale: Annotated[float, "[0, inf)"]
+    param_min_rms: Annotated[float, "[0, inf)"]
+    param_max_rms: Annotated[float, "(0, inf)"]
+    size_update_period: Annotated[int, "[1, inf)" + WHOLE]
     foreach = shardable = asks_single = True
 
     def check(self, group: Group) -> None:

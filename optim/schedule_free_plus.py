@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 import torch.distributed as dist
@@ -124,7 +124,7 @@ class PolyakStep(Transform):
     """
 
     joins_parameters = True
-    allowed: ClassVar = {"polyak_beta": "[0, 1)"}
+    polyak_beta: Annotated[float, "[0, 1)"]
     foreach = True
 
     def new_shared_state(self, group: Group) -> State:

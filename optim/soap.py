@@ -185,22 +185,20 @@ class RotatedAdam(GroupTransform):
     """
 
     foreach = True
-    allowed: ClassVar = {
-        "betas": BETAS,
-        "shampoo_beta": "[0, 1)",
-        "eps": "[0, inf)",
-        "precondition_frequency": "[1, inf)" + WHOLE,
-        "max_precond_dim": "[1, inf)" + WHOLE,
-        "merge_dims": SWITCH,
-        "precondition_1d": SWITCH,
-        "normalize_grads": SWITCH,
-        "correct_bias": SWITCH,
-        "split": SWITCH,
-        "kl_factors": SWITCH,
-        "use_precond_schedule": SWITCH,
-        "precond_scheduler": ("(0, inf)", "(0, inf)"),
-        "shard_matrix_work": SWITCH,
-    }
+    betas: Annotated[tuple[float, float], BETAS]
+    shampoo_beta: Annotated[float, "[0, 1)"]
+    eps: Annotated[float, "[0, inf)"]
+    precondition_frequency: Annotated[int, "[1, inf)" + WHOLE]
+    max_precond_dim: Annotated[int, "[1, inf)" + WHOLE]
+    merge_dims: Annotated[bool, SWITCH]
+    precondition_1d: Annotated[bool, SWITCH]
+    normalize_grads: Annotated[bool, SWITCH]
+    correct_bias: Annotated[bool, SWITCH]
+    split: Annotated[bool, SWITCH]
+    kl_factors: Annotated[bool, SWITCH]
+    use_precond_schedule: Annotated[bool, SWITCH]
+    precond_scheduler: Annotated[tuple[float, float], ("(0, inf)", "(0, inf)")]
+    shard_matrix_work: Annotated[bool, SWITCH]
 
     def check(self, group: Group) -> None:
         """Refuse a schedule that is not used."""

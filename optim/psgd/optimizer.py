@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple, Unpack
+from typing import Annotated, Any, ClassVar, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -154,26 +154,24 @@ class KronPreconditioner(GroupTransform):
 
     foreach = True
     many_calls = True
-    allowed: ClassVar = {
-        "beta": "[0, 1)",
-        "preconditioner_update_probability": "(0, 1]" + OR_NONE,
-        "max_size_triangular": "[1, inf)" + WHOLE,
-        "min_ndim_triangular": "[1, inf)" + WHOLE,
-        "memory_save_mode": [*kron.MEMORY_SAVE_MODES],
-        "momentum_into_precond_update": SWITCH,
-        "merge_dims": SWITCH,
-        "split": SWITCH,
-        "store_triu_as_line": SWITCH,
-        "q_dtype": [*STORAGE_DTYPES],
-        "stochastic_schedule": SWITCH,
-        "delayed": SWITCH,
-        "cached": SWITCH,
-        "exp_avg_input": SWITCH,
-        "precond_init_scale": "(0, inf)",
-        "precond_lr": "(0, 1]",
-        "shard_matrix_work": SWITCH,
-        "seed": "[0, inf)" + WHOLE,
-    }
+    beta: Annotated[float, "[0, 1)"]
+    preconditioner_update_probability: Annotated[float | None, "(0, 1]" + OR_NONE]
+    max_size_triangular: Annotated[int, "[1, inf)" + WHOLE]
+    min_ndim_triangular: Annotated[int, "[1, inf)" + WHOLE]
+    memory_save_mode: Annotated[str | None, [*kron.MEMORY_SAVE_MODES]]
+    momentum_into_precond_update: Annotated[bool, SWITCH]
+    merge_dims: Annotated[bool, SWITCH]
+    split: Annotated[bool, SWITCH]
+    store_triu_as_line: Annotated[bool, SWITCH]
+    q_dtype: Annotated[str, [*STORAGE_DTYPES]]
+    stochastic_schedule: Annotated[bool, SWITCH]
+    delayed: Annotated[bool, SWITCH]
+    cached: Annotated[bool, SWITCH]
+    exp_avg_input: Annotated[bool, SWITCH]
+    precond_init_scale: Annotated[float, "(0, inf)"]
+    precond_lr: Annotated[float, "(0, 1]"]
+    shard_matrix_work: Annotated[bool, SWITCH]
+    seed: Annotated[int, "[0, inf)" + WHOLE]
 
     def check(self, group: Group) -> None:
         """Refuse a choice between gradients that are the same."""

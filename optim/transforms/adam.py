@@ -132,12 +132,12 @@ def _fused_step(
 def _call_kernel(tensors: Sequence[list[Tensor]], count: Tensor, batch: ParamBatch, **numbers: Any) -> None:
     # torch.optim.adamw.adamw calls this too, but sorts the tensors again, adds 1 to the count of each, and takes as
     # long for that as the kernel does for most tensors
-    torch._fused_adamw_(
+    torch._fused_adamw_(  # type: ignore[call-overload]  # no rate is a tensor that it could not take: see `move`
         *tensors,
         [],
         [count] * len(tensors[0]),
         amsgrad=False,
-        beta2=beta2_of(batch),  # type: ignore[arg-type]  # no tensor: see `move`
+        beta2=beta2_of(batch),
         eps=batch.group["eps"],
         grad_scale=None,
         **{"maximize": False, "found_inf": None, **numbers},
