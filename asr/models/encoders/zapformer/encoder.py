@@ -36,6 +36,7 @@ from asr.models.encoders.zipformer.modules import (
     StreamingCache,
     added_mask,
     attention_mask,
+    last_repeated,
     streaming_mask,
 )
 from asr.models.encoders.zipformer.scaling import ScheduledFloat, limit_param_value, refilled
@@ -142,16 +143,6 @@ class ZapformerStack(nn.Module):
         return keep_orthogonal(weight) if self.training and not is_tracing() else weight
 
 
-def last_repeated(x: Tensor, lengths: Tensor, multiple: int) -> Tensor:
-    """Return x (B, T, D) with the last of the valid ``lengths`` (B,) frames repeated, to a multiple of frames."""
-    # at 25 Hz and less, frames that are joined with valid ones are seen
-    missing = -x.shape[1] % multiple
-    x = F.pad(x, (0, 0, 0, missing)) if is_tracing() or missing else x
-    last = (lengths - 1).clamp(min=0)
-    newest = x.gather(1, last[:, None, None].expand(-1, 1, x.shape[2]))
-    return torch.where(is_padding(lengths, x.shape[1]).unsqueeze(2), newest, x)
-
-
 class ZapformerEncoder(ChunkedEncoder):
     """Stacks of layers at different frame rates, between subsampling to 50 Hz and an output at 25 Hz.
 
@@ -248,6 +239,7 @@ class ZapformerEncoder(ChunkedEncoder):
             Encodings (B, T', D), unspecified where padded, and their valid lengths (B,), in 40 ms frames.
         """
         x, lengths = self.encoder_embed(features, num_frames)
+        # at 25 Hz and less, frames that are joined with valid ones are seen
         encodings = self.encode(last_repeated(x, lengths, self.multiple), lengths)
         return encodings[:, : (x.shape[1] + 1) // 2], self.output_frames(num_frames)
 

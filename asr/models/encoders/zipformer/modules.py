@@ -843,6 +843,19 @@ class BypassModule(nn.Module):
         return _Mixture.apply(before, after, scale)
 
 
+def last_repeated(x: Tensor, lengths: Tensor, multiple: int) -> Tensor:
+    """Return x (B, T, D) with the last of the valid ``lengths`` (B,) frames repeated, to a multiple of frames."""
+    missing = -x.shape[1] % multiple
+    if is_tracing() or missing:
+        x = F.pad(x, (0, 0, 0, missing))
+    last = (lengths - 1).clamp(min=0)
+    if is_tracing():
+        newest = x.gather(1, last[:, None, None].expand(-1, 1, x.shape[2]))
+    else:  # `gather`, which other programs have, would keep all of x in the graph
+        newest = x[torch.arange(len(x), device=x.device), last].unsqueeze(1)
+    return torch.where(is_padding(last + 1, x.shape[1]).unsqueeze(2), newest, x)
+
+
 class SimpleDownsample(nn.Module):
     """Averages each ``factor`` frames in a row with learned weights; the last frame fills up its group."""
 
@@ -854,21 +867,11 @@ class SimpleDownsample(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Return ⌈T / factor⌉ frames of x (B, T, D), whose valid frames are ``lengths`` (B,)."""
-        num_missing = -x.shape[1] % self.factor
-        if is_tracing() or num_missing:
-            x = F.pad(x, (0, 0, 0, num_missing))
-        last = (lengths - 1).clamp(min=0)
         # padding would enter the last group of a shorter utterance
-        # `gather`, which other programs have, would keep all of x in the graph
-        newest = (
-            x.gather(1, last[:, None, None].expand(-1, 1, x.shape[2]))
-            if is_tracing()
-            else x[torch.arange(len(x), device=x.device), last].unsqueeze(1)
-        )
-        filled = torch.where(is_padding(last + 1, x.shape[1]).unsqueeze(2), newest, x)
+        x = last_repeated(x, lengths, self.factor)
         weights = self.logits.softmax(dim=0).to(x.dtype)
         # not as a matrix product, which autocast would round to 16 bits: all layers add to this sum
-        groups = filled.view(x.shape[0], -1, self.factor, x.shape[2])
+        groups = x.view(x.shape[0], -1, self.factor, x.shape[2])
         if is_tracing():
             return (groups * weights.unsqueeze(1)).sum(dim=2)
         return _WeightedSum.apply(groups, weights)
