@@ -76,10 +76,9 @@ class TwoAverages(Transform):
     With ``alpha_warmup`` = T, α(t) = α · min(1, t/T). With ``beta3_warmup`` = T the half-life of m₂ rises linearly from
     that of m₁ until t = T: β₃(t) = 0.5^(1/h), h = (1 − t/T) ln 0.5/ln β₁ + (t/T) ln 0.5/ln β₃.
 
-    State: m₁ (``exp_avg``) unless β₁ is 0, m₂ (``exp_avg_slow``) and v (``exp_avg_sq``).
+    The options are those of `AdEMAMix`.
 
-    Args:
-        options: see `AdEMAMix`, and the name; see `Transform`.
+    State: m₁ (``exp_avg``) unless β₁ is 0, m₂ (``exp_avg_slow``) and v (``exp_avg_sq``).
     """
 
     betas: Annotated[tuple[float, float, float], (*BETAS, "[0, 1)")]

@@ -91,13 +91,10 @@ class EstimatedDistance(Transform):
         m ← β₁ m + (1 − β₁) d u,   v ← β₂ v + (1 − β₂) d² u²,   u = m/(√v + d' eps)     times λ, which the decay has too
 
     With ``use_bias_correction`` λ is also multiplied by √(1 − β₂ᵗ)/(1 − β₁ᵗ). ``growth_rate`` limits d'/d. It,
-    ``beta3`` and ``d_coef`` are those of the first group.
+    ``beta3`` and ``d_coef`` are those of the first group. The options are those of `Prodigy`.
 
     State: see `Prodigy`. State of a group: d (``d``), its largest value without that limit (``d_max``), the old d
     (``d_before``), r (``d_numerator``), and λ/lr (``estimated_lr``).
-
-    Args:
-        options: see `Prodigy`.
 
     Reference:
         Mishchenko and Defazio 2023, "Prodigy", arXiv:2306.06101, algorithm 4.

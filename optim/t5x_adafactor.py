@@ -61,7 +61,6 @@ class HParamMap:
 
     Args:
         rules: pairs of a regular expression and a value; or another map.
-        common: see `ChainOptions`.
 
     Raises:
         ValueError: the rules are not such pairs, or an expression is malformed. Looking up a name in which no
@@ -182,6 +181,7 @@ class T5XAdafactor(Chain):
         initial_step: where the count begins, as if restored there; not read with ``per_param_step``.
         per_param_step: use the parameter's own step instead of the optimizer's count.
         cautious_weight_decay: see `shrink`.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, a rule is missing or does not fit, names are missing, or a
