@@ -150,7 +150,10 @@ class MaxFactoredRows(Transform):
 def _matrix(grad: Tensor, batch: ParamBatch) -> Update:
     group, eps = batch.group, batch.group["eps"][0]
     square = grad * grad
-    row, col = _averages(square, batch, eps)
+    weight = at_most(at_least(batch.step ** group["beta2_decay"], 0.001), 0.999)
+    row = square.sum(-1, keepdim=True).mul_(batch.of_shape(lambda shape: 1 / (shape[-1] + eps)))
+    col = square.sum(-2, keepdim=True).mul_(batch.of_shape(lambda shape: 1 / (shape[-2] + eps)))
+    row, col = batch.state["row"].lerp_(row, weight), batch.state["col"].lerp_(col, weight)
     if group["max_norm"]:
         row = row / row.amax(-2, keepdim=True).clamp_(min=eps)
     if batch.single_element:
@@ -168,14 +171,6 @@ def _matrix(grad: Tensor, batch: ParamBatch) -> Update:
         return clipped
     # D has been measured on u; only now may the signs overwrite it
     return Update(u.sign_(), clipped.scale, overwritable=True, row_scale=rows)
-
-
-def _averages(square: Tensor, batch: ParamBatch, eps: float) -> tuple[Tensor, Tensor]:
-    """Update R and C with the squares, and return them."""
-    weight = at_most(at_least(batch.step ** batch.group["beta2_decay"], 0.001), 0.999)
-    row = square.sum(-1, keepdim=True).mul_(batch.of_shape(lambda shape: 1 / (shape[-1] + eps)))
-    col = square.sum(-2, keepdim=True).mul_(batch.of_shape(lambda shape: 1 / (shape[-2] + eps)))
-    return batch.state["row"].lerp_(row, weight), batch.state["col"].lerp_(col, weight)
 
 
 def _above_floor(row: Tensor, col: Tensor, eps: float, batch: ParamBatch) -> bool:

@@ -124,8 +124,6 @@ class EstimatedDistance(Transform):
 
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
         """Estimate the distance from all gradients."""
-        if not any(entries for _, entries in groups):
-            return
         first = groups[0][0]
         shared, beta3 = first["shared_state"], first["beta3"]
         beta3 = first["betas"][1] ** 0.5 if beta3 is None else beta3

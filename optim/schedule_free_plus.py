@@ -134,8 +134,6 @@ class PolyakStep(Transform):
 
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
         """Find the rate from all gradients."""
-        if not any(entries for _, entries in groups):
-            return
         first = groups[0][0]
         shared, decay, count = first["shared_state"], first["polyak_beta"], first["shared_state"]["steps"] + 1
         loss = shared["loss"].clone()

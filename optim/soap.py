@@ -129,10 +129,7 @@ class OrthogonalSteps(Orthogonalize):
     """`Orthogonalize` that ``orthogonalization=None`` switches off."""
 
     orthogonalization: Annotated[str | None, [None, *METHODS]] = None
-
-    def is_noop(self, group: Group) -> bool:
-        """Return whether updates stay as they are."""
-        return group["orthogonalization"] is None
+    switch = "orthogonalization"
 
 
 class RotatedAdam(GroupTransform):

@@ -251,7 +251,7 @@ class Chain(Optimizer):
                 increment = 1 - self.found_inf.reshape(())
             else:
                 undo = Undo(groups)
-        for transform in self.transforms:
+        for transform in self.transforms if any(entries for _, entries in groups) else ():
             transform.before_step(groups)
         for group, entries in groups:
             self._count_and_move(group, entries, increment)
@@ -489,7 +489,7 @@ class Chain(Optimizer):
         entries = [entry for entry in kinds.values() if entry.param.numel() > 0]
         try:
             with torch.no_grad():
-                for transform in self.transforms:
+                for transform in self.transforms if entries else ():
                     transform.before_step([(meta, entries)])
                 self._count_and_move(meta, entries)
         # which error torch and Python raise for a tensor without values differs from use to use

@@ -84,6 +84,8 @@ class Transform(DeclaresOptions, ABC):
     """
 
     name: str = field(default="", kw_only=True)
+    switch: ClassVar[str] = ""
+    """Option that switches it off if it is None, False or 0; see `is_noop`."""
     averages: ClassVar[Sequence[str]] = ()
     """Statistics that begin as zeros in the parameter's shape."""
     acts_after_step: ClassVar[bool] = False
@@ -153,7 +155,7 @@ class Transform(DeclaresOptions, ABC):
         return self.asks_single and shape.numel() == 1
 
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
-        """Look at all gradients together; store what is found in ``group["shared_state"]``."""
+        """Look at all gradients together, if there are any; store what is found in ``group["shared_state"]``."""
 
     def needs_all_gradients(self, group: Group) -> bool:
         """Return whether `before_step` does anything with these options; parameters then cannot step one by one."""
@@ -168,7 +170,7 @@ class Transform(DeclaresOptions, ABC):
 
     def is_noop(self, group: Group) -> bool:
         """Return whether the options of a group switch this transform off; it is then not called."""
-        return False
+        return bool(self.switch) and not group[self.switch]
 
     def check(self, group: Group) -> None:
         """Refuse combinations of options; each option alone has been checked against ``allowed``."""

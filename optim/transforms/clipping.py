@@ -41,6 +41,7 @@ class ClipByGlobalNorm(Transform):
     """
 
     global_norm_clip_threshold: Annotated[float | None, "[0, inf)" + OR_NONE] = 1.0
+    switch = "global_norm_clip_threshold"
     foreach = shardable = True
 
     def new_shared_state(self, group: Group) -> State:
@@ -50,18 +51,13 @@ class ClipByGlobalNorm(Transform):
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
         """Measure the gradients of all groups."""
         option, key = self.prefix + "global_norm_clip_threshold", self.prefix + "gradient_scale"
-        entries = [entry for _, entries in groups for entry in entries]
-        if not entries or not any(group[option] for group, _ in groups):
+        if not any(group[option] for group, _ in groups):
             return
-        norm = total_norm(gradient_norms(entries))
+        norm = total_norm(gradient_norms([entry for _, entries in groups for entry in entries]))
         for group, _ in groups:
             if group[option]:
                 # a tensor: `if norm > threshold` would wait for the device; a norm of zero gives inf, clamped to 1
                 keep_factor(group["shared_state"], key, (group[option] / norm).clamp_(max=1.0))
-
-    def is_noop(self, group: Group) -> bool:
-        """Return whether there is no limit."""
-        return not group["global_norm_clip_threshold"]
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update, limited."""
@@ -130,6 +126,7 @@ class ClipByMedianNorm(Transform):
     clipping_scale: Annotated[float | None, "(0, inf)" + OR_NONE] = 2.0
     clipping_update_period: Annotated[int, "[1, 100000]" + WHOLE] = 100
     scalar_lr_scale: Annotated[float, "[0, inf)"] = 0.1
+    switch = "clipping_scale"
     foreach = shardable = True
 
     def new_shared_state(self, group: Group) -> State:
@@ -151,10 +148,6 @@ class ClipByMedianNorm(Transform):
                 shared = group["shared_state"]
                 mine = {key.removeprefix(self.prefix): x for key, x in shared.items() if key.startswith(self.prefix)}
                 keep_factor(shared, self.prefix + "clipping_factor", _median_factor(own, entries, mine))
-
-    def is_noop(self, group: Group) -> bool:
-        """Return whether there is no clipping."""
-        return group["clipping_scale"] is None
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update, limited."""

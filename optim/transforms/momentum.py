@@ -35,6 +35,7 @@ class MarsCorrection(Transform):
 
     mars: Annotated[bool, SWITCH] = False
     mars_gamma: Annotated[float, "[0, inf)"] = 0.025
+    switch = "mars"
     foreach = shardable = True
 
     def check(self, group: Group) -> None:
@@ -48,10 +49,6 @@ class MarsCorrection(Transform):
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return a gradient of zero in the parameter's shape if there is something to correct."""
         return {"previous_grad": zeros(param, group)} if group["mars"] else {}
-
-    def is_noop(self, group: Group) -> bool:
-        """Return whether gradients stay as they are."""
-        return not group["mars"]
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
         """Return the corrected gradient."""
@@ -191,11 +188,8 @@ class Caution(Transform):
     """
 
     caution: Annotated[bool, SWITCH] = False
+    switch = "caution"
     foreach = shardable = True
-
-    def is_noop(self, group: Group) -> bool:
-        """Return whether all elements are kept."""
-        return not group["caution"]
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update, masked and scaled."""

@@ -48,10 +48,7 @@ class UpdateNorm(Transform):
 
     update_norm: Annotated[str | None, [None, "param", "hyperball"]] = "hyperball"
     min_param_rms: Annotated[float, "[0, inf)"] = MIN_PARAM_RMS
-
-    def is_noop(self, group: Group) -> bool:
-        """Return whether updates keep their size."""
-        return group["update_norm"] is None
+    switch = "update_norm"
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return a radius of zero, (1, …), that the first step fills."""
