@@ -42,7 +42,7 @@ SIZED_PICTURE = re.compile(r"<img src=\"([^\"]+)\" width=\"(\d+)\" alt=\"([^\"]*
 class DeclaredOptions(Extension):
     """Documents transforms of `optim` that declare options as the dataclasses that they become."""
 
-    def on_class_node(self, *, node: ast.AST, agent: Any, **kwargs: Any) -> None:
+    def on_class_node(self, *, node: Any, agent: Any, **kwargs: Any) -> None:
         """Decorate a class with such options, whose constructor is then shown."""
         attributes = [child for child in getattr(node, "body", ()) if isinstance(child, ast.AnnAssign)]
         declares = any(ast.unparse(child.annotation).startswith("Annotated[") for child in attributes)
