@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from optim.engine.chain import Chain
+from optim.engine.chain import Chain, ChainOptions
 from optim.engine.options import OR_NONE, SWITCH
 from optim.engine.param_batch import Group, ParamBatch, Scalar, Update, at_least, at_most
 from optim.engine.transform import Transform
@@ -43,9 +43,7 @@ class Adafactor(Chain):
         relative_step: choose the step by the count of steps instead of lr; a schedule cannot set it then.
         warmup_init: begin the relative step at 10⁻⁶.
         cautious_weight_decay: see `shrink`.
-        maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, lr and relative_step do not go together, or a parameter is not
@@ -80,26 +78,11 @@ class Adafactor(Chain):
         warmup_init: bool = False,
         *,
         cautious_weight_decay: bool = False,
-        maximize: bool = False,
-        skip_nonfinite: bool = False,
-        capturable: bool = False,
+        **common: Unpack[ChainOptions],
     ) -> None:
-        transforms = [
-            FactoredMoments(decay_rate, eps),
-            ClipByRms(clip_threshold),
-            RelativeStep(
-                eps=eps,
-                weight_decay=weight_decay,
-                cautious_weight_decay=cautious_weight_decay,
-                scale_parameter=scale_parameter,
-                relative_step=relative_step,
-                warmup_init=warmup_init,
-            ),
-            Momentum(beta1),
-        ]
-        super().__init__(
-            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
-        )
+        own = locals()
+        transforms = [FactoredMoments.of(own), ClipByRms(clip_threshold), RelativeStep.of(own), Momentum(beta1)]
+        super().__init__(params, transforms, lr=lr, **common)
 
 
 class RelativeStep(Transform):
@@ -115,15 +98,13 @@ class RelativeStep(Transform):
         Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, sections 8 and 9.
     """
 
-    allowed: ClassVar = {
-        "lr": "[0, inf)" + OR_NONE,
-        "eps": ("[0, inf)", "[0, inf)"),
-        "weight_decay": "[0, inf)",
-        "cautious_weight_decay": SWITCH,
-        "scale_parameter": SWITCH,
-        "relative_step": SWITCH,
-        "warmup_init": SWITCH,
-    }
+    allowed: ClassVar = {"lr": "[0, inf)" + OR_NONE}
+    eps: Annotated[tuple[float, float], ("[0, inf)", "[0, inf)")]
+    weight_decay: Annotated[float, "[0, inf)"]
+    cautious_weight_decay: Annotated[bool, SWITCH]
+    scale_parameter: Annotated[bool, SWITCH]
+    relative_step: Annotated[bool, SWITCH]
+    warmup_init: Annotated[bool, SWITCH]
 
     foreach = True
 

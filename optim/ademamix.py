@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 from torch import Tensor
 
@@ -64,8 +64,7 @@ class AdEMAMix(Composable):
         eps: float = 1e-8,
         **common: Unpack[CommonOptions],
     ) -> None:
-        rule = TwoAverages(betas=betas, alpha=alpha, beta3_warmup=beta3_warmup, alpha_warmup=alpha_warmup, eps=eps)
-        super().__init__(params, [rule], lr=lr, **common)
+        super().__init__(params, [TwoAverages.of(locals())], lr=lr, **common)
 
 
 class TwoAverages(Transform):
@@ -77,19 +76,16 @@ class TwoAverages(Transform):
     With ``alpha_warmup`` = T, α(t) = α · min(1, t/T). With ``beta3_warmup`` = T the half-life of m₂ rises linearly from
     that of m₁ until t = T: β₃(t) = 0.5^(1/h), h = (1 − t/T) ln 0.5/ln β₁ + (t/T) ln 0.5/ln β₃.
 
-    State: m₁ (``exp_avg``) unless β₁ is 0, m₂ (``exp_avg_slow``) and v (``exp_avg_sq``).
+    The options are those of `AdEMAMix`.
 
-    Args:
-        options: see `AdEMAMix`, and the name; see `Transform`.
+    State: m₁ (``exp_avg``) unless β₁ is 0, m₂ (``exp_avg_slow``) and v (``exp_avg_sq``).
     """
 
-    allowed: ClassVar = {
-        "betas": (*BETAS, "[0, 1)"),
-        "alpha": "[0, inf)",
-        "beta3_warmup": "[1, inf)" + WHOLE + OR_NONE,
-        "alpha_warmup": "[1, inf)" + WHOLE + OR_NONE,
-        "eps": "[0, inf)",
-    }
+    betas: Annotated[tuple[float, float, float], (*BETAS, "[0, 1)")]
+    alpha: Annotated[float, "[0, inf)"]
+    beta3_warmup: Annotated[int | None, "[1, inf)" + WHOLE + OR_NONE]
+    alpha_warmup: Annotated[int | None, "[1, inf)" + WHOLE + OR_NONE]
+    eps: Annotated[float, "[0, inf)"]
     foreach = True
     shardable = True
 

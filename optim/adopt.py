@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
 from optim.composable import CommonOptions, Composable
 from optim.engine.options import OR_NONE
-from optim.engine.param_batch import Group, ParamBatch, State, Update, zeros
+from optim.engine.param_batch import ParamBatch, Update
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS, average_squares, beta2_of
 
@@ -83,23 +83,11 @@ class EarlierMoment(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)", "clip_exponent": "[0, inf)" + OR_NONE}
-    foreach = True
-    shardable = True
-
-    def __init__(
-        self,
-        betas: tuple[float, float] = (0.9, 0.9999),
-        eps: float = 1e-6,
-        clip_exponent: float | None = 0.25,
-        *,
-        name: str = "",
-    ) -> None:
-        super().__init__(name=name, betas=betas, eps=eps, clip_exponent=clip_exponent)
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return the averages m and v, both zero and in the parameter's shape."""
-        return {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.9999)
+    eps: Annotated[float, "[0, inf)"] = 1e-6
+    clip_exponent: Annotated[float | None, "[0, inf)" + OR_NONE] = 0.25
+    averages = ("exp_avg", "exp_avg_sq")
+    foreach = shardable = True
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the average of the divided updates, or zero at the first step."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor
 
-from optim.engine.chain import Chain
+from optim.engine.chain import Chain, ChainOptions
 from optim.engine.options import SWITCH
-from optim.engine.param_batch import Group, ParamBatch, State, Update, choose, state_dtype, zero_per_axes, zeros
+from optim.engine.param_batch import Group, ParamBatch, State, Update, choose, state_dtype, zero_per_axes
 from optim.engine.transform import Transform
 from optim.transforms.clipping import Clamp
 
@@ -42,10 +41,8 @@ class Cain(Chain):
         scale_speed: how fast the size of a tensor is learned, relative to its direction, in (0, 1).
         rms_eps: floor of the estimated sizes, in (0, 0.1).
         param_max: clamp of the parameter, in (0.1, 1e4]; between two clamps it may be exceeded.
-        maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
         reference_bugs: ignore ``scale_speed`` and use 0.05, as the reference does.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -75,21 +72,13 @@ class Cain(Chain):
         rms_eps: float = 1e-5,
         param_max: float = 20.0,
         *,
-        maximize: bool = False,
-        skip_nonfinite: bool = False,
-        capturable: bool = False,
         reference_bugs: bool = False,
+        **common: Unpack[ChainOptions],
     ) -> None:
-        transforms = [
-            FadingRms(betas=betas, eps=eps),
-            AxisSizes(rms_eps=rms_eps),
-            TensorScale(betas=betas, eps=eps, scale_speed=scale_speed, reference_bugs=reference_bugs),
-            ChangeMomentum(betas=betas),
-            Clamp(param_max, "param_max", "(0.1, 1e4]", every=CLAMP_EVERY),
-        ]
-        super().__init__(
-            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
-        )
+        own = locals()
+        rule = [kind.of(own) for kind in (FadingRms, AxisSizes, TensorScale, ChangeMomentum)]
+        transforms = [*rule, Clamp(param_max, "param_max", "(0.1, 1e4]", every=CLAMP_EVERY)]
+        super().__init__(params, transforms, lr=lr, **common)
 
 
 class FadingRms(Transform):
@@ -99,16 +88,10 @@ class FadingRms(Transform):
     u ← (1 − β₂ᵏ) · u/(√v + eps)          with √(1 − β₂ᵏ) if N = 1
     """
 
-    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
-    foreach = True
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return an average of zero in the parameter's shape."""
-        return {"exp_avg_sq": zeros(param, group)}
-
-    def kind(self, shape: torch.Size) -> Hashable:
-        """Return whether a parameter has one element, which is treated in another way."""
-        return shape.numel() == 1
+    betas: Annotated[tuple[float, float], BETAS]
+    eps: Annotated[float, "[0, inf)"]
+    averages = ("exp_avg_sq",)
+    foreach = asks_single = True
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update over the root of its averaged square."""
@@ -132,7 +115,7 @@ class AxisSizes(Transform):
     √(mean of q) if N ≤ 2 · size of the axis.
     """
 
-    allowed: ClassVar = {"rms_eps": "(0, 0.1)"}
+    rms_eps: Annotated[float, "(0, 0.1)"]
     foreach = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
@@ -191,16 +174,15 @@ class TensorScale(Transform):
         u ← u + scale_speed · √(1 − β₂ᵏ⁺¹) · D/(√z + eps) · p
     """
 
-    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)", "scale_speed": "(0, 1)", "reference_bugs": SWITCH}
-    foreach = True
+    betas: Annotated[tuple[float, float], BETAS]
+    eps: Annotated[float, "[0, inf)"]
+    scale_speed: Annotated[float, "(0, 1)"]
+    reference_bugs: Annotated[bool, SWITCH]
+    foreach = asks_single = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero, (1, …); none for a single element."""
         return {"scale_exp_avg_sq": zero_per_axes(param, ())} if param.numel() > 1 else {}
-
-    def kind(self, shape: torch.Size) -> Hashable:
-        """Return whether a parameter has one element, which is treated in another way."""
-        return shape.numel() == 1
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update with what changes the tensor's size."""
@@ -223,12 +205,9 @@ class ChangeMomentum(Transform):
     δ ← β₁ δ + (1 − β₁) lr u,   u ← δ
     """
 
-    allowed: ClassVar = {"betas": BETAS}
+    betas: Annotated[tuple[float, float], BETAS]
+    averages = ("delta",)
     foreach = True
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return a change of zero in the parameter's shape."""
-        return {"delta": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the averaged change."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from inspect import Parameter, Signature, signature
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from optim.engine.chain import Chain
+from optim.engine.chain import Chain, ChainOptions
 from optim.engine.transform import StateStorage, Transform
 from optim.transforms.adam import PalmBeta2
 from optim.transforms.clipping import Clipper, Clipping
@@ -17,14 +16,13 @@ from optim.transforms.momentum import Caution, MarsCorrection
 from optim.transforms.update_norm import MIN_PARAM_RMS, OnSphere, UpdateNorm
 
 BETA2 = ("palm", "beta2_scale")
-ENDING = (
-    *("weight_decay", "cautious_weight_decay", "corrected_weight_decay", "peak_lr"),
-    *("update_norm", "min_param_rms", "warmup_steps"),
-)
+MOVES = (UpdateNorm, CorrectedDecay, DecoupledDecay, CautiousDecay, WarmupLearningRate, OnSphere)
+Part = Transform | type[Transform]
+"""A transform, or a class of them, which takes its options from the common ones."""
 
 
-class CommonOptions(TypedDict, total=False):
-    """Options of every `Composable`, whose ``common_defaults`` are their defaults: all are off.
+class CommonOptions(ChainOptions, total=False):
+    """Options of every `Composable`, with those of `ChainOptions`: all are off.
 
     Attributes:
         weight_decay: fraction lr · weight_decay that each step takes off the parameter, at least 0.
@@ -47,9 +45,6 @@ class CommonOptions(TypedDict, total=False):
         storage_dtype: of the statistics that have the parameter's shape: float32, or bfloat16, rounded stochastically,
             see `StateStorage`.
         seed: of the random numbers that the rule or the rounding to bfloat16 draws.
-        maximize: ascend instead of descend.
-        skip_nonfinite: when a gradient holds NaN or infinity, change nothing, see `Chain`.
-        capturable: make steps that a CUDA graph can replay, see `Chain`.
 
     Examples:
         >>> options: optim.CommonOptions = {"caution": True, "gradient_clipping": "l2", "weight_decay": 0.1}
@@ -74,9 +69,6 @@ class CommonOptions(TypedDict, total=False):
     beta2_scale: float
     storage_dtype: str
     seed: int
-    maximize: bool
-    skip_nonfinite: bool
-    capturable: bool
 
 
 class Composable(Chain):
@@ -90,10 +82,10 @@ class Composable(Chain):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups.
-        rule: transforms that make a direction of the gradient.
+        rule: transforms that make a direction of the gradient; a class takes its options from ``common``.
         lr: learning rate, at least 0; a tensor of one element is allowed.
-        ending: transforms that move the parameters instead, with ``weight_decay`` and ``warmup_steps`` as theirs.
-        common: see `CommonOptions`.
+        ending: transforms that move the parameters, with ``weight_decay`` and ``warmup_steps`` as theirs; likewise.
+        common: see `CommonOptions`; and options of the classes in ``rule`` and ``ending``.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -117,29 +109,24 @@ class Composable(Chain):
         **{"update_norm": None, "min_param_rms": MIN_PARAM_RMS, "warmup_steps": 0},
         **{"gradient_clipping": None, "update_clipping": None, "caution": False},
         **{"mars": False, "mars_gamma": 0.025, "palm": False, "beta2_scale": 0.8},
-        **{"storage_dtype": "float32", "seed": 0, "maximize": False, "skip_nonfinite": False, "capturable": False},
+        **{"storage_dtype": "float32", "seed": 0},
+        **Chain.common_defaults,
     }
     """Common options -> their defaults; a class may have others, and more."""
-    __signature__: ClassVar[Signature]
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Put the common options into the signature, where ``help`` and configs find them with their defaults."""
-        super().__init_subclass__(**kwargs)
-        _, *own = signature(cls.__init__).parameters.values()
-        hidden = {*cls.refused, *(() if cls.has_beta2 else BETA2), *(parameter.name for parameter in own)}
-        if own and "Unpack[" in str(own[-1].annotation):
-            shown = {name: value for name, value in cls.common_defaults.items() if name not in hidden}
-            own[-1:] = [Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in shown.items()]
-        cls.__signature__ = Signature(own)
+    @classmethod
+    def _shown_defaults(cls) -> Mapping[str, Any]:
+        hidden = {*cls.refused, *(() if cls.has_beta2 else BETA2)}
+        return {name: value for name, value in cls.common_defaults.items() if name not in hidden}
 
     def __init__(
         self,
         params: Any,
-        rule: Sequence[Transform],
+        rule: Sequence[Part],
         *,
         lr: float | Tensor,
-        ending: Sequence[Transform] = (),
-        **common: Unpack[CommonOptions],
+        ending: Sequence[Part] = MOVES,
+        **common: Any,
     ) -> None:
         for option in common.keys() & self.refused.keys():
             raise ValueError(f"{type(self).__name__} has no option {option}: {self.refused[option]}. Remove it.")
@@ -147,27 +134,18 @@ class Composable(Chain):
             raise ValueError(
                 f"{type(self).__name__} has no option {option}, a schedule of beta2: it averages no squares. Remove it."
             )
-        left_out = {*(ENDING if ending else ()), *(() if self.has_beta2 else BETA2)}
-        defaults = {name: self.common_defaults[name] for name in Composable.common_defaults if name not in left_out}
-        given: dict[str, Any] = {**defaults, **common}
-        take = given.pop
-        transforms = [
-            MarsCorrection(take("mars"), take("mars_gamma")),
-            Clipping(take("gradient_clipping"), "gradient_clipping"),
-            *([PalmBeta2(take("palm"), take("beta2_scale"))] if self.has_beta2 else []),
+        given: dict[str, Any] = {**self.common_defaults, **common}
+        parts = [
+            MarsCorrection,
+            Clipping(given["gradient_clipping"], "gradient_clipping"),
+            *([PalmBeta2] if self.has_beta2 else []),
             *rule,
-            Clipping(take("update_clipping"), "update_clipping"),
-            Caution(take("caution")),
-            StateStorage(take("storage_dtype"), take("seed")),
+            Clipping(given["update_clipping"], "update_clipping"),
+            Caution,
+            StateStorage,
+            *ending,
         ]
-        if not ending:
-            weight_decay = take("weight_decay")
-            ending = [
-                UpdateNorm(take("update_norm"), take("min_param_rms")),
-                CorrectedDecay(take("corrected_weight_decay"), take("peak_lr")),
-                DecoupledDecay(weight_decay),
-                CautiousDecay(weight_decay, take("cautious_weight_decay")),
-                WarmupLearningRate(take("warmup_steps")),
-                OnSphere(),
-            ]
-        super().__init__(params, [*transforms, *ending], lr=lr, **given)
+        transforms = [part.of(given) if isinstance(part, type) else part for part in parts]
+        taken = [set(part.allowed) for part in parts if isinstance(part, type)]
+        left = common.keys() - {"gradient_clipping", "update_clipping"}.union(*taken) | Chain.common_defaults.keys()
+        super().__init__(params, transforms, lr=lr, **{key: given[key] for key in left})

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import Annotated, Any, Unpack
 
-import torch
 from torch import Tensor
 
-from optim.engine.chain import Chain
+from optim.engine.chain import Chain, ChainOptions
 from optim.engine.options import SWITCH
 from optim.engine.param_batch import Group, ParamBatch, Update
 from optim.engine.transform import Transform
@@ -33,9 +31,7 @@ class Eve(Chain):
         weight_decay: fraction taken off per step, in [0, 0.1].
         target_rms: in (0, 10].
         cautious_weight_decay: see `shrink`.
-        maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -64,16 +60,12 @@ class Eve(Chain):
         target_rms: float = 0.1,
         *,
         cautious_weight_decay: bool = False,
-        maximize: bool = False,
-        skip_nonfinite: bool = False,
-        capturable: bool = False,
+        **common: Unpack[ChainOptions],
     ) -> None:
         # a decay that asks the update comes after it; the other one before, so that torch's kernel can do the rest
         decays = [kind(weight_decay, target_rms, cautious_weight_decay) for kind in (ShrinkAbove, CautiousShrinkAbove)]
         transforms = [decays[0], Adam(betas, eps), decays[1], LearningRate()]
-        super().__init__(
-            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
-        )
+        super().__init__(params, transforms, lr=lr, **common)
 
 
 class ShrinkAbove(Transform):
@@ -88,23 +80,14 @@ class ShrinkAbove(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"weight_decay": "[0, 0.1]", "target_rms": "(0, 10]", "cautious_weight_decay": SWITCH}
-    foreach = True
-    shardable = True
-
-    def __init__(
-        self, weight_decay: float, target_rms: float, cautious_weight_decay: bool = False, *, name: str = ""
-    ) -> None:
-        options = {"weight_decay": weight_decay, "target_rms": target_rms}
-        super().__init__(name=name, **options, cautious_weight_decay=cautious_weight_decay)
+    weight_decay: Annotated[float, "[0, 0.1]"]
+    target_rms: Annotated[float, "(0, 10]"]
+    cautious_weight_decay: Annotated[bool, SWITCH] = False
+    foreach = shardable = asks_single = True
 
     def is_noop(self, group: Group) -> bool:
         """Return whether the other of both does it."""
         return bool(group["cautious_weight_decay"])
-
-    def kind(self, shape: torch.Size) -> Hashable:
-        """Return whether a parameter has one element, which is treated in another way."""
-        return shape.numel() == 1
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Shrink the parameters."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor
 
-from optim.engine.chain import Chain
-from optim.engine.options import WHOLE
+from optim.engine.chain import Chain, ChainOptions
+from optim.engine.options import WHOLE, check_order
 from optim.engine.param_batch import (
     Group,
     ParamBatch,
@@ -65,9 +65,7 @@ class LearnedGradient(Chain):
         max_full_dim: longer axes have a diagonal in place of a matrix.
         meta_norm: how far one update moves a matrix: "frobenius", "rms" or "rms_squared".
         identity_mix: how much of the identity each update mixes into the matrices, in [0, 1).
-        maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -104,28 +102,12 @@ class LearnedGradient(Chain):
         max_full_dim: int = 1023,
         meta_norm: str = "frobenius",
         identity_mix: float = 0.0,
-        *,
-        maximize: bool = False,
-        skip_nonfinite: bool = False,
-        capturable: bool = False,
+        **common: Unpack[ChainOptions],
     ) -> None:
         # the size first: it keeps the rms that the step of this update is relative to
-        transforms = [
-            LogSize(size_lr_scale=size_lr_scale, betas=betas, param_min_rms=param_min_rms, param_max_rms=param_max_rms),
-            LearnedAxes(
-                meta_lr_scale=meta_lr_scale,
-                betas=betas,
-                eps=eps,
-                lr_est_period=lr_est_period,
-                max_step_scale=max_step_scale,
-                max_full_dim=max_full_dim,
-                meta_norm=meta_norm,
-                identity_mix=identity_mix,
-            ),
-        ]
-        super().__init__(
-            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
-        )
+        own = locals()
+        transforms = [LogSize.of(own), LearnedAxes.of(own)]
+        super().__init__(params, transforms, lr=lr, **common)
 
 
 class LogSize(Transform):
@@ -143,21 +125,15 @@ class LogSize(Transform):
     max(rms(p), param_min_rms).
     """
 
-    allowed: ClassVar = {
-        "size_lr_scale": "[0, inf)",
-        "betas": ("(0, 1)", "(0, 1)"),
-        "param_min_rms": "(0, inf)",
-        "param_max_rms": "(0, inf)",
-    }
+    size_lr_scale: Annotated[float, "[0, inf)"]
+    betas: Annotated[tuple[float, float], ("(0, 1)", "(0, 1)")]
+    param_min_rms: Annotated[float, "(0, inf)"]
+    param_max_rms: Annotated[float, "(0, inf)"]
     foreach = True
 
     def check(self, group: Group) -> None:
         """Refuse an empty range of sizes, and averages of the wrong order."""
-        if group["param_max_rms"] < group["param_min_rms"]:
-            raise ValueError(
-                f"param_max_rms must be at least param_min_rms, given {group['param_max_rms']!r} and "
-                f"{group['param_min_rms']!r}"
-            )
+        check_order(group, "param_min_rms", "param_max_rms")
         if not group["betas"][0] <= group["betas"][1]:
             raise ValueError(f"betas must rise, 0 < beta1 <= beta2 < 1, given {group['betas']!r}")
 
@@ -268,16 +244,14 @@ class LearnedAxes(Transform):
         identity_mix: in [0, 1).
     """
 
-    allowed: ClassVar = {
-        "meta_lr_scale": "[0, inf)",
-        "betas": ("(0, 1)", "(0, 1)"),
-        "eps": "[0, inf)",
-        "lr_est_period": "[1, inf)" + WHOLE,
-        "max_step_scale": "(0, inf)",
-        "max_full_dim": "[0, inf)" + WHOLE,
-        "meta_norm": [*META_NORMS],
-        "identity_mix": "[0, 1)",
-    }
+    meta_lr_scale: Annotated[float, "[0, inf)"]
+    betas: Annotated[tuple[float, float], ("(0, 1)", "(0, 1)")]
+    eps: Annotated[float, "[0, inf)"]
+    lr_est_period: Annotated[int, "[1, inf)" + WHOLE]
+    max_step_scale: Annotated[float, "(0, inf)"]
+    max_full_dim: Annotated[int, "[0, inf)" + WHOLE]
+    meta_norm: Annotated[str, [*META_NORMS]]
+    identity_mix: Annotated[float, "[0, 1)"]
     foreach = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
@@ -322,23 +296,14 @@ class LearnedAxes(Transform):
 
 def learned_axes(batch: ParamBatch) -> list[int]:
     """Return the axes that have a matrix, counted from the end."""
-    return [axis for axis in range(-len(batch.shape), 0) if _key("matrix", axis, batch) in batch.state]
+    num_axes = len(batch.shape)
+    return [axis - num_axes for axis in range(num_axes) if f"matrix_{axis}" in batch.state]
 
 
-def matrix_of(axis: int, batch: ParamBatch) -> Tensor:
-    """Return M_k, or the vector of its diagonal."""
-    matrix: Tensor = batch.state[_key("matrix", axis, batch)]
+def matrix_of(axis: int, batch: ParamBatch, kind: str = "matrix") -> Tensor:
+    """Return M_k, or C_k as the kind "covariance"; or the vector of its diagonal."""
+    matrix: Tensor = batch.state[f"{kind}_{axis + len(batch.shape)}"]
     return matrix
-
-
-def covariance_of(axis: int, batch: ParamBatch) -> Tensor:
-    """Return C_k, or the vector of its diagonal."""
-    covariance: Tensor = batch.state[_key("covariance", axis, batch)]
-    return covariance
-
-
-def _key(statistic: str, axis: int, batch: ParamBatch) -> str:
-    return f"{statistic}_{axis + len(batch.shape)}"
 
 
 def _is_full(matrix: Tensor, batch: ParamBatch) -> bool:
@@ -356,7 +321,7 @@ def transformed(x: Tensor, axes: list[int], batch: ParamBatch, but: int | None =
 def learn(grad: Tensor, axes: list[int], batch: ParamBatch, due: bool | Tensor = True) -> None:
     """Update the covariances with a gradient, (*shape) or (N, *shape), and improve the matrices by it, if it is due."""
     for axis in axes:
-        covariance, columns = covariance_of(axis, batch), unfolded(grad, axis, batch.stacked)
+        covariance, columns = matrix_of(axis, batch, "covariance"), unfolded(grad, axis, batch.stacked)
         product = symmetric_product(columns.mT, columns.mT) if _is_full(covariance, batch) else columns.square().sum(-2)
         covariance.copy_(choose(due, product.add_(covariance, alpha=batch.group["betas"][1]), covariance))
     first = not isinstance(batch.step, Tensor) and batch.step == 1
@@ -397,7 +362,7 @@ def meta_gradient(grad: Tensor, direction: Tensor, axes: list[int], batch: Param
     """
     covered = direction
     for axis in axes:
-        covariance = covariance_of(axis, batch)
+        covariance = matrix_of(axis, batch, "covariance")
         full = _is_full(covariance, batch)
         diagonal = covariance.diagonal(dim1=-2, dim2=-1) if full else covariance
         # over its mean: C is of the size of g², and a product over several axes could leave the range of float32

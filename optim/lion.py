@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, Unpack
 
 from torch import Tensor
 
 from optim.composable import CommonOptions, Composable
-from optim.engine.param_batch import Group, ParamBatch, State, Update, zeros
+from optim.engine.param_batch import ParamBatch, Update
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS
 
@@ -65,16 +65,9 @@ class SignOfMomentum(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"betas": BETAS}
-    foreach = True
-    shardable = True
-
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.99), *, name: str = "") -> None:
-        super().__init__(name=name, betas=betas)
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return an average of zero in the parameter's shape."""
-        return {"exp_avg": zeros(param, group)}
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.99)
+    averages = ("exp_avg",)
+    foreach = shardable = True
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the signs."""

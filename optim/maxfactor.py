@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor
 
-from optim.engine.chain import Chain
+from optim.engine.chain import Chain, ChainOptions
 from optim.engine.options import SWITCH
-from optim.engine.param_batch import Group, ParamBatch, Scalar, State, Update, at_least, at_most, zero_per_axes, zeros
+from optim.engine.param_batch import (
+    ForeachBatch,
+    Group,
+    ParamBatch,
+    Scalar,
+    State,
+    Update,
+    at_least,
+    at_most,
+    zero_per_axes,
+    zeros,
+)
 from optim.engine.transform import Transform
 from optim.transforms.learning_rate import CautiousDecay, DecoupledDecay
 
@@ -41,12 +51,10 @@ class MaxFactor(Chain):
         min_lr: lower bound of ρ.
         scalar_boost: factor of the step of single elements.
         cautious_weight_decay: see `shrink`.
-        maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
         reference_bugs: treat parameters of less than two axes as the reference does: square the gradient before it
             becomes the direction, so that they always decrease, and store the normalized update in place of v. The
             reference squares the gradient, and normalizes its state, in place.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -80,23 +88,13 @@ class MaxFactor(Chain):
         scalar_boost: float = 2.0,
         *,
         cautious_weight_decay: bool = False,
-        maximize: bool = False,
-        skip_nonfinite: bool = False,
-        capturable: bool = False,
         reference_bugs: bool = False,
+        **common: Unpack[ChainOptions],
     ) -> None:
-        transforms = [
-            MaxFactoredRows(
-                beta2_decay=beta2_decay, gamma=gamma, eps=eps, d=d, max_norm=max_norm, reference_bugs=reference_bugs
-            ),
-            BoundedRelativeStep(eps=eps, min_lr=min_lr, scalar_boost=scalar_boost),
-            # last: the step is relative to the parameter before its decay
-            DecoupledDecay(weight_decay),
-            CautiousDecay(weight_decay, cautious_weight_decay),
-        ]
-        super().__init__(
-            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
-        )
+        own = locals()
+        # decay last: the step is relative to the parameter before it
+        transforms = [kind.of(own) for kind in (MaxFactoredRows, BoundedRelativeStep, DecoupledDecay, CautiousDecay)]
+        super().__init__(params, transforms, lr=lr, **common)
 
 
 class MaxFactoredRows(Transform):
@@ -116,15 +114,13 @@ class MaxFactoredRows(Transform):
     always 1, because u is at most 1. ``max_norm=False`` leaves out max R and the maximum over the row.
     """
 
-    allowed: ClassVar = {
-        "beta2_decay": "(-inf, 0]",
-        "gamma": "[0, 1)",
-        "eps": EPS,
-        "d": "(0, inf)",
-        "max_norm": SWITCH,
-        "reference_bugs": SWITCH,
-    }
-    foreach = True
+    beta2_decay: Annotated[float, "(-inf, 0]"]
+    gamma: Annotated[float, "[0, 1)"]
+    eps: Annotated[tuple[float, float], EPS]
+    d: Annotated[float, "(0, inf)"]
+    max_norm: Annotated[bool, SWITCH]
+    reference_bugs: Annotated[bool, SWITCH]
+    foreach = asks_single = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return statistics of zero: R (…, m, 1) and C (…, 1, n) of matrices, v in the shape of other parameters."""
@@ -132,10 +128,6 @@ class MaxFactoredRows(Transform):
             return {"exp_avg_sq": zeros(param, group)}
         leading = tuple(range(-param.dim(), -2))
         return {"row": zero_per_axes(param, (*leading, -2)), "col": zero_per_axes(param, (*leading, -1))}
-
-    def kind(self, shape: torch.Size) -> Hashable:
-        """Return whether a parameter has one element, which is treated in another way."""
-        return shape.numel() == 1
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update in units of its largest element."""
@@ -158,7 +150,10 @@ class MaxFactoredRows(Transform):
 def _matrix(grad: Tensor, batch: ParamBatch) -> Update:
     group, eps = batch.group, batch.group["eps"][0]
     square = grad * grad
-    row, col = _averages(square, batch, eps)
+    weight = at_most(at_least(batch.step ** group["beta2_decay"], 0.001), 0.999)
+    row = square.sum(-1, keepdim=True).mul_(batch.of_shape(lambda shape: 1 / (shape[-1] + eps)))
+    col = square.sum(-2, keepdim=True).mul_(batch.of_shape(lambda shape: 1 / (shape[-2] + eps)))
+    row, col = batch.state["row"].lerp_(row, weight), batch.state["col"].lerp_(col, weight)
     if group["max_norm"]:
         row = row / row.amax(-2, keepdim=True).clamp_(min=eps)
     if batch.single_element:
@@ -178,23 +173,13 @@ def _matrix(grad: Tensor, batch: ParamBatch) -> Update:
     return Update(u.sign_(), clipped.scale, overwritable=True, row_scale=rows)
 
 
-def _averages(square: Tensor, batch: ParamBatch, eps: float) -> tuple[Tensor, Tensor]:
-    """Update R and C with the squares, and return them."""
-    weight = at_most(at_least(batch.step ** batch.group["beta2_decay"], 0.001), 0.999)
-    row = square.sum(-1, keepdim=True).mul_(batch.of_shape(lambda shape: 1 / (shape[-1] + eps)))
-    col = square.sum(-2, keepdim=True).mul_(batch.of_shape(lambda shape: 1 / (shape[-2] + eps)))
-    return batch.state["row"].lerp_(row, weight), batch.state["col"].lerp_(col, weight)
-
-
 def _above_floor(row: Tensor, col: Tensor, eps: float, batch: ParamBatch) -> bool:
     """Return whether R C is nowhere below eps², as far as that can be read without waiting.
 
     Then max|u| over a row needs no u, which saves four of seven passes over the elements.
     """
-    if batch.stacked or row.device.type != "cpu":
-        return False
-    lowest = batch.minimum(row) * batch.minimum(col)
-    return not isinstance(lowest, Tensor) and lowest >= eps * eps
+    alone = not (batch.stacked or isinstance(batch, ForeachBatch))
+    return alone and row.device.type == "cpu" and row.amin().item() * col.amin().item() >= eps * eps
 
 
 def _over_maximum(rows: Tensor, batch: ParamBatch) -> Scalar:
@@ -218,12 +203,10 @@ class BoundedRelativeStep(Transform):
     u ← α u,   or α · scalar_boost · u  of a single element
     """
 
-    foreach = True
-    allowed: ClassVar = {"eps": EPS, "min_lr": "[0, inf)", "scalar_boost": "(0, inf)"}
-
-    def kind(self, shape: torch.Size) -> Hashable:
-        """Return whether a parameter has one element, which is treated in another way."""
-        return shape.numel() == 1
+    foreach = asks_single = True
+    eps: Annotated[tuple[float, float], EPS]
+    min_lr: Annotated[float, "[0, inf)"]
+    scalar_boost: Annotated[float, "(0, inf)"]
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update times the step."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import signature
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
-from optim.composable import CommonOptions, Composable
+from optim.composable import CommonOptions, Composable, Part
 from optim.engine.param_batch import Group, ParamBatch, State, Update, at_least, zero_per_axes
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS, NormalizedMomentum
@@ -51,17 +50,7 @@ class MatrixOptions(CommonOptions, total=False):
     equilibrate: str | None
 
 
-MATRIX_DEFAULTS: Mapping[str, Any] = {
-    **Composable.common_defaults,
-    **{name: option.default for name, option in signature(Orthogonalize).parameters.items() if name != "more"},
-}
-
-
-def split_options(options: MatrixOptions) -> tuple[dict[str, Any], CommonOptions]:
-    """Return the arguments of `Orthogonalize` among the options, and the others."""
-    names = MatrixOptions.__annotations__.keys() - CommonOptions.__annotations__.keys()
-    others: Any = {key: value for key, value in options.items() if key not in names}
-    return {key: value for key, value in options.items() if key in names}, others
+MATRIX_DEFAULTS: Mapping[str, Any] = {**Composable.common_defaults, **Orthogonalize().options}
 
 
 class Muon(Composable):
@@ -112,8 +101,7 @@ class Muon(Composable):
         nesterov: bool = True,
         **options: Unpack[MatrixOptions],
     ) -> None:
-        own, common = split_options(options)
-        super().__init__(params, [NesterovMomentum(betas, nesterov), Orthogonalize(**own)], lr=lr, **common)
+        super().__init__(params, [NesterovMomentum(betas, nesterov), Orthogonalize], lr=lr, **options)
 
     def _check_group(self, group: Group) -> None:
         super()._check_group(group)
@@ -168,8 +156,7 @@ class MuonLaProp(Composable):
         eps: float = 1e-8,
         **options: Unpack[MatrixOptions],
     ) -> None:
-        own, common = split_options(options)
-        super().__init__(params, [NormalizedMomentum(betas, eps), Orthogonalize(**own)], lr=lr, **common)
+        super().__init__(params, [NormalizedMomentum(betas, eps), Orthogonalize], lr=lr, **options)
 
 
 class NorMuon(Composable):
@@ -218,9 +205,8 @@ class NorMuon(Composable):
         nesterov: bool = True,
         **options: Unpack[MatrixOptions],
     ) -> None:
-        own, common = split_options(options)
-        rule = [NesterovMomentum(betas, nesterov), Orthogonalize(**own), NormalizeNeurons(betas, eps)]
-        super().__init__(params, rule, lr=lr, **common)
+        rule: list[Part] = [NesterovMomentum(betas, nesterov), Orthogonalize, NormalizeNeurons(betas, eps)]
+        super().__init__(params, rule, lr=lr, **options)
 
 
 class NormalizeNeurons(Transform):
@@ -239,10 +225,8 @@ class NormalizeNeurons(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"betas": BETAS, "eps": "(0, inf)"}
-
-    def __init__(self, betas: tuple[float, float] = (0.95, 0.95), eps: float = 1e-10, *, name: str = "") -> None:
-        super().__init__(name=name, betas=betas, eps=eps)
+    betas: Annotated[tuple[float, float], BETAS] = (0.95, 0.95)
+    eps: Annotated[float, "(0, inf)"] = 1e-10
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero per row, (R, 1, …), or (…, R, 1) of stacked matrices; none below two axes."""
@@ -317,8 +301,7 @@ class Scion(Composable):
         scale: float = 1.0,
         **options: Unpack[MatrixOptions],
     ) -> None:
-        own, common = split_options({"adjust_lr_fn": self.common_defaults["adjust_lr_fn"], **options})
-        super().__init__(params, [Momentum(beta1), NormBall(norm, scale, **own)], lr=lr, **common)
+        super().__init__(params, [Momentum(beta1), NormBall], lr=lr, norm=norm, scale=scale, **options)
 
 
 class NormBall(Orthogonalize):
@@ -334,18 +317,15 @@ class NormBall(Orthogonalize):
     u/rms(u) with the others.
 
     Args:
-        norm: one of these names.
+        norm: one of these names; after the options of `Orthogonalize`.
         scale: above 0.
-        options: see `Orthogonalize`.
 
     Reference:
         github.com/LIONS-EPFL/scion, scion.py: Spectral, Sign, RowNorm, ColNorm with ``transpose``, and BiasRMS.
     """
 
-    allowed: ClassVar = {**Orthogonalize.allowed, "norm": [*NORMS], "scale": "(0, inf)"}
-
-    def __init__(self, norm: str = "auto", scale: float = 1.0, **options: Any) -> None:
-        super().__init__(**options, norm=norm, scale=scale)
+    norm: Annotated[str, [*NORMS]] = "auto"
+    scale: Annotated[float, "(0, inf)"] = 1.0
 
     def takes(self, batch: ParamBatch) -> bool:
         """Return whether parameters are orthogonalized."""

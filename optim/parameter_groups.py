@@ -128,32 +128,36 @@ def _build(
     for place, rule in enumerate(rules):
         if params := [(name, parameter) for name, parameter in trainable if owners[name] == place]:
             members.setdefault(rule.optimizer or optimizer, []).append((rule, params))
-    optimizers = []
-    for factory, groups in members.items():
-        built = factory([{"params": params} for _, params in groups])
-        for rule, _ in () if isinstance(built, Chain) else groups:
-            if rule.blocks:
-                raise ValueError(f"parameter rule {rule.pattern.pattern!r}: {type(built).__name__} knows no blocks")
-        if isinstance(built, Combined):  # of several by itself, as torch_muon is
-            merged = [{"params": params, **_options(rule, built.defaults)} for rule, params in groups]
-            optimizers.append(factory(merged))
-            continue
-        asks = (
-            isinstance(built, Chain) and built.takes_blocks and sees_matrices(built.transforms, built.param_groups[0])
-        )
-        # only an optimizer knows its hyper-parameters, and the lr to scale: torch ignores unknown keys of a group
-        built.param_groups.clear()
-        for rule, params in groups:
-            options = _options(rule, built.defaults)
-            said = {name: {**rule.blocks, **shapes[name]} for name, _ in params} if rule.blocks else known
-            if own := {name: said[name] for name, _ in params if name in said and (rule.blocks or asks)}:
-                options["blocks"] = own
-            try:
-                built.add_param_group({"params": params, **options})
-            except ValueError as error:
-                raise ValueError(f"parameter rule {rule.pattern.pattern!r}: {error}") from error
-        optimizers.append(built)
+    optimizers = [_member(factory, groups, shapes, known) for factory, groups in members.items()]
     return optimizers[0] if len(optimizers) == 1 else Combined(optimizers)
+
+
+def _member(
+    factory: Factory,
+    groups: Sequence[tuple[Rule, list[tuple[str, nn.Parameter]]]],
+    shapes: Mapping[str, dict[str, Any]],
+    known: Mapping[str, dict[str, Any]],
+) -> Optimizer:
+    """Return an optimizer with a group for each rule, whose blocks are the rule's, or those that are known."""
+    built = factory([{"params": params} for _, params in groups])
+    for rule, _ in () if isinstance(built, Chain) else groups:
+        if rule.blocks:
+            raise ValueError(f"parameter rule {rule.pattern.pattern!r}: {type(built).__name__} knows no blocks")
+    if isinstance(built, Combined):  # of several by itself, as torch_muon is
+        return factory([{"params": params, **_options(rule, built.defaults)} for rule, params in groups])
+    asks = isinstance(built, Chain) and built.takes_blocks and sees_matrices(built.transforms, built.param_groups[0])
+    # only an optimizer knows its hyper-parameters, and the lr to scale: torch ignores unknown keys of a group
+    built.param_groups.clear()
+    for rule, params in groups:
+        options = _options(rule, built.defaults)
+        said = {name: {**rule.blocks, **shapes[name]} for name, _ in params} if rule.blocks else known
+        if own := {name: said[name] for name, _ in params if name in said and (rule.blocks or asks)}:
+            options["blocks"] = own
+        try:
+            built.add_param_group({"params": params, **options})
+        except ValueError as error:
+            raise ValueError(f"parameter rule {rule.pattern.pattern!r}: {error}") from error
+    return built
 
 
 def _options(rule: Rule, defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -75,17 +75,7 @@ class Prodigy(Composable):
         growth_rate: float | None = None,
         **common: Unpack[CommonOptions],
     ) -> None:
-        rule = EstimatedDistance(
-            betas=betas,
-            beta3=beta3,
-            eps=eps,
-            use_bias_correction=use_bias_correction,
-            safeguard_warmup=safeguard_warmup,
-            d0=d0,
-            d_coef=d_coef,
-            growth_rate=growth_rate,
-        )
-        super().__init__(params, [rule], lr=lr, **common)
+        super().__init__(params, [EstimatedDistance.of(locals())], lr=lr, **common)
 
 
 class EstimatedDistance(Transform):
@@ -101,29 +91,24 @@ class EstimatedDistance(Transform):
         m ← β₁ m + (1 − β₁) d u,   v ← β₂ v + (1 − β₂) d² u²,   u = m/(√v + d' eps)     times λ, which the decay has too
 
     With ``use_bias_correction`` λ is also multiplied by √(1 − β₂ᵗ)/(1 − β₁ᵗ). ``growth_rate`` limits d'/d. It,
-    ``beta3`` and ``d_coef`` are those of the first group.
+    ``beta3`` and ``d_coef`` are those of the first group. The options are those of `Prodigy`.
 
     State: see `Prodigy`. State of a group: d (``d``), its largest value without that limit (``d_max``), the old d
     (``d_before``), r (``d_numerator``), and λ/lr (``estimated_lr``).
-
-    Args:
-        options: see `Prodigy`.
 
     Reference:
         Mishchenko and Defazio 2023, "Prodigy", arXiv:2306.06101, algorithm 4.
     """
 
     joins_parameters = True
-    allowed: ClassVar = {
-        "betas": BETAS,
-        "beta3": "[0, 1)" + OR_NONE,
-        "eps": "[0, inf)",
-        "use_bias_correction": SWITCH,
-        "safeguard_warmup": SWITCH,
-        "d0": "(0, inf)",
-        "d_coef": "(0, inf)",
-        "growth_rate": "(1, inf)" + OR_NONE,
-    }
+    betas: Annotated[tuple[float, float], BETAS]
+    beta3: Annotated[float | None, "[0, 1)" + OR_NONE]
+    eps: Annotated[float, "[0, inf)"]
+    use_bias_correction: Annotated[bool, SWITCH]
+    safeguard_warmup: Annotated[bool, SWITCH]
+    d0: Annotated[float, "(0, inf)"]
+    d_coef: Annotated[float, "(0, inf)"]
+    growth_rate: Annotated[float | None, "(1, inf)" + OR_NONE]
     foreach = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
@@ -139,8 +124,6 @@ class EstimatedDistance(Transform):
 
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
         """Estimate the distance from all gradients."""
-        if not any(entries for _, entries in groups):
-            return
         first = groups[0][0]
         shared, beta3 = first["shared_state"], first["beta3"]
         beta3 = first["betas"][1] ** 0.5 if beta3 is None else beta3

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
 from optim.composable import CommonOptions, Composable
-from optim.engine.param_batch import Group, ParamBatch, State, Update, at_least, zeros
+from optim.engine.param_batch import ParamBatch, Update, at_least
 from optim.engine.transform import Transform
 from optim.transforms.adam import BETAS, average_squares, beta2_correction, beta2_of
 
@@ -78,16 +78,10 @@ class RootMeanSquare(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
-    foreach = True
-    shardable = True
-
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.9), eps: float = 1e-8, *, name: str = "") -> None:
-        super().__init__(name=name, betas=betas, eps=eps)
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return an average of zero in the parameter's shape."""
-        return {"exp_avg_sq": zeros(param, group)}
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.9)
+    eps: Annotated[float, "[0, inf)"] = 1e-8
+    averages = ("exp_avg_sq",)
+    foreach = shardable = True
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update over the root of its averaged square."""

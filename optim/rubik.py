@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors as flatten
 from torch._utils import _unflatten_dense_tensors as unflatten
 
-from optim.engine.chain import Chain
+from optim.engine.chain import Chain, ChainOptions
 from optim.engine.distributed import divided
 from optim.engine.group_step import launches_cost
 from optim.engine.options import FLOAT_DTYPE, SWITCH
@@ -70,9 +70,7 @@ class Rubik(Chain):
         scale_momentum: decay of the sum of a size's gradients, in [0, 1).
         compute_dtype: of the momentum and the iterations of matrices; None for that of statistics.
         shard_matrix_work: in a distributed run, divide the matrices over the processes, as `Muon`.
-        maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -106,26 +104,9 @@ class Rubik(Chain):
         scale_momentum: float = 0.95,
         compute_dtype: torch.dtype | str | None = "bfloat16",
         shard_matrix_work: bool = False,
-        *,
-        maximize: bool = False,
-        skip_nonfinite: bool = False,
-        capturable: bool = False,
+        **common: Unpack[ChainOptions],
     ) -> None:
-        change = RubikChange(
-            beta1=beta1,
-            beta2=beta2,
-            eps=eps,
-            scale_limits=scale_limits,
-            scalar_scale=scalar_scale,
-            adam_beta1=adam_beta1,
-            adam_beta2=adam_beta2,
-            scale_momentum=scale_momentum,
-            compute_dtype=compute_dtype,
-            shard_matrix_work=shard_matrix_work,
-        )
-        super().__init__(
-            params, [change], lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
-        )
+        super().__init__(params, [RubikChange.of(locals())], lr=lr, **common)
 
 
 class RubikChange(GroupTransform):
@@ -149,18 +130,16 @@ class RubikChange(GroupTransform):
         p ← s/s' (1 − lr²/2) p − lr s d
     """
 
-    allowed: ClassVar = {
-        "beta1": "[0, 1)",
-        "beta2": "[0, 1)",
-        "eps": "[0, inf)",
-        "scale_limits": ("(0, inf)", "(0, inf)"),
-        "scalar_scale": "[0, inf)",
-        "adam_beta1": "[0, 1)",
-        "adam_beta2": "[0, 1)",
-        "scale_momentum": "[0, 1)",
-        "compute_dtype": FLOAT_DTYPE,
-        "shard_matrix_work": SWITCH,
-    }
+    beta1: Annotated[float, "[0, 1)"]
+    beta2: Annotated[float, "[0, 1)"]
+    eps: Annotated[float, "[0, inf)"]
+    scale_limits: Annotated[tuple[float, float], ("(0, inf)", "(0, inf)")]
+    scalar_scale: Annotated[float, "[0, inf)"]
+    adam_beta1: Annotated[float, "[0, 1)"]
+    adam_beta2: Annotated[float, "[0, 1)"]
+    scale_momentum: Annotated[float, "[0, 1)"]
+    compute_dtype: Annotated[torch.dtype | str | None, FLOAT_DTYPE]
+    shard_matrix_work: Annotated[bool, SWITCH]
     foreach = True
 
     def check(self, group: Group) -> None:
@@ -201,10 +180,6 @@ class RubikChange(GroupTransform):
         lr, direction = batch.group["lr"], self._adam(u, batch)
         size = batch.group["scalar_scale"] if num_axes(batch.shape) == 0 else self._learn_size(u, batch)
         return Update(direction, size * lr, overwritable=True)
-
-    def takes_all(self, group: Group) -> bool:
-        """Return whether the matrices are divided over processes."""
-        return bool(group["shard_matrix_work"])
 
     def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
         """Return all changes, each matrix made orthogonal by one process."""

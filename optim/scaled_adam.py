@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import Annotated, Any, Unpack
 
 import torch
 from torch import Tensor
 
-from optim.engine.chain import Chain
-from optim.engine.options import WHOLE
+from optim.engine.chain import Chain, ChainOptions
+from optim.engine.options import WHOLE, check_order
 from optim.engine.param_batch import (
     Group,
     ParamBatch,
@@ -58,9 +57,7 @@ class ScaledAdam(Chain):
         scalar_max: bound of single elements, above 0.
         size_update_period: steps between updates of the size, at least 1.
         clipping_update_period: steps between estimates of the median, at least 1.
-        maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, or a parameter is not real floating point.
@@ -97,26 +94,12 @@ class ScaledAdam(Chain):
         scalar_max: float = 10.0,
         size_update_period: int = 4,
         clipping_update_period: int = 100,
-        *,
-        maximize: bool = False,
-        skip_nonfinite: bool = False,
-        capturable: bool = False,
+        **common: Unpack[ChainOptions],
     ) -> None:
-        transforms = [
-            ClipByMedianNorm(clipping_scale, clipping_update_period, scalar_lr_scale),
-            ScaledChange(
-                betas=betas,
-                eps=eps,
-                scalar_lr_scale=scalar_lr_scale,
-                param_min_rms=param_min_rms,
-                param_max_rms=param_max_rms,
-                size_update_period=size_update_period,
-            ),
-            Clamp(scalar_max, "scalar_max", scalars_only=True),
-        ]
-        super().__init__(
-            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
-        )
+        own = locals()
+        clamp = Clamp(scalar_max, "scalar_max", scalars_only=True)
+        transforms = [ClipByMedianNorm.of(own), ScaledChange.of(own), clamp]
+        super().__init__(params, transforms, lr=lr, **common)
 
     def update(self) -> None:
         """Step by a gradient of zeros where there is none: as in the reference, momentum and averages continue."""
@@ -153,23 +136,17 @@ class ScaledChange(Transform):
         δ ← δ + (1 − β₁) s p
     """
 
-    allowed: ClassVar = {
-        "betas": ("[0, 1)", "[0, 1)"),
-        "eps": "[0, inf)",
-        "scalar_lr_scale": "[0, inf)",
-        "param_min_rms": "[0, inf)",
-        "param_max_rms": "(0, inf)",
-        "size_update_period": "[1, inf)" + WHOLE,
-    }
-    foreach = shardable = True
+    betas: Annotated[tuple[float, float], ("[0, 1)", "[0, 1)")]
+    eps: Annotated[float, "[0, inf)"]
+    scalar_lr_scale: Annotated[float, "[0, inf)"]
+    param_min_rms: Annotated[float, "[0, inf)"]
+    param_max_rms: Annotated[float, "(0, inf)"]
+    size_update_period: Annotated[int, "[1, inf)" + WHOLE]
+    foreach = shardable = asks_single = True
 
     def check(self, group: Group) -> None:
         """Refuse an empty range of sizes."""
-        if group["param_max_rms"] < group["param_min_rms"]:
-            raise ValueError(
-                f"param_max_rms must be at least param_min_rms, given {group['param_max_rms']!r} and "
-                f"{group['param_min_rms']!r}"
-            )
+        check_order(group, "param_min_rms", "param_max_rms")
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return v and δ of zero, (*shape); for more than one element also r, and S and z of zero, (1, …)."""
@@ -180,10 +157,6 @@ class ScaledChange(Transform):
         norm = torch.linalg.vector_norm(param.detach(), dtype=state_dtype(param))
         state["param_rms"] = (norm / param.numel() ** 0.5).reshape([1] * param.dim())
         return {**state, "scale_grad": zero_per_axes(param, ()), "scale_exp_avg_sq": zero_per_axes(param, ())}
-
-    def kind(self, shape: torch.Size) -> Hashable:
-        """Return whether a parameter has one element, which is treated in another way."""
-        return shape.numel() == 1
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the negative change, because updates are subtracted."""

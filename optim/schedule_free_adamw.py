@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from optim.composable import CommonOptions, Composable
 from optim.engine.blocks import parts_of
 from optim.engine.options import SWITCH, WHOLE
-from optim.engine.param_batch import HALF, Group, ParamBatch, Scalar, State, Update, copied, zero_per_axes, zeros
+from optim.engine.param_batch import HALF, Group, ParamBatch, Scalar, State, Update, copied, zero_per_axes
 from optim.engine.saved_state import named_parameters
 from optim.engine.transform import FusedTransform, Transform
 from optim.transforms.adam import average_squares, beta2_correction, beta2_of, has_kernel, same_layout, step_by_rms
@@ -20,8 +20,6 @@ from optim.transforms.learning_rate import learning_rate
 
 EVALUATING = "evaluating"
 """Whether the parameters of a group hold x; in the group's shared state."""
-AVERAGED = ("weight_decay", "cautious_weight_decay", "warmup_steps")
-"""Common options that belong to the averaging here."""
 TRAINING_POINT = "training_point"
 """The statistic that keeps y while a parameter holds x."""
 
@@ -205,16 +203,11 @@ class ScaleByRms(FusedTransform):
         eps: added to the root, at least 0.
     """
 
-    allowed: ClassVar = {"betas": ("[0, 1]", "[0, 1)"), "eps": "[0, inf)"}
+    betas: Annotated[tuple[float, float], ("[0, 1]", "[0, 1)")]
+    eps: Annotated[float, "[0, inf)"]
+    averages = ("exp_avg_sq",)
     one_call: ClassVar = False
     shardable = True
-
-    def __init__(self, betas: tuple[float, float], eps: float) -> None:
-        super().__init__(betas=betas, eps=eps)
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return an average of zero in the parameter's shape."""
-        return {"exp_avg_sq": zeros(param, group)}
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the quotient."""
@@ -316,7 +309,5 @@ class ScheduleFreeAdamW(Composable):
         weight_lr_power: float = 2.0,
         **common: Unpack[CommonOptions],
     ) -> None:
-        options: dict[str, Any] = {**common}
-        own = {name: options.pop(name, self.common_defaults[name]) for name in AVERAGED}
-        averaging = FirstBetaScheduleFree(betas, **own, r=r, weight_lr_power=weight_lr_power)
-        super().__init__(params, [ScaleByRms(betas, eps)], lr=lr, ending=[averaging], **options)
+        own: Any = {"betas": betas, "r": r, "weight_lr_power": weight_lr_power}
+        super().__init__(params, [ScaleByRms(betas, eps)], lr=lr, ending=[FirstBetaScheduleFree], **own, **common)

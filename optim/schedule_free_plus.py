@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 import torch.distributed as dist
@@ -26,7 +26,7 @@ from optim.engine.param_batch import (
     shared_zero,
 )
 from optim.engine.transform import Transform
-from optim.schedule_free_adamw import AVERAGED, ScheduleFree, ScheduleFreeAdamW
+from optim.schedule_free_adamw import ScheduleFree, ScheduleFreeAdamW
 from optim.transforms.adam import Adam
 from optim.transforms.learning_rate import ESTIMATED_LR, learning_rate
 
@@ -103,14 +103,10 @@ class ScheduleFreePlus(Composable):
         weight_lr_power: float = 2.0,
         **common: Unpack[CommonOptions],
     ) -> None:
-        options: dict[str, Any] = {**common}
-        own = {name: options.pop(name, self.common_defaults[name]) for name in AVERAGED}
-        annealed = {
-            **{"sf_beta1": sf_beta1, "sf_beta1_max": sf_beta1_max, "sf_beta1_anneal_steps": sf_beta1_anneal_steps},
-            **{"c_warmup": c_warmup, "r": r, "weight_lr_power": weight_lr_power},
-        }
+        averaging = AnnealedScheduleFree.of({**self.common_defaults, **common, **locals()})
         rule = [PolyakStep(polyak_beta=polyak_beta), Adam(betas, eps)]
-        super().__init__(params, rule, lr=lr, ending=[AnnealedScheduleFree(**own, **annealed)], **options)
+        others: Any = {key: x for key, x in common.items() if key not in averaging.options}
+        super().__init__(params, rule, lr=lr, ending=[averaging], **others)
 
 
 class PolyakStep(Transform):
@@ -128,7 +124,7 @@ class PolyakStep(Transform):
     """
 
     joins_parameters = True
-    allowed: ClassVar = {"polyak_beta": "[0, 1)"}
+    polyak_beta: Annotated[float, "[0, 1)"]
     foreach = True
 
     def new_shared_state(self, group: Group) -> State:
@@ -138,8 +134,6 @@ class PolyakStep(Transform):
 
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
         """Find the rate from all gradients."""
-        if not any(entries for _, entries in groups):
-            return
         first = groups[0][0]
         shared, decay, count = first["shared_state"], first["polyak_beta"], first["shared_state"]["steps"] + 1
         loss = shared["loss"].clone()

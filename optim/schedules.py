@@ -162,7 +162,7 @@ class Constant(ClosedFormSchedule):
         return linear_warmup(batch, self.warmup_steps)
 
 
-class WarmupInverseSquareRoot(ClosedFormSchedule):
+class WarmupInverseSquareRoot(Constant):
     """Rise linearly to the base rate, then fall as 1/√: needs no horizon, so that a run can be extended.
 
     With b updates done and w = warmup_steps:
@@ -189,9 +189,7 @@ class WarmupInverseSquareRoot(ClosedFormSchedule):
     """
 
     def __init__(self, optimizer: Optimizer, warmup_steps: float, max_steps: int | None = None) -> None:
-        check_range("warmup_steps", warmup_steps, "[0, inf)")
-        self.warmup_steps = updates_of(warmup_steps, max_steps)
-        super().__init__(optimizer)
+        super().__init__(optimizer, warmup_steps, max_steps)
 
     def factor(self, batch: int, epoch: int) -> float:
         """Return the factor of the class's docstring; the epoch does not matter."""
@@ -323,7 +321,7 @@ class WarmupCosine(WarmupLinear):
         return self.min_lr_ratio + (1 - self.min_lr_ratio) * (1 + math.cos(math.pi * done)) / 2
 
 
-class WarmupStableDecay(ClosedFormSchedule):
+class WarmupStableDecay(WarmupLinear):
     """Rise linearly to the base rate, stay there, and fall at the end with one minus a square root (WSD).
 
     Every checkpoint of the stable part can be the start of a decay, so that one long run serves many lengths. With
@@ -364,16 +362,13 @@ class WarmupStableDecay(ClosedFormSchedule):
         min_lr_ratio: float = 0.0,
     ) -> None:
         check_range("max_steps", max_steps, "[1, inf)")
-        check_range("min_lr_ratio", min_lr_ratio, "[0, 1]")
-        self.max_steps, self.min_lr_ratio = max_steps, min_lr_ratio
-        self.warmup_steps = whole_steps("warmup_steps", warmup_steps, max_steps)
         self.decay_steps = whole_steps("decay_steps", decay_steps, max_steps)
-        if self.warmup_steps + self.decay_steps >= max_steps:
+        if whole_steps("warmup_steps", warmup_steps, max_steps) + self.decay_steps >= max_steps:
             raise ValueError(
                 f"warmup_steps and decay_steps must leave something of max_steps, given {warmup_steps}, {decay_steps} "
                 f"and {max_steps}"
             )
-        super().__init__(optimizer)
+        super().__init__(optimizer, max_steps, warmup_steps, min_lr_ratio)
 
     def factor(self, batch: int, epoch: int) -> float:
         """Return the factor of the class's docstring; the epoch does not matter."""
@@ -450,64 +445,6 @@ class InterpCosine(ClosedFormSchedule):
         return self.min_lr_ratio + (1 - self.min_lr_ratio) * mix
 
 
-class Eden(ClosedFormSchedule):
-    """Decay in batches and in epochs, with an optional linear warm-up.
-
-    With batch b, epoch e, B = lr_batches, E = lr_epochs:
-
-        lr = base · ((b² + B²)/B²)^-¼ · ((e² + E²)/E²)^-¼ · warm-up
-        warm-up = warmup_start + (1 − warmup_start) · b/warmup_batches     until b = warmup_batches, then 1
-
-    The trainer must also set the epoch: ``step_epoch(epoch)`` at its start.
-
-    Args:
-        optimizer: whose learning rates to set.
-        lr_batches: updates after which the rate begins to fall; with ``max_steps``, a number below 1 is a share of it.
-        lr_epochs: epochs after which the rate begins to fall.
-        warmup_batches: updates of warm-up, or such a share; 0 for none; 500 is the reference's default.
-        warmup_start: the factor of the first update of a warm-up, in [0, 1].
-        max_steps: updates of the whole run; None: numbers below 1 are themselves.
-
-    Raises:
-        ValueError: an argument is out of its range.
-
-    Reference:
-        github.com/k2-fsa/icefall/blob/master/egs/librispeech/ASR/zipformer/optim.py, class Eden; no paper. Without the
-        warm-up also in pruned_transducer_stateless2/optim.py.
-        Differs: the rate is set at construction; groups may be added later; shares of a run.
-
-    Examples:
-        >>> optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
-        >>> schedule = optim.Eden(optimizer, lr_batches=5000, lr_epochs=6, warmup_batches=500)
-        >>> [round(schedule.factor(batch, batch // 2500), 3) for batch in (0, 250, 500, 5000, 50_000)]
-        [0.5, 0.75, 0.998, 0.819, 0.169]
-    """
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        lr_batches: float,
-        lr_epochs: float,
-        warmup_batches: float = 0.0,
-        warmup_start: float = 0.5,
-        max_steps: int | None = None,
-    ) -> None:
-        check_range("lr_batches", lr_batches, "(0, inf)")
-        check_range("lr_epochs", lr_epochs, "(0, inf)")
-        check_range("warmup_batches", warmup_batches, "[0, inf)")
-        check_range("warmup_start", warmup_start, "[0, 1]")
-        self.lr_batches, self.lr_epochs = updates_of(lr_batches, max_steps), lr_epochs
-        self.warmup_batches = updates_of(warmup_batches, max_steps)
-        self.warmup_start = warmup_start
-        super().__init__(optimizer)
-
-    def factor(self, batch: int, epoch: int) -> float:
-        """Return the product of the class's docstring."""
-        # each of the two falls like 1/√ once its count is large: together lr falls like 1/updates
-        decay = (1 + (batch / self.lr_batches) ** 2) ** -0.25 * (1 + (epoch / self.lr_epochs) ** 2) ** -0.25
-        return decay * warmup_from(self.warmup_start, batch, self.warmup_batches)
-
-
 class Eden2(ClosedFormSchedule):
     """Decay with the number of batches, after a linear warm-up.
 
@@ -557,6 +494,59 @@ class Eden2(ClosedFormSchedule):
         """Return the product of the class's docstring; the epoch does not matter."""
         # -½ where Eden has -¼ twice: the same fall far beyond lr_batches, without epochs
         decay = (1 + (batch / self.lr_batches) ** 2) ** -0.5
+        return decay * warmup_from(self.warmup_start, batch, self.warmup_batches)
+
+
+class Eden(Eden2):
+    """Decay in batches and in epochs, with an optional linear warm-up.
+
+    With batch b, epoch e, B = lr_batches, E = lr_epochs:
+
+        lr = base · ((b² + B²)/B²)^-¼ · ((e² + E²)/E²)^-¼ · warm-up
+        warm-up = warmup_start + (1 − warmup_start) · b/warmup_batches     until b = warmup_batches, then 1
+
+    The trainer must also set the epoch: ``step_epoch(epoch)`` at its start.
+
+    Args:
+        optimizer: whose learning rates to set.
+        lr_batches: updates after which the rate begins to fall; with ``max_steps``, a number below 1 is a share of it.
+        lr_epochs: epochs after which the rate begins to fall.
+        warmup_batches: updates of warm-up, or such a share; 0 for none; 500 is the reference's default.
+        warmup_start: the factor of the first update of a warm-up, in [0, 1].
+        max_steps: updates of the whole run; None: numbers below 1 are themselves.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Reference:
+        github.com/k2-fsa/icefall/blob/master/egs/librispeech/ASR/zipformer/optim.py, class Eden; no paper. Without the
+        warm-up also in pruned_transducer_stateless2/optim.py.
+        Differs: the rate is set at construction; groups may be added later; shares of a run.
+
+    Examples:
+        >>> optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
+        >>> schedule = optim.Eden(optimizer, lr_batches=5000, lr_epochs=6, warmup_batches=500)
+        >>> [round(schedule.factor(batch, batch // 2500), 3) for batch in (0, 250, 500, 5000, 50_000)]
+        [0.5, 0.75, 0.998, 0.819, 0.169]
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_batches: float,
+        lr_epochs: float,
+        warmup_batches: float = 0.0,
+        warmup_start: float = 0.5,
+        max_steps: int | None = None,
+    ) -> None:
+        check_range("lr_epochs", lr_epochs, "(0, inf)")
+        self.lr_epochs = lr_epochs
+        super().__init__(optimizer, lr_batches, warmup_batches, warmup_start, max_steps)
+
+    def factor(self, batch: int, epoch: int) -> float:
+        """Return the product of the class's docstring."""
+        # each of the two falls like 1/√ once its count is large: together lr falls like 1/updates
+        decay = (1 + (batch / self.lr_batches) ** 2) ** -0.25 * (1 + (epoch / self.lr_epochs) ** 2) ** -0.25
         return decay * warmup_from(self.warmup_start, batch, self.warmup_batches)
 
 

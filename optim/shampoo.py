@@ -5,7 +5,7 @@ Legend: x (d₁, …, dₖ), or (N, d₁, …, dₖ) for a stack of N; C and P (
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -83,19 +83,7 @@ class Shampoo(Composable):
         merge_dims: bool = False,
         **common: Unpack[CommonOptions],
     ) -> None:
-        rule = KroneckerRoots(
-            betas=betas,
-            shampoo_beta=shampoo_beta,
-            eps=eps,
-            matrix_eps=matrix_eps,
-            exponent=exponent,
-            one_sided=one_sided,
-            graft=graft,
-            precondition_frequency=precondition_frequency,
-            max_precond_dim=max_precond_dim,
-            merge_dims=merge_dims,
-        )
-        super().__init__(params, [rule], lr=lr, **common)
+        super().__init__(params, [KroneckerRoots.of(locals())], lr=lr, **common)
 
 
 class KroneckerRoots(Transform):
@@ -115,18 +103,16 @@ class KroneckerRoots(Transform):
     above the diagonal may be old, and P (``root_0_k``).
     """
 
-    allowed: ClassVar = {
-        "betas": BETAS,
-        "shampoo_beta": "[0, 1)",
-        "eps": "[0, inf)",
-        "matrix_eps": "(0, inf)",
-        "exponent": "(0, inf)" + OR_NONE,
-        "one_sided": SWITCH,
-        "graft": [None, "adam"],
-        "precondition_frequency": "[1, inf)" + WHOLE,
-        "max_precond_dim": "[1, inf)" + WHOLE,
-        "merge_dims": SWITCH,
-    }
+    betas: Annotated[tuple[float, float], BETAS]
+    shampoo_beta: Annotated[float, "[0, 1)"]
+    eps: Annotated[float, "[0, inf)"]
+    matrix_eps: Annotated[float, "(0, inf)"]
+    exponent: Annotated[float | None, "(0, inf)" + OR_NONE]
+    one_sided: Annotated[bool, SWITCH]
+    graft: Annotated[str | None, [None, "adam"]]
+    precondition_frequency: Annotated[int, "[1, inf)" + WHOLE]
+    max_precond_dim: Annotated[int, "[1, inf)" + WHOLE]
+    merge_dims: Annotated[bool, SWITCH]
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return averages of zero in the parameter's shape, and matrices of zero (d, d) that the first step fills."""

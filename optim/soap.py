@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple, Unpack, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from optim.engine.distributed import divided
 from optim.engine.options import SWITCH, WHOLE
 from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, State, TensorList, Update, state_dtype, zeros
 from optim.engine.transform import GroupTransform
-from optim.muon import MATRIX_DEFAULTS, MatrixOptions, split_options
+from optim.muon import MATRIX_DEFAULTS, MatrixOptions
 from optim.transforms.adam import BETAS, average_squares, beta2_correction, beta2_of
 from optim.transforms.matrices import MergedDims, matmul, merged_dims
 from optim.transforms.orthogonalize import METHODS, Orthogonalize
@@ -121,34 +121,15 @@ class SOAP(Composable):
         precond_scheduler: tuple[float, float] = PRECOND_SCHEDULER,
         **options: Unpack[MatrixOptions],
     ) -> None:
-        own, common = split_options({"orthogonalization": None, "adjust_lr_fn": "match_rms_adamw", **options})
-        rule = RotatedAdam(
-            betas=betas,
-            shampoo_beta=shampoo_beta,
-            eps=eps,
-            precondition_frequency=precondition_frequency,
-            max_precond_dim=max_precond_dim,
-            merge_dims=merge_dims,
-            precondition_1d=precondition_1d,
-            normalize_grads=normalize_grads,
-            correct_bias=correct_bias,
-            split=split,
-            kl_factors=kl_factors,
-            use_precond_schedule=use_precond_schedule,
-            precond_scheduler=precond_scheduler,
-            shard_matrix_work=own.get("shard_matrix_work", False),
-        )
-        super().__init__(params, [rule, OrthogonalSteps(**own)], lr=lr, **common)
+        rule = RotatedAdam.of({**locals(), "shard_matrix_work": options.get("shard_matrix_work", False)})
+        super().__init__(params, [rule, OrthogonalSteps], lr=lr, **options)
 
 
 class OrthogonalSteps(Orthogonalize):
     """`Orthogonalize` that ``orthogonalization=None`` switches off."""
 
-    allowed: ClassVar = {**Orthogonalize.allowed, "orthogonalization": [None, *METHODS]}
-
-    def is_noop(self, group: Group) -> bool:
-        """Return whether updates stay as they are."""
-        return group["orthogonalization"] is None
+    orthogonalization: Annotated[str | None, [None, *METHODS]] = None
+    switch = "orthogonalization"
 
 
 class RotatedAdam(GroupTransform):
@@ -201,22 +182,20 @@ class RotatedAdam(GroupTransform):
     """
 
     foreach = True
-    allowed: ClassVar = {
-        "betas": BETAS,
-        "shampoo_beta": "[0, 1)",
-        "eps": "[0, inf)",
-        "precondition_frequency": "[1, inf)" + WHOLE,
-        "max_precond_dim": "[1, inf)" + WHOLE,
-        "merge_dims": SWITCH,
-        "precondition_1d": SWITCH,
-        "normalize_grads": SWITCH,
-        "correct_bias": SWITCH,
-        "split": SWITCH,
-        "kl_factors": SWITCH,
-        "use_precond_schedule": SWITCH,
-        "precond_scheduler": ("(0, inf)", "(0, inf)"),
-        "shard_matrix_work": SWITCH,
-    }
+    betas: Annotated[tuple[float, float], BETAS]
+    shampoo_beta: Annotated[float, "[0, 1)"]
+    eps: Annotated[float, "[0, inf)"]
+    precondition_frequency: Annotated[int, "[1, inf)" + WHOLE]
+    max_precond_dim: Annotated[int, "[1, inf)" + WHOLE]
+    merge_dims: Annotated[bool, SWITCH]
+    precondition_1d: Annotated[bool, SWITCH]
+    normalize_grads: Annotated[bool, SWITCH]
+    correct_bias: Annotated[bool, SWITCH]
+    split: Annotated[bool, SWITCH]
+    kl_factors: Annotated[bool, SWITCH]
+    use_precond_schedule: Annotated[bool, SWITCH]
+    precond_scheduler: Annotated[tuple[float, float], ("(0, inf)", "(0, inf)")]
+    shard_matrix_work: Annotated[bool, SWITCH]
 
     def check(self, group: Group) -> None:
         """Refuse a schedule that is not used."""
@@ -242,17 +221,9 @@ class RotatedAdam(GroupTransform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return Adam's direction, turned back from the eigenbasis."""
         direction, turning = self._rotated_update(update, batch)
-        first = batch.step == 1
         for blocks in _sharing_calls(turning, batch):
-            turns = [block.turns(first=first) for block in blocks]
-            results = iter(computed([turn for of_block in turns for turn in of_block]))
-            for block, of_block in zip(blocks, turns, strict=True):
-                block.turn([next(results) for _ in of_block], first=first)
+            _turn([(block, batch.step == 1) for block in blocks], computed)
         return direction
-
-    def takes_all(self, group: Group) -> bool:
-        """Return whether new bases are divided over processes."""
-        return bool(group["shard_matrix_work"])
 
     def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
         """Return all directions; each new basis is computed by one process."""
@@ -260,12 +231,7 @@ class RotatedAdam(GroupTransform):
         turning = [
             (block, batch.step == 1) for (_, blocks), batch in zip(moved, batches, strict=True) for block in blocks
         ]
-        turns = [block.turns(first=first) for block, first in turning]
-        work = [turn for of_block in turns for turn in of_block]
-        costs = [turn.basis.numel() * turn.basis.shape[-1] for turn in work]
-        results = iter(divided(Turn.compute, work, costs, [turn.like() for turn in work]))
-        for (block, first), of_block in zip(turning, turns, strict=True):
-            block.turn([next(results) for _ in of_block], first=first)
+        _turn(turning, _divided)
         return [direction for direction, _ in moved]
 
     def _rotated_update(self, update: Update, batch: ParamBatch) -> tuple[Update, list[Block]]:
@@ -287,6 +253,20 @@ class RotatedAdam(GroupTransform):
         if not directions:
             return Update(torch.zeros_like(u), overwritable=True), due
         return _scaled(_joined(directions, batch), clock), due
+
+
+def _turn(turning: Sequence[tuple[Block, bool]], compute: Callable[[list[Turn]], Sequence[Sequence[Tensor]]]) -> None:
+    """Set the bases of blocks, and whether they are the first ones, to what is computed of all."""
+    turns = [block.turns(first=first) for block, first in turning]
+    results = iter(compute([turn for of_block in turns for turn in of_block]))
+    for (block, first), of_block in zip(turning, turns, strict=True):
+        block.turn([next(results) for _ in of_block], first=first)
+
+
+def _divided(turns: list[Turn]) -> list[Sequence[Tensor]]:
+    """Return the results of all turns, each computed by one process."""
+    costs = [turn.basis.numel() * turn.basis.shape[-1] for turn in turns]
+    return divided(Turn.compute, turns, costs, [turn.like() for turn in turns])
 
 
 class Plan(NamedTuple):

@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from optim.engine.chain import Chain
+from optim.engine.chain import Chain, ChainOptions
 from optim.engine.options import SWITCH, WHOLE, compiled, did_you_mean
 from optim.engine.param_batch import Group, Limits, ParamBatch, ParamEntry, State, Update, at_least
 from optim.engine.transform import Transform
@@ -87,20 +87,18 @@ class HParamMap:
 
     def __contains__(self, name: str) -> bool:
         """Return whether a name has a value."""
-        return self._find(name) is not None
+        return bool(self._values(name))
 
     def __getitem__(self, name: str) -> Any:
         """Return the value for a name."""
-        pair = self._find(name)
-        if pair is None:
-            raise KeyError(name)
-        return pair[1]
+        if values := self._values(name):
+            return values[0]
+        raise KeyError(name)
 
-    def _find(self, name: str) -> tuple[re.Pattern[str], Any] | None:
+    def _values(self, name: str) -> list[Any]:
         # rules written for T5X have slashes, where a pattern's dot would match any character
         path = name.replace(".", "/")
-        matches = (pair for pair in self._compiled if pair[0].search(path) or pair[0].search(name))
-        return next(matches, None)
+        return [value for pattern, value in self._compiled if pattern.search(path) or pattern.search(name)]
 
 
 def _compiled(pair: Any) -> tuple[re.Pattern[str], Any]:
@@ -183,9 +181,7 @@ class T5XAdafactor(Chain):
         initial_step: where the count begins, as if restored there; not read with ``per_param_step``.
         per_param_step: use the parameter's own step instead of the optimizer's count.
         cautious_weight_decay: see `shrink`.
-        maximize: ascend instead of descend.
-        skip_nonfinite: see `Chain`.
-        capturable: see `Chain`.
+        common: see `ChainOptions`.
 
     Raises:
         ValueError: an option is unknown or out of range, a rule is missing or does not fit, names are missing, or a
@@ -235,26 +231,21 @@ class T5XAdafactor(Chain):
         per_param_step: bool = False,
         *,
         cautious_weight_decay: bool = False,
-        maximize: bool = False,
-        skip_nonfinite: bool = False,
-        capturable: bool = False,
+        **common: Unpack[ChainOptions],
     ) -> None:
-        weight = (decay_rate, epsilon1, step_offset, initial_step, per_param_step)
-        rules = (factored, min_dim_size_to_factor, factor_map, logical_factor_rules)
+        own = locals()
         transforms = [
             SkipNan(skip_nan_updates),
             ClipByGlobalNorm(global_norm_clip_threshold),
-            MomentsByPlan(*weight, *rules),
+            MomentsByPlan.of(own),
             ClipByRms(clipping_threshold, option="clipping_threshold"),
-            ParameterScale(multiply_by_parameter_scale, epsilon2, max_parameter_scale),
+            ParameterScale.of(own),
             LearningRate(),
             # after the learning rate, as in T5X: a changed lr acts with the momentum's delay
             Momentum(beta1, dtype_momentum),
-            AbsoluteDecay(weight_decay_rate, weight_decay_rate_lr_exponent, cautious_weight_decay),
+            AbsoluteDecay.of(own),
         ]
-        super().__init__(
-            params, transforms, lr=lr, maximize=maximize, skip_nonfinite=skip_nonfinite, capturable=capturable
-        )
+        super().__init__(params, transforms, lr=lr, **common)
 
     def set_param_axes(self, axes: Mapping[str, Sequence[str]]) -> None:
         """Make rules from the names of axes; they replace ``factor_map``.
@@ -353,36 +344,16 @@ class MomentsByPlan(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {
-        "decay_rate": "[0, inf)",
-        "epsilon1": "[0, inf)",
-        "step_offset": "[0, inf)" + WHOLE,
-        "initial_step": "[0, inf)" + WHOLE,
-        "per_param_step": SWITCH,
-        "factored": SWITCH,
-        "min_dim_size_to_factor": "[0, inf)" + WHOLE,
-    }
-
+    decay_rate: Annotated[float, "[0, inf)"] = 0.8
+    epsilon1: Annotated[float, "[0, inf)"] = 1e-30
+    step_offset: Annotated[int, "[0, inf)" + WHOLE] = 0
+    initial_step: Annotated[int, "[0, inf)" + WHOLE] = 0
+    per_param_step: Annotated[bool, SWITCH] = False
+    factored: Annotated[bool, SWITCH] = True
+    min_dim_size_to_factor: Annotated[int, "[0, inf)" + WHOLE] = 128
+    factor_map: Any = None
+    logical_factor_rules: Mapping[str, Any] | None = None
     foreach = True
-
-    def __init__(
-        self,
-        decay_rate: float = 0.8,
-        epsilon1: float = 1e-30,
-        step_offset: int = 0,
-        initial_step: int = 0,
-        per_param_step: bool = False,
-        factored: bool = True,
-        min_dim_size_to_factor: int = 128,
-        factor_map: Any = None,
-        logical_factor_rules: Mapping[str, Any] | None = None,
-        *,
-        name: str = "",
-    ) -> None:
-        weight = {"decay_rate": decay_rate, "step_offset": step_offset, "initial_step": initial_step}
-        plan = {"factored": factored, "min_dim_size_to_factor": min_dim_size_to_factor, "factor_map": factor_map}
-        options = {"epsilon1": epsilon1, "per_param_step": per_param_step, "logical_factor_rules": logical_factor_rules}
-        super().__init__(name=name, **weight, **plan, **options)
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return averages of zero (*shape): ``exp_avg_sq``, or ``row`` with size 1 on columns and ``col`` on rows."""
@@ -408,11 +379,11 @@ class SkipNan(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"skip_nan_updates": SWITCH}
+    skip_nan_updates: Annotated[bool, SWITCH] = True
     acts_after_step: ClassVar = True
 
-    def __init__(self, skip_nan_updates: bool = True, *, name: str = "") -> None:
-        super().__init__(name=name, skip_nan_updates=skip_nan_updates)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         # between `__call__` and `after_step` of one batch only; not a statistic, since checkpoints must not hold it
         self.before: dict[int, list[Tensor]] = {}
 

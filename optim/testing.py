@@ -573,7 +573,6 @@ def _work(rank: int, work: Callable[[Subject, int], list[Tensor]], subject: Subj
 
 def ddp(subject: Subject) -> str | None:
     """Ranks of `DistributedDataParallel` stay equal bit for bit, whatever their random states, or it refuses."""
-
     first, second = on_two_ranks(_averaged, subject)
     if isinstance(first, str):
         return first
@@ -596,7 +595,6 @@ def fsdp2(subject: Subject) -> str | None:
     A rule for whole matrices may see a few rows, which nothing reports (NVIDIA/Megatron-LM#5961).
     """
     subject = Subject(subject.make, [shape for shape in subject.shapes if shape])  # FSDP takes no scalars
-
     ranks = on_two_ranks(_sharded, subject)
     if isinstance(ranks[0], str):
         return ranks[0]

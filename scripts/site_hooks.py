@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from pathlib import Path
+from typing import Any
 
+from griffe import Extension
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -34,6 +37,17 @@ ON_SITE = {
 }
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#\s]*)(#[^)\s]*)?\)")
 SIZED_PICTURE = re.compile(r"<img src=\"([^\"]+)\" width=\"(\d+)\" alt=\"([^\"]*)\">")
+
+
+class DeclaredOptions(Extension):
+    """Documents transforms of `optim` that declare options as the dataclasses that they become."""
+
+    def on_class_node(self, *, node: Any, agent: Any, **kwargs: Any) -> None:
+        """Decorate a class with such options, whose constructor is then shown."""
+        attributes = [child for child in getattr(node, "body", ()) if isinstance(child, ast.AnnAssign)]
+        declares = any(ast.unparse(child.annotation).startswith("Annotated[") for child in attributes)
+        if isinstance(node, ast.ClassDef) and declares and agent.current.path.startswith("optim"):
+            node.decorator_list.append(ast.parse("dataclasses.dataclass", mode="eval").body)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -267,7 +267,7 @@ class SherpaChunkEncoder(ChunkEncoder):
         self, recognizer: Recognizer, score: Callable[[Tensor], Tensor], embed_bins: int | None = None
     ) -> None:
         super().__init__(recognizer, score)
-        bins, channels = self.encoder.encoder_embed.image_shape
+        _, bins, channels = self.encoder.encoder_embed.past_shape
         self.embed_bins = bins if embed_bins is None else embed_bins
         if channels > EMBED_CHANNELS or bins > self.embed_bins:
             raise ValueError(
@@ -281,7 +281,7 @@ class SherpaChunkEncoder(ChunkEncoder):
             for place, to_sherpa, _, _ in LAYER_STATES.values():
                 yield to_sherpa(layer[place])
         front = state.subsampling.permute(0, 3, 1, 2)
-        bins, channels = self.encoder.encoder_embed.image_shape
+        _, bins, channels = self.encoder.encoder_embed.past_shape
         yield F.pad(front, (0, self.embed_bins - bins, 0, 0, 0, EMBED_CHANNELS - channels))
         yield state.num_processed
 
@@ -292,7 +292,7 @@ class SherpaChunkEncoder(ChunkEncoder):
             layouts = zip(states[begin:], LAYER_STATES.values(), strict=False)
             by_place = {place: from_sherpa(state) for state, (place, _, from_sherpa, _) in layouts}
             layers.append(tuple(by_place[place] for place in range(len(LAYER_STATES))))
-        bins, channels = self.encoder.encoder_embed.image_shape
+        _, bins, channels = self.encoder.encoder_embed.past_shape
         front = states[-2][:, :channels, :, :bins].permute(0, 2, 3, 1)
         return StreamingState(states[-1], front, tuple(layers))
 

@@ -6,7 +6,9 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from inspect import Parameter as Argument
+from inspect import Signature, signature
+from typing import Any, ClassVar, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -54,6 +56,28 @@ def chain(*transforms: Transform, lr: float | Tensor, maximize: bool = False) ->
         {'lr': 0.01, 'betas': (0.9, 0.999), 'eps': 1e-08}
     """
     return partial(Chain, transforms=transforms, lr=lr, maximize=maximize)
+
+
+class ChainOptions(TypedDict, total=False):
+    """Options of every optimizer of this package, which are off; see `Chain`.
+
+    Attributes:
+        maximize: ascend instead of descend.
+        skip_nonfinite: when a gradient holds NaN or infinity, change nothing.
+        capturable: make steps that a CUDA graph can replay.
+
+    Examples:
+        >>> options: optim.ChainOptions = {"skip_nonfinite": True}
+        >>> optimizer = optim.Cain([nn.Parameter(torch.ones(1))], **options)
+        >>> optimizer.param_groups[0]["params"][0].grad = torch.tensor([torch.nan])
+        >>> optimizer.step()
+        >>> optimizer.skipped_steps
+        1
+    """
+
+    maximize: bool
+    skip_nonfinite: bool
+    capturable: bool
 
 
 class Chain(Optimizer):
@@ -106,8 +130,25 @@ class Chain(Optimizer):
     found_inf: Tensor | None = None
     takes_blocks: ClassVar[bool] = True
     """Whether a parameter may be several matrices."""
+    common_defaults: ClassVar[Mapping[str, Any]] = {"maximize": False, "skip_nonfinite": False, "capturable": False}
+    """Options that a class may take as ``**common`` -> their defaults."""
+    __signature__: ClassVar[Signature]
     _runner: Callable[[], None] | None = None
     _owners: dict[Tensor, int] | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Put the common options into the signature, where ``help`` and configs find them with their defaults."""
+        super().__init_subclass__(**kwargs)
+        _, *own = signature(cls.__init__).parameters.values()
+        if own and "Unpack[" in str(own[-1].annotation):
+            shown = cls._shown_defaults().items()
+            taken = {argument.name for argument in own}
+            own[-1:] = [Argument(key, Argument.KEYWORD_ONLY, default=x) for key, x in shown if key not in taken]
+        cls.__signature__ = Signature(own)
+
+    @classmethod
+    def _shown_defaults(cls) -> Mapping[str, Any]:
+        return cls.common_defaults
 
     def __init__(
         self,
@@ -210,7 +251,7 @@ class Chain(Optimizer):
                 increment = 1 - self.found_inf.reshape(())
             else:
                 undo = Undo(groups)
-        for transform in self.transforms:
+        for transform in self.transforms if any(entries for _, entries in groups) else ():
             transform.before_step(groups)
         for group, entries in groups:
             self._count_and_move(group, entries, increment)
@@ -448,7 +489,7 @@ class Chain(Optimizer):
         entries = [entry for entry in kinds.values() if entry.param.numel() > 0]
         try:
             with torch.no_grad():
-                for transform in self.transforms:
+                for transform in self.transforms if entries else ():
                     transform.before_step([(meta, entries)])
                 self._count_and_move(meta, entries)
         # which error torch and Python raise for a tensor without values differs from use to use

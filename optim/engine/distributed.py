@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors as flatten
+from torch._utils import _unflatten_dense_tensors as unflatten
 from torch.nn.utils import get_total_norm
 
 from optim.engine.param_batch import Group, ParamEntry, Place, Shard
@@ -222,15 +224,13 @@ def _exchange(results: list[Tensor], owners: Sequence[int]) -> None:
     for place, (result, owner) in enumerate(zip(results, owners, strict=True)):
         kinds[owner, result.dtype, result.device].append(place)
     # sorted by rank and by the first place, which are equal in all processes
-    messages = sorted(kinds.items(), key=lambda item: (item[0][0], item[1]))
-    flats = [torch.cat([results[place].reshape(-1) for place in places]) for _, places in messages]
+    ordered = sorted(kinds.items(), key=lambda item: (item[0][0], item[1]))
+    messages = [(owner, places, flatten([results[place] for place in places])) for (owner, *_), places in ordered]
     # broadcasts and not all_gather: ranks may have different numbers of elements, and none pads
-    broadcasts = [
-        dist.broadcast(flat, src=owner, async_op=True) for flat, ((owner, *_), _) in zip(flats, messages, strict=True)
-    ]
-    for broadcast, flat, (_, places) in zip(broadcasts, flats, messages, strict=True):
+    broadcasts = [dist.broadcast(flat, src=owner, async_op=True) for owner, _, flat in messages]
+    for broadcast, (_, places, flat) in zip(broadcasts, messages, strict=True):
         if broadcast is not None:  # of torch 2.14 on by its type: this process is in the group
             broadcast.wait()
-        pieces = flat.split([results[place].numel() for place in places])
+        pieces = unflatten(flat, [results[place] for place in places])
         for place, piece in zip(places, pieces, strict=True):
-            results[place] = piece.view(results[place].shape)
+            results[place] = piece

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import numbers
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -81,16 +82,22 @@ def check_range(option: str, value: object, interval: str, *, may_be_tensor: boo
     if interval.endswith(WHOLE):
         is_number = is_number and isinstance(number, numbers.Integral)
     bounds = interval.removesuffix(OR_NONE).removesuffix(WHOLE)
-    if not is_number or not _lies_in(bounds, float(number)):  # type: ignore[arg-type]
+    low, high = map(float, bounds[1:-1].split(","))
+    x = float(number) if is_number else math.nan  # type: ignore[arg-type]
+    # both are false for NaN
+    if not ((low <= x if bounds[0] == "[" else low < x) and (x <= high if bounds[-1] == "]" else x < high)):
         expected = "a number or a tensor of one element" if may_be_tensor else "a number"
         raise ValueError(f"{option} must be {expected} in {interval}, given {value!r}")
 
 
-def _lies_in(interval: str, number: float) -> bool:
-    low, high = (float(bound) for bound in interval[1:-1].split(","))
-    above = low <= number if interval[0] == "[" else low < number
-    below = number <= high if interval[-1] == "]" else number < high
-    return above and below  # both are false for NaN
+def check_order(group: Mapping[str, Any], least: str, most: str) -> None:
+    """Refuse a range of two options that is empty.
+
+    Raises:
+        ValueError: names both.
+    """
+    if group[most] < group[least]:
+        raise ValueError(f"{most} must be at least {least}, given {group[most]!r} and {group[least]!r}")
 
 
 def check_options(options: dict[str, Any], allowed: Mapping[str, Domain]) -> None:

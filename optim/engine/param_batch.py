@@ -422,9 +422,7 @@ class ParamBatch:
 
     def minimum(self, x: Tensor) -> Scalar:
         """Return the smallest element of every parameter's part of x: a number for (*), (N, 1, …) for (N, *)."""
-        if self.shard_groups:
-            return -self.maximum(-x)
-        return self.read(x.reshape(len(x), -1).amin(-1) if self.stacked else x.amin())
+        return -self.maximum(-x)
 
     def dot(self, x: Tensor, y: Tensor) -> Scalar:
         """Return the inner product of every parameter's parts of x and y: a number for (*), (N, 1, …) for (N, *)."""
@@ -585,10 +583,6 @@ class ForeachBatch(ParamBatch):
         """Return a vector of the largest element of every parameter's part of x, (*) or (N, *) each."""
         return self._per_part(ParamBatch.maximum, x)
 
-    def minimum(self, x: Tensor) -> Scalar:
-        """Return a vector of the smallest element of every parameter's part of x, (*) or (N, *) each."""
-        return self._per_part(ParamBatch.minimum, x)
-
     def dot(self, x: Tensor, y: Tensor) -> Scalar:
         """Return a vector of the inner product of every parameter's parts of x and y, (*) or (N, *) each."""
         return self._per_part(lambda part, z: z.flatten(1).sum(-1) if part.stacked else z.sum(), x * y)
@@ -600,6 +594,10 @@ class ForeachBatch(ParamBatch):
     def _numbers(self, x: Scalar) -> Tensor:
         x = x if isinstance(x, Tensor) else torch.tensor(x, dtype=self.param.dtype)  # a parameter alone, on a CPU
         return x.reshape(-1)
+
+
+def _operator(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *operands: _apply(function, operands, {})
 
 
 class TensorList:
@@ -629,40 +627,17 @@ class TensorList:
         method = getattr(Tensor, name)
         return lambda *args, **kwargs: _apply(method, (self, *args), kwargs)
 
-    def __mul__(self, other: Any) -> Any:
-        return _apply(torch.mul, (self, other), {})
+    __mul__ = __rmul__ = _operator(torch.mul)
+    __add__ = __radd__ = _operator(torch.add)
+    __sub__, __truediv__, __neg__ = _operator(torch.sub), _operator(torch.div), _operator(torch.neg)
+    __lt__, __gt__, __ge__ = _operator(torch.lt), _operator(torch.gt), _operator(torch.ge)
 
-    __rmul__ = __mul__
-
-    def __add__(self, other: Any) -> Any:
-        return _apply(torch.add, (self, other), {})
-
-    __radd__ = __add__
-
+    # no foreach call has a number on the left
     def __rsub__(self, other: Any) -> Any:
-        # no foreach call has a number on the left
-        return _apply(torch.neg, (self,), {}) + other
-
-    def __sub__(self, other: Any) -> Any:
-        return _apply(torch.sub, (self, other), {})
-
-    def __truediv__(self, other: Any) -> Any:
-        return _apply(torch.div, (self, other), {})
+        return -self + other
 
     def __rtruediv__(self, other: Any) -> Any:
         return _apply(torch.reciprocal, (self,), {}) * other
-
-    def __neg__(self) -> Any:
-        return _apply(torch.neg, (self,), {})
-
-    def __lt__(self, other: Any) -> Any:
-        return _apply(torch.lt, (self, other), {})
-
-    def __gt__(self, other: Any) -> Any:
-        return _apply(torch.gt, (self, other), {})
-
-    def __ge__(self, other: Any) -> Any:
-        return _apply(torch.ge, (self, other), {})
 
     @property
     def device(self) -> torch.device:

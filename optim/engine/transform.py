@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields
+from inspect import get_annotations
+from typing import Annotated, Any, ClassVar, Self, dataclass_transform, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
 from optim.engine.options import WHOLE, Domain
-from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, ParamEntry, State, Update, is_narrow
+from optim.engine.param_batch import ForeachBatch, Group, ParamBatch, ParamEntry, State, Update, is_narrow, zeros
 
 STORAGE_DTYPES = ("float32", "bfloat16")
 
@@ -38,7 +40,26 @@ class SkipUpdate(Exception):
     """
 
 
-class Transform(ABC):
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
+class DeclaresOptions:
+    """Makes a dataclass of a class that declares options, as ``eps: Annotated[float, "[0, inf)"] = 1e-8``."""
+
+    allowed: ClassVar[Mapping[str, Domain]] = {}
+    """What each option may be, as in `optim.engine.options.check_options`: what stands beside its type."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if any("Annotated[" in str(annotation) for annotation in get_annotations(cls).values()):
+            hints = get_type_hints(cls, include_extras=True)
+            annotated = {key: hint for key, hint in hints.items() if get_origin(hint) is Annotated}
+            cls.allowed = {**cls.allowed, **{key: hint.__metadata__[0] for key, hint in annotated.items()}}
+            dataclass(eq=False, repr=False)(cls)
+            # texts are names of the module of a base class, too
+            cls.__init__.__annotations__.update({key: hint.__origin__ for key, hint in annotated.items()})
+
+
+@dataclass(eq=False, repr=False)
+class Transform(DeclaresOptions, ABC):
     """Turns the update that arrives into the one that leaves.
 
     A transform holds only the defaults of its options. The options themselves are in the parameter groups, and its
@@ -50,28 +71,36 @@ class Transform(ABC):
         options: defaults of the hyper-parameters, at least of those in ``allowed``.
 
     Examples:
+        >>> from typing import Annotated
         >>> class Sign(optim.Transform):
+        ...     size: Annotated[float, "[0, inf)"] = 1.0
         ...     def __call__(self, update, batch):
-        ...         return update.value().sign()
+        ...         return update.value().sign() * batch.group["size"]
         >>> param = nn.Parameter(torch.zeros(2))
         >>> param.grad = torch.tensor([0.5, -7.0])
-        >>> optim.chain(Sign(), lr=0.1)([param]).step()
+        >>> optim.chain(Sign(2.0), lr=0.1)([param]).step()
         >>> param.data  # no `LearningRate` in this chain
-        tensor([-1.,  1.])
+        tensor([-2.,  2.])
     """
 
-    allowed: ClassVar[Mapping[str, Domain]] = {}
-    """What each option may be, as in `optim.engine.options.check_options`."""
+    name: str = field(default="", kw_only=True)
+    switch: ClassVar[str] = ""
+    """Option that switches it off if it is None, False or 0; see `is_noop`."""
+    averages: ClassVar[Sequence[str]] = ()
+    """Statistics that begin as zeros in the parameter's shape."""
     acts_after_step: ClassVar[bool] = False
     """Whether `after_step` does anything."""
-    stacks: bool = True
+    # without annotations, as they are no options
+    asks_single = False
+    """Whether it treats parameters of one element in another way."""
+    stacks = True
     """Whether it takes stacks; one that does not makes its whole chain take each parameter alone."""
-    foreach: bool = False
+    foreach = False
     """Whether it may get a `ForeachBatch`: it asks no tensor for its shape, and takes ``numel`` and every number per
     parameter as a vector. Others get its parts one by one, each a launch of its own on a GPU."""
     many_calls: ClassVar[bool] = False
     """Whether it makes so many calls that on a CPU, too, all parameters of one shape should be stacks."""
-    shardable: bool = False
+    shardable = False
     """Whether it may get a part of a parameter (FSDP2): it treats each element alone, or reduces by `ParamBatch.norm`
     and the like, in the same order on all processes."""
     joins_parameters: ClassVar[bool] = False
@@ -86,6 +115,17 @@ class Transform(ABC):
             raise TypeError(f"{type(self).__name__} needs the options {', '.join(sorted(missing))}")
         self.prefix = f"{name}/" if name else ""
         self.options = options
+
+    def __post_init__(self) -> None:
+        """Take what a subclass declares as options."""
+        declared = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "name"}
+        Transform.__init__(self, name=self.name, **declared)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Return one that takes its own options from others by their names."""
+        own = {*cls.allowed, *(each.name for each in fields(cls))} - {"lr", "name"}
+        return cls(**{key: value for key, value in options.items() if key in own})
 
     @abstractmethod
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
@@ -104,7 +144,7 @@ class Transform(ABC):
 
         Also called with a tensor on the meta device, to get names, shapes and dtypes.
         """
-        return {}
+        return {name: zeros(param, group) for name in self.averages}
 
     def new_shared_state(self, group: Group) -> State:
         """Return the statistics of a whole group before its first step: tensors or numbers by name."""
@@ -112,16 +152,16 @@ class Transform(ABC):
 
     def kind(self, shape: torch.Size) -> Hashable:
         """Return a key that is equal for shapes which are treated alike; a `ForeachBatch` holds one kind."""
-        return None
+        return self.asks_single and shape.numel() == 1
 
-    def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:  # noqa: B027
-        """Look at all gradients together; store what is found in ``group["shared_state"]``."""
+    def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
+        """Look at all gradients together, if there are any; store what is found in ``group["shared_state"]``."""
 
     def needs_all_gradients(self, group: Group) -> bool:
         """Return whether `before_step` does anything with these options; parameters then cannot step one by one."""
         return type(self).before_step is not Transform.before_step
 
-    def after_step(self, batch: ParamBatch) -> None:  # noqa: B027
+    def after_step(self, batch: ParamBatch) -> None:
         """Look at the parameters after they have moved; may change ``batch.param`` in place."""
 
     def draws(self, group: Group) -> bool:
@@ -130,9 +170,9 @@ class Transform(ABC):
 
     def is_noop(self, group: Group) -> bool:
         """Return whether the options of a group switch this transform off; it is then not called."""
-        return False
+        return bool(self.switch) and not group[self.switch]
 
-    def check(self, group: Group) -> None:  # noqa: B027
+    def check(self, group: Group) -> None:
         """Refuse combinations of options; each option alone has been checked against ``allowed``."""
 
     def unprefixed(self, names: Mapping[str, Any]) -> Any:
@@ -202,9 +242,9 @@ class GroupTransform(Transform):
         False
     """
 
-    @abstractmethod
     def takes_all(self, group: Group) -> bool:
-        """Return whether the options of a group ask for `of_group`."""
+        """Return whether the options of a group ask for `of_group`: its ``shard_matrix_work``, if it has one."""
+        return bool(group.get("shard_matrix_work"))
 
     @abstractmethod
     def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
@@ -243,10 +283,8 @@ class StateStorage(OptionHolder):
         Zamirai et al. 2021, "Revisiting BFloat16 Training", arXiv:2010.06192: stochastic rounding of weights.
     """
 
-    allowed: ClassVar = {"storage_dtype": [*STORAGE_DTYPES], "seed": "[0, inf)" + WHOLE}
-
-    def __init__(self, storage_dtype: str = "float32", seed: int = 0) -> None:
-        super().__init__(storage_dtype=storage_dtype, seed=seed)
+    storage_dtype: Annotated[str, [*STORAGE_DTYPES]] = "float32"
+    seed: Annotated[int, "[0, inf)" + WHOLE] = 0
 
     def draws(self, group: Group) -> bool:
         """Return whether there is anything to round."""

@@ -10,6 +10,7 @@ launches cost more than zeros, and each is one call. Either way a call takes all
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -341,9 +342,9 @@ def pack_all(qs: Sequence[Tensor], lines: Sequence[Tensor]) -> None:
     )
 
 
-def unpacked_all(lines: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+def unpacked_all(lines: Sequence[Tensor]) -> list[Tensor]:
     """Return the upper triangular matrix (…, n, n) of each line (…, n (n + 1)/2)."""
-    matrices = list(lines)
+    matrices, sizes = list(lines), [math.isqrt(2 * line.shape[-1]) for line in lines]
     places_of: dict[int, list[int]] = defaultdict(list)
     for place, n in enumerate(sizes):
         places_of[n].append(place)

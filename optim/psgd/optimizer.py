@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple, Unpack
+from typing import Annotated, Any, ClassVar, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -90,26 +90,7 @@ class PSGDKron(Composable):
         shard_matrix_work: bool = False,
         **common: Unpack[CommonOptions],
     ) -> None:
-        rule = KronPreconditioner(
-            beta=beta,
-            preconditioner_update_probability=preconditioner_update_probability,
-            max_size_triangular=max_size_triangular,
-            min_ndim_triangular=min_ndim_triangular,
-            memory_save_mode=memory_save_mode,
-            momentum_into_precond_update=momentum_into_precond_update,
-            merge_dims=merge_dims,
-            split=split,
-            store_triu_as_line=store_triu_as_line,
-            q_dtype=q_dtype,
-            stochastic_schedule=stochastic_schedule,
-            delayed=delayed,
-            cached=cached,
-            exp_avg_input=exp_avg_input,
-            precond_init_scale=precond_init_scale,
-            precond_lr=precond_lr,
-            shard_matrix_work=shard_matrix_work,
-            seed=common.get("seed", 0),
-        )
+        rule = KronPreconditioner.of({**locals(), "seed": common.get("seed", 0)})
         super().__init__(params, [rule], lr=lr, **common)
 
 
@@ -173,26 +154,24 @@ class KronPreconditioner(GroupTransform):
 
     foreach = True
     many_calls = True
-    allowed: ClassVar = {
-        "beta": "[0, 1)",
-        "preconditioner_update_probability": "(0, 1]" + OR_NONE,
-        "max_size_triangular": "[1, inf)" + WHOLE,
-        "min_ndim_triangular": "[1, inf)" + WHOLE,
-        "memory_save_mode": [*kron.MEMORY_SAVE_MODES],
-        "momentum_into_precond_update": SWITCH,
-        "merge_dims": SWITCH,
-        "split": SWITCH,
-        "store_triu_as_line": SWITCH,
-        "q_dtype": [*STORAGE_DTYPES],
-        "stochastic_schedule": SWITCH,
-        "delayed": SWITCH,
-        "cached": SWITCH,
-        "exp_avg_input": SWITCH,
-        "precond_init_scale": "(0, inf)",
-        "precond_lr": "(0, 1]",
-        "shard_matrix_work": SWITCH,
-        "seed": "[0, inf)" + WHOLE,
-    }
+    beta: Annotated[float, "[0, 1)"]
+    preconditioner_update_probability: Annotated[float | None, "(0, 1]" + OR_NONE]
+    max_size_triangular: Annotated[int, "[1, inf)" + WHOLE]
+    min_ndim_triangular: Annotated[int, "[1, inf)" + WHOLE]
+    memory_save_mode: Annotated[str | None, [*kron.MEMORY_SAVE_MODES]]
+    momentum_into_precond_update: Annotated[bool, SWITCH]
+    merge_dims: Annotated[bool, SWITCH]
+    split: Annotated[bool, SWITCH]
+    store_triu_as_line: Annotated[bool, SWITCH]
+    q_dtype: Annotated[str, [*STORAGE_DTYPES]]
+    stochastic_schedule: Annotated[bool, SWITCH]
+    delayed: Annotated[bool, SWITCH]
+    cached: Annotated[bool, SWITCH]
+    exp_avg_input: Annotated[bool, SWITCH]
+    precond_init_scale: Annotated[float, "(0, inf)"]
+    precond_lr: Annotated[float, "(0, 1]"]
+    shard_matrix_work: Annotated[bool, SWITCH]
+    seed: Annotated[int, "[0, inf)" + WHOLE]
 
     def check(self, group: Group) -> None:
         """Refuse a choice between gradients that are the same."""
@@ -229,10 +208,6 @@ class KronPreconditioner(GroupTransform):
         """Return the preconditioned average."""
         step = _begin_step(update, batch)
         return _finish_step(step, kron.fit(step.fits) if step.fits else [], batch)
-
-    def takes_all(self, group: Group) -> bool:
-        """Return whether the fits are divided over processes."""
-        return bool(group["shard_matrix_work"])
 
     def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
         """Return all preconditioned averages; the factors of each block are fitted by one process."""
@@ -337,15 +312,8 @@ def _factors(batch: ParamBatch) -> list[list[kron.Factor]]:
     stored = _stored("factor", batch)
     if not batch.group["store_triu_as_line"]:
         return stored
-    sizes = [
-        size
-        for part in batch.parts
-        for shape in _dims(part.shape, batch.group).block_shapes()
-        for size, triangular in _axes(shape, batch.group)
-        if triangular
-    ]
     lines = [each.q for parts in stored for each in parts if each.triangular]
-    whole = iter(kron.unpacked_all(lines, sizes) if lines else ())
+    whole = iter(kron.unpacked_all(lines) if lines else ())
     return [[each._replace(q=next(whole)) if each.triangular else each for each in parts] for parts in stored]
 
 

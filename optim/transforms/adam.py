@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -17,11 +17,9 @@ from optim.engine.param_batch import (
     ParamBatch,
     ParamEntry,
     Scalar,
-    State,
     TensorList,
     Update,
     constant,
-    zeros,
 )
 from optim.engine.transform import FusedTransform, OptionHolder, Transform
 from optim.transforms.learning_rate import DecoupledDecay, LearningRate, decay_of, learning_rate
@@ -49,16 +47,10 @@ class Adam(FusedTransform):
         Kingma and Ba 2015, "Adam", arXiv:1412.6980, algorithm 1; the kernel of torch.optim.AdamW(fused=True).
     """
 
-    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
-    foreach = True
-    shardable = True
-
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, *, name: str = "") -> None:
-        super().__init__(name=name, betas=betas, eps=eps)
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return the averages m and v, both zero and in the parameter's shape."""
-        return {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
+    eps: Annotated[float, "[0, inf)"] = 1e-8
+    averages = ("exp_avg", "exp_avg_sq")
+    foreach = shardable = True
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the averaged update over the root of its averaged square."""
@@ -130,24 +122,25 @@ def _fused_step(
         lr = lr.float() if isinstance(lr, Tensor) and device.type != "cpu" else lr
     else:
         count = torch.full((), float(steps), dtype=torch.float32, device=device)
-    # torch.optim.adamw.adamw calls this too, but sorts the tensors again and adds 1 to the count of each
-    torch._fused_adamw_(
-        params,
-        updates,
-        averages,
-        squares,
+    # a rate on another GPU is copied as torch's own class does; one on a CPU is read
+    lr = lr.to(device, non_blocking=True) if isinstance(lr, Tensor) and lr.device.type != "cpu" else lr
+    found_inf = None if batch.found_inf is None else batch.found_inf.float().reshape(1)
+    numbers = {"lr": lr, "weight_decay": weight_decay, "beta1": group["betas"][0], "found_inf": found_inf}
+    _call_kernel((params, updates, averages, squares), count, batch, **numbers)
+
+
+def _call_kernel(tensors: Sequence[list[Tensor]], count: Tensor, batch: ParamBatch, **numbers: Any) -> None:
+    # torch.optim.adamw.adamw calls this too, but sorts the tensors again, adds 1 to the count of each, and takes as
+    # long for that as the kernel does for most tensors
+    torch._fused_adamw_(  # type: ignore[call-overload]  # no rate is a tensor that it could not take: see `move`
+        *tensors,
         [],
-        [count] * len(params),
+        [count] * len(tensors[0]),
         amsgrad=False,
-        beta1=group["betas"][0],
-        beta2=beta2_of(batch),  # type: ignore[arg-type]  # a tensor is ruled out by `move`
-        # a rate on another GPU is copied as torch's own class does; one on a CPU is read
-        lr=lr.to(device, non_blocking=True) if isinstance(lr, Tensor) and lr.device.type != "cpu" else lr,
-        weight_decay=weight_decay,  # type: ignore[arg-type]  # a tensor is ruled out by `move`
-        eps=group["eps"],
-        maximize=False,  # the engine has negated the gradient
+        beta2=beta2_of(batch),
+        eps=batch.group["eps"],
         grad_scale=None,
-        found_inf=None if batch.found_inf is None else batch.found_inf.float().reshape(1),
+        **{"maximize": False, "found_inf": None, **numbers},
     )
 
 
@@ -168,16 +161,10 @@ class NormalizedMomentum(Transform):
         Ziyin et al. 2020, "LaProp", arXiv:2002.04839, algorithm 1.
     """
 
-    allowed: ClassVar = {"betas": BETAS, "eps": "[0, inf)"}
-    foreach = True
-    shardable = True
-
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-15, *, name: str = "") -> None:
-        super().__init__(name=name, betas=betas, eps=eps)
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return the averages m and v, both zero and in the parameter's shape."""
-        return {"exp_avg": zeros(param, group), "exp_avg_sq": zeros(param, group)}
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
+    eps: Annotated[float, "[0, inf)"] = 1e-15
+    averages = ("exp_avg", "exp_avg_sq")
+    foreach = shardable = True
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the average of the divided updates."""
@@ -208,10 +195,8 @@ class PalmBeta2(OptionHolder):
         arXiv:2204.02311, section 5, with 0.8.
     """
 
-    allowed: ClassVar = {"palm": SWITCH, "beta2_scale": "(0, inf)"}
-
-    def __init__(self, palm: bool = False, beta2_scale: float = 0.8, *, name: str = "") -> None:
-        super().__init__(name=name, palm=palm, beta2_scale=beta2_scale)
+    palm: Annotated[bool, SWITCH] = False
+    beta2_scale: Annotated[float, "(0, inf)"] = 0.8
 
 
 def beta2_of(batch: ParamBatch) -> Scalar:
@@ -284,28 +269,15 @@ def step_by_rms(
         corrects: whether to divide by 1 − β₂ᵗ, unless β₂ is PaLM's; see `beta2_correction`.
         ascend: add the step instead of subtracting it.
     """
-    # torch.optim.adamw.adamw calls this too, but takes as long for that as the kernel does for most tensors
     if isinstance(u, TensorList):
         tensors = listed(target), u.tensors, _zeros_like(u.tensors), listed(v)
     else:
         tensors = [target], [u], [torch.zeros_like(u)], [v]
-    # the kernel corrects by 1 − β₂^count: an infinite count turns that off
+    # the kernel corrects by 1 − β₂^count: an infinite count turns that off; a GPU reads it as float32
     count = float(batch.step) if corrects and not batch.group.get("palm") else math.inf
-    torch._fused_adamw_(
-        *tensors,  # zeros are the momentum, which beta1=0 leaves without effect
-        [],
-        # which a GPU reads as float32
-        [constant(count, tensors[1][0], torch.float32)] * len(tensors[1]),
-        amsgrad=False,
-        beta1=0.0,
-        beta2=float(beta2_of(batch)),
-        lr=lr,
-        weight_decay=decay,
-        eps=batch.group["eps"],
-        maximize=ascend,
-        grad_scale=None,
-        found_inf=None,
-    )
+    steps = constant(count, tensors[1][0], torch.float32)
+    # zeros are the momentum, which beta1=0 leaves without effect
+    _call_kernel(tensors, steps, batch, lr=lr, weight_decay=decay, beta1=0.0, maximize=ascend)
 
 
 def _zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:

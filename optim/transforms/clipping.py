@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,11 +40,9 @@ class ClipByGlobalNorm(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"global_norm_clip_threshold": "[0, inf)" + OR_NONE}
+    global_norm_clip_threshold: Annotated[float | None, "[0, inf)" + OR_NONE] = 1.0
+    switch = "global_norm_clip_threshold"
     foreach = shardable = True
-
-    def __init__(self, global_norm_clip_threshold: float | None = 1.0, *, name: str = "") -> None:
-        super().__init__(name=name, global_norm_clip_threshold=global_norm_clip_threshold)
 
     def new_shared_state(self, group: Group) -> State:
         """Return a factor of one."""
@@ -53,18 +51,13 @@ class ClipByGlobalNorm(Transform):
     def before_step(self, groups: Sequence[tuple[Group, list[ParamEntry]]]) -> None:
         """Measure the gradients of all groups."""
         option, key = self.prefix + "global_norm_clip_threshold", self.prefix + "gradient_scale"
-        entries = [entry for _, entries in groups for entry in entries]
-        if not entries or not any(group[option] for group, _ in groups):
+        if not any(group[option] for group, _ in groups):
             return
-        norm = total_norm(gradient_norms(entries))
+        norm = total_norm(gradient_norms([entry for _, entries in groups for entry in entries]))
         for group, _ in groups:
             if group[option]:
                 # a tensor: `if norm > threshold` would wait for the device; a norm of zero gives inf, clamped to 1
                 keep_factor(group["shared_state"], key, (group[option] / norm).clamp_(max=1.0))
-
-    def is_noop(self, group: Group) -> bool:
-        """Return whether there is no limit."""
-        return not group["global_norm_clip_threshold"]
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update, limited."""
@@ -130,27 +123,11 @@ class ClipByMedianNorm(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {
-        "clipping_scale": "(0, inf)" + OR_NONE,
-        "clipping_update_period": "[1, 100000]" + WHOLE,
-        "scalar_lr_scale": "[0, inf)",
-    }
+    clipping_scale: Annotated[float | None, "(0, inf)" + OR_NONE] = 2.0
+    clipping_update_period: Annotated[int, "[1, 100000]" + WHOLE] = 100
+    scalar_lr_scale: Annotated[float, "[0, inf)"] = 0.1
+    switch = "clipping_scale"
     foreach = shardable = True
-
-    def __init__(
-        self,
-        clipping_scale: float | None = 2.0,
-        clipping_update_period: int = 100,
-        scalar_lr_scale: float = 0.1,
-        *,
-        name: str = "",
-    ) -> None:
-        super().__init__(
-            name=name,
-            clipping_scale=clipping_scale,
-            clipping_update_period=clipping_update_period,
-            scalar_lr_scale=scalar_lr_scale,
-        )
 
     def new_shared_state(self, group: Group) -> State:
         """Return norms of zero, and an infinite threshold."""
@@ -171,10 +148,6 @@ class ClipByMedianNorm(Transform):
                 shared = group["shared_state"]
                 mine = {key.removeprefix(self.prefix): x for key, x in shared.items() if key.startswith(self.prefix)}
                 keep_factor(shared, self.prefix + "clipping_factor", _median_factor(own, entries, mine))
-
-    def is_noop(self, group: Group) -> bool:
-        """Return whether there is no clipping."""
-        return group["clipping_scale"] is None
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update, limited."""
@@ -286,11 +259,7 @@ def a_law(update: Update, batch: ParamBatch) -> Update:
 
 
 CLIPPERS: dict[str, Callable[[Update, ParamBatch], Update]] = {
-    "l2": l2,
-    "rms_norm": rms_norm,
-    "trust_region": trust_region,
-    "mu_law": mu_law,
-    "a_law": a_law,
+    clipper.__name__: clipper for clipper in (l2, rms_norm, trust_region, mu_law, a_law)
 }
 HEAVYBALL_NAMES = {
     "l2_clip_": "l2",
@@ -433,8 +402,8 @@ class ClipByRms(Transform):
         # divide by at least 1 instead of multiplying by min(1, threshold/rms): an update of zeros stays finite
         factor = 1 / at_least(slice_rms(update, batch) / threshold, 1.0)
         # a parameter counts as limited if any of its slices is
-        whole = slice_axes(batch) is None
-        batch.note_limit(factor if whole else batch.minimum(factor))  # type: ignore[arg-type]
+        sliced = batch.limited is not None and slice_axes(batch) is not None
+        batch.note_limit(batch.minimum(factor) if sliced else factor)  # type: ignore[arg-type]
         return times_slices(update, factor, batch)
 
 
@@ -465,6 +434,7 @@ class Clamp(Transform):
     ) -> None:
         super().__init__(name=name, **{option: limit})
         self.option, self.interval, self.every, self.scalars_only = option, interval, every, scalars_only
+        self.asks_single = scalars_only
 
     def check(self, group: Group) -> None:
         """Refuse a limit outside its interval."""
@@ -474,10 +444,6 @@ class Clamp(Transform):
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update unchanged."""
         return update
-
-    def kind(self, shape: torch.Size) -> Hashable:
-        """Return whether parameters may be left alone."""
-        return self.scalars_only and shape.numel() == 1
 
     def after_step(self, batch: ParamBatch) -> None:
         """Clamp the parameters if it is due."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -98,11 +98,9 @@ class FactoredMoments(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"decay_rate": "(-inf, 0]", "eps": ("[0, inf)", "[0, inf)")}
+    decay_rate: Annotated[float, "(-inf, 0]"] = -0.8
+    eps: Annotated[tuple[float, float], ("[0, inf)", "[0, inf)")] = (1e-30, 1e-3)
     foreach = True
-
-    def __init__(self, decay_rate: float = -0.8, eps: tuple[float, float] = (1e-30, 1e-3), *, name: str = "") -> None:
-        super().__init__(name=name, decay_rate=decay_rate, eps=eps)
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return averages of zero: ``row`` (…, R, 1) and ``col`` (…, 1, C), or ``exp_avg_sq`` (*shape)."""
@@ -179,19 +177,10 @@ class ParameterScale(Transform):
         Shazeer and Stern 2018, "Adafactor", arXiv:1804.04235, section 8.
     """
 
+    multiply_by_parameter_scale: Any = True
+    epsilon2: Annotated[float, "[0, inf)"] = 1e-3
+    max_parameter_scale: Annotated[float | None, "(0, inf)" + OR_NONE] = None
     foreach = True
-    allowed: ClassVar = {"epsilon2": "[0, inf)", "max_parameter_scale": "(0, inf)" + OR_NONE}
-
-    def __init__(
-        self,
-        multiply_by_parameter_scale: Any = True,
-        epsilon2: float = 1e-3,
-        max_parameter_scale: float | None = None,
-        *,
-        name: str = "",
-    ) -> None:
-        options = {"multiply_by_parameter_scale": multiply_by_parameter_scale, "epsilon2": epsilon2}
-        super().__init__(name=name, **options, max_parameter_scale=max_parameter_scale)
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update times the parameter's size."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated
 
 from torch import Tensor
 
@@ -18,8 +18,7 @@ ESTIMATED_LR = "estimated_lr"
 class LearningRate(Transform):
     """Multiplies the update by `learning_rate`."""
 
-    foreach = True
-    shardable = True
+    foreach = shardable = True
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return lr times the update."""
@@ -35,10 +34,7 @@ class WarmupLearningRate(LearningRate):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {"warmup_steps": "[0, inf)" + WHOLE}
-
-    def __init__(self, warmup_steps: int = 0, *, name: str = "") -> None:
-        super().__init__(name=name, warmup_steps=warmup_steps)
+    warmup_steps: Annotated[int, "[0, inf)" + WHOLE] = 0
 
 
 def learning_rate(batch: ParamBatch) -> Scalar:
@@ -78,10 +74,8 @@ class CorrectedDecay(OptionHolder):
         paper corrects all linear layers but the output layer, which no normalization follows: that keeps plain decay.
     """
 
-    allowed: ClassVar = {"corrected_weight_decay": SWITCH, "peak_lr": "(0, inf)" + OR_NONE}
-
-    def __init__(self, corrected_weight_decay: bool = False, peak_lr: float | None = None) -> None:
-        super().__init__(corrected_weight_decay=corrected_weight_decay, peak_lr=peak_lr)
+    corrected_weight_decay: Annotated[bool, SWITCH] = False
+    peak_lr: Annotated[float | None, "(0, inf)" + OR_NONE] = None
 
     def new_shared_state(self, group: Group) -> State:
         """Return the lr before any schedule, above 0, as a number or a tensor of one element."""
@@ -127,12 +121,8 @@ class DecoupledDecay(Transform):
         Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", arXiv:1711.05101, algorithm 2.
     """
 
-    allowed: ClassVar = {"weight_decay": "[0, inf)"}
-    foreach = True
-    shardable = True
-
-    def __init__(self, weight_decay: float = 0.01, *, name: str = "") -> None:
-        super().__init__(name=name, weight_decay=weight_decay)
+    weight_decay: Annotated[float, "[0, inf)"] = 0.01
+    foreach = shardable = True
 
     def is_noop(self, group: Group) -> bool:
         """Return whether there is nothing to take off, or `CautiousDecay` does it."""
@@ -156,10 +146,7 @@ class CautiousDecay(DecoupledDecay):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {**DecoupledDecay.allowed, "cautious_weight_decay": SWITCH}
-
-    def __init__(self, weight_decay: float = 0.01, cautious_weight_decay: bool = True, *, name: str = "") -> None:
-        Transform.__init__(self, name=name, weight_decay=weight_decay, cautious_weight_decay=cautious_weight_decay)
+    cautious_weight_decay: Annotated[bool, SWITCH] = True
 
     def is_noop(self, group: Group) -> bool:
         """Return whether there is nothing to take off, or `DecoupledDecay` does it."""
@@ -179,28 +166,10 @@ class AbsoluteDecay(Transform):
         name: see `Transform`.
     """
 
-    allowed: ClassVar = {
-        "weight_decay_rate": "[0, inf)" + OR_NONE,
-        "weight_decay_rate_lr_exponent": "(-inf, inf)" + OR_NONE,
-        "cautious_weight_decay": SWITCH,
-    }
-    foreach = True
-    shardable = True
-
-    def __init__(
-        self,
-        weight_decay_rate: float | None = None,
-        weight_decay_rate_lr_exponent: float | None = None,
-        cautious_weight_decay: bool = False,
-        *,
-        name: str = "",
-    ) -> None:
-        super().__init__(
-            name=name,
-            weight_decay_rate=weight_decay_rate,
-            weight_decay_rate_lr_exponent=weight_decay_rate_lr_exponent,
-            cautious_weight_decay=cautious_weight_decay,
-        )
+    weight_decay_rate: Annotated[float | None, "[0, inf)" + OR_NONE] = None
+    weight_decay_rate_lr_exponent: Annotated[float | None, "(-inf, inf)" + OR_NONE] = None
+    cautious_weight_decay: Annotated[bool, SWITCH] = False
+    foreach = shardable = True
 
     def check(self, group: Group) -> None:
         """Refuse a rate of zero with an exponent."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -33,12 +33,10 @@ class MarsCorrection(Transform):
         ``gradient_clipping="l2"`` does. Differs from the authors' code: it takes g_0 = 0 instead of c_1 = g_1.
     """
 
-    allowed: ClassVar = {"mars": SWITCH, "mars_gamma": "[0, inf)"}
-    foreach = True
-    shardable = True
-
-    def __init__(self, mars: bool = False, mars_gamma: float = 0.025, *, name: str = "") -> None:
-        super().__init__(name=name, mars=mars, mars_gamma=mars_gamma)
+    mars: Annotated[bool, SWITCH] = False
+    mars_gamma: Annotated[float, "[0, inf)"] = 0.025
+    switch = "mars"
+    foreach = shardable = True
 
     def check(self, group: Group) -> None:
         """Refuse to correct where no average of gradients follows, or one that never changes."""
@@ -51,10 +49,6 @@ class MarsCorrection(Transform):
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return a gradient of zero in the parameter's shape if there is something to correct."""
         return {"previous_grad": zeros(param, group)} if group["mars"] else {}
-
-    def is_noop(self, group: Group) -> bool:
-        """Return whether gradients stay as they are."""
-        return not group["mars"]
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
         """Return the corrected gradient."""
@@ -99,14 +93,9 @@ class Momentum(Transform):
         t5x.adafactor; the rounding is JAX's type promotion of a number times an array.
     """
 
-    allowed: ClassVar = {"beta1": "[0, 1)" + OR_NONE, "dtype_momentum": FLOAT_DTYPE}
-    foreach = True
-    shardable = True
-
-    def __init__(
-        self, beta1: float | None = 0.9, dtype_momentum: torch.dtype | str | None = None, *, name: str = ""
-    ) -> None:
-        super().__init__(name=name, beta1=beta1, dtype_momentum=dtype_momentum)
+    beta1: Annotated[float | None, "[0, 1)" + OR_NONE] = 0.9
+    dtype_momentum: Annotated[torch.dtype | str | None, FLOAT_DTYPE] = None
+    foreach = shardable = True
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return an average of zero in the parameter's shape, or nothing without beta1."""
@@ -140,22 +129,15 @@ class HeavyBallMomentum(Transform):
 
     Args:
         betas: the first is the decay, in [0, 1); the second belongs to another transform.
-        options: of a subclass, and the name; see `Transform`.
+        name: see `Transform`.
 
     Reference:
         torch.optim.SGD with ``momentum``.
     """
 
-    allowed: ClassVar = {"betas": ("[0, 1)", "[0, 1)")}
-    foreach = True
-    shardable = True
-
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.99), **options: Any) -> None:
-        super().__init__(betas=betas, **options)
-
-    def new_state(self, param: Tensor, group: Group) -> State:
-        """Return a sum of zero in the parameter's shape."""
-        return {"momentum_buffer": zeros(param, group)}
+    betas: Annotated[tuple[float, float], ("[0, 1)", "[0, 1)")] = (0.9, 0.99)
+    averages = ("momentum_buffer",)
+    foreach = shardable = True
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
         """Return the sum."""
@@ -179,10 +161,7 @@ class NesterovMomentum(HeavyBallMomentum):
         in deep learning".
     """
 
-    allowed: ClassVar = {**HeavyBallMomentum.allowed, "nesterov": SWITCH}
-
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.99), nesterov: bool = True, *, name: str = "") -> None:
-        super().__init__(betas, nesterov=nesterov, name=name)
+    nesterov: Annotated[bool, SWITCH] = True
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update | Tensor:
         """Return the sum, a step ahead."""
@@ -208,16 +187,9 @@ class Caution(Transform):
         number of kept elements plus 1, in its first version, or by their share plus a small number.
     """
 
-    allowed: ClassVar = {"caution": SWITCH}
-    foreach = True
-    shardable = True
-
-    def __init__(self, caution: bool = False, *, name: str = "") -> None:
-        super().__init__(name=name, caution=caution)
-
-    def is_noop(self, group: Group) -> bool:
-        """Return whether all elements are kept."""
-        return not group["caution"]
+    caution: Annotated[bool, SWITCH] = False
+    switch = "caution"
+    foreach = shardable = True
 
     def __call__(self, update: Update, batch: ParamBatch) -> Update:
         """Return the update, masked and scaled."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, reduce
-from typing import Any, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -83,7 +83,7 @@ class Orthogonalize(GroupTransform):
         shard_matrix_work: in a distributed run, divide the matrices over the processes; see
             `optim.engine.distributed.divided`. All processes must hold gradients of the same parameters.
         equilibrate: divide the ``rows`` of the matrix, its ``columns``, or ``both``, by their norms before (MuonEq).
-        more: options of a subclass, and the name; see `Transform`.
+        name: see `Transform`.
 
     Reference:
         Jordan et al. 2024, "Muon", kellerjordan.github.io/posts/muon; Liu et al. 2025, "Muon is Scalable for LLM
@@ -91,37 +91,13 @@ class Orthogonalize(GroupTransform):
         "MuonEq: Balancing Before Orthogonalization with Lightweight Equilibration", arXiv:2603.28254.
     """
 
-    allowed: ClassVar = {
-        "orthogonalization": [*METHODS],
-        "ns_steps": "[1, 100]" + WHOLE,
-        "ns_dtype": FLOAT_DTYPE,
-        "adjust_lr_fn": [*SIZES],
-        "stacked_matrices": SWITCH,
-        "shard_matrix_work": SWITCH,
-        "equilibrate": [None, *EQUILIBRATED],
-    }
-
-    def __init__(
-        self,
-        orthogonalization: str = "newton_schulz",
-        ns_steps: int = NUM_STEPS,
-        ns_dtype: torch.dtype | str | None = None,
-        adjust_lr_fn: str = "original",
-        stacked_matrices: bool = False,
-        shard_matrix_work: bool = False,
-        equilibrate: str | None = None,
-        **more: Any,
-    ) -> None:
-        super().__init__(
-            orthogonalization=orthogonalization,
-            ns_steps=ns_steps,
-            ns_dtype=ns_dtype,
-            adjust_lr_fn=adjust_lr_fn,
-            stacked_matrices=stacked_matrices,
-            shard_matrix_work=shard_matrix_work,
-            equilibrate=equilibrate,
-            **more,
-        )
+    orthogonalization: Annotated[str | None, [*METHODS]] = "newton_schulz"
+    ns_steps: Annotated[int, "[1, 100]" + WHOLE] = NUM_STEPS
+    ns_dtype: Annotated[torch.dtype | str | None, FLOAT_DTYPE] = None
+    adjust_lr_fn: Annotated[str, [*SIZES]] = "original"
+    stacked_matrices: Annotated[bool, SWITCH] = False
+    shard_matrix_work: Annotated[bool, SWITCH] = False
+    equilibrate: Annotated[str | None, [None, *EQUILIBRATED]] = None
 
     def check(self, group: Group) -> None:
         """Refuse options of the iterations beside a method that does not iterate."""
@@ -146,10 +122,6 @@ class Orthogonalize(GroupTransform):
         """Return the update that orthogonal matrices (…, R, C) make, in the parameters' shape, as long as asked for."""
         size = SIZES[batch.group["adjust_lr_fn"]](*matrices.shape[-2:])
         return Update(matrices.reshape(batch.param.shape), size, overwritable=True)
-
-    def takes_all(self, group: Group) -> bool:
-        """Return whether the matrices are divided over processes."""
-        return bool(group["shard_matrix_work"])
 
     def of_group(self, updates: Sequence[Update], batches: Sequence[ParamBatch]) -> Sequence[Update]:
         """Return all updates, each matrix orthogonalized by one process."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -46,16 +46,9 @@ class UpdateNorm(Transform):
         tensor(9.)
     """
 
-    allowed: ClassVar = {"update_norm": [None, "param", "hyperball"], "min_param_rms": "[0, inf)"}
-
-    def __init__(
-        self, update_norm: str | None = "hyperball", min_param_rms: float = MIN_PARAM_RMS, *, name: str = ""
-    ) -> None:
-        super().__init__(name=name, update_norm=update_norm, min_param_rms=min_param_rms)
-
-    def is_noop(self, group: Group) -> bool:
-        """Return whether updates keep their size."""
-        return group["update_norm"] is None
+    update_norm: Annotated[str | None, [None, "param", "hyperball"]] = "hyperball"
+    min_param_rms: Annotated[float, "[0, inf)"] = MIN_PARAM_RMS
+    switch = "update_norm"
 
     def new_state(self, param: Tensor, group: Group) -> State:
         """Return a radius of zero, (1, …), that the first step fills."""

@@ -65,7 +65,7 @@ def test_a_line_holds_the_triangle_and_nothing_else(n, lead):
     q = triangular(n, lead)
     line = torch.full((*lead, n * (n + 1) // 2), float("nan"), dtype=q.dtype)
     pack_all([q], [line])
-    assert torch.equal(unpacked_all([line], [n])[0], q)
+    assert torch.equal(unpacked_all([line])[0], q)
     assert torch.equal(line.sort(-1).values, q[..., *torch.triu_indices(n, n)].sort(-1).values)
 
 
@@ -112,7 +112,7 @@ def test_gradients_become_white(shape):
         param.grad = gradients[step]
         optimizer.step()
     factors = [optimizer.state[param][f"factor_0_{axis}"] for axis in range(len(shape))]
-    full = [q.diag() if q.numel() == n else unpacked_all([q], [n])[0] for q, n in zip(factors, shape, strict=True)]
+    full = [q.diag() if q.numel() == n else unpacked_all([q])[0] for q, n in zip(factors, shape, strict=True)]
     assert all((q.diagonal() > 0).all() for q in full)
     products = [Factor(axis - len(shape), (q.mT @ q).expand(3000, *q.shape), True) for axis, q in enumerate(full)]
     white = applied_products([gradients], [products])[0].flatten(1)

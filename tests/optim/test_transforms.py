@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
+from typing import Annotated
 
 import pytest
 import torch
@@ -25,6 +27,37 @@ from tests.optim.training import (
 )
 
 NAME = f"{__name__}.to_unit_norm"
+
+
+class Longer(optim.Transform):
+    """Multiplies by numbers that it declares."""
+
+    factor: Annotated[float, "[0, 10]"]
+    power: Annotated[int, "[1, 3]"] = 1
+
+    def __call__(self, update, batch):
+        return update.times(batch.group["factor"] ** batch.group["power"])
+
+
+class LongerStill(Longer):
+    """Has one more option, and another default."""
+
+    power: Annotated[int, "[1, 3]"] = 2
+    shift: Annotated[float | None, "[0, inf) or None"] = None
+
+
+def test_an_option_that_a_transform_declares_has_its_type_its_range_and_its_default():
+    assert [*signature(LongerStill).parameters] == ["factor", "power", "shift", "name"]
+    param = nn.Parameter(torch.zeros(2))
+    for transform, moved in ((Longer(3.0), -3.0), (LongerStill.of({"factor": 3.0, "lr": 1.0, "beta": 0}), -9.0)):
+        optimizer = optim.chain(transform, lr=1.0)([nn.Parameter(param.detach().clone())])
+        step_with(optimizer, optimizer.param_groups[0]["params"], 1.0)
+        assert optimizer.param_groups[0]["params"][0].tolist() == [moved] * 2
+    for options, option in (({"factor": 11.0}, "factor"), ({"factor": 1.0, "power": 0}, "power")):
+        with pytest.raises(ValueError, match=option):
+            optim.chain(LongerStill(**options), lr=1.0)([param])
+    with pytest.raises(TypeError, match="factor"):
+        Longer(name="second")
 
 
 def to_unit_norm(x):

@@ -18,7 +18,6 @@ from asr.models.encoders.streaming import StreamingState
 from asr.models.encoders.zapformer.limiters import keep_orthogonal
 from asr.models.encoders.zapformer.modules import (
     Frames,
-    LayerSize,
     RmsNorm,
     ZapformerEncoderLayer,
     position_basis,
@@ -27,24 +26,25 @@ from asr.models.encoders.zapformer.modules import (
 from asr.models.encoders.zapformer.subsampling import SWASH_L, SWASH_R, ZapformerSubsampling
 from asr.models.encoders.zipformer.modules import (
     ALL,
+    FEATURE_CONTEXT,
+    OUTPUT_DOWNSAMPLING_FACTOR,
+    Choices,
     ChunkedEncoder,
     Chunks,
     ChunkSampler,
+    LayerSize,
     StreamingCache,
     added_mask,
     attention_mask,
+    last_repeated,
     streaming_mask,
 )
 from asr.models.encoders.zipformer.scaling import ScheduledFloat, limit_param_value, refilled
 from asr.models.encoders.zipformer.subsampling import halved_frames
 from asr.models.kernels import is_padding, is_tracing
 
-OUTPUT_DOWNSAMPLING_FACTOR = 2  # from 50 Hz to 25
-FEATURE_CONTEXT = 7  # features that a frame at 50 Hz sees besides its own two
 PROJECTION_RMS = 0.3  # of the stored weights of projections: large ones change slowly
 LIMITER_DECAY = 2000.0  # batches after which limiters count a quarter
-
-Choices = Annotated[Sequence[Annotated[int, Field(ge=ALL)]], Field(min_length=1)]
 
 
 class ZapformerStack(nn.Module):
@@ -72,7 +72,7 @@ class ZapformerStack(nn.Module):
         self.input_scale = nn.Parameter(torch.ones(1))
         least = [-1.0, *[0.0] * (num_layers - 1), min(0.5, 1 / num_layers)]
         most = [-0.5, *[1.0] * num_layers]
-        self.freqs = nn.Buffer(position_freqs(size.num_freqs), persistent=False)
+        self.freqs = nn.Buffer(position_freqs(size.pos_dim // 2), persistent=False)
         self.scale_limits = nn.Buffer(torch.tensor([least, most]), persistent=False)
 
     def forward(self, x: Tensor, lengths: Tensor, chunks: Chunks | None, limiter_scale: Tensor | None = None) -> Tensor:
@@ -121,11 +121,6 @@ class ZapformerStack(nn.Module):
         y = self._through_layers(x, Frames(basis, padding, added_mask(mask, x.dtype), counts), caches)
         return y, [tuple(cache.kept) for cache in caches]
 
-    def cache_shapes(self, left_frames: int) -> list[tuple[tuple[int, int], ...]]:
-        """Return what each layer keeps between chunks that see ``left_frames`` at 50 Hz before them."""
-        layers = (layer for layer in self.layers if isinstance(layer, ZapformerEncoderLayer))
-        return [layer.cache_shapes(left_frames // self.factor) for layer in layers]
-
     def _through_layers(self, x: Tensor, frames: Frames, caches: Sequence[StreamingCache]) -> Tensor:
         joined = x.reshape(x.shape[0], -1, self.factor * int(x.shape[2]))
         inner = F.linear(joined, self._projection())
@@ -146,16 +141,6 @@ class ZapformerStack(nn.Module):
     def _projection(self) -> Tensor:
         weight = self.proj.weight * self.proj_scale
         return keep_orthogonal(weight) if self.training and not is_tracing() else weight
-
-
-def last_repeated(x: Tensor, lengths: Tensor, multiple: int) -> Tensor:
-    """Return x (B, T, D) with the last of the valid ``lengths`` (B,) frames repeated, to a multiple of frames."""
-    # at 25 Hz and less, frames that are joined with valid ones are seen
-    missing = -x.shape[1] % multiple
-    x = F.pad(x, (0, 0, 0, missing)) if is_tracing() or missing else x
-    last = (lengths - 1).clamp(min=0)
-    newest = x.gather(1, last[:, None, None].expand(-1, 1, x.shape[2]))
-    return torch.where(is_padding(lengths, x.shape[1]).unsqueeze(2), newest, x)
 
 
 class ZapformerEncoder(ChunkedEncoder):
@@ -229,28 +214,14 @@ class ZapformerEncoder(ChunkedEncoder):
         self.falling, self.limiter_scale = falling, torch.empty(0)
         self.encoder_embed = ZapformerSubsampling(num_features, input_dim, subsampling_channels, noise, causal)
         self.encoders = nn.ModuleList()
+        of_heads = query_head_dim, value_head_dim, pos_head_dim, 2 * num_freqs
         of_stacks = encoder_dim, feedforward_multiple, num_encoder_layers, cnn_module_kernel, downsampling_factor
         for dim, multiple, num_layers, kernel, factor in zip(*of_stacks, strict=True):
             if kernel % 2 == 0 and not causal:
                 raise ValueError(f"cnn_module_kernel must be odd unless causal, given {kernel}")
-            size = LayerSize(
-                encoder_dim=dim,
-                feedforward_dim=multiple * dim,
-                num_heads=num_heads,
-                cnn_module_kernel=kernel,
-                query_head_dim=query_head_dim,
-                value_head_dim=value_head_dim,
-                pos_head_dim=pos_head_dim,
-                num_freqs=num_freqs,
-                causal=causal,
-            )
+            size = LayerSize(dim, multiple * dim, num_heads, kernel, *of_heads, causal)
             self.encoders.append(ZapformerStack(size, num_layers, factor, input_dim))
         self.out_norm = RmsNorm()
-
-    @property
-    def stacks(self) -> list[ZapformerStack]:
-        """The stacks of layers, in order."""
-        return [stack for stack in self.encoders if isinstance(stack, ZapformerStack)]
 
     @property
     def layers_to_shard(self) -> list[nn.Module]:
@@ -268,6 +239,7 @@ class ZapformerEncoder(ChunkedEncoder):
             Encodings (B, T', D), unspecified where padded, and their valid lengths (B,), in 40 ms frames.
         """
         x, lengths = self.encoder_embed(features, num_frames)
+        # at 25 Hz and less, frames that are joined with valid ones are seen
         encodings = self.encode(last_repeated(x, lengths, self.multiple), lengths)
         return encodings[:, : (x.shape[1] + 1) // 2], self.output_frames(num_frames)
 
@@ -291,11 +263,6 @@ class ZapformerEncoder(ChunkedEncoder):
         self.chunks, kernels = self.sampler.draw(self.limiter_scale)
         self.has_begun = True
         return kernels
-
-    def cache_shapes(self, left_frames: int) -> tuple[tuple[int, ...], list[tuple[tuple[int, int], ...]]]:
-        """Return the shapes of `StreamingState` without the batch: of the front end, and of each layer's modules."""
-        of_layers = [shapes for stack in self.stacks for shapes in stack.cache_shapes(left_frames)]
-        return self.encoder_embed.past_shape, of_layers
 
     def stream(
         self, features: Tensor, num_frames: Tensor, state: StreamingState

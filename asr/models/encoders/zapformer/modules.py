@@ -34,7 +34,7 @@ from asr.models.encoders.zapformer.limiters import (
     limit_scalar,
 )
 from asr.models.encoders.zapformer.subsampling import BIAS_RANGE, SWASH_R
-from asr.models.encoders.zipformer.modules import WHOLE, StreamingCache, attend, attention_weights, gated
+from asr.models.encoders.zipformer.modules import WHOLE, LayerSize, StreamingCache, attend, attention_weights, gated
 from asr.models.encoders.zipformer.scaling import ActivationDropoutAndLinear, scaled_linear
 from asr.models.kernels import at_least_float32, depthwise_conv1d, is_tracing
 
@@ -44,33 +44,6 @@ CONVOLUTION_INPUT_SCALE = 3.0
 MIN_MEAN_SQUARE = 1e-10  # of an utterance that is scaled: silence has no size
 BALLAST_UNIT = 100.0  # frames
 LOWEST_FREQUENCY = 0.001  # relative to the highest, π
-
-
-@dataclass(frozen=True)
-class LayerSize:
-    """Sizes that all layers of a stack share.
-
-    Attributes:
-        encoder_dim: width D.
-        feedforward_dim: hidden width of the feed-forward modules.
-        num_heads: attention heads H.
-        cnn_module_kernel: frames of the convolution, odd unless causal.
-        query_head_dim: K, of queries and keys.
-        value_head_dim: V, of values.
-        pos_head_dim: R, of queries for positions.
-        num_freqs: W, of relative positions.
-        causal: whether layers see no later frames, but for attention within a chunk.
-    """
-
-    encoder_dim: int
-    feedforward_dim: int
-    num_heads: int
-    cnn_module_kernel: int
-    query_head_dim: int
-    value_head_dim: int
-    pos_head_dim: int
-    num_freqs: int
-    causal: bool
 
 
 @dataclass(frozen=True)
@@ -252,7 +225,7 @@ class RelativePositions(nn.Module):
 
     def __init__(self, size: LayerSize) -> None:
         super().__init__()
-        weight = 0.04 * torch.randn(size.num_heads, size.pos_head_dim, 2 * size.num_freqs)
+        weight = 0.04 * torch.randn(size.num_heads, size.pos_head_dim, size.pos_dim)
         for _ in range(10):  # at first, neighboring frequencies have similar weights
             weight = 2**-0.5 * (weight + weight.roll(1, dims=2))
         self.weight = nn.Parameter(weight)

@@ -19,9 +19,12 @@ from torch import Tensor, nn
 from asr.models.encoders.streaming import StreamingState
 from asr.models.encoders.zipformer.modules import (
     ALL,
+    FEATURE_CONTEXT,
+    OUTPUT_DOWNSAMPLING_FACTOR,
     PENALTY_PROBABILITY,
     WHOLE,
     BypassModule,
+    Choices,
     ChunkedEncoder,
     Chunks,
     ChunkSampler,
@@ -54,8 +57,6 @@ from asr.models.encoders.zipformer.scaling import (
 from asr.models.encoders.zipformer.subsampling import CONTEXT, ZipformerSubsampling, halved_frames
 from asr.models.kernels import is_padding
 
-OUTPUT_DOWNSAMPLING_FACTOR = 2  # from 50 Hz to 25
-FEATURE_CONTEXT = 7  # features that a frame at 50 Hz sees besides its own two
 INITIAL_SKIP_RATE, FINAL_SKIP_RATE = 0.5, 0.035
 POS_DROPOUT = 0.15
 WARMUP_BATCHES = 4000.0
@@ -64,7 +65,6 @@ MASK_PROBABILITY = 0.125  # for each of two parts of the channels
 HiddenDim = Annotated[int, Field(ge=4)]  # of which three quarters are at least one channel, and a quarter too
 EvenDim = Annotated[int, Field(ge=2, multiple_of=2)]
 InitialDropout = Annotated[float, Field(ge=0, lt=1 / 3)]  # it begins three times as large
-Choices = Annotated[Sequence[Annotated[int, Field(ge=ALL)]], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -306,11 +306,6 @@ class ZipformerStack(nn.Module):
             x = x if channel_mask is None else x * channel_mask
         return x
 
-    def cache_shapes(self, left_frames: int) -> list[tuple[tuple[int, int], ...]]:
-        """Return what each layer keeps between chunks that see ``left_frames`` at 50 Hz before them."""
-        layers = (layer for layer in self.layers if isinstance(layer, ZipformerEncoderLayer))
-        return [layer.cache_shapes(left_frames // self.factor) for layer in layers]
-
     def stream(
         self, x: Tensor, lengths: Tensor, past: Iterable[Sequence[Tensor]], num_processed: Tensor, left_frames: int
     ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
@@ -472,16 +467,6 @@ class ZipformerEncoder(ChunkedEncoder):
         self.chunks, kernels = self.sampler.draw(self.batch_count.values)
         self.has_begun = True
         return kernels, is_active
-
-    def cache_shapes(self, left_frames: int) -> tuple[tuple[int, ...], list[tuple[tuple[int, int], ...]]]:
-        """Return the shapes of `StreamingState` without the batch: of the front end, and of each layer's modules."""
-        of_layers = [shapes for stack in self.stacks for shapes in stack.cache_shapes(left_frames)]
-        return (CONTEXT, *self.encoder_embed.image_shape), of_layers
-
-    @property
-    def stacks(self) -> list[ZipformerStack]:
-        """The stacks of layers, in order."""
-        return [stack for stack in self.encoders if isinstance(stack, ZipformerStack)]
 
     def stream(
         self, features: Tensor, num_frames: Tensor, state: StreamingState

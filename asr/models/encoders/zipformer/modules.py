@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd import Function
 
@@ -43,8 +44,11 @@ HIDDEN = -1000.0  # added to a score, it makes the weight 0; -inf alone in a row
 LARGEST_SCORE, PENALTY = 25.0, 1e-4  # relative to gradients of a loss that is summed over utterances
 PENALTY_PROBABILITY = 0.1
 MAX_USES = 3  # of the weights of a layer
+OUTPUT_DOWNSAMPLING_FACTOR = 2  # from 50 Hz to 25
+FEATURE_CONTEXT = 7  # features that a frame at 50 Hz sees besides its own two
 
 Use = tuple[Tensor, Tensor]
+Choices = Annotated[Sequence[Annotated[int, Field(ge=ALL)]], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -53,14 +57,15 @@ class LayerSize:
 
     Attributes:
         encoder_dim: width D.
-        feedforward_dim: hidden width of the second feed-forward module; the first has 3/4 of it, the third 5/4.
+        feedforward_dim: hidden width of the feed-forward modules; of a Zipformer, the first has 3/4 of it, the third
+            5/4.
         num_heads: attention heads H.
-        cnn_module_kernel: frames of the convolutions, odd.
+        cnn_module_kernel: frames of the convolutions, odd; of a Zapformer, unless causal.
         query_head_dim: K, of queries and keys.
         value_head_dim: V, of values.
         pos_head_dim: R, of queries for positions.
-        pos_dim: P, of an encoded distance, even.
-        causal: whether the convolutions see no further than the end of a chunk.
+        pos_dim: P, of an encoded distance, even: of a Zapformer, cosines and sines of W frequencies.
+        causal: whether layers see no further than the end of a chunk.
     """
 
     encoder_dim: int
@@ -173,6 +178,8 @@ class ChunkedEncoder(nn.Module):
     subsampling_factor = 4
     center_frames = 5.5  # of the eleven that the first two vectors at 50 Hz see, which are one at 25 Hz
     supports_cuda_graphs = True  # by CUDA graphs, in training
+    encoder_embed: Any
+    encoders: nn.ModuleList
 
     def __init__(self, sampler: ChunkSampler, ref_duration_s: float) -> None:
         super().__init__()
@@ -180,6 +187,16 @@ class ChunkedEncoder(nn.Module):
         self.batch_count = BatchCount()
         self.chunks: Chunks | None = None
         self.has_begun = False
+
+    @property
+    def stacks(self) -> list[Any]:
+        """The stacks of layers, in order."""
+        return [*self.encoders]
+
+    def cache_shapes(self, left_frames: int) -> tuple[tuple[int, ...], list[tuple[tuple[int, int], ...]]]:
+        """Return the shapes of `StreamingState` without the batch: of the front end, and of each layer's modules."""
+        of_layers = [layer.cache_shapes(left_frames // stack.factor) for stack in self.stacks for layer in stack.layers]
+        return self.encoder_embed.past_shape, of_layers
 
     def set_trained_seconds(self, audio_s: float) -> None:
         """Set how far training is, in seconds of audio so far; to be called before each update."""
@@ -826,6 +843,19 @@ class BypassModule(nn.Module):
         return _Mixture.apply(before, after, scale)
 
 
+def last_repeated(x: Tensor, lengths: Tensor, multiple: int) -> Tensor:
+    """Return x (B, T, D) with the last of the valid ``lengths`` (B,) frames repeated, to a multiple of frames."""
+    missing = -x.shape[1] % multiple
+    if is_tracing() or missing:
+        x = F.pad(x, (0, 0, 0, missing))
+    last = (lengths - 1).clamp(min=0)
+    if is_tracing():
+        newest = x.gather(1, last[:, None, None].expand(-1, 1, x.shape[2]))
+    else:  # `gather`, which other programs have, would keep all of x in the graph
+        newest = x[torch.arange(len(x), device=x.device), last].unsqueeze(1)
+    return torch.where(is_padding(last + 1, x.shape[1]).unsqueeze(2), newest, x)
+
+
 class SimpleDownsample(nn.Module):
     """Averages each ``factor`` frames in a row with learned weights; the last frame fills up its group."""
 
@@ -837,21 +867,11 @@ class SimpleDownsample(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Return ⌈T / factor⌉ frames of x (B, T, D), whose valid frames are ``lengths`` (B,)."""
-        num_missing = -x.shape[1] % self.factor
-        if is_tracing() or num_missing:
-            x = F.pad(x, (0, 0, 0, num_missing))
-        last = (lengths - 1).clamp(min=0)
         # padding would enter the last group of a shorter utterance
-        # `gather`, which other programs have, would keep all of x in the graph
-        newest = (
-            x.gather(1, last[:, None, None].expand(-1, 1, x.shape[2]))
-            if is_tracing()
-            else x[torch.arange(len(x), device=x.device), last].unsqueeze(1)
-        )
-        filled = torch.where(is_padding(last + 1, x.shape[1]).unsqueeze(2), newest, x)
+        x = last_repeated(x, lengths, self.factor)
         weights = self.logits.softmax(dim=0).to(x.dtype)
         # not as a matrix product, which autocast would round to 16 bits: all layers add to this sum
-        groups = filled.view(x.shape[0], -1, self.factor, x.shape[2])
+        groups = x.view(x.shape[0], -1, self.factor, x.shape[2])
         if is_tracing():
             return (groups * weights.unsqueeze(1)).sum(dim=2)
         return _WeightedSum.apply(groups, weights)

@@ -119,7 +119,7 @@ class ZipformerSubsampling(nn.Module):
         self.balancer3 = scaling.Balancer(batch_count, 0.05, 0.95, 0.2, 4.0)
         self.convnext = ConvNeXt(batch_count, third)
         num_bins = ((num_features - 1) // 2 - 1) // 2
-        self.image_shape = (num_bins, third)
+        self.past_shape = (CONTEXT, num_bins, third)
         self.out = nn.Linear(third * num_bins, embed_dim)
         self.out_whiten = scaling.Whiten(
             batch_count, scaling.ScheduledFloat(batch_count, (0.0, 4.0), (20_000.0, 8.0)), gradient_scale=0.02
