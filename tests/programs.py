@@ -99,6 +99,7 @@ class Programs:
         *words: str,
         cwd: Path,
         timeout_s: float = 60,
+        code: int | None = 0,
         limits: Mapping[str, int] | None = None,
         environment: Mapping[str, str] | None = None,
         constants: Mapping[str, float] | None = None,
@@ -110,6 +111,7 @@ class Programs:
             words: its command line.
             cwd: folder that it runs in.
             timeout_s: after which it is killed; it then ends with -9.
+            code: that it must end with; None for any.
             limits: of the process, by their names in ``resource``, such as ``{"RLIMIT_FSIZE": 4096}``; those of memory
                 count from what the forked process has, which differs between machines.
             environment: variables beside the test's own.
@@ -128,6 +130,7 @@ class Programs:
         printed = Path(answer.pop("printed"))
         ended = Ended(printed=printed.read_text(encoding="utf-8", errors="replace"), **answer)
         printed.unlink()
+        assert code in (None, ended.code), f"exit code {ended.code}, expected {code}:\n{ended.printed}"
         return ended
 
     def start(
