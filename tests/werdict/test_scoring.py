@@ -2,7 +2,7 @@
 
 import pytest
 
-from werdict.scoring import CHOICES, ErrorCounts, Normalization, Score, Utterance, score
+from werdict.scoring import CHOICES, ErrorCounts, Normalization, Utterance, score
 
 # reference, hypothesis, (hits, substitutions, deletions, insertions) of words, the same of characters; all by hand
 COUNTED = [
@@ -72,15 +72,6 @@ def test_the_alignment_pairs_what_was_said_with_what_was_heard():
     result = score([Utterance("a", "the cat sat", "uh the bat"), Utterance("b", "a b c", "a x y")])
     assert result.utterances[0].alignment == ((None, "uh"), ("the", "the"), ("cat", "bat"), ("sat", None))
     assert result.utterances[1].alignment == (("a", "a"), ("b", "x"), ("c", "y"))
-
-
-def test_a_speaker_and_duplicates_are_optional():
-    assert Utterance("a", "one", "two").speaker is None
-    assert Score((), ErrorCounts(hits=1), ErrorCounts(hits=3)).num_duplicates == 0
-
-
-def test_utterances_may_be_a_generator():
-    assert score(utterance for utterance in [SPEECH]).wer == 0.0
 
 
 @pytest.mark.parametrize("utterances", [[], [Utterance("a", "", "uh"), Utterance("b", " \n", "")]])
