@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from asr.tracking.metrics_csv import MetricsCsv
-from asr.training.checkpoints import update_file, write
+from asr.training.checkpoints import write
 from tests import small_runs
 from tests.faults.conftest import fill
 from tests.faults.spoken_corpus import TINY, write_corpus
@@ -57,16 +57,6 @@ def test_an_export_or_a_transcript_that_does_not_fit_leaves_nothing(small_run, s
         ended = small_run.run(*words, code=1)
         assert "No space left on device" in ended.last_line, ended.printed
         assert [path.name for path in small_disk.iterdir()] == ["filling"]
-
-
-def test_a_damaged_checkpoint_costs_the_updates_after_the_one_before(small_run, tmp_path):
-    run_dir = small_run.copy(tmp_path / "run")
-    (run_dir / "report").rename(run_dir / "old")
-    newest = update_file(run_dir / "checkpoints", 6)
-    newest.write_bytes(newest.read_bytes()[:-100])
-    ended = small_run.run("train", f"resume={run_dir}")
-    assert "left out:" in ended.printed
-    assert "update-000003.ckpt" in ended.printed
 
 
 def test_a_run_that_another_process_writes_to_is_not_changed(small_run, tmp_path):

@@ -279,16 +279,6 @@ def test_a_kill_while_a_checkpoint_is_written_in_the_background_costs_the_update
     assert names(killed) == names(tmp_path / "whole")
 
 
-def test_a_damaged_checkpoint_costs_the_updates_since_the_one_before(tmp_path):
-    run(tmp_path / "whole", 9)
-    run(tmp_path / "run", 6)
-    newest = tmp_path / "run" / "checkpoints" / "update-000006.ckpt"
-    newest.write_bytes(newest.read_bytes()[:-1000])
-    run(tmp_path / "run", 9)
-    one, other = (state(tmp_path / name / "checkpoints" / "best.ckpt") for name in ("whole", "run"))
-    assert same(one, other)
-
-
 class Signalled(pl.Callback):
     """Sends a signal to this process once, at a moment of training."""
 
