@@ -181,6 +181,35 @@ class Programs:
         self.log.close()
 
 
+def start_anew(command: str, *words: str, cwd: Path) -> subprocess.Popen[str]:
+    """Start a command as `Programs.start` does, but in an interpreter of its own, as a shell does."""
+    with (cwd / "log.txt").open("w") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "asr.commands", command, *words],
+            cwd=cwd,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def wait_until(happened: Callable[[], object], timeout_s: float = 60) -> None:
+    """Wait until something is true."""
+    deadline = time.monotonic() + timeout_s
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists and is more than an entry that waits for its parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def serve(jobs: Iterator[str]) -> None:
     """Fork a child for every job, and answer with how it ended; run by ``python -m tests.programs``."""
     import gc

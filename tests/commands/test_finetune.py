@@ -11,6 +11,7 @@ import pytest
 import soundfile
 import torch
 
+from tests.commands.test_resume import last
 from tests.models.pretrained import LETTERS, MODELS, save_ctc_model, save_model
 from tests.small_runs import SmallRun
 from tests.training.runs import same
@@ -35,10 +36,6 @@ def run(small_run) -> SmallRun:
     ended = small_run.run("train", *WORDS, "trainer.accumulate_grad_batches=2", "run_dir=adapted", timeout_s=900)
     (small_run.folder / "adapted.log").write_text(ended.printed)
     return SmallRun(small_run.programs, small_run.folder, small_run.folder / "adapted")
-
-
-def last(run_dir: Path) -> dict:
-    return torch.load(run_dir / "checkpoints" / "last.ckpt", weights_only=True)
 
 
 def test_a_run_that_stopped_is_resumed_bit_for_bit(run):

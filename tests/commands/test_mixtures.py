@@ -9,7 +9,8 @@ import torch
 
 from asr.run.folder import DATA_RECORD
 from tests.commands.conftest import TINY, Workplace
-from tests.commands.test_resume import last, losses, same_weights, start, wait_for_update
+from tests.commands.test_resume import last, losses, same_weights, wait_for_update
+from tests.programs import start_anew
 
 WORDS = (*TINY, "logger=csv", "data.batch.max_duration_s=10")
 
@@ -57,7 +58,7 @@ def test_a_mixture_trains_by_weight_and_resumes_exactly_and_tests_each_corpus(pl
     assert 0.6 < shares(whole)["own"] < 0.9
     assert shares(whole)["own"] + shares(whole)["digits"] == pytest.approx(1)
 
-    process = start(place.folder, *words, f"run_dir={killed}")
+    process = start_anew("train", *words, f"run_dir={killed}", cwd=place.folder)
     wait_for_update(killed, 8, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 
 from tests.commands.conftest import TINY, Workplace
-from tests.programs import Started
+from tests.programs import Started, start_anew
 from tests.training.runs import same
 
 OPTIONS = (*TINY, "data.batch.max_duration_s=10", "logger=csv")
@@ -26,15 +25,6 @@ ZAPFORMER = (
     *("encoder.num_encoder_layers=[1,1,1]", "encoder.feedforward_multiple=[1,1,1]", "encoder.num_freqs=8"),
     *("augment=alternating_specaugment", "augment.copies=[1,3]", "optimizer=rubik", "schedule=interp_cosine"),
 )
-
-
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    """Start a run in a session of its own, so that all of it can be killed."""
-    command = [sys.executable, "-m", "asr.commands", "train", *words]
-    with (folder / "log.txt").open("w") as log:
-        return subprocess.Popen(
-            command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        )
 
 
 def wait_for_update(run_dir: Path, update: int, process: subprocess.Popen[str] | Started) -> None:
@@ -92,7 +82,7 @@ def test_two_processes_do_what_one_does_that_accumulates(place):
     ids=["alone", "two processes", "a Zapformer, with more and more copies of utterances"],
 )
 def test_a_killed_run_is_resumed_bit_for_bit(place, trained, tmp_path, whole, options, update):
-    process = start(tmp_path, *options, "run_dir=killed", f"data.dir={data(trained)}")
+    process = start_anew("train", *options, "run_dir=killed", f"data.dir={data(trained)}", cwd=tmp_path)
     wait_for_update(tmp_path / "killed", update, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
