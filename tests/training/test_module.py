@@ -194,6 +194,21 @@ class Listener(torch.nn.Module):
         return self.encoder(features, num_frames)
 
 
+@pytest.fixture
+def listeners(monkeypatch) -> list[Listener]:
+    """The encoders of all trainings of `runs`."""
+    made = list[Listener]()
+
+    def listening() -> TrainingModule:
+        module = tiny_module()
+        made.append(Listener(module.recognizer.encoder))
+        module.recognizer.encoder = made[-1]
+        return module
+
+    monkeypatch.setattr(runs, "tiny_module", listening)
+    return made
+
+
 def test_an_empty_update_under_a_gradient_scaler_moves_nothing():
     weights = []
     for batches in ([batch_of(60)], [unread("lost"), batch_of(60)], [batch_of(60), unread("lost")]):
@@ -204,16 +219,7 @@ def test_an_empty_update_under_a_gradient_scaler_moves_nothing():
     assert largest_difference(weights[0], weights[1]) == largest_difference(weights[0], weights[2]) == 0
 
 
-def test_updates_of_another_size_do_not_change_how_much_the_ones_before_may_have_held(tmp_path, monkeypatch):
-    listeners = []
-
-    def listening() -> TrainingModule:
-        module = tiny_module()
-        module.recognizer.encoder = Listener(module.recognizer.encoder)
-        listeners.append(module.recognizer.encoder)
-        return module
-
-    monkeypatch.setattr(runs, "tiny_module", listening)
+def test_updates_of_another_size_do_not_change_how_much_the_ones_before_may_have_held(tmp_path, listeners):
     for max_steps, accumulate in ((4, 1), (6, 2), (8, 2), (9, 1)):
         runs.run(tmp_path, max_steps, validate_every=None, accumulate_grad_batches=accumulate)
     told = [sorted(set(listener.told)) for listener in listeners]
@@ -230,13 +236,8 @@ class ToldInValidation(pl.Callback):
         self.told[trainer.global_step] = pl_module.recognizer.encoder.told[-1:]
 
 
-def test_a_validation_counts_all_updates_before_it_also_after_a_resumption(tmp_path, monkeypatch):
-    def listening() -> TrainingModule:
-        module = tiny_module()
-        module.recognizer.encoder = Listener(module.recognizer.encoder)
-        return module
-
-    monkeypatch.setattr(runs, "tiny_module", listening)
+@pytest.mark.usefixtures("listeners")
+def test_a_validation_counts_all_updates_before_it_also_after_a_resumption(tmp_path):
     stopped, resumed = ToldInValidation(), ToldInValidation()
     stop = Signalled("on_validation_batch_start", 6)
     with pytest.raises(Preempted):
