@@ -25,6 +25,7 @@ from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from asr.training.module import TrainingModule
 from asr.training.speech_data_module import SpeechDataModule
 from optim import Eden
+from tests.models.zipformer.sizes import TINY
 from tests.training import runs
 from tests.training.heads import HEADS, module_with, share_of
 from tests.training.runs import same
@@ -340,13 +341,7 @@ def module_with_zipformer() -> TrainingModule:
     torch.manual_seed(0)
     module.recognizer.encoder = ZipformerEncoder(
         NUM_FEATURES,
-        encoder_dim=[8, 12],
-        encoder_unmasked_dim=[8, 8],
-        feedforward_dim=[8, 8],
-        num_encoder_layers=[1, 1],
-        num_heads=[1, 1],
-        cnn_module_kernel=[3, 3],
-        downsampling_factor=[1, 2],
+        **TINY,
         # oneDNN 3.12 (torch 2.13) computes bfloat16 convolutions of two channels wrongly with AMX
         subsampling_channels=[8, 8, 8],
         ref_duration_s=0.01,
