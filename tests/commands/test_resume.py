@@ -34,6 +34,14 @@ def wait_for_update(run_dir: Path, update: int, process: subprocess.Popen[str] |
         time.sleep(0.02)
 
 
+def train_until_killed(run_dir: Path, update: int, *words: str) -> None:
+    """Train until an update is logged, and kill all processes."""
+    process = start_anew("train", *words, f"run_dir={run_dir.name}", cwd=run_dir.parent)
+    wait_for_update(run_dir, update, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 def last(run_dir: Path) -> dict:
     return torch.load(run_dir / "checkpoints" / "last.ckpt", weights_only=True)
 
@@ -82,12 +90,8 @@ def test_two_processes_do_what_one_does_that_accumulates(place):
     ids=["alone", "two processes", "a Zapformer, with more and more copies of utterances"],
 )
 def test_a_killed_run_is_resumed_bit_for_bit(place, trained, tmp_path, whole, options, update):
-    process = start_anew("train", *options, "run_dir=killed", f"data.dir={data(trained)}", cwd=tmp_path)
-    wait_for_update(tmp_path / "killed", update, process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    printed = Workplace(tmp_path).run("train", "resume=killed")
-    assert "resuming from update 6" in printed
+    train_until_killed(tmp_path / "killed", update, *options, f"data.dir={data(trained)}")
+    assert "resuming from update 6" in Workplace(tmp_path).run("train", "resume=killed")
     first, second = last(place.folder / whole), last(tmp_path / "killed")
     assert same_weights(first, second)
     assert same(first["averages"], second["averages"])
