@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -137,16 +136,6 @@ def test_a_run_folder_is_never_overwritten(trained):
     assert "run_dir" in said
     assert "not empty" in said
     assert (trained.run_dir / "metrics.csv").read_bytes() == before
-
-
-def test_bad_audio_found_in_training_is_left_out_and_counted(trained):
-    shutil.copytree(trained.folder / "data", trained.folder / "broken" / "data")
-    workplace = type(trained)(trained.folder / "broken", trained.run_dir, "")
-    for audio in (workplace.folder / "data").rglob("*train-00001.flac"):
-        audio.write_bytes(b"broken")
-    printed = workplace.run("train", *TINY, "trainer.max_steps=24", "run_dir=run", "logger=none")
-    assert "left out digits-train-00001" in printed
-    assert "1 utterances could not be read" in printed
 
 
 def test_a_failed_run_is_marked_as_failed(trained):
