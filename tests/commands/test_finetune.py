@@ -39,12 +39,8 @@ def run(small_run) -> SmallRun:
 
 
 def test_a_run_that_stopped_is_resumed_bit_for_bit(run):
-    folder = run.folder / "stopped"
-    shutil.copytree(run.run_dir, folder, symlinks=True)
-    for name in ("update-000006.ckpt", "best.ckpt", "last.ckpt"):  # as if it had been killed after update 3
-        (folder / "checkpoints" / name).unlink()
-    ended = run.run("train", "resume=stopped", timeout_s=900)
-    assert "resuming from update 3" in ended.printed
+    folder = run.interrupted(run.folder / "stopped")
+    assert "resuming from update 3" in run.run("train", "resume=stopped", timeout_s=900).printed
     first, second = last(run.run_dir), last(folder)
     for part in ("state_dict", "averages", "optimizer_states"):
         assert same(first[part], second[part]), part
