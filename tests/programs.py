@@ -98,7 +98,7 @@ class Programs:
         command: str,
         *words: str,
         cwd: Path,
-        timeout_s: float = 60,
+        timeout_s: float = 300,
         code: int | None = 0,
         limits: Mapping[str, int] | None = None,
         environment: Mapping[str, str] | None = None,

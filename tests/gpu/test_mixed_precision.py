@@ -165,12 +165,12 @@ MIXTURES = [[torch.bfloat16], [torch.float32], [torch.bfloat16, torch.float32], 
 
 @pytest.mark.parametrize("dtypes", MIXTURES, ids=str)
 def test_the_stand_in_converts_the_arguments_of_every_function_as_cuda_does(dtypes):
-    names = sorted(functions_of("AutocastCUDA") | functions_of("AutocastCPU"))
+    # what asks cuDNN first (which builds for a GPU alone have), or takes bfloat16 on a GPU alone
+    special = {"ctc_loss.Tensor", "_cudnn_rnn"} | {x for x in functions_of("AutocastCPU") if x.startswith("fft_")}
+    names = sorted((functions_of("AutocastCUDA") | functions_of("AutocastCPU")) - special)
     expected = {name: conversions(name, dtypes, "cuda") for name in names}
     with cuda_autocast():
         found = {name: conversions(name, dtypes, "cpu") for name in names}
-    # of a loss that no rule changes: on CUDA torch first asks whether cuDNN can compute it
-    del expected["ctc_loss.Tensor"], found["ctc_loss.Tensor"]
     assert found == expected
     assert any(expected.values())
 
