@@ -99,6 +99,7 @@ class Programs:
         *words: str,
         cwd: Path,
         timeout_s: float = 300,
+        code: int | None = 0,
         limits: Mapping[str, int] | None = None,
         environment: Mapping[str, str] | None = None,
         constants: Mapping[str, float] | None = None,
@@ -110,6 +111,7 @@ class Programs:
             words: its command line.
             cwd: folder that it runs in.
             timeout_s: after which it is killed; it then ends with -9.
+            code: that it must end with; None for any.
             limits: of the process, by their names in ``resource``, such as ``{"RLIMIT_FSIZE": 4096}``; those of memory
                 count from what the forked process has, which differs between machines.
             environment: variables beside the test's own.
@@ -128,6 +130,7 @@ class Programs:
         printed = Path(answer.pop("printed"))
         ended = Ended(printed=printed.read_text(encoding="utf-8", errors="replace"), **answer)
         printed.unlink()
+        assert code in (None, ended.code), f"exit code {ended.code}, expected {code}:\n{ended.printed}"
         return ended
 
     def start(
@@ -176,6 +179,35 @@ class Programs:
         self.server.terminate()
         self.server.communicate()
         self.log.close()
+
+
+def start_anew(command: str, *words: str, cwd: Path) -> subprocess.Popen[str]:
+    """Start a command as `Programs.start` does, but in an interpreter of its own, as a shell does."""
+    with (cwd / "log.txt").open("w") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "asr.commands", command, *words],
+            cwd=cwd,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def wait_until(happened: Callable[[], object], timeout_s: float = 60) -> None:
+    """Wait until something is true."""
+    deadline = time.monotonic() + timeout_s
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists and is more than an entry that waits for its parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def serve(jobs: Iterator[str]) -> None:

@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.programs import is_running, wait_until
 
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "scripts" / "gpu_report.py"
@@ -183,14 +184,6 @@ def test_parts_are_listed_and_chosen_by_the_beginnings_of_their_names(script, tm
     assert all(part in printed for part in report.PARTS)
 
 
-def is_running(pid: str) -> bool:
-    """Return whether a process exists and is more than an entry that waits for its parent."""
-    try:
-        return Path("/proc", pid, "stat").read_text().split()[2] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def test_the_runs_of_a_part_end_with_it(script, tmp_path, monkeypatch):
     report, program, pid = script("gpu_report"), tmp_path / "part.py", tmp_path / "pid"
     program.write_text(
@@ -205,18 +198,13 @@ def test_the_runs_of_a_part_end_with_it(script, tmp_path, monkeypatch):
         def wait(self, timeout=None):
             if timeout != report.MOST_SECONDS:
                 return super().wait(timeout)
-            while not pid.exists():
-                assert self.poll() is None
-                time.sleep(0.05)
+            wait_until(pid.exists)
             raise subprocess.TimeoutExpired(self.args, timeout)
 
     monkeypatch.setattr(report, "BENCH", program)
     monkeypatch.setattr(subprocess, "Popen", Late)
     report.run_part("training", report.parsed(["--out", str(tmp_path), "--small", "--device", "cpu"]), {})
-    begin = time.monotonic()
-    while is_running(pid.read_text()):  # the kernel takes a moment
-        assert time.monotonic() < begin + 60
-        time.sleep(0.05)
+    wait_until(lambda: not is_running(int(pid.read_text())))  # the kernel takes a moment
     assert "after 480 s" in (tmp_path / "training.json").read_text()
 
 

@@ -11,6 +11,7 @@ import pytest
 import soundfile
 import torch
 
+from tests.commands.test_resume import last
 from tests.models.pretrained import LETTERS, MODELS, save_ctc_model, save_model
 from tests.small_runs import SmallRun
 from tests.training.runs import same
@@ -33,23 +34,13 @@ def run(small_run) -> SmallRun:
     """A run that accumulates two micro-batches, with dropout and masks."""
     save_model(small_run.folder / "model")
     ended = small_run.run("train", *WORDS, "trainer.accumulate_grad_batches=2", "run_dir=adapted", timeout_s=900)
-    assert ended.code == 0, ended.printed
     (small_run.folder / "adapted.log").write_text(ended.printed)
     return SmallRun(small_run.programs, small_run.folder, small_run.folder / "adapted")
 
 
-def last(run_dir: Path) -> dict:
-    return torch.load(run_dir / "checkpoints" / "last.ckpt", weights_only=True)
-
-
 def test_a_run_that_stopped_is_resumed_bit_for_bit(run):
-    folder = run.folder / "stopped"
-    shutil.copytree(run.run_dir, folder, symlinks=True)
-    for name in ("update-000006.ckpt", "best.ckpt", "last.ckpt"):  # as if it had been killed after update 3
-        (folder / "checkpoints" / name).unlink()
-    ended = run.run("train", "resume=stopped", timeout_s=900)
-    assert ended.code == 0, ended.printed
-    assert "resuming from update 3" in ended.printed
+    folder = run.interrupted(run.folder / "stopped")
+    assert "resuming from update 3" in run.run("train", "resume=stopped", timeout_s=900).printed
     first, second = last(run.run_dir), last(folder)
     for part in ("state_dict", "averages", "optimizer_states"):
         assert same(first[part], second[part]), part
@@ -68,8 +59,7 @@ def test_the_page_says_what_of_the_model_was_trained_and_for_how_long_as_the_scr
 
 
 def test_two_processes_train_adapters_as_one_does(run):
-    ended = run.run("train", *WORDS, "trainer.devices=2", "run_dir=ranks", timeout_s=900)
-    assert ended.code == 0, ended.printed
+    run.run("train", *WORDS, "trainer.devices=2", "run_dir=ranks", timeout_s=900)
     alone, ranks = last(run.run_dir)["state_dict"], last(run.folder / "ranks")["state_dict"]
     assert alone.keys() == ranks.keys()
     for name, tensor in alone.items():
@@ -90,16 +80,14 @@ def test_a_checkpoint_holds_no_weights_of_the_base_and_no_update_before_it_may(r
 
 
 def test_a_checkpoint_decodes_as_its_run_did_and_never_with_another_base(run):
-    ended = run.run("evaluate", "run=adapted", "output_dir=again", "num_workers=0")
-    assert ended.code == 0, ended.printed
+    run.run("evaluate", "run=adapted", "output_dir=again", "num_workers=0")
     texts = [(run.folder / folder / "test.hyp.txt").read_text() for folder in ("again", "adapted/decode")]
     assert texts[0] == texts[1]
     model = run.folder / "model"
     kept = shutil.copytree(model, run.folder / "kept")
     try:
         save_model(model, layer_norm_eps=1e-6, intermediate_size=20)
-        ended = run.run("evaluate", "run=adapted", "output_dir=other", "num_workers=0")
-        assert ended.code == 2
+        ended = run.run("evaluate", "run=adapted", "output_dir=other", "num_workers=0", code=2)
         assert "SHA-256" in ended.printed
     finally:
         shutil.rmtree(model)
@@ -125,12 +113,10 @@ def test_a_ctc_model_of_transformers_is_continued_with_its_head_and_tokenizer(sm
     words = (*DATA, *RUN, "encoder=pretrained", "encoder.model=ctc", "init=ctc", "init.keep_tokenizer=true")
     unmoved = ("optimizer.lr=1e-30", "trainer.max_steps=1", "trainer.val_check_interval=1", "data.text.case=upper")
     texts = ("data.prepare.num_train=4",)
-    ended = small_run.run("train", *words, *unmoved, *texts, "run_dir=continued", timeout_s=900)
-    assert ended.code == 2  # digits have letters that it does not know
-    assert "tokenizer does not know" in ended.printed
+    ended = small_run.run("train", *words, *unmoved, *texts, "run_dir=continued", timeout_s=900, code=2)
+    assert "tokenizer does not know" in ended.printed  # some letters of digits
     kept = tuple(word for word in words if not word.startswith("init.keep"))
     ended = small_run.run("train", *kept, *unmoved, *texts, "run_dir=continued", timeout_s=900)
-    assert ended.code == 0, ended.printed
     assert "0 of 2 tensors taken, 2 new, with 7 of 18 tokens" in ended.printed  # the others are the encoder's own
     state = last(small_run.folder / "continued")
     head = state["state_dict"]["recognizer.head.project.weight"]
@@ -156,22 +142,18 @@ def test_each_family_trains_resumes_decodes_and_exports(small_run, name, format_
     save_model(small_run.folder / f"{run_dir}-model", name)
     model = ("encoder=pretrained", f"encoder.model={run_dir}-model", "encoder.masks.time_share=0.3")
     words = (*DATA, *RUN, *model, "trainer.max_steps=4", "trainer.val_check_interval=2", f"run_dir={run_dir}")
-    whole = small_run.run("train", *words, timeout_s=900)
-    assert whole.code == 0, whole.printed
+    small_run.run("train", *words, timeout_s=900)
     folder = small_run.folder / run_dir
     state, texts = last(folder)["state_dict"], (folder / "decode" / "test.hyp.txt").read_text()
     newest = (folder / "checkpoints" / "last.ckpt").resolve()
     for checkpoint in [path for path in (folder / "checkpoints").iterdir() if path.resolve() == newest]:
         checkpoint.unlink()
-    resumed = small_run.run("train", f"resume={run_dir}", timeout_s=900)
-    assert resumed.code == 0, resumed.printed
+    small_run.run("train", f"resume={run_dir}", timeout_s=900)
     assert same(state, last(folder)["state_dict"])
-    decoded = small_run.run("evaluate", f"run={run_dir}", f"output_dir={run_dir}-again", "num_workers=0")
-    assert decoded.code == 0, decoded.printed
+    small_run.run("evaluate", f"run={run_dir}", f"output_dir={run_dir}-again", "num_workers=0")
     assert (small_run.folder / f"{run_dir}-again" / "test.hyp.txt").read_text() == texts
     output = f"{run_dir}-exported"
-    exported = small_run.run("export", f"run={run_dir}", f"output={output}", f"format={format_name}")
-    assert exported.code == 0, exported.printed
+    small_run.run("export", f"run={run_dir}", f"output={output}", f"format={format_name}")
     assert (small_run.folder / output / "model.safetensors").exists()
 
 
@@ -190,10 +172,8 @@ def test_what_cannot_work_is_refused_before_data_are_prepared(run, words, named)
     if not (run.folder / "wavlm").exists():
         save_model(run.folder / "wavlm", "wavlm, group norm")
         save_model(run.folder / "another", layer_norm_eps=1e-6, intermediate_size=20)
-    ended = run.run(
-        "train", *WORDS, *words, f"data.dir={run.folder}/none", "run_dir=refused", environment={"HF_HUB_OFFLINE": "1"}
-    )
-    assert ended.code == 2
+    here = (f"data.dir={run.folder}/none", "run_dir=refused")
+    ended = run.run("train", *WORDS, *words, *here, environment={"HF_HUB_OFFLINE": "1"}, code=2)
     assert named in ended.printed
     assert not (run.folder / "none").exists()
     assert not (run.folder / "refused").exists()
@@ -214,28 +194,23 @@ def moved(run) -> Path:
 
 
 def test_a_run_finds_its_base_model_from_another_folder(run, tmp_path):
-    ended = run.programs.run("evaluate", f"run={run.run_dir}", "output_dir=again", "num_workers=0", cwd=tmp_path)
-    assert ended.code == 0, ended.printed
+    run.programs.run("evaluate", f"run={run.run_dir}", "output_dir=again", "num_workers=0", cwd=tmp_path)
 
 
 def test_a_run_that_was_sent_to_a_colleague_decodes_where_its_base_model_is_now(run, moved):
-    ended = run.programs.run("evaluate", "adapted", "num_workers=0", cwd=moved)
-    assert ended.code == 2
+    ended = run.programs.run("evaluate", "adapted", "num_workers=0", cwd=moved, code=2)
     assert "encoder.model=PATH" in ended.printed
     for command, *words in (
         ("evaluate", "run=adapted", "output_dir=again", "num_workers=0"),
         ("export", "run=adapted", "output=exported", "format=safetensors"),
     ):
-        ended = run.programs.run(command, *words, "encoder.model=base", cwd=moved)
-        assert ended.code == 0, ended.printed
+        run.programs.run(command, *words, "encoder.model=base", cwd=moved)
     texts = [path.read_text() for path in (moved / "again" / "test.hyp.txt", run.run_dir / "decode" / "test.hyp.txt")]
     assert texts[0] == texts[1]
     save_model(moved / "other", layer_norm_eps=1e-6, intermediate_size=20)
-    ended = run.programs.run("evaluate", "run=adapted", "encoder.model=other", "num_workers=0", cwd=moved)
-    assert ended.code == 2
+    ended = run.programs.run("evaluate", "run=adapted", "encoder.model=other", "num_workers=0", cwd=moved, code=2)
     assert "SHA-256" in ended.printed
-    ended = run.programs.run("evaluate", "run=adapted", "encoder.model=nowhere", "num_workers=0", cwd=moved)
-    assert ended.code == 2
+    ended = run.programs.run("evaluate", "run=adapted", "encoder.model=nowhere", "num_workers=0", cwd=moved, code=2)
     assert "encoder.model" in ended.printed
 
 
@@ -246,25 +221,20 @@ def test_a_run_is_resumed_with_its_base_model_elsewhere(run, tmp_path):
     assert f"model_folder: {run.folder / 'model'}" in config
     (tmp_path / "stopped" / "config.yaml").write_text(config.replace(f"{run.folder / 'model'}\n", "/gone\n"))
     words = (f"resume={tmp_path}/stopped", "trainer.max_steps=7", "allow_changes=true")
-    ended = run.programs.run("train", *words, f"data.dir={run.data_dir}", cwd=tmp_path)
-    assert ended.code == 2
-    ended = run.programs.run("train", *words, f"data.dir={run.data_dir}", "encoder.model=base", cwd=tmp_path)
-    assert ended.code == 0, ended.printed
+    run.programs.run("train", *words, f"data.dir={run.data_dir}", cwd=tmp_path, code=2)
+    run.programs.run("train", *words, f"data.dir={run.data_dir}", "encoder.model=base", cwd=tmp_path)
     assert f"model_folder: {base}" in (tmp_path / "stopped" / "config.yaml").read_text()
 
 
 def test_adapters_and_their_base_become_one_whole_file(run, moved):
-    ended = run.programs.run("convert", "run=adapted", "output=whole.ckpt", "+encoder.model=base", cwd=moved)
-    assert ended.code == 0, ended.printed
+    run.programs.run("convert", "run=adapted", "output=whole.ckpt", "+encoder.model=base", cwd=moved)
     (moved / "alone").mkdir()
     shutil.move(moved / "whole.ckpt", moved / "alone")
     words = ("run=whole.ckpt", "output_dir=again", "num_workers=0")
-    ended = run.programs.run("evaluate", *words, cwd=moved / "alone")
-    assert ended.code == 0, ended.printed
+    run.programs.run("evaluate", *words, cwd=moved / "alone")
     texts = [path / "test.hyp.txt" for path in (moved / "alone" / "again", run.run_dir / "decode")]
     assert texts[0].read_text() == texts[1].read_text()
-    ended = run.programs.run("convert", "run=whole.ckpt", "output=again.ckpt", cwd=moved / "alone")
-    assert ended.code == 2
+    ended = run.programs.run("convert", "run=whole.ckpt", "output=again.ckpt", cwd=moved / "alone", code=2)
     assert "holds all weights already" in ended.printed
 
 
@@ -301,8 +271,7 @@ def test_each_documented_family_is_run_by_its_recipe_as_documented(small_run, ta
     short = ("trainer=cpu", "trainer.max_steps=2", "trainer.val_check_interval=2", "data.workers.num_workers=0")
     words = (f"data.source={table}", f"encoder.model={model}", f"encoder.train={train}", *given)
     here = ("logger=csv", "torch_threads=1", f"data.dir={small_run.folder}/tuned", f"run_dir={family}-{train}")
-    ended = small_run.run("train", "recipe=finetune/ctc", *words, *short, *here, timeout_s=900)
-    assert ended.code == 0, ended.printed
+    small_run.run("train", "recipe=finetune/ctc", *words, *short, *here, timeout_s=900)
 
 
 @pytest.mark.parametrize("key", ["time_share", "channel_share"])
@@ -310,6 +279,5 @@ def test_masks_that_are_given_are_refused_where_nothing_can_be_masked(small_run,
     if not (small_run.folder / "family-sew").exists():
         save_model(small_run.folder / "family-sew", "sew")
     words = (*DATA, *RUN, "encoder=pretrained", "encoder.model=family-sew", f"encoder.masks.{key}=0.2")
-    ended = small_run.run("train", *words, "encoder.masks.time_width=5", "run_dir=masked")
-    assert ended.code == 2
+    ended = small_run.run("train", *words, "encoder.masks.time_width=5", "run_dir=masked", code=2)
     assert "masks" in ended.printed

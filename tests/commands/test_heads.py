@@ -36,17 +36,17 @@ def test_a_head_trains_aligns_and_decodes_with_all_that_fit_and_no_other(small_r
     tiny = (*TINY_MODEL, "trainer.max_steps=2", "trainer.val_check_interval=2", f"run_dir={tmp_path}/run")
     data = ("data.prepare.num_train=24", "data.prepare.num_dev=4", "data.prepare.num_test=4")
     ended = small_run.run("train", *tiny, *data, f"head={head}", f"decoder={fitting[-1]}", *words)
-    assert (ended.code, "WER" in ended.printed) == (0, True), ended.printed
+    assert "WER" in ended.printed
     logged = (tmp_path / "run" / "metrics.csv").read_text()
     assert all(f",train/{name}," in logged for name in ("loss", *LOGGED.get(head, ())))
     aligned = small_run.run("align", f"run={tmp_path}/run", "torch_threads=1", f"output_dir={tmp_path}/words")
-    assert (aligned.code, "times of words" in aligned.last_line) == (0, True), aligned.printed
+    assert "times of words" in aligned.last_line, aligned.printed
     for decoder in choices(CONFIGS, "decoder"):
         options = (f"decoder={decoder}", f"output_dir={tmp_path}/{decoder}", "torch_threads=1")
-        ended = small_run.run("evaluate", f"run={tmp_path}/run", *options)
+        ended = small_run.run("evaluate", f"run={tmp_path}/run", *options, code=0 if decoder in fitting else 2)
         if decoder in fitting:
-            assert (ended.code, "WER" in ended.printed) == (0, True), ended.printed
+            assert "WER" in ended.printed
         else:
             allowed = f"choose decoder={' or decoder='.join(fitting)}, or another head"
-            assert (ended.code, allowed in ended.last_line) == (2, True), ended.printed
+            assert allowed in ended.last_line, ended.printed
             assert not (tmp_path / decoder).exists()

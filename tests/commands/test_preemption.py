@@ -9,12 +9,13 @@ from pathlib import Path
 from asr.processes import TRY_AGAIN
 from asr.training.checkpoints import point_link
 from tests.commands.conftest import TINY, Workplace
-from tests.commands.test_resume import data, last, losses, same_weights, start, wait_for_update
+from tests.commands.test_resume import data, last, losses, same_weights, wait_for_update
+from tests.programs import start_anew
 
 
 def test_a_job_that_is_signalled_as_a_whole_saves_and_goes_on(trained, tmp_path):
     """The readers get the signal too, and must not end the run; a damaged checkpoint is skipped."""
-    process = start(tmp_path, *TINY, "logger=csv", "run_dir=run", f"data.dir={data(trained)}")
+    process = start_anew("train", *TINY, "logger=csv", "run_dir=run", f"data.dir={data(trained)}", cwd=tmp_path)
     wait_for_update(tmp_path / "run", 1, process)
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(timeout=600) == TRY_AGAIN, (tmp_path / "log.txt").read_text()
@@ -33,7 +34,9 @@ def test_a_job_that_is_signalled_as_a_whole_saves_and_goes_on(trained, tmp_path)
 
 def test_one_process_of_two_is_signalled_and_both_leave(trained, tmp_path):
     long = ("trainer.max_steps=5000", "trainer.val_check_interval=5000", "trainer.devices=2", "logger=csv")
-    process = start(tmp_path, *TINY, *long, "data.batch.max_duration_s=10", "run_dir=run", f"data.dir={data(trained)}")
+    process = start_anew(
+        "train", *TINY, *long, "data.batch.max_duration_s=10", "run_dir=run", f"data.dir={data(trained)}", cwd=tmp_path
+    )
     wait_for_update(tmp_path / "run", 2, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     (second,) = [pid for pid in children if b"LOCAL_RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes()]

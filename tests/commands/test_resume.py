@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 
 from tests.commands.conftest import TINY, Workplace
-from tests.programs import Started
+from tests.programs import Started, start_anew
 from tests.training.runs import same
 
 OPTIONS = (*TINY, "data.batch.max_duration_s=10", "logger=csv")
@@ -28,20 +27,19 @@ ZAPFORMER = (
 )
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    """Start a run in a session of its own, so that all of it can be killed."""
-    command = [sys.executable, "-m", "asr.commands", "train", *words]
-    with (folder / "log.txt").open("w") as log:
-        return subprocess.Popen(
-            command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        )
-
-
 def wait_for_update(run_dir: Path, update: int, process: subprocess.Popen[str] | Started) -> None:
     metrics = run_dir / "metrics.csv"
     while not (metrics.exists() and f"\n{update},train/loss" in metrics.read_text()):
         assert process.poll() is None, (run_dir.parent / "log.txt").read_text()
         time.sleep(0.02)
+
+
+def train_until_killed(run_dir: Path, update: int, *words: str) -> None:
+    """Train until an update is logged, and kill all processes."""
+    process = start_anew("train", *words, f"run_dir={run_dir.name}", cwd=run_dir.parent)
+    wait_for_update(run_dir, update, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def last(run_dir: Path) -> dict:
@@ -92,12 +90,8 @@ def test_two_processes_do_what_one_does_that_accumulates(place):
     ids=["alone", "two processes", "a Zapformer, with more and more copies of utterances"],
 )
 def test_a_killed_run_is_resumed_bit_for_bit(place, trained, tmp_path, whole, options, update):
-    process = start(tmp_path, *options, "run_dir=killed", f"data.dir={data(trained)}")
-    wait_for_update(tmp_path / "killed", update, process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    printed = Workplace(tmp_path).run("train", "resume=killed")
-    assert "resuming from update 6" in printed
+    train_until_killed(tmp_path / "killed", update, *options, f"data.dir={data(trained)}")
+    assert "resuming from update 6" in Workplace(tmp_path).run("train", "resume=killed")
     first, second = last(place.folder / whole), last(tmp_path / "killed")
     assert same_weights(first, second)
     assert same(first["averages"], second["averages"])

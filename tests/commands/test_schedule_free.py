@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 
 from asr.run.build import validate_run
 from tests.commands.conftest import Workplace
-from tests.commands.test_resume import OPTIONS, TWO, data, last, losses, start, wait_for_update
+from tests.commands.test_resume import OPTIONS, TWO, data, last, losses, train_until_killed
 from tests.configs import composed
 from tests.training.runs import same
 
@@ -29,12 +26,8 @@ def place(trained, tmp_path_factory) -> Workplace:
 @pytest.mark.parametrize(("whole", "more"), [("alone", ()), ("ranks", (TWO,))], ids=["alone", "two processes"])
 def test_a_killed_run_is_resumed_bit_for_bit(place, trained, tmp_path, whole, more):
     every = "callbacks.checkpoints.every_n_updates=1"  # in the middle of an epoch, too
-    process = start(tmp_path, *FREE, *more, every, "run_dir=killed", f"data.dir={data(trained)}")
-    wait_for_update(tmp_path / "killed", 8, process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    printed = Workplace(tmp_path).run("train", "resume=killed")
-    assert "resuming from update" in printed
+    train_until_killed(tmp_path / "killed", 8, *FREE, *more, every, f"data.dir={data(trained)}")
+    assert "resuming from update" in Workplace(tmp_path).run("train", "resume=killed")
     first, second = last(place.folder / whole), last(tmp_path / "killed")
     for key in ("state_dict", "optimizer_states", "averages", "global_step"):
         assert same(first[key], second[key]), key

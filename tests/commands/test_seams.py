@@ -33,13 +33,11 @@ def test_a_recipe_outside_the_repository_trains_and_is_found_by_its_name(program
     (folder / "tiny.yaml").write_text(RECIPE)
     where = f"recipes_dir='{tmp_path}/my recipes'"
     words = ("-m", where, "recipe=beeps/tiny", *TINY_MODEL, "seed=1,2", "sweep.name=both")
-    ended = programs.run("train", *words, cwd=tmp_path, timeout_s=300)
-    assert ended.code == 0, ended.printed
+    programs.run("train", *words, cwd=tmp_path, timeout_s=300)
     first, _ = tmp_path.glob("runs/both/*/decode/test.hyp.txt")
-    ended = programs.run("evaluate", f"run={first.parents[1].relative_to(tmp_path)}", "num_workers=0", cwd=tmp_path)
-    assert ended.code == 0, ended.printed
-    ended = programs.run("train", where, "recipe=beeps/tinny", cwd=tmp_path)
-    assert (ended.code, "beeps/tiny" in ended.last_line) == (2, True), ended.printed
+    programs.run("evaluate", f"run={first.parents[1].relative_to(tmp_path)}", "num_workers=0", cwd=tmp_path)
+    ended = programs.run("train", where, "recipe=beeps/tinny", cwd=tmp_path, code=2)
+    assert "beeps/tiny" in ended.last_line, ended.printed
 
 
 def test_stored_features_give_the_numbers_of_computed_ones(trained):

@@ -22,12 +22,10 @@ def audio(small_run):
 
 def test_a_stream_has_the_text_of_the_whole_file(small_run, causal, audio):
     whole = small_run.run("transcribe", f"run={causal}", f"audio={audio}", "max_segment_s=100")
-    assert whole.code == 0, whole.printed
     text = whole.printed.splitlines()[-1].partition("\t")[2]
     for packet_s in (0.01, 5):
         words = (f"run={causal}", f"audio={audio}", f"packet_s={packet_s}", "endpoint_s=100")
         ended = small_run.run("stream", *words)
-        assert ended.code == 0, ended.printed
         *lines, last = ended.printed.splitlines()
         assert " ".join(lines) == text
         assert "s of audio in chunks of 0.32 s, each" in last
@@ -63,8 +61,8 @@ def test_what_cannot_be_streamed_is_named(small_run, causal, tmp_path, words, sa
     os.truncate(tmp_path / "half.wav", 16_000)
     (tmp_path / "first").symlink_to(small_run.run_dir)
     line = (f"run={causal}", f"audio={small_run.audio()}", *words)  # of two words of one key the last one holds
-    ended = small_run.programs.run("stream", *line, cwd=tmp_path)
-    assert (ended.code, said in ended.printed) == (2, True), ended.printed
+    ended = small_run.programs.run("stream", *line, cwd=tmp_path, code=2)
+    assert said in ended.printed
 
 
 def test_samples_are_not_read_from_where_there_are_none(monkeypatch):
@@ -95,7 +93,6 @@ def test_a_word_that_comes_only_at_the_end_is_the_first(capsys):
 def test_next_to_nothing_ends_well(small_run, causal, tmp_path, samples):
     soundfile.write(tmp_path / "a.wav", np.zeros((samples, 8)), 8000)
     ended = small_run.run("stream", f"run={causal}", f"audio={tmp_path}/a.wav")
-    assert ended.code == 0, ended.printed
     assert "no word" in ended.printed
 
 

@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 
 from asr.sweeps.jobs import records
 from tests.commands.conftest import TINY, Workplace
-from tests.commands.test_resume import data, last, losses, same_weights, start, wait_for_update
+from tests.commands.test_resume import data, last, losses, same_weights, wait_for_update
+from tests.programs import start_anew
 
 QUICK = (*TINY, "logger=csv", "trainer.max_steps=2", "trainer.val_check_interval=2")
 
@@ -38,7 +39,7 @@ def wait_for_folder(sweep_dir: Path, word: str, process: subprocess.Popen[str]) 
 def test_a_sweep_that_was_killed_is_resumed_where_it_was(trained, tmp_path):
     names = ("sweep.name=first", "sweep.target_wer=0.9")
     words = ("-m", "optimizer=eve,adamw", *names, *TINY, "logger=csv", f"data.dir={data(trained)}")
-    process = start(tmp_path, *words)
+    process = start_anew("train", *words, cwd=tmp_path)
     sweep_dir = tmp_path / "runs" / "first"
     killed = wait_for_folder(sweep_dir, "optimizer=adamw", process)
     wait_for_update(killed, 7, process)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 from lhotse import Features, Recording, SupervisionSegment
+from lhotse.cut import Cut
 
 from asr.data.features import LogMel
 from asr.data.manifests.corpus import Corpus, Dropped, Manifests
@@ -109,8 +110,8 @@ def contents(folder: Path) -> dict[Path, tuple[int, bytes]]:
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
 
 
-def json_lines(path: Path, *rows: dict) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+def json_lines(path: Path, *rows: dict | Recording | SupervisionSegment | Cut) -> Path:
+    path.write_text("".join(json.dumps(row if isinstance(row, dict) else row.to_dict()) + "\n" for row in rows))
     return path
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from asr.data.parallel import num_processes, run_jobs
+from tests.programs import is_running, wait_until
 from werdict.errors import OutOfMemory, RunFailed
 
 
@@ -92,13 +93,6 @@ def test_the_number_of_processes_is_that_of_the_cores_unless_it_is_given():
     assert num_processes(7) == 7
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 ENDLESS = """
 import os, sys, time
 from pathlib import Path
@@ -119,7 +113,4 @@ def test_a_process_ends_with_the_one_that_has_started_it(tmp_path: Path):
         time.sleep(0.01)
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 20
-    while any(is_running(pid) for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not any(map(is_running, pids)), 20)

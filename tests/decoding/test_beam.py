@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
+from functools import partial
 
 import pytest
 import torch
@@ -117,16 +118,6 @@ def test_a_narrow_beam_keeps_the_prefixes_that_are_best_with_what_is_added(seed)
         assert {tuple(one.tokens): one.score for one in found} == pytest.approx(expected, abs=1e-5)
 
 
-def test_hypotheses_are_the_same_whatever_else_is_in_the_batch():
-    log_probs, lengths = random_log_probs(6, 40, 9, seed=3, sharpness=3.0), [40, 31, 12, 40, 3, 0]
-    scorer = WeightedSum([(Bigrams(9, 0), 0.5)], token_bonus=0.2)
-    together = search(log_probs, *lengths, scorer=scorer)
-    for row, length, found in zip(log_probs, lengths, together, strict=True):
-        (alone,) = search(row[None, :length], length, scorer=scorer)
-        assert [(one.tokens, one.frames) for one in alone] == [(one.tokens, one.frames) for one in found]
-        assert [one.score for one in alone] == pytest.approx([one.score for one in found])
-
-
 def labels(*path: int, blank: float = 0.9995) -> torch.Tensor:
     """Return log-probabilities of frames that are fairly sure of a label, and of blanks."""
     probs = torch.full((len(path), 4), (1 - blank) / 3)
@@ -233,14 +224,7 @@ def test_a_token_stands_where_a_clearly_best_alignment_has_it():
     assert num_clear > 3
 
 
-@torch.inference_mode()
-def test_each_utterance_of_a_batch_is_decoded_as_alone():
-    head, frames, lengths = make(1), encodings(5, 12, 1), torch.tensor([12, 7, 1, 9, 3])
-    together = TransducerBeam()(head, frames, lengths)
-    for row, length in enumerate(lengths.tolist()):
-        (alone,) = TransducerBeam()(head, frames[row : row + 1, :length], lengths[row : row + 1])
-        assert [one.tokens for one in alone] == [one.tokens for one in together[row]]
-        assert alone[0].score == pytest.approx(together[row][0].score, abs=1e-5)
+FOR_RESCORING = 2 * torch.randn(3, 9, 8, generator=torch.Generator().manual_seed(2))
 
 
 def make_rescoring() -> CtcAttentionHead:
@@ -253,8 +237,7 @@ def make_rescoring() -> CtcAttentionHead:
 @pytest.mark.parametrize("ctc_weight", [0.0, 0.4, 1.0])
 @torch.inference_mode()
 def test_texts_of_the_beam_are_ranked_by_the_weighted_sum_of_both_scores(ctc_weight):
-    head, lengths = make_rescoring(), torch.tensor([9, 4, 6])
-    encodings = 2 * torch.randn(3, 9, 8, generator=torch.Generator().manual_seed(2))
+    head, encodings, lengths = make_rescoring(), FOR_RESCORING, torch.tensor([9, 4, 6])
     beams = CtcBeam(beam_size=5)(head, encodings, lengths)
     found = AttentionRescoring(beam_size=5, ctc_weight=ctc_weight)(head, encodings, lengths)
     for row, (beam, rescored) in enumerate(zip(beams, found, strict=True)):
@@ -271,12 +254,25 @@ def test_texts_of_the_beam_are_ranked_by_the_weighted_sum_of_both_scores(ctc_wei
         assert any(beam[0].tokens != rescored[0].tokens for beam, rescored in zip(beams, found, strict=True))
 
 
+def scored_ctc_beam() -> CtcBeam:
+    beam = CtcBeam()
+    beam.scorer = WeightedSum([(Bigrams(9, 0), 0.5)], token_bonus=0.2)
+    return beam
+
+
+@pytest.mark.parametrize(
+    ("make_decoder", "make_head", "frames", "lengths"),
+    [
+        (scored_ctc_beam, Scores, random_log_probs(6, 40, 9, seed=3, sharpness=3.0), [40, 31, 12, 40, 3, 0]),
+        (TransducerBeam, partial(make, 1), encodings(5, 12, 1), [12, 7, 1, 9, 3]),
+        (partial(AttentionRescoring, beam_size=5), make_rescoring, FOR_RESCORING, [9, 4, 6]),
+    ],
+    ids=["CTC", "transducer", "rescoring"],
+)
 @torch.inference_mode()
-def test_rescoring_each_utterance_of_a_batch_is_decoded_as_alone():
-    head, lengths = make_rescoring(), torch.tensor([9, 4, 6])
-    encodings = 2 * torch.randn(3, 9, 8, generator=torch.Generator().manual_seed(2))
-    decoder = AttentionRescoring(beam_size=5)
-    for row, together in enumerate(decoder(head, encodings, lengths)):
-        (alone,) = decoder(head, encodings[row : row + 1, : lengths[row]], lengths[row : row + 1])
-        assert [one.tokens for one in alone] == [one.tokens for one in together]
+def test_each_utterance_of_a_batch_is_decoded_as_alone(make_decoder, make_head, frames, lengths):
+    decoder, head = make_decoder(), make_head()
+    for row, (length, together) in enumerate(zip(lengths, decoder(head, frames, torch.tensor(lengths)), strict=True)):
+        (alone,) = decoder(head, frames[row : row + 1, :length], torch.tensor([length]))
+        assert [(one.tokens, one.frames) for one in alone] == [(one.tokens, one.frames) for one in together]
         assert [one.score for one in alone] == pytest.approx([one.score for one in together], abs=1e-4)

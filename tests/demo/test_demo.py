@@ -104,6 +104,5 @@ def test_the_first_line_is_the_address_the_page_loads_nothing_from_elsewhere_and
 def test_a_port_in_use_is_named(small_run):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = small_run.run("demo", f"run={small_run.run_dir}", f"port={port}")
-    assert ended.code == 2
+        ended = small_run.run("demo", f"run={small_run.run_dir}", f"port={port}", code=2)
     assert f"port={port}" in ended.last_line

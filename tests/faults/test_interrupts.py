@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -15,7 +13,7 @@ import pytest
 
 from asr.training.checkpoints import newest_update
 from tests.commands.test_resume import wait_for_update
-from tests.programs import Started
+from tests.programs import Started, start_anew, wait_until
 from tests.small_runs import LONG, MANY_SHARDS, SMALL_SHARDS
 
 
@@ -29,19 +27,6 @@ class SlowThirdUpdate(pl.Callback):
                 time.sleep(0.1)  # a signal may wake another thread, and is handled after the sleep of this one
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    """Start a command as a shell does, in a process group of its own."""
-    with (folder / "log.txt").open("w") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "asr.commands", *words],
-            cwd=folder,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-
 def interrupted(process: subprocess.Popen[str] | Started, folder: Path) -> list[str]:
     os.killpg(process.pid, signal.SIGINT)
     code = process.wait(timeout=120)
@@ -49,13 +34,6 @@ def interrupted(process: subprocess.Popen[str] | Started, folder: Path) -> list[
     assert "Traceback" not in printed, printed
     assert code == 130, printed
     return printed.splitlines()
-
-
-def wait_for(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def wait_for_cpu(process: subprocess.Popen[str], cpu_s: float) -> bool:
@@ -70,7 +48,7 @@ def wait_for_cpu(process: subprocess.Popen[str], cpu_s: float) -> bool:
 
 @pytest.mark.parametrize("cpu_s", [0.3, 1.5])
 def test_an_interrupt_at_start_up_is_one_line(tmp_path, cpu_s):
-    process = start(tmp_path, "train", "trainer.max_steps=0")
+    process = start_anew("train", "trainer.max_steps=0", cwd=tmp_path)
     if wait_for_cpu(process, cpu_s):
         assert interrupted(process, tmp_path) == ["asr-train: interrupted"]
     else:
@@ -95,9 +73,9 @@ def test_a_second_interrupt_ends_a_training_at_once_and_tells_that_there_is_no_c
     words = (*LONG, f"data.dir={small_run.data_dir}", "run_dir=run", f"trainer.devices={devices}")
     words += ("+callbacks.slow._target_=tests.faults.test_interrupts.SlowThirdUpdate",)
     process = small_run.programs.start("train", *words, cwd=tmp_path, num_spares=devices)
-    wait_for(lambda: len(list(tmp_path.glob("* sleeps"))) == devices)
+    wait_until(lambda: len(list(tmp_path.glob("* sleeps"))) == devices)
     os.killpg(process.pid, signal.SIGINT)
-    wait_for(lambda: "Ctrl-C again" in (tmp_path / "log.txt").read_text())
+    wait_until(lambda: "Ctrl-C again" in (tmp_path / "log.txt").read_text())
     lines = interrupted(process, tmp_path)
     (line,) = [line for line in lines if line.startswith("asr-train: interrupted")]
     assert "no checkpoint" in line

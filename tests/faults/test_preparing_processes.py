@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.spoken_corpus import TINY, write_audio
-from tests.programs import Started
+from tests.programs import Started, is_running, wait_until
 
 NUM_UTTERANCES = 120
 WORDS = (*TINY, "features=log_mel_precomputed", "data.num_jobs=2")
@@ -32,13 +32,6 @@ def corpus(tmp_path_factory) -> Path:
 
 def children(process: Started) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def to_all(number: signal.Signals) -> Callable[[Started, list[int]], None]:
@@ -74,10 +67,7 @@ def test_a_preparation_that_was_ended_leaves_no_process_and_is_continued(program
     printed = (tmp_path / "log.txt").read_text()
     assert "Traceback" not in printed, printed
     assert said in printed
-    deadline = time.monotonic() + 20
-    while any(map(is_running, working)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not any(map(is_running, working)), 20)
     assert not list(tmp_path.rglob("prepared.json"))
     # what is done is not done again
     again = next(tmp_path.glob("data/*/*.chunks"))

@@ -14,7 +14,7 @@ from asr.processes import TRY_AGAIN
 from asr.run.start import saying_how_to_resume
 from asr.training.processes import explaining_lost_peers
 from tests.commands.test_resume import wait_for_update
-from tests.programs import Started
+from tests.programs import Started, wait_until
 from tests.small_runs import LONG
 from werdict.errors import PeerLost
 
@@ -79,7 +79,4 @@ def test_ranks_end_with_the_process_that_started_them(small_run, tmp_path):
     children = found.stdout.split()
     assert len(children) == 2
     process.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in children):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), 10)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from asr.tracking.metrics_csv import MetricsCsv
-from asr.training.checkpoints import update_file, write
+from asr.training.checkpoints import write
 from tests import small_runs
 from tests.faults.conftest import fill
 from tests.faults.spoken_corpus import TINY, write_corpus
@@ -29,13 +29,11 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_former_one(small_run, tmp_pat
     before = contents(run_dir / "checkpoints")
     limit = (run_dir / "metrics.csv").stat().st_size + 20_000
     assert limit < len(before["update-000003.ckpt"])
-    ended = small_run.run("train", f"resume={run_dir}", *words, limits={"RLIMIT_FSIZE": limit})
-    assert ended.code == 1, ended.printed
+    ended = small_run.run("train", f"resume={run_dir}", *words, limits={"RLIMIT_FSIZE": limit}, code=1)
     for part in ("update-000006.ckpt", "ulimit -f", f"resume={run_dir} continues from update 3"):
         assert part in ended.last_line
     assert contents(run_dir / "checkpoints") == before
-    ended = small_run.run("train", f"resume={run_dir}")
-    assert ended.code == 0, ended.printed
+    small_run.run("train", f"resume={run_dir}")
     assert json.loads((run_dir / "report" / "summary.json").read_text())["checkpoint_update"] == 6
 
 
@@ -56,20 +54,9 @@ def test_an_export_or_a_transcript_that_does_not_fit_leaves_nothing(small_run, s
     commands = [("export", run, f"output={small_disk}/out", "format=torch")]
     commands += [("transcribe", run, f"audio={small_run.audio()}", f"output={small_disk}/a.tsv")] if not room else []
     for words in commands:
-        ended = small_run.run(*words)
-        assert (ended.code, "No space left on device" in ended.last_line) == (1, True), ended.printed
+        ended = small_run.run(*words, code=1)
+        assert "No space left on device" in ended.last_line, ended.printed
         assert [path.name for path in small_disk.iterdir()] == ["filling"]
-
-
-def test_a_damaged_checkpoint_costs_the_updates_after_the_one_before(small_run, tmp_path):
-    run_dir = small_run.copy(tmp_path / "run")
-    (run_dir / "report").rename(run_dir / "old")
-    newest = update_file(run_dir / "checkpoints", 6)
-    newest.write_bytes(newest.read_bytes()[:-100])
-    ended = small_run.run("train", f"resume={run_dir}")
-    assert ended.code == 0, ended.printed
-    assert "left out:" in ended.printed
-    assert "update-000003.ckpt" in ended.printed
 
 
 def test_a_run_that_another_process_writes_to_is_not_changed(small_run, tmp_path):
@@ -78,8 +65,8 @@ def test_a_run_that_another_process_writes_to_is_not_changed(small_run, tmp_path
     words = ("resume=run", "seed=7", "allow_changes=true", "logger=csv", f"data.dir={small_run.data_dir}")
     with (folder / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        ended = small_run.programs.run("train", *words, cwd=tmp_path)
-    assert (ended.code, "another process is training in" in ended.last_line) == (2, True), ended.printed
+        ended = small_run.programs.run("train", *words, cwd=tmp_path, code=2)
+    assert "another process is training in" in ended.last_line, ended.printed
     assert contents(folder) == before
 
 
@@ -98,7 +85,6 @@ def test_a_run_that_a_callback_has_stopped_says_so_at_its_end(small_run, tmp_pat
     early = "_target_: lightning.pytorch.callbacks.EarlyStopping"
     stop = f"+callbacks.stop={{{early}, monitor: val/wer, stopping_threshold: 100}}"
     ended = small_run.run("train", *small_runs.TINY, stop, f"run_dir={tmp_path / 'run'}")
-    assert ended.code == 0, ended.printed
     assert ended.last_line.startswith("stopped at update 3 of 6: by the callback EarlyStopping")
 
 

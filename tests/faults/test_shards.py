@@ -57,8 +57,7 @@ def test_a_run_from_shards_is_a_run_from_files_to_the_last_digit(programs, place
         if name == "again":
             for file in (*folder.glob("*.wav"), *folder.glob("data/**/*.npy")):
                 file.unlink()
-        ended = programs.run("train", *WORDS, *words, *source, f"run_dir={name}", cwd=folder)
-        assert ended.code == 0, ended.printed
+        programs.run("train", *WORDS, *words, *source, f"run_dir={name}", cwd=folder)
         assert same_run(folder / "files", folder / name)
         assert metrics(folder / "files") == metrics(folder / name)
 
@@ -85,8 +84,7 @@ def interrupted(programs, place, tmp_path_factory) -> Path:
     for name, steps in (("whole", 6), ("cut", 3)):
         words = (*AUDIO, FILES, *SHARDS, f"run_dir={name}", f"trainer.max_steps={steps}", "schedule.max_steps=6")
         test = "decode_test=false" if name == "cut" else "seed=1"
-        ended = programs.run("train", *WORDS, *words, test, cwd=folder)
-        assert ended.code == 0, ended.printed
+        programs.run("train", *WORDS, *words, test, cwd=folder)
     return folder
 
 
@@ -102,12 +100,11 @@ def test_a_shard_that_changes_between_kill_and_resume_is_a_line_and_loses_nothin
     kept = (folder / TAR).read_bytes()
     harm(folder / TAR)
     try:
-        ended = programs.run("train", *words, workers, cwd=folder)
+        ended = programs.run("train", *words, workers, cwd=folder, code=code)
     finally:
         (folder / TAR).write_bytes(kept)
-    assert (ended.code, "Traceback" in ended.printed) == (code, False), ended.printed
+    assert "Traceback" not in ended.printed
     assert said in ended.last_line
     assert os.path.realpath(run_dir / "checkpoints" / "last.ckpt").endswith("update-000003.ckpt")
-    ended = programs.run("train", *words, workers, cwd=folder)
-    assert ended.code == 0, ended.printed
+    programs.run("train", *words, workers, cwd=folder)
     assert same_run(folder / "whole", run_dir)

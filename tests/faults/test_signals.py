@@ -13,8 +13,8 @@ import pytest
 from asr.processes import TRY_AGAIN, Terminated, signals_first
 from asr.sweeps.jobs import records
 from tests.commands.test_resume import wait_for_update
-from tests.faults.test_interrupts import start, wait_for_cpu
-from tests.programs import Started
+from tests.faults.test_interrupts import wait_for_cpu
+from tests.programs import Started, start_anew, wait_until
 from tests.small_runs import LONG
 
 AGAIN = "before training began; run the same command again"
@@ -42,7 +42,7 @@ def ended(process: subprocess.Popen[str] | Started, folder: Path, number: signal
     ("command", "code", "said"), [("train", TRY_AGAIN, f" {AGAIN}"), ("compare", 128 + signal.SIGTERM, "")]
 )
 def test_a_signal_at_start_up_is_one_line(tmp_path, command, code, said):
-    process = start(tmp_path, command, *(LONG if command == "train" else ("sweep=none",)))
+    process = start_anew(command, *(LONG if command == "train" else ("sweep=none",)), cwd=tmp_path)
     assert wait_for_cpu(process, 0.5)
     assert ended(process, tmp_path, signal.SIGTERM)[::2] == (code, f"asr-{command}: ended by SIGTERM{said}\n")
 
@@ -104,6 +104,11 @@ def sweep(small_run, folder: Path, num_jobs: int, *words: str, num_spares: int =
     return process, sweep_dir
 
 
+def at_work(process: Started) -> bool:
+    """Return whether any process of its group is."""
+    return subprocess.run(["pgrep", "-r", "R,S,D,T", "-g", str(process.pid)]).returncode == 0
+
+
 @pytest.mark.parametrize("launcher", ["basic", "parallel"])
 def test_a_sweep_that_is_signalled_hands_it_on_and_can_be_resumed(small_run, tmp_path, launcher):
     steps = "trainer.max_steps=2,50000" if launcher == "basic" else "trainer.max_steps=50000,50001"
@@ -115,9 +120,7 @@ def test_a_sweep_that_is_signalled_hands_it_on_and_can_be_resumed(small_run, tmp
     assert code == TRY_AGAIN, printed
     assert line.startswith("asr-train: ended by SIGUSR1; to resume: run the same command again with sweep.name=s")
     assert line.endswith(f"not finished: {', '.join(names)}")
-    assert subprocess.run(["pgrep", "-r", "R,S,D,T", "-g", str(process.pid)]).returncode == 1, (
-        "a job was not waited for"
-    )
+    assert not at_work(process), "a job was not waited for"
     for name in names:
         assert list((sweep_dir / name / "checkpoints").glob("update-*.ckpt"))
     assert {record.status for record in records(sweep_dir) if record.name in names} == {"interrupted"}
@@ -127,10 +130,7 @@ def test_jobs_at_a_time_end_with_a_sweep_that_is_killed(small_run, tmp_path):
     process, _ = sweep(small_run, tmp_path, 2, "trainer.max_steps=50000,50001", "hydra/launcher=parallel")
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=10)
-    deadline = time.monotonic() + 10
-    while subprocess.run(["pgrep", "-r", "R,S,D,T", "-g", str(process.pid)]).returncode == 0:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not at_work(process), 10)
 
 
 def test_an_interrupted_sweep_says_how_it_is_resumed_and_is_no_job_of_another(small_run, tmp_path):

@@ -26,12 +26,11 @@ REFUSED = {
 
 @pytest.mark.parametrize(("words", "said"), REFUSED.values(), ids=REFUSED)
 def test_what_torch_refuses_only_later_is_refused_at_once(programs, tmp_path, words, said):
-    ended = programs.run("train", *TINY, *words, cwd=tmp_path)
-    assert (ended.code, said in ended.last_line) == (2, True), ended.printed
+    ended = programs.run("train", *TINY, *words, cwd=tmp_path, code=2)
+    assert said in ended.last_line, ended.printed
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("words", [("optimizer._target_=torch.optim.LBFGS", *ONLY_LR)], ids=["a closure"])
 def test_what_torch_takes_is_used(small_run, tmp_path, words):
-    ended = small_run.run("train", *TINY, *words, "decode_test=false", f"run_dir={tmp_path / 'run'}")
-    assert ended.code == 0, ended.printed
+    small_run.run("train", *TINY, *words, "decode_test=false", f"run_dir={tmp_path / 'run'}")

@@ -34,8 +34,7 @@ FAULTS = {
 @pytest.fixture(scope="module")
 def corpus(programs, tmp_path_factory) -> Path:
     folder = write_corpus(tmp_path_factory.mktemp("faults") / "corpus", "flac")
-    ended = programs.run("prepare", *TRAIN[:-1], cwd=folder)
-    assert ended.code == 0, ended.printed
+    programs.run("prepare", *TRAIN[:-1], cwd=folder)
     return folder
 
 
@@ -45,8 +44,8 @@ def test_unreadable_audio_is_counted_and_too_much_of_it_ends_the_run(
 ):
     folder = Path(shutil.copytree(corpus, tmp_path / "here"))
     harm(folder)
-    ended = programs.run("train", *TRAIN, cwd=folder)
-    assert (ended.code, "Traceback" in ended.printed) == (code, False), ended.printed
+    ended = programs.run("train", *TRAIN, cwd=folder, code=code)
+    assert "Traceback" not in ended.printed
     assert last in ended.last_line
     assert printed in ended.printed
     if code == 0:

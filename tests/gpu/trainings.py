@@ -9,22 +9,16 @@ from asr.text.tokenizer import CharacterTokenizerTrainer
 from asr.training.module import OptimizerFactory, TrainingModule
 from tests.models import encoders, heads
 from tests.models.test_heads import DECODERS, make
+from tests.models.zipformer.sizes import TINY
 from tests.training.tiny import adamw, batch_of, tiny_module
 
 TOKENIZER = CharacterTokenizerTrainer().train(["abcde"])
-SMALLER = {
-    "encoder_dim": [8, 12],
-    "encoder_unmasked_dim": [8, 8],
-    "feedforward_dim": [8, 8],
-    "num_encoder_layers": [1, 1],
-    "num_heads": [2, 2],
-    "cnn_module_kernel": [3, 3],
-    "downsampling_factor": [1, 2],
-}
+
+
 ENCODERS = [
     *(case for case in encoders.CASES if case.name in ("transformer", "conformer")),
-    encoders.EncoderCase("zipformer", lambda: encoders.make_zipformer(causal=False, **SMALLER), 9),
-    encoders.EncoderCase("causal zipformer", lambda: encoders.make_zipformer(True, chunk_size=8, **SMALLER), 9),
+    encoders.EncoderCase("zipformer", lambda: encoders.make_zipformer(causal=False, **TINY), 9),
+    encoders.EncoderCase("causal zipformer", lambda: encoders.make_zipformer(True, chunk_size=8, **TINY), 9),
 ]
 PAIRS = [
     pytest.param(encoder, head, id=f"{encoder.name}-{head.name}")

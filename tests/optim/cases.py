@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -88,6 +89,12 @@ class OptimizerCase:
     def factory(self) -> Callable[..., Chain]:
         """The class with the row's options."""
         return partial(self.optimizer, **self.options)
+
+    @property
+    def option_sets(self) -> list[Options]:
+        """No options, and for the HeavyBall family all common ones that the optimizer has."""
+        known = inspect.signature(self.optimizer).parameters if issubclass(self.optimizer, Composable) else ()
+        return [{}, *({key: run[key] for key in run if key in known} for run in COMMON_RUNS if known)]
 
 
 # values that every optimizer refuses if it has the option

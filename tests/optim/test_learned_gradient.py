@@ -165,10 +165,8 @@ def test_long_and_thin_tensors_learn_the_same_matrices(shape):
         torch.testing.assert_close(matrix, new / new.diagonal().mean(), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("path", ["as on a CPU", "as on a GPU"])
-def test_what_is_due_can_be_decided_on_the_device(path, request):
-    if path == "as on a GPU":
-        request.getfixturevalue("steps_as_on_a_gpu")
+@pytest.mark.usefixtures("steps_as_on_a_gpu")
+def test_what_is_due_can_be_decided_on_a_gpu():
     params, twins = ([*make_parameters(torch.float64), *make_parameters(torch.float64, seed=1)] for _ in range(2))
     for each, capturable in ((params, False), (twins, True)):
         run(LearnedGradient(each, lr_est_period=3, capturable=capturable), each, range(9))

@@ -18,7 +18,7 @@ from optim.aliases import ALIASES
 from optim.composable import Composable
 from optim.engine.param_batch import Update
 from optim.engine.transform import Transform
-from tests.optim.cases import BAD_OPTIONS, CASES, COMMON_RUNS, each_of_the_family
+from tests.optim.cases import BAD_OPTIONS, CASES, each_of_the_family
 from tests.optim.training import duplicates, make_parameters, named, run, run_both, same, step_with, values
 
 
@@ -187,12 +187,6 @@ def test_a_model_learns_under_torchs_schedules(case, as_tensor):
     assert all(isinstance(group["lr"], torch.Tensor) == as_tensor for group in optimizer.param_groups)
 
 
-def all_common_options(row, params):
-    """Return an optimizer with all common options that it has."""
-    known = row.factory(params).defaults
-    return row.factory(params, **{key: value for key, value in COMMON_RUNS[-1].items() if key in known})
-
-
 @each_of_the_family
 def test_only_a_rule_with_a_second_moment_has_palms_schedule(row):
     for option, value in (("palm", True), ("beta2_scale", 0.5)):
@@ -208,19 +202,11 @@ def test_only_a_rule_with_a_second_moment_has_palms_schedule(row):
 
 
 @each_of_the_family
-def test_no_common_option_waits_for_the_device(row):
-    """On the meta device there are no values to wait for: reading one raises."""
-    params = [nn.Parameter(param.to("meta")) for param in make_parameters(torch.bfloat16)]
-    optimizer = all_common_options(row, params)
-    for _ in range(3):
-        step_with(optimizer, params, 1.0)
-
-
-@each_of_the_family
 def test_half_precision_parameters_take_every_common_option(row):
     small = make_parameters(torch.bfloat16)
     wide = [nn.Parameter(param.detach().float()) for param in small]
-    run_both((all_common_options(row, small), small), (all_common_options(row, wide), wide), range(20))
+    options = row.option_sets[-1]
+    run_both((row.factory(small, **options), small), (row.factory(wide, **options), wide), range(20))
     found = [param.float() for param in small]
     torch.testing.assert_close(found, wide, rtol=torch.finfo(torch.bfloat16).eps, atol=1e-4)
 
@@ -257,17 +243,6 @@ def test_mars_keeps_a_gradient_only_where_it_is_on(params):
     optimizer = optim.LaProp([{"params": params[:3], "mars": True}, {"params": params[3:]}])
     run(optimizer, params, range(2))
     assert ["previous_grad" in optimizer.state[param] for param in params] == [True] * 3 + [False] * 3
-
-
-def test_mars_with_clipping_and_maximize_is_the_minimization_of_the_negative(params, twins):
-    options = {"mars": True, "mars_gamma": 0.1, "gradient_clipping": "global_norm"}
-    up, down = optim.AdamW(params, maximize=True, **options), optim.AdamW(twins, **options)
-    for step in range(4):
-        run(up, params, [step])
-        for param, twin in zip(params, twins, strict=True):
-            twin.grad = -param.grad
-        down.step()
-    assert same(params, twins)
 
 
 def test_caution_without_any_agreement_stands_still():

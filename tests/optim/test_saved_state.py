@@ -75,7 +75,7 @@ def test_a_copy_continues_like_the_original_and_apart_from_it(case):
         twin.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
 
 
-def test_the_last_of_several_loads_counts_and_shares_no_memory_with_what_it_came_from(case):
+def test_the_last_of_several_loads_counts_with_options_and_types_and_shares_no_memory_with_what_it_came_from(case):
     optimizer, params = trained(case)
     early = copy.deepcopy(optimizer.state_dict())
     run(optimizer, params, range(3, 5))
@@ -83,15 +83,9 @@ def test_the_last_of_several_loads_counts_and_shares_no_memory_with_what_it_came
     twin = build(case, twins)
     twin.load_state_dict(early)
     twin.load_state_dict(optimizer.state_dict())
+    assert_same(optimizer.state_dict(), twin.state_dict(), "state")
     run_both((optimizer, params), (twin, twins), range(5, 7))
     assert same(params, twins)
-
-
-def test_options_are_loaded_and_statistics_in_the_types_that_they_were_saved_with(case):
-    optimizer, params = trained(case)
-    twin = build(case, copies(params))
-    twin.load_state_dict(optimizer.state_dict())
-    assert_same(optimizer.state_dict(), twin.state_dict(), "state")
 
 
 def test_state_that_belongs_elsewhere_is_refused_and_nothing_changes(case):
@@ -148,25 +142,19 @@ def test_a_schedules_mark_in_the_groups_survives(case):
         assert twin.param_groups[0]["max_lr"] == 0.1
 
 
-def test_state_finds_its_parameter_by_name_in_another_order(params, case):
-    optimizer = case.factory(named(params))
-    run(optimizer, params, range(3))
-    twins = copies(params)
-    turned = named(twins)[::-1]
-    twin = case.factory(turned)
-    twin.load_state_dict(optimizer.state_dict())
-    assert twin.param_groups[0]["param_names"] == [name for name, _ in turned]
-    run_both((optimizer, params), (twin, twins), range(3, 5))
-    assert same(params, twins)
+def backwards(params):
+    return named(params)[::-1]
 
 
-@pytest.mark.parametrize("names_saved", [True, False])
-def test_a_state_loads_with_or_without_names(params, case, names_saved):
-    optimizer = case.factory(named(params) if names_saved else params)
+@pytest.mark.parametrize(("saved", "loaded"), [(named, backwards), (named, list), (list, named)])
+def test_state_finds_its_parameter_by_name_in_another_order_and_by_place_where_names_lack(params, case, saved, loaded):
+    optimizer = case.factory(saved(params))
     run(optimizer, params, range(2))
     twins = copies(params)
-    twin = case.factory(twins if names_saved else named(twins))
+    twin = case.factory(loaded(twins))
     twin.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    if loaded is backwards:
+        assert twin.param_groups[0]["param_names"] == [name for name, _ in backwards(twins)]
     run_both((optimizer, params), (twin, twins), range(2, 4))
     assert same(params, twins)
 

@@ -35,29 +35,12 @@ def test_a_covariance_is_symmetric_once_it_is_mirrored(size):
     torch.testing.assert_close(covariance, 0.75 * torch.eye(size, dtype=torch.float64) + 0.25 * x @ x.T)
 
 
-def test_the_first_basis_diagonalizes_the_covariance_with_falling_eigenvalues():
-    x = drawn(6, 9)
-    basis = first_basis(x @ x.T, 9)
-    diagonal = basis @ x @ x.T @ basis.T
-    torch.testing.assert_close(diagonal, diagonal.diagonal().diag())
-    assert (diagonal.diagonal().diff() < 0).all()
-
-
 def test_the_basis_of_the_eigenvalue_0_follows_from_the_others():
     """The covariance of 3 columns, with errors of the size of rounding: eigh alone returns other vectors each time."""
     x = drawn(8, 3)
     plain, moved = (first_basis(x @ x.T + 1e-15 * noise @ noise.T, 3) for noise in (drawn(8, 8, seed=1), drawn(8, 8)))
     torch.testing.assert_close(plain.abs(), moved.abs(), rtol=0, atol=1e-9)
     torch.testing.assert_close(plain @ plain.T, torch.eye(8, dtype=torch.float64))
-
-
-def test_power_iterations_find_the_eigenvectors_from_any_basis():
-    vectors = torch.linalg.qr(drawn(5, 5))[0]
-    covariance = vectors @ torch.tensor([1.0, 5.0, 25.0, 125.0, 625.0], dtype=torch.float64).diag() @ vectors.T
-    basis = torch.linalg.qr(drawn(5, 5, seed=1))[0]
-    for _ in range(40):
-        basis, _ = next_basis(covariance, basis)
-    torch.testing.assert_close((basis @ vectors.flip(1)).abs(), torch.eye(5, dtype=torch.float64))
 
 
 def test_a_kernel_with_merged_axes_steps_like_the_matrix():
@@ -100,10 +83,6 @@ def refreshes(num_steps, **options):
         if before is not None and not torch.equal(before, optimizer.state[param]["q_0_0"]):
             found.append(step)
     return found
-
-
-def test_bases_are_refreshed_at_their_frequency():
-    assert refreshes(9, precondition_frequency=3) == [3, 6, 9]
 
 
 def test_the_schedule_refreshes_as_often_as_its_probability_says_and_equally_in_every_run():

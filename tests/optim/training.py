@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from optim.testing import values
+
 SHAPES = ((), (1,), (7,), (16, 12), (3, 8, 6), (30, 20))
 
 
@@ -51,11 +53,6 @@ def step_with(optimizer: Optimizer, params: Iterable[Tensor], *values: float) ->
     for param, value in zip(params, values if len(values) > 1 else values * len(params), strict=True):
         param.grad = torch.full_like(param, value)
     optimizer.step()
-
-
-def values(params: Iterable[Tensor]) -> list[Tensor]:
-    """Return copies of the parameters' values."""
-    return [param.detach().clone() for param in params]
 
 
 def copies(params: Iterable[Tensor]) -> list[nn.Parameter]:

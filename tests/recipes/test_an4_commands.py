@@ -29,14 +29,6 @@ def place(an4_archive, tmp_path_factory) -> Workplace:
     return place
 
 
-def test_a_training_ends_with_an_error_rate_that_evaluating_finds_again(place):
-    place.run("evaluate", "run=run", "output_dir=again", "torch_threads=1")
-    for name in ("test.hyp.txt", "test.wer.txt"):
-        again, decoded = place.folder / "again" / name, place.folder / "run" / "decode" / name
-        assert again.read_text() == decoded.read_text()
-    assert len((place.folder / "again" / "test.hyp.txt").read_text().splitlines()) == 10
-
-
 def test_who_was_trained_on_features_cannot_transcribe_audio(place):
     (place.folder / "a.wav").write_bytes(b"")
     assert "features without audio" in place.run("transcribe", "run=run", "audio=a.wav", "torch_threads=1", code=2)

@@ -4,13 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from lhotse import Recording, RecordingSet, SupervisionSegment, SupervisionSet
 from lhotse.qa import validate_recordings_and_supervisions
 
-from asr.data.preparation.cuts import evaluation_cuts
 from asr.recipes.custom.prepare import prepare_custom
-from tests.data.corpora import SPEC
-from werdict.normalization import TextNormalizer
 
 
 def wavs(folder: Path, count: int) -> list[str]:
@@ -66,20 +62,6 @@ def test_missing_splits_hold_out_whole_speakers(tmp_path):
     assert ids(prepare_custom(tmp_path, source=source, seed=2)) != ids(corpus)
 
 
-def test_bad_items_are_dropped_with_their_reason(tmp_path):
-    names = wavs(tmp_path, 10)
-    (tmp_path / names[0]).unlink()
-    (tmp_path / names[1]).write_bytes(b"")
-    (tmp_path / names[2]).write_bytes(b"not audio" * 100)
-    (tmp_path / names[3]).write_bytes((tmp_path / names[3]).read_bytes()[:30])
-    soundfile.write(tmp_path / names[4], np.zeros(0), 8000)
-    corpus = prepare_custom(tmp_path, source=table(tmp_path, "audio\ttext", *(f"{name}\thi" for name in names)))
-    reasons = {item.item: item.reason.split(":")[0] for item in corpus.dropped}
-    assert set(reasons) == {name.removesuffix(".wav") for name in names[:5]}
-    assert reasons["audio 0"] == "missing audio"
-    assert sum(map(len, ids(corpus).values())) == 5
-
-
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
@@ -104,27 +86,6 @@ def test_other_words_for_splits_are_understood_and_said(tmp_path):
     corpus = prepare_custom(tmp_path, source=table(tmp_path, "audio\ttext\tsplit", *rows))
     assert set(corpus.splits) == {"train", "dev", "test"}
     assert any("'valid' was read as 'dev'" in note for note in corpus.notes)
-
-
-def lhotse_manifests(folder: Path, suffix: str = "") -> None:
-    recordings = [Recording.from_file(folder / name) for name in wavs(folder, 6)]
-    RecordingSet.from_recordings(recordings).to_file(folder / f"recordings{suffix}.jsonl.gz")
-    SupervisionSet.from_segments(
-        SupervisionSegment(f"{r.id}-{half}", r.id, half * 0.5, 0.5, text=f"half {half}")
-        for r in recordings
-        for half in range(2)
-    ).to_file(folder / f"supervisions{suffix}.jsonl.gz")
-
-
-def test_lhotse_manifests_and_segments_are_read(tmp_path):
-    lhotse_manifests(tmp_path)
-    corpus = prepare_custom(tmp_path / "out", source=str(tmp_path))
-    assert sum(map(len, ids(corpus).values())) == 12
-    cuts, dropped, _ = evaluation_cuts(tmp_path, TextNormalizer(case="upper"), SPEC.features)
-    assert len(cuts) == 12
-    assert dropped == []
-    cut = cuts["audio 0-1"]
-    assert (cut.start, cut.duration, cut.supervisions[0].text) == (0.5, 0.5, "HALF 1")
 
 
 def test_other_files_and_folders_are_refused(tmp_path):

@@ -12,20 +12,10 @@ from asr.run.choices import corpus_choices, with_choices
 from tests.commands.conftest import Workplace
 from tests.configs import composed
 from tests.data.feature_corpora import WIDTH, stored_utterance
+from tests.small_runs import TINY_MODEL
 from werdict.files import flatten
 
 OWN = Budget(updates=3000, batch_s=20.0)
-MODEL = (
-    "encoder.num_layers=1",
-    "encoder.d_model=16",
-    "encoder.num_heads=2",
-    "encoder.d_feedforward=16",
-    "encoder.subsampling_channels=2",
-    "trainer.val_check_interval=2",
-    "data.transcripts_lm=0",
-    "logger=csv",
-    "torch_threads=1",
-)
 
 
 def chosen(hours, rate_hz=16_000, num_speakers=50, fast_characters_hz=8.0):
@@ -89,7 +79,7 @@ def place(tmp_path):
 
 
 def test_choices_are_said_and_recorded_and_lose_against_what_is_typed(place):
-    words = ("recipe=custom/transformer_ctc", "data.source=own.tsv", "trainer.max_steps=2", *MODEL)
+    words = ("recipe=custom/transformer_ctc", "data.source=own.tsv", "data.transcripts_lm=0", *TINY_MODEL)
     printed = place.run("train", *words, "run_dir=a")
     assert "chosen: data.sampling_rate_hz=8000  (no audio has more)" in printed
     config = OmegaConf.load(place.folder / "a" / "config.yaml")
@@ -107,8 +97,8 @@ def test_a_folder_of_features_alone_needs_no_other_option(tmp_path):
     pairs = [stored_utterance(tmp_path, f"{number:02}", text="ab ba") for number in range(30)]
     FeatureSet.from_features(features for features, _ in pairs).to_file(tmp_path / "own" / "features.jsonl.gz")
     SupervisionSet.from_segments(segment for _, segment in pairs).to_file(tmp_path / "own" / "supervisions.jsonl.gz")
-    words = ("recipe=custom/transformer_ctc", "data.source=own", "trainer.max_steps=2", "decode_test=false", *MODEL)
-    printed = Workplace(tmp_path).run("train", *words, "run_dir=a")
+    words = ("recipe=custom/transformer_ctc", "data.source=own", "data.transcripts_lm=0", *TINY_MODEL)
+    printed = Workplace(tmp_path).run("train", *words, "decode_test=false", "run_dir=a")
     for chosen in ("features=precomputed", f"data.num_features={WIDTH}", "augment.audio=null"):
         assert f"chosen: {chosen}  (" in printed
     assert OmegaConf.load(tmp_path / "a" / "config.yaml").features.num_features == WIDTH

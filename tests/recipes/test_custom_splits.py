@@ -1,7 +1,5 @@
 """Which utterances of a user's recordings become dev and test."""
 
-import gzip
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +8,7 @@ import soundfile
 from lhotse import Recording, SupervisionSegment
 
 from asr.recipes.custom.prepare import prepare_custom, split_off
+from tests.data.corpora import json_lines
 
 FRACTIONS = {"test": 0.1, "dev": 0.1}
 
@@ -94,11 +93,6 @@ def test_too_little_is_refused():
         split_off({"dev": said_by(a=9), "test": said_by(b=9)}, FRACTIONS, 1)
 
 
-def write(path: Path, items: list[Recording] | list[SupervisionSegment]) -> None:
-    with gzip.open(path, "wt") as file:
-        file.writelines(json.dumps(item.to_dict()) + "\n" for item in items)
-
-
 def recording(path: Path, amplitude: float = 0.1) -> Recording:
     path.parent.mkdir(exist_ok=True)
     soundfile.write(path, np.full(8000, amplitude), 8000)
@@ -107,19 +101,18 @@ def recording(path: Path, amplitude: float = 0.1) -> Recording:
 
 def test_training_and_unsplit_recordings_are_split_together(tmp_path):
     for split, suffix in (("mine", "_train"), ("more", "")):
-        write(
-            tmp_path / f"recordings{suffix}.jsonl.gz", [recording(tmp_path / split / f"{split}{i}.wav") for i in (1, 2)]
-        )
+        recordings = [recording(tmp_path / split / f"{split}{i}.wav") for i in (1, 2)]
         segments = [SupervisionSegment(f"{split}-{i}", f"{split}{i}", 0, 1, text="hi") for i in (1, 2)]
-        write(tmp_path / f"supervisions{suffix}.jsonl.gz", segments)
+        json_lines(tmp_path / f"recordings{suffix}.jsonl", *recordings)
+        json_lines(tmp_path / f"supervisions{suffix}.jsonl", *segments)
     corpus = prepare_custom(tmp_path, source=str(tmp_path))
     assert {split: len(manifests.supervisions) for split, manifests in corpus.splits.items()} == {
         "train": 2,
         "dev": 1,
         "test": 1,
     }
-    write(tmp_path / "recordings.jsonl.gz", [recording(tmp_path / "other" / f"mine{i}.wav") for i in (1, 2)])
-    write(tmp_path / "supervisions.jsonl.gz", [SupervisionSegment("other", "mine1", 0, 1, text="hi")])
+    json_lines(tmp_path / "recordings.jsonl", *(recording(tmp_path / "other" / f"mine{i}.wav") for i in (1, 2)))
+    json_lines(tmp_path / "supervisions.jsonl", SupervisionSegment("other", "mine1", 0, 1, text="hi"))
     with pytest.raises(ValueError, match="recording 'mine1' is described twice"):
         prepare_custom(tmp_path, source=str(tmp_path))
 

@@ -3,7 +3,6 @@
 import hashlib
 import importlib.util
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,6 @@ TINY = {"num_train": 6, "num_dev": 3, "num_test": 3}
 NUM_TALKERS = 8  # of babble, instead of 60
 # how it is prepared, and how many files of audio there are then
 RECIPES = {"digits": (prepare_digits, 12), "phrases": (phrases.prepare_phrases, 12 + NUM_TALKERS)}
-
-Prepare = Callable[..., Corpus]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -81,7 +81,6 @@ def test_a_name_that_is_not_a_line_of_utf_8_is_left_out_of_the_transcripts(small
     for file in ("good.wav", name):
         write_audio(tmp_path / "written.wav")
         (tmp_path / "written.wav").rename(tmp_path / file)
-    ended = small_run.run("transcribe", f"run={small_run.run_dir}", f"audio={tmp_path}/*.wav")
-    assert ended.code == 1, ended.printed
+    ended = small_run.run("transcribe", f"run={small_run.run_dir}", f"audio={tmp_path}/*.wav", code=1)
     assert f"could not read {str(tmp_path / name)!r}: " in ended.last_line
     assert f"\n{tmp_path}/good.wav\t" in f"\n{ended.printed}"

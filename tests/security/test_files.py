@@ -39,7 +39,8 @@ def test_a_pickle_in_the_place_of_a_checkpoint_is_never_opened(small_run, tmp_pa
         path.unlink()
         torch.save({"state_dict": MakesFolder()}, path)
     word = "run" if command == "evaluate" else "resume"
-    ended = small_run.programs.run(command, f"{word}={run_dir}", f"data.dir={small_run.data_dir}", cwd=tmp_path)
+    words = (f"{word}={run_dir}", f"data.dir={small_run.data_dir}")
+    ended = small_run.programs.run(command, *words, cwd=tmp_path, code=None)
     assert ended.code in (1, 2), ended.printed
     assert not list(tmp_path.rglob("hacked"))
 
@@ -92,8 +93,8 @@ def test_a_recording_that_is_not_a_plain_file_is_refused(tmp_path, monkeypatch, 
 
 def test_a_command_in_a_table_is_a_file_that_does_not_exist(programs, tmp_path):
     (tmp_path / "a.tsv").write_text("audio\ttext\n/dev/zero\ta\ntouch hacked |\tb\n")
-    ended = programs.run("prepare", *TINY, "data.source=a.tsv", cwd=tmp_path)
-    assert (ended.code, "can be used" in ended.last_line) == (2, True), ended.printed
+    ended = programs.run("prepare", *TINY, "data.source=a.tsv", cwd=tmp_path, code=2)
+    assert "can be used" in ended.last_line, ended.printed
     assert not (tmp_path / "hacked").exists()
 
 

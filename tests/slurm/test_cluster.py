@@ -84,8 +84,7 @@ def test_a_job_that_is_taken_away_is_queued_again_and_resumes_exactly(sweep, sma
     assert process.wait(timeout=300) == 0, told(tmp_path)
     assert "1 jobs: 1 finished" in (tmp_path / "log.txt").read_text()
     assert "resuming from update" in told(tmp_path)
-    whole = small_run.run("train", *TINY, *LENGTH, "seed=5", f"run_dir={tmp_path / 'whole'}")
-    assert whole.code == 0, whole.printed
+    small_run.run("train", *TINY, *LENGTH, "seed=5", f"run_dir={tmp_path / 'whole'}")
     assert same_weights(last(run_dir), last(tmp_path / "whole"))
     assert losses(run_dir) == losses(tmp_path / "whole")
 

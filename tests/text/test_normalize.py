@@ -6,8 +6,6 @@ import pytest
 from werdict.normalization import TextNormalizer
 
 STRIP = TextNormalizer(punctuation="strip")
-LOWER = TextNormalizer(case="lower", punctuation="strip")
-
 KEPT = [
     ("composes what can be composed", "cafe\u0301", "caf\u00e9"),
     ("keeps case and punctuation", "Don't stop, NOW!", "Don't stop, NOW!"),

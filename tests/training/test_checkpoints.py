@@ -35,7 +35,7 @@ from asr.training.checkpoints import (
     update_files,
     write,
 )
-from tests.training.runs import EXTRA, run, same, state
+from tests.training.runs import EXTRA, run, same
 from tests.training.tiny import batch_of, batches_loader, tiny_module, tiny_trainer
 from werdict import files
 
@@ -329,28 +329,6 @@ def test_the_average_of_any_span_is_the_mean_of_the_weights_after_its_updates(tm
     largest = max(float(value.abs().max()) for value in weights.seen[12].values())
     assert_holds(newest, weights.mean(range(9, 13)), atol=2e-7 * largest)
     assert same(newest.weights, choose_weights(load_checkpoint(alone), "average", 8).weights)
-
-
-def test_what_is_trained_stays_the_same_bit_for_bit(tmp_path):
-    run(tmp_path / "averaged", 5, [WeightAveraging(), saving(tmp_path / "averaged")])
-    run(tmp_path / "plain", 5)
-    one, other = (state(tmp_path / name / "checkpoints" / "last.ckpt") for name in ("averaged", "plain"))
-    for key in ("state_dict", "optimizer_states"):
-        assert same(one[key], other[key])
-    assert "averages" in one
-    assert "averages" not in other
-
-
-@pytest.mark.parametrize("update", [1, 3, 4, 8])
-def test_averages_are_resumed_bit_for_bit(tmp_path, update):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    run(whole, 9, [WeightAveraging(ema_decay=0.5), saving(whole)])
-    (killed / "checkpoints").mkdir(parents=True)
-    duplicate(update_file(whole / "checkpoints", update), update_file(killed / "checkpoints", update))
-    run(killed, 9, [WeightAveraging(ema_decay=0.5)])
-    one, other = (state(folder / "checkpoints" / "last.ckpt") for folder in (whole, killed))
-    assert one["averages"]["num_averaged"] == 9
-    assert same(one["averages"], other["averages"])
 
 
 def test_a_checkpoint_without_averages_begins_them(tmp_path, capsys):

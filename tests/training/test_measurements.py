@@ -213,18 +213,6 @@ def test_one_update_in_so_many_is_logged_beside_its_loss(tmp_path):
     assert not trainer.optimizers[0]._optimizer_step_pre_hooks
 
 
-def test_the_training_is_the_same_bit_for_bit(tmp_path):
-    plain, plain_trainer, unmeasured = train_measuring_health(tmp_path / "plain", None)
-    assert health(unmeasured) == {}
-    measured, trainer, rows = train_measuring_health(tmp_path / "measured", 1)
-    assert len(health(rows)) == 8
-    for one, other in zip(plain.parameters(), measured.parameters(), strict=True):
-        assert torch.equal(one, other)
-    measured_state, plain_state = (one.optimizers[0].state_dict() for one in (trainer, plain_trainer))
-    torch.testing.assert_close(measured_state["state"], plain_state["state"], rtol=0, atol=0)
-    assert str(measured_state["param_groups"]) == str(plain_state["param_groups"])
-
-
 def test_a_resumed_training_measures_the_same_updates(tmp_path):
     _, _, whole = train_measuring_health(tmp_path / "whole", 3)
     _, trainer, _ = train_measuring_health(tmp_path / "first", 3, HEALTH_BATCHES[:4])

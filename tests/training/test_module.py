@@ -25,6 +25,7 @@ from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from asr.training.module import TrainingModule
 from asr.training.speech_data_module import SpeechDataModule
 from optim import Eden
+from tests.models.zipformer.sizes import TINY
 from tests.training import runs
 from tests.training.heads import HEADS, module_with, share_of
 from tests.training.runs import same
@@ -194,6 +195,21 @@ class Listener(torch.nn.Module):
         return self.encoder(features, num_frames)
 
 
+@pytest.fixture
+def listeners(monkeypatch) -> list[Listener]:
+    """The encoders of all trainings of `runs`."""
+    made = list[Listener]()
+
+    def listening() -> TrainingModule:
+        module = tiny_module()
+        made.append(Listener(module.recognizer.encoder))
+        module.recognizer.encoder = made[-1]
+        return module
+
+    monkeypatch.setattr(runs, "tiny_module", listening)
+    return made
+
+
 def test_an_empty_update_under_a_gradient_scaler_moves_nothing():
     weights = []
     for batches in ([batch_of(60)], [unread("lost"), batch_of(60)], [batch_of(60), unread("lost")]):
@@ -204,16 +220,7 @@ def test_an_empty_update_under_a_gradient_scaler_moves_nothing():
     assert largest_difference(weights[0], weights[1]) == largest_difference(weights[0], weights[2]) == 0
 
 
-def test_updates_of_another_size_do_not_change_how_much_the_ones_before_may_have_held(tmp_path, monkeypatch):
-    listeners = []
-
-    def listening() -> TrainingModule:
-        module = tiny_module()
-        module.recognizer.encoder = Listener(module.recognizer.encoder)
-        listeners.append(module.recognizer.encoder)
-        return module
-
-    monkeypatch.setattr(runs, "tiny_module", listening)
+def test_updates_of_another_size_do_not_change_how_much_the_ones_before_may_have_held(tmp_path, listeners):
     for max_steps, accumulate in ((4, 1), (6, 2), (8, 2), (9, 1)):
         runs.run(tmp_path, max_steps, validate_every=None, accumulate_grad_batches=accumulate)
     told = [sorted(set(listener.told)) for listener in listeners]
@@ -230,13 +237,8 @@ class ToldInValidation(pl.Callback):
         self.told[trainer.global_step] = pl_module.recognizer.encoder.told[-1:]
 
 
-def test_a_validation_counts_all_updates_before_it_also_after_a_resumption(tmp_path, monkeypatch):
-    def listening() -> TrainingModule:
-        module = tiny_module()
-        module.recognizer.encoder = Listener(module.recognizer.encoder)
-        return module
-
-    monkeypatch.setattr(runs, "tiny_module", listening)
+@pytest.mark.usefixtures("listeners")
+def test_a_validation_counts_all_updates_before_it_also_after_a_resumption(tmp_path):
     stopped, resumed = ToldInValidation(), ToldInValidation()
     stop = Signalled("on_validation_batch_start", 6)
     with pytest.raises(Preempted):
@@ -339,13 +341,7 @@ def module_with_zipformer() -> TrainingModule:
     torch.manual_seed(0)
     module.recognizer.encoder = ZipformerEncoder(
         NUM_FEATURES,
-        encoder_dim=[8, 12],
-        encoder_unmasked_dim=[8, 8],
-        feedforward_dim=[8, 8],
-        num_encoder_layers=[1, 1],
-        num_heads=[1, 1],
-        cnn_module_kernel=[3, 3],
-        downsampling_factor=[1, 2],
+        **TINY,
         # oneDNN 3.12 (torch 2.13) computes bfloat16 convolutions of two channels wrongly with AMX
         subsampling_channels=[8, 8, 8],
         ref_duration_s=0.01,

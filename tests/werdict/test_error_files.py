@@ -4,7 +4,6 @@ import io
 import json
 import math
 import re
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +17,9 @@ from werdict.error_files import (
     Interval,
     aligned_view,
     bootstrap_interval,
-    confusions,
     ctm_lines,
     dependence_p,
     depends_on_audio,
-    error_name,
     headline,
     json_line,
     summary,
@@ -212,18 +209,6 @@ def test_wide_characters_and_combining_marks_keep_the_columns():
 
 def test_silence_is_shown_as_two_empty_lines():
     assert aligned_view([]) == "REF\nHYP"
-
-
-def test_errors_are_counted_by_their_words():
-    first = [("two", "too"), ("a", "a"), (None, "uh")]
-    second = [("two", "too"), ("the", None)]
-    assert confusions([first, second]) == Counter({("two", "too"): 2, (None, "uh"): 1, ("the", None): 1})
-
-
-def test_an_error_has_a_name():
-    assert [error_name(pair) for pair in [("a", "b"), ("a", None), (None, "a"), ("a", "a")]] == [
-        "substitution", "deletion", "insertion", "",
-    ]  # fmt: skip
 
 
 def scored(errors, words, speakers=None):

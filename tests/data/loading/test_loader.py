@@ -65,15 +65,6 @@ def cuts_of_rates(tmp_path):
 
 
 @pytest.fixture
-def one_thread():
-    """Read with one thread, as workers do: resampling rounds differently with several."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
 def tokenizer():
     return CharacterTokenizerTrainer().train(["ab"])
 
@@ -151,7 +142,8 @@ def test_a_cut_without_speaker_or_transcript_is_read(cuts, tokenizer, features):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 7])
-def test_workers_do_not_change_what_is_perturbed(cuts, tokenizer, features, num_workers, one_thread):
+def test_workers_do_not_change_what_is_perturbed(cuts, tokenizer, features, num_workers):
+    torch.set_num_threads(1)  # as in workers: resampling rounds differently with several
     order = DurationBucketSampler(cuts, BucketingConfig(1.5, num_buckets=2), seed=5)
     dataset = SpeechDataset(features, tokenizer, SpeedPerturb())
     batches = list(load_batches(dataset, order.epoch(1), Workers(num_workers, prefetch=1)))

@@ -27,12 +27,6 @@ def order() -> DurationBucketSampler:
     return DurationBucketSampler(cuts_of(60), BucketingConfig(10.0, num_buckets=4), seed=3)
 
 
-def test_an_epoch_holds_every_cut_once_within_the_duration(order):
-    batches = list(order.epoch(0))
-    assert sorted(itertools.chain.from_iterable(ids(batches))) == sorted(cut.id for cut in order.cuts)
-    assert all(sum(cut.duration for cut in cuts) <= 10.0 for _, cuts in batches)
-
-
 def test_order_depends_on_seed_and_epoch_alone(order):
     first = ids(order.epoch(0))
     ids(order.epoch(5))

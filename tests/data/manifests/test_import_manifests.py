@@ -177,6 +177,7 @@ def test_numbers_become_text_in_json_and_other_types_are_refused_with_their_line
         ({"start": "x"}, ValueError),
         ({"duration": None}, ValueError),
         ({"channel": "left"}, ValueError),
+        ({"speaker": True}, ValueError),
         ({"id": None}, ValueError),
         ({"recording_id": {}}, ValueError),
     ],

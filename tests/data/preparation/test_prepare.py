@@ -54,15 +54,18 @@ def test_prepared_data_holds_what_the_corpus_holds(tmp_path):
     assert "note: ünlü: noise [only]" in printed(prepared)
 
 
-def test_a_second_call_does_no_work(tmp_path):
-    recipe = Recipe()
-    first = run(tmp_path, recipe, PRECOMPUTED)
+@pytest.mark.parametrize(("make", "spec"), [(Recipe, PRECOMPUTED), (FeatureRecipe, FEATURES_SPEC)])
+def test_a_second_call_does_no_work_and_another_spec_uses_the_manifests_again(tmp_path, make, spec):
+    recipe = make()
+    first = run(tmp_path, recipe, spec)
     before = contents(tmp_path)
-    again = run(tmp_path, recipe, PRECOMPUTED)
-    assert len(recipe.folders) == 1
+    again = run(tmp_path, recipe, spec)
     assert contents(tmp_path) == before
     assert (again.mean, again.std, again.splits) == (first.mean, first.std, first.splits)
     assert again.tokenizer.state() == first.tokenizer.state()
+    other = run(tmp_path, recipe, replace(spec, text=TextNormalizer("upper")), "other")
+    assert ids(other, "train") == ids(first, "train")
+    assert len(recipe.folders) == 1
 
 
 def test_a_call_killed_while_building_continues_behind_the_corpus(tmp_path):
@@ -447,17 +450,6 @@ def test_features_without_audio_become_prepared_data_and_batches(tmp_path):
     assert batch.num_frames.tolist() == [100, 100]
     assert batch.audio_s == 2.0
     np.testing.assert_array_equal(batch.features[0], matrix(100, seed=5).astype(np.float32))
-
-
-def test_a_second_call_does_no_work_and_another_spec_uses_the_manifests_again(tmp_path):
-    recipe = FeatureRecipe()
-    first = run(tmp_path, recipe, FEATURES_SPEC)
-    before = contents(tmp_path)
-    assert run(tmp_path, recipe, FEATURES_SPEC).mean == first.mean
-    assert contents(tmp_path) == before
-    other = run(tmp_path, recipe, replace(FEATURES_SPEC, text=TextNormalizer("upper")), "other")
-    assert ids(other, "train") == ids(first, "train")
-    assert len(recipe.folders) == 1
 
 
 def nan_in_a_frame(pair: Pair) -> None:

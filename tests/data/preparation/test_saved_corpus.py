@@ -80,35 +80,33 @@ def killed_in(monkeypatch, owner: object, name: str, calls: int) -> list[tuple]:
     return seen
 
 
-def test_audio_that_was_checked_before_a_kill_is_not_checked_again(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("spec", "work", "calls", "left"),
+    [
+        # chunks of 2 of the 12 utterances of train, the 2 of dev and the 1 of test: of 8, 4 were done
+        (SPEC, (asr.data.preparation.cuts, "check_cuts"), 5, 4),
+        # utterances, of which those of 2 chunks were done
+        (PRECOMPUTED, (LogMel, "with_features"), 6, 15 - 4),
+    ],
+    ids=["audio is checked", "features are stored"],
+)
+def test_chunks_that_were_done_before_a_kill_are_not_done_again(tmp_path, monkeypatch, spec, work, calls, left):
     recipe = Recipe(lambda folder, splits: splits["train"].extend(utterance(folder, f"more-{i}") for i in range(9)))
-    first = killed_in(monkeypatch, asr.data.preparation.cuts, "check_cuts", 5)
+    first = killed_in(monkeypatch, *work, calls)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, recipe)
-    assert len(first) == 5
-    assert not list(tmp_path.rglob("*.partial"))
-    assert not list(tmp_path.rglob("cuts_*"))
-    looked_at = killed_in(monkeypatch, asr.data.preparation.cuts, "check_cuts", 1000)
-    prepared = run(tmp_path, recipe)
-    # 12 of train, 2 of dev, 1 of test in chunks of 2, of which 4 were done
-    assert len(looked_at) == 6 + 1 + 1 - 4
+        run(tmp_path, recipe, spec)
+    assert len(first) == calls
+    assert spec is PRECOMPUTED or not [*tmp_path.rglob("*.partial"), *tmp_path.rglob("cuts_*")]
+    done = killed_in(monkeypatch, *work, 1000)
+    prepared = run(tmp_path, recipe, spec)
+    assert len(done) == left
     assert len(recipe.folders) == 1
-    whole = run(tmp_path / "whole", Recipe(recipe.change))
+    whole = run(tmp_path / "whole", Recipe(recipe.change), spec)
     assert ids(prepared, "train") == ids(whole, "train")
     assert (prepared.mean, prepared.splits) == (whole.mean, whole.splits)
     assert not list(tmp_path.rglob("*.chunks"))
-
-
-def test_features_that_were_stored_before_a_kill_are_not_computed_again(tmp_path, monkeypatch):
-    recipe = Recipe(lambda folder, splits: splits["train"].extend(utterance(folder, f"more-{i}") for i in range(9)))
-    killed_in(monkeypatch, LogMel, "with_features", 6)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, recipe, PRECOMPUTED)
-    computed = killed_in(monkeypatch, LogMel, "with_features", 1000)
-    prepared = run(tmp_path, recipe, PRECOMPUTED)
-    assert len(computed) == 15 - 4
     for split in ("train", "dev"):
-        assert all(PRECOMPUTED.features(cut).shape[0] == 100 for cut in prepared.cuts(split))
+        assert all(spec.features(cut).shape[0] == 100 for cut in prepared.cuts(split))
 
 
 def test_chunks_that_were_made_of_other_manifests_are_checked_again(tmp_path):

@@ -17,7 +17,7 @@ from lhotse.utils import fastcopy
 from asr.data.features import LogMel, PrecomputedFeatures, read_features
 from asr.data.loading.augmentation import SpeedPerturb
 from asr.data.manifests.audio import forget
-from asr.data.manifests.corpus import Corpus, Manifests
+from asr.data.manifests.corpus import Corpus
 from asr.data.manifests.import_manifests import import_manifests
 from asr.data.preparation.prepare import PrepareSpec, prepare
 from asr.data.preparation.prepared import PreparedData
@@ -198,25 +198,13 @@ def test_shards_of_lhotse_are_read_as_they_are(tmp_path, shard_size, audio):
     with SharWriter(tmp_path, {"recording": audio}, shard_size=shard_size) as writer:
         for cut in cuts:
             writer.write(cut)
-    imported = import_manifests(tmp_path)
-    prepared = run(tmp_path / "data", lambda folder: corpus_of(imported))
+    (whole,) = import_manifests(tmp_path).splits.values()
+    prepared = run(tmp_path / "data", lambda folder: Corpus({**Recipe()(folder).splits, "train": whole}))
     found = list(prepared.cuts("train"))
     assert [cut.supervisions[0].speaker for cut in found] == ["x"] * 6
     for cut, again in zip(cuts, found, strict=True):
         assert np.abs(cut.load_audio() - again.load_audio()).max() <= 2**-15
     assert set(prepared.shards) == {str(path) for path in tmp_path.glob("recording*.tar")}
-
-
-def corpus_of(imported):
-    (whole,) = imported.splits.values()
-    recipe = Recipe()
-
-    def change(folder: Path, splits: dict[str, list[Pair]]) -> None:
-        splits["train"] = list(zip(whole.recordings, whole.supervisions, strict=True))
-
-    recipe.change = change
-    (folder := Path(whole.recordings[0].sources[0].source.partition(":")[0]).parent / "held").mkdir()
-    return recipe(folder)
 
 
 def test_an_interrupted_call_is_continued_and_writes_the_same_bytes(tmp_path, monkeypatch):
@@ -406,13 +394,8 @@ def test_shards_of_features_of_lhotse_are_read_as_they_are(tmp_path, shard_size)
     cuts = of_lhotse(tmp_path / "shar", shard_size=shard_size)
     (whole,) = import_manifests(tmp_path / "shar").splits.values()
     spec = FEATURES_SPEC
-    prepared = run(tmp_path / "data", lambda folder: Corpus({"train": whole, **elsewhere(folder)}), spec)
+    prepared = run(tmp_path / "data", lambda folder: Corpus({**FeatureRecipe()(folder).splits, "train": whole}), spec)
     assert [cut.supervisions[0].speaker for cut in prepared.cuts("train")] == ["x"] * 5
     for cut, found in zip(cuts, features(prepared, spec=spec), strict=True):
         assert np.array_equal(cut.load_features().astype(np.float32), found)
     assert set(prepared.shards) == {str(path) for path in (tmp_path / "shar").glob("features*.tar")}
-
-
-def elsewhere(folder: Path) -> dict[str, Manifests]:
-    corpus = FeatureRecipe()(folder)
-    return {name: manifests for name, manifests in corpus.splits.items() if name != "train"}

@@ -1,5 +1,14 @@
 """Zipformers to compare: as small as shows everything, and the smallest that the authors train."""
 
+TINY = {  # of two stacks that train within a test
+    "encoder_dim": (8, 12),
+    "encoder_unmasked_dim": (8, 8),
+    "feedforward_dim": (8, 8),
+    "num_encoder_layers": (1, 1),
+    "num_heads": (2, 2),
+    "cnn_module_kernel": (3, 3),
+    "downsampling_factor": (1, 2),
+}
 SMALL = {  # of S: stacks of one width after a narrower one
     "encoder_dim": (24, 32, 32),
     "encoder_unmasked_dim": (24, 24, 24),

@@ -6,7 +6,6 @@ import copy
 
 import pytest
 import torch
-from torch import Tensor, nn
 from torch.autograd import gradcheck
 
 from asr.models import devices, kernels
@@ -22,7 +21,6 @@ from asr.models.encoders.zipformer.scaling import (
     Balancer,
     BatchCount,
     BiasNorm,
-    Mlp,
     Whiten,
     limit_param_value,
 )
@@ -284,52 +282,6 @@ def gpu(monkeypatch):
     monkeypatch.setattr(kernels, "BLOCK_ELEMENTS", 24)  # till then
 
     return lambda: monkeypatch.setattr(devices, "on_accelerator", lambda x: True)
-
-
-def swoosh_alone() -> tuple[Tensor, list[Tensor]]:
-    x = torch.randn(7, 4, 6, requires_grad=True)
-    return SWOOSH_L(x, torch.rand(7, 4, 1) < 0.3), [x]
-
-
-def swoosh_dropout_linear() -> tuple[Tensor, list[Tensor]]:
-    linear = ActivationDropoutAndLinear(6, 3, SWOOSH_L, scale=1.0)
-    x = torch.randn(7, 4, 6, requires_grad=True)
-    return linear(x, (torch.rand(7, 1, 6) > 0.4) / 0.6), [x, *linear.parameters()]
-
-
-def balancing() -> tuple[Tensor, list[Tensor]]:
-    x = torch.randn(7, 4, 6, requires_grad=True)
-    balancer = Balancer(BatchCount(), 0.7, 0.8, 2.0, 3.0, probability=1.0)
-    balancer.batch_count.begin_pass(x.device)
-    return balancer(x) * 1.0, [x]
-
-
-def wide_mlp() -> tuple[Tensor, list[Tensor]]:
-    hidden, output = nn.Linear(3, 6), nn.Linear(6, 2)
-    inputs = [torch.randn(11, 3, requires_grad=True), *hidden.parameters(), *output.parameters()]
-    mask, bounds = (torch.rand(11, 1) > 0.3).double(), torch.tensor([0.5, 0.8, 2.0, 3.0])
-    return Mlp.apply(*inputs, mask, SWOOSH_L, bounds), inputs
-
-
-def attention() -> tuple[Tensor, list[Tensor]]:
-    shapes = (3, 2, 4, 5), (3, 2, 6, 5), (3, 2, 4, 2), (2, 2, 9), (3, 2, 6, 3)
-    query, key, pos_query, pos, values = inputs = [(3 * torch.randn(shape)).requires_grad_() for shape in shapes]
-    attn_mask = torch.where(torch.rand(3, 1, 4, 6) < 0.3, -1000.0, 0.0)
-    return attend(attention_weights(query, key, pos_query, pos, attn_mask, SignPenalty()), values), inputs
-
-
-def result(kernel) -> list[Tensor]:
-    torch.manual_seed(0)
-    y, inputs = kernel()
-    return [y.detach(), *torch.autograd.grad(y, inputs, torch.randn_like(y))]
-
-
-@pytest.mark.parametrize("kernel", [swoosh_alone, swoosh_dropout_linear, balancing, wide_mlp, attention])
-def test_a_kernel_in_one_block_is_the_kernel_in_many(gpu, kernel):
-    expected = result(kernel)
-    gpu()
-    for found, wanted in zip(result(kernel), expected, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("drawn", [0.0, 0.1, 0.9])
