@@ -42,11 +42,13 @@ class SmallRun:
         programs: that start commands.
         folder: where they are started.
         run_dir: of the run.
+        audio: a file of its test set.
     """
 
     programs: Programs
     folder: Path
     run_dir: Path
+    audio: Path
 
     def run(self, command: str, *words: str, **options) -> Ended:
         """Run a command."""
@@ -73,12 +75,9 @@ class SmallRun:
         point_link(checkpoints / "last.ckpt", update_file(checkpoints, 3))
         return folder
 
-    def audio(self) -> Path:
-        """Return a file that can be transcribed."""
-        return sorted(self.folder.glob("data/digits/*/audio/test-*/*.flac"))[0]
-
 
 def make_small_run(programs: Programs, folder: Path) -> SmallRun:
     """Train for six updates."""
     programs.run("train", *TINY, "run_dir=first", cwd=folder)
-    return SmallRun(programs, folder, folder / "first")
+    # other tests prepare further data beside its own
+    return SmallRun(programs, folder, folder / "first", sorted(folder.glob("data/digits/*/audio/test-*/*.flac"))[0])

@@ -45,14 +45,14 @@ def test_restored_are_the_weights_asked_for(trained):
     ],
 )
 def test_what_is_not_there_is_named(small_run, words, said):
-    ended = small_run.run("transcribe", f"run={small_run.run_dir}", f"audio={small_run.audio()}", *words, code=2)
+    ended = small_run.run("transcribe", f"run={small_run.run_dir}", f"audio={small_run.audio}", *words, code=2)
     assert said in ended.last_line, ended.printed
 
 
 def test_a_checkpoint_alone_decodes_elsewhere(small_run, tmp_path):
     """Only one file travels: no data folder, no config, no tokenizer."""
     shutil.copy(small_run.run_dir / "checkpoints" / "best.ckpt", tmp_path / "model.ckpt")
-    shutil.copy(small_run.audio(), tmp_path / "a [1], b.flac")
+    shutil.copy(small_run.audio, tmp_path / "a [1], b.flac")
     ended = small_run.programs.run("transcribe", "run=model.ckpt", "audio='*.flac'", cwd=tmp_path)
     assert "a [1], b.flac\t" in ended.printed
 
@@ -73,7 +73,7 @@ def test_transcripts_do_not_depend_on_what_else_is_transcribed_and_are_never_ove
 
 
 def test_any_manifest_is_evaluated(small_run, tmp_path):
-    rows = [f"{small_run.audio()}\tone two three\tspeaker\t0.5", f"{tmp_path}/gone.wav\thi\tx\t0"]
+    rows = [f"{small_run.audio}\tone two three\tspeaker\t0.5", f"{tmp_path}/gone.wav\thi\tx\t0"]
     (tmp_path / "my set.tsv").write_text("\n".join(["audio\ttext\tspeaker\tmood", *rows]))
     words = (f"run={small_run.run_dir}", f"manifest='{tmp_path}/my set.tsv'", f"output_dir={tmp_path}/out")
     ended = small_run.run("evaluate", *words)
@@ -106,6 +106,6 @@ def test_a_strangers_checkpoint_builds_nothing_but_a_recognizer(small_run, tmp_p
     state = torch.load(small_run.run_dir / "checkpoints" / "best.ckpt", weights_only=True)
     state["werdict"]["config"]["encoder"] = {"_target_": "os.system", "command": f"touch {tmp_path}/hacked"}
     torch.save(state, tmp_path / "stranger.ckpt")
-    ended = small_run.run("transcribe", f"run={tmp_path}/stranger.ckpt", f"audio={small_run.audio()}", code=2)
+    ended = small_run.run("transcribe", f"run={tmp_path}/stranger.ckpt", f"audio={small_run.audio}", code=2)
     assert "os.system" in ended.printed
     assert not (tmp_path / "hacked").exists()

@@ -12,7 +12,7 @@ def table(small_run, tmp_path):
 
     def write(name: str, text: str):
         file = tmp_path / f"{name}.tsv"
-        file.write_text(f"audio\ttext\n{small_run.audio()}\t{text}\n")
+        file.write_text(f"audio\ttext\n{small_run.audio}\t{text}\n")
         return file
 
     return write
@@ -37,7 +37,7 @@ def test_a_name_that_is_too_long_for_files_of_results_is_replaced_by_one_that_is
 @pytest.mark.parametrize("command", ["evaluate", "transcribe"])
 def test_one_process_at_a_time_writes_to_a_folder(small_run, tmp_path, command):
     (tmp_path / "out").mkdir()
-    audio = (f"audio={small_run.audio()}",) if command == "transcribe" else ()
+    audio = (f"audio={small_run.audio}",) if command == "transcribe" else ()
     descriptor = os.open(tmp_path / "out", os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     words = (f"run={small_run.run_dir}", f"output_dir={tmp_path}/out", "num_workers=0", *audio)

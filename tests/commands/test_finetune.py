@@ -35,7 +35,7 @@ def run(small_run) -> SmallRun:
     save_model(small_run.folder / "model")
     ended = small_run.run("train", *WORDS, "trainer.accumulate_grad_batches=2", "run_dir=adapted", timeout_s=900)
     (small_run.folder / "adapted.log").write_text(ended.printed)
-    return SmallRun(small_run.programs, small_run.folder, small_run.folder / "adapted")
+    return SmallRun(small_run.programs, small_run.folder, small_run.folder / "adapted", small_run.audio)
 
 
 def test_a_run_that_stopped_is_resumed_bit_for_bit(run):

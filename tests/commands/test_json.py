@@ -49,7 +49,7 @@ def test_a_refused_command_line_prints_no_document(tmp_path):
 def test_an_evaluation_is_the_rates_of_each_set_by_name(small_run, tmp_path, capsys):
     run = small_run.copy(tmp_path / "run")
     table = tmp_path / "mine.tsv"
-    table.write_text(f"audio\ttext\n{small_run.audio()}\tone two\n{small_run.audio()}.missing\tone\n")
+    table.write_text(f"audio\ttext\n{small_run.audio}\tone two\n{small_run.audio}.missing\tone\n")
     words = (f"run={run}", f"manifest={table}", f"output_dir={tmp_path}/out", "num_workers=0", "torch_threads=1")
     evaluate.run(composed(*words, "output_format=json", command="evaluate").options)
     printed = capsys.readouterr()

@@ -74,7 +74,7 @@ def test_a_set_is_decoded_with_a_language_model_and_hotwords(small_run, lm, tmp_
     said = (tmp_path / "out" / "test.wer.txt").read_text()
     assert f"language model {lm} of order 4; weight 0.3" in said
     assert f"2 hotwords of {tmp_path}/words.txt" in said
-    ended = small_run.run("transcribe", f"run={small_run.run_dir}", f"audio={small_run.audio()}", *words)
+    ended = small_run.run("transcribe", f"run={small_run.run_dir}", f"audio={small_run.audio}", *words)
     assert f"language model {lm}" in ended.printed
 
 
@@ -109,7 +109,7 @@ def test_a_model_of_low_order_is_subtracted(small_run, lm, tmp_path):
 def test_weights_are_chosen_on_any_manifest_but_that_of_the_test(small_run, lm, tmp_path):
     other = sorted(small_run.folder.glob("data/digits/*/audio/dev-*/*.flac"))[0]
     (tmp_path / "dev.tsv").write_text(f"audio\ttext\n{other}\tone two\n")
-    (tmp_path / "test.tsv").write_text(f"audio\ttext\n{small_run.audio()}\tone two\n")
+    (tmp_path / "test.tsv").write_text(f"audio\ttext\n{small_run.audio}\tone two\n")
     run = (f"run={small_run.run_dir}", "decoder=ctc_beam", f"decoder.lm={lm}", "torch_threads=1")
     ended = small_run.run("evaluate", *run, f"tune={tmp_path}/dev.tsv", f"output_dir={tmp_path}/out")
     assert "search chosen on dev, where" in ended.printed

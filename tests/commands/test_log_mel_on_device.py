@@ -56,7 +56,7 @@ def test_decoding_is_that_of_features_from_workers(small_run, tmp_path, command)
 
 
 def decode(small_run: SmallRun, command: str, run: Path, output: Path) -> str:
-    audio = (f"audio={small_run.audio()}", "output_format=[tsv,ctm]") if command == "transcribe" else ()
+    audio = (f"audio={small_run.audio}", "output_format=[tsv,ctm]") if command == "transcribe" else ()
     small_run.run(command, f"run={run}", *audio, f"output_dir={output}")
     files = [path for path in sorted(output.rglob("*")) if path.suffix in (".ctm", ".tsv")]
     assert files
@@ -66,6 +66,6 @@ def decode(small_run: SmallRun, command: str, run: Path, output: Path) -> str:
 def test_streaming_is_that_of_features_from_workers(small_run, causal, tmp_path):
     lines = []
     for run in (causal, flipped(causal, tmp_path / "on.ckpt")):
-        ended = small_run.run("stream", f"run={run}", f"audio={small_run.audio()}")
+        ended = small_run.run("stream", f"run={run}", f"audio={small_run.audio}")
         lines.append(ended.printed.splitlines()[:-1])
     assert lines[0] == lines[1]

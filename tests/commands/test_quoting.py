@@ -77,6 +77,6 @@ def test_a_value_may_begin_with_the_home_folder(given, read, monkeypatch):
 
 
 def test_a_recording_of_any_name_is_transcribed(small_run, tmp_path):
-    shutil.copy(small_run.audio(), tmp_path / "größe 語.flac")
+    shutil.copy(small_run.audio, tmp_path / "größe 語.flac")
     ended = small_run.run("transcribe", f"run={small_run.run_dir}", f"audio={tmp_path}/größe 語.flac")
     assert "größe 語.flac" in ended.printed

@@ -17,7 +17,7 @@ from werdict.errors import ConfigError, RunFailed
 
 @pytest.fixture
 def audio(small_run):
-    return small_run.audio()
+    return small_run.audio
 
 
 def test_a_stream_has_the_text_of_the_whole_file(small_run, causal, audio):
@@ -60,7 +60,7 @@ def test_what_cannot_be_streamed_is_named(small_run, causal, tmp_path, words, sa
     soundfile.write(tmp_path / "half.wav", np.zeros(16_000), 16_000)
     os.truncate(tmp_path / "half.wav", 16_000)
     (tmp_path / "first").symlink_to(small_run.run_dir)
-    line = (f"run={causal}", f"audio={small_run.audio()}", *words)  # of two words of one key the last one holds
+    line = (f"run={causal}", f"audio={small_run.audio}", *words)  # of two words of one key the last one holds
     ended = small_run.programs.run("stream", *line, cwd=tmp_path, code=2)
     assert said in ended.printed
 

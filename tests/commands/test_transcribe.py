@@ -144,7 +144,7 @@ def test_what_cannot_be_written_is_said_before_any_work(small_run, folder, words
 
 def test_decoding_waits_for_no_library_that_only_trains_or_draws(small_run):
     code = "import sys\nfrom asr.commands.__main__ import transcribe\ntranscribe()\nprint(*sys.modules)"
-    words = (f"run={small_run.run_dir}", f"audio={small_run.audio()}", "torch_threads=1")
+    words = (f"run={small_run.run_dir}", f"audio={small_run.audio}", "torch_threads=1")
     command = [sys.executable, "-c", code, *words]
     done = subprocess.run(command, capture_output=True, text=True, cwd=small_run.folder, check=True)
     loaded = set(done.stdout.splitlines()[-1].split())
@@ -155,8 +155,8 @@ def test_decoding_waits_for_no_library_that_only_trains_or_draws(small_run):
 def test_audio_of_unusual_kinds_is_transcribed_or_named(small_run, tmp_path):
     audio = tmp_path / "audio"
     audio.mkdir()
-    shutil.copy(small_run.audio(), audio / "a-good.flac")
-    speech, rate_hz = soundfile.read(small_run.audio())
+    shutil.copy(small_run.audio, audio / "a-good.flac")
+    speech, rate_hz = soundfile.read(small_run.audio)
     soundfile.write(audio / "b-no-samples.wav", np.zeros(0), rate_hz)
     soundfile.write(audio / "c-192-khz.wav", np.repeat(speech, 192_000 // rate_hz), 192_000)
     soundfile.write(audio / "d-8-channels.wav", np.stack([speech] * 8, axis=1), rate_hz)

@@ -62,7 +62,7 @@ def live_page(serve, causal):
 
 
 def test_a_recording_has_the_transcript_that_asr_transcribe_writes(live_page, small_run, causal):
-    audio = small_run.audio()
+    audio = small_run.audio
     printed = small_run.run("transcribe", f"run={causal}", f"audio={audio}", "output_format=json").printed
     expected = json.loads(printed.splitlines()[-1])
     text, words, files = live_page.predict(gradio_client.handle_file(audio), api_name="/transcribe")
@@ -75,8 +75,8 @@ def test_a_recording_has_the_transcript_that_asr_transcribe_writes(live_page, sm
 
 @pytest.mark.parametrize("packet", [1000, 30_001])
 def test_live_text_is_what_asr_stream_prints(small_run, causal, packet):
-    samples, rate_hz = soundfile.read(small_run.audio(), dtype="int16")
-    words = f"run={causal}", f"audio={small_run.audio()}", "endpoint_s=0.5"
+    samples, rate_hz = soundfile.read(small_run.audio, dtype="int16")
+    words = f"run={causal}", f"audio={small_run.audio}", "endpoint_s=0.5"
     *expected, _ = small_run.run("stream", *words).printed.splitlines()
     checkpoint = load_checkpoint(causal)
     options, tokenizer = model_options(checkpoint), tokenizer_from_state(checkpoint.tokenizer)

@@ -52,7 +52,7 @@ def test_an_export_or_a_transcript_that_does_not_fit_leaves_nothing(small_run, s
     fill(small_disk, room)
     run = f"run={small_run.run_dir}"
     commands = [("export", run, f"output={small_disk}/out", "format=torch")]
-    commands += [("transcribe", run, f"audio={small_run.audio()}", f"output={small_disk}/a.tsv")] if not room else []
+    commands += [("transcribe", run, f"audio={small_run.audio}", f"output={small_disk}/a.tsv")] if not room else []
     for words in commands:
         ended = small_run.run(*words, code=1)
         assert "No space left on device" in ended.last_line, ended.printed
