@@ -242,9 +242,8 @@ def _hypotheses(
                 places.append((step, slot))
                 record = before[step][row][slot]
             places.reverse()
-            tokens, log_probs = (
-                [of_step[step][row][slot] for step, slot in places] for of_step in (last, probabilities)
-            )
+            tokens = [last[step][row][slot] for step, slot in places]
+            log_probs = [probabilities[step][row][slot] for step, slot in places]
             found.append(Hypothesis(tokens, [numbers[step] for step, _ in places], log_probs, score))
         found = ranked(found)
         beams.append([hypothesis for hypothesis in found if hypothesis.score > NEVER] or found[:1])
