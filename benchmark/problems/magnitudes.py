@@ -48,7 +48,8 @@ ROWS = (
     # at the default of 128 nothing would be factored here
     Spec("T5XAdafactor", "optim", "T5XAdafactor", {"lr": 2e-2, "min_dim_size_to_factor": 32}),
     Spec("MaxFactor", "optim", "MaxFactor", {"lr": 1e-2}),
-    Spec("SOAP", "optim", "ForeachSOAP", {"lr": 3e-3, "precondition_frequency": 10}),
+    Spec("SOAP", "optim", "SOAP", {"lr": 3e-3}),
+    Spec("Rubik", "optim", "Rubik", {"lr": 2e-2}),
 )
 
 
