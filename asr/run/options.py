@@ -33,7 +33,7 @@ Source = (
 Columns = dict[Literal["audio", "text", "speaker", "start", "end", "duration", "language", "split", "id"], Name]
 CorpusName = Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]  # names a folder below data.dir
 Options = TypeVar("Options", bound="Section")
-Weights = Literal["raw", "average", "ema"]
+WeightKind = Literal["raw", "average", "ema"]
 Checkpoint = Literal["best", "last", "average"]
 Strategy = Literal["auto", "ddp", "fsdp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true"]
 
@@ -128,7 +128,7 @@ class Init(Section):
         "weights to start from: a run, a checkpoint, the pretrained.pt of an icefall Zipformer, or a folder of "
         "transformers, whose CTC head and tokenizer are used"
     )
-    weights: Weights = option("weights of the run to start from: raw, average, or ema")
+    weights: WeightKind = option("weights of the run to start from: raw, average, or ema")
     keep_tokenizer: bool | None = option(
         "true: use the source's tokenizer; false: make one from the recipe's transcripts; null: the source's, if "
         "it can spell them"
@@ -382,7 +382,7 @@ class RunOptions(ModelOptions):
     best_lr: dict[str, Positive] = option(
         "of each optimizer, if a recipe has a better one than the usual; optimizer.lr=… overrides it"
     )
-    weights: Weights = option("weights that decode the test sets: raw, average, or ema", "result")
+    weights: WeightKind = option("weights that decode the test sets: raw, average, or ema", "result")
     decode: list[Checkpoint] = option(
         "checkpoints to decode: best, last, average (of the last third of training); the first is the result",
         "result",
@@ -432,7 +432,7 @@ class OfRun(Section):
     run: Place = option("a run's folder, or a checkpoint")
     trust: Trust
     encoder: Base
-    weights: Weights = option(
+    weights: WeightKind = option(
         "raw; average: their mean over about the last third of training; ema: their exponential moving average"
     )
     average_since: int | None = option(

@@ -18,6 +18,7 @@ from asr.models import devices
 from asr.models.pretrained import read_tensors
 from asr.models.recognizer import Recognizer
 from asr.run.folder import PARTS, newest_update, resume_command, update_files
+from asr.run.options import WeightKind
 from werdict.errors import RunFailed, explaining_out_of_memory, remedy
 from werdict.files import TEMPORARY, WITHOUT_LINKS, named_path, replace_by, sync, write_more
 from werdict.former_names import with_present_names
@@ -402,7 +403,7 @@ def newest_good_checkpoint(run_dir: Path) -> LoadedCheckpoint | None:
     return None
 
 
-def choose_weights(checkpoint: LoadedCheckpoint, kind: str, since: int | None = None) -> LoadedCheckpoint:
+def choose_weights(checkpoint: LoadedCheckpoint, kind: WeightKind, since: int | None = None) -> LoadedCheckpoint:
     """Return a checkpoint with the weights of a kind, and their description.
 
     Buffers, such as the statistics of features, are not averaged: they stay those of the checkpoint.
@@ -431,7 +432,7 @@ def choose_weights(checkpoint: LoadedCheckpoint, kind: str, since: int | None = 
     return replace(checkpoint, weights={**checkpoint.weights, **changed}, described=described)
 
 
-def why_missing(checkpoint: LoadedCheckpoint, kind: str) -> str:
+def why_missing(checkpoint: LoadedCheckpoint, kind: WeightKind) -> str:
     """Return why a checkpoint lacks weights of a kind; empty if it has them."""
     averages = checkpoint.averages
     if kind == "raw":

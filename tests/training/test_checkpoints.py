@@ -394,7 +394,6 @@ def without_ema(checkpoint: LoadedCheckpoint) -> LoadedCheckpoint:
     [
         (lambda one: replace(one, averages=None), "average", None, r"callbacks\.averaging"),
         (without_ema, "ema", None, "ema_decay=null"),
-        (lambda one: one, "mean", None, "weights must be one of raw, average, ema, given 'mean'"),
         (lambda one: one, "average", 4, "average_since=4: .*allowed: 0, 1, 2, 3, or null for 3"),
         (lambda one: one, "ema", 2, "average_since=2"),
     ],
