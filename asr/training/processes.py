@@ -10,9 +10,8 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import lightning.pytorch as pl
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
@@ -21,6 +20,9 @@ from asr import processes
 from asr.training.checkpoints import how_to_resume
 from werdict.console import PlainConsole, one_line
 from werdict.errors import DIVERGED, LOST_PEER, PeerLost
+
+if TYPE_CHECKING:  # commands that only decode print on the console, too
+    import lightning.pytorch as pl
 
 # what gloo reports in a process whose peer has ended: torch (2.13) has no type for it
 GLOO = "gloo/transport"

@@ -36,7 +36,7 @@ def test_a_run_is_resumed_without_its_source_and_not_with_another_version_of_it(
     assert re.search(r"data: '\w+/\w+' in the run, '\w+/\w+' now", ended.printed), ended.printed
     assert {path: path.read_bytes() for path in (folder / "run").rglob("*") if path.is_file()} == before
     programs.run(*words, "trainer.max_steps=9", "allow_changes=true", cwd=folder)
-    said = " ".join(programs.run("compare", "runs=run", cwd=folder).printed.split())
+    said = " ".join(programs.run("compare", "runs=run", cwd=folder, code=2).printed.split())
     assert "run was resumed with other options than it was begun with" in said
 
 
