@@ -6,15 +6,15 @@ import pytest
 from omegaconf import OmegaConf
 
 from asr.sweeps.jobs import JobRecord
-from hydra_plugins.werdict_sweepers import LooksSweeper
+from hydra_plugins import werdict_sweepers  # whose classes Hydra makes anew when it looks for plugins
 from tests.werdict.run_folders import write_sweep
 from werdict.errors import ConfigError
 
 RATES = {"adamw": 0.3, "eve": 0.31, "cain": 0.9}
 
 
-def sweeper(folder, looks) -> LooksSweeper:
-    made = LooksSweeper(None, None)
+def sweeper(folder, looks) -> werdict_sweepers.LooksSweeper:
+    made = werdict_sweepers.LooksSweeper(None, None)
     made.config = OmegaConf.create({"sweep": {"looks": looks}, "hydra": {"sweep": {"dir": str(folder)}}})
     made.launcher = made.hydra_context = object()
     return made
