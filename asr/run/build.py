@@ -357,7 +357,7 @@ class Run:
             start.fit_checkpoint(self.checkpoint, self.options, self.changes, module)
         return module
 
-    @property
+    @cached_property
     def data(self) -> SpeechDataModule:
         """What it trains with."""
         augmentation, options = self.outline.data.augmentation, self.options
