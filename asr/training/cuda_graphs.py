@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from asr.models import devices
-from asr.training.fsdp import at_once
 from asr.training.module import TrainingModule, ends_update
 from asr.training.optimizer_protocols import SupportsFoundInf, members_of
+from asr.training.processes import apply_coalesced
 from werdict.console import console
 
 STEPS = 12  # sizes per doubling: fewer pad more, and more make more graphs
@@ -396,7 +396,7 @@ class GraphedDDPStrategy(DDPStrategy):
             return
         assert self.model is not None
         weights = [x.detach() for x in (*self.model.parameters(), *self.model.buffers())]
-        at_once(weights, lambda flat: dist.broadcast(flat, src=0))
+        apply_coalesced(weights, lambda flat: dist.broadcast(flat, src=0))
         self.buffers = list(self.model.buffers())
 
     def post_backward(self, closure_loss: Tensor) -> None:
@@ -417,8 +417,8 @@ class GraphedDDPStrategy(DDPStrategy):
                 f"parameters without a gradient: {', '.join(missing[:3])}; with trainer.cuda_graphs=true on several "
                 "GPUs each trained parameter needs one in every update: freeze or remove these"
             )
-        at_once(gradients, lambda flat: dist.all_reduce(flat.div_(self.world_size)))
-        at_once(self.buffers, lambda flat: dist.broadcast(flat, src=0))
+        apply_coalesced(gradients, lambda flat: dist.all_reduce(flat.div_(self.world_size)))
+        apply_coalesced(self.buffers, lambda flat: dist.broadcast(flat, src=0))
 
 
 class CompiledEncoder(pl.Callback):

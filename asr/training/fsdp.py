@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
@@ -24,6 +23,7 @@ from torch.optim import Optimizer
 from asr.training import sharded_checkpoints
 from asr.training.checkpoints import write
 from asr.training.lightning_internals import set_processes_of_a_model
+from asr.training.processes import apply_coalesced
 from werdict.errors import ConfigError
 
 ENTRIES = ("losses", "encode_layers", "losses_of")
@@ -81,7 +81,7 @@ class FsdpStrategy(ModelParallelStrategy):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Continue with the first process's buffers."""
         buffers = [buffer for buffer in self.recognizer.buffers() if buffer.numel()]
-        at_once(buffers, lambda flat: dist.broadcast(flat, src=0))
+        apply_coalesced(buffers, lambda flat: dist.broadcast(flat, src=0))
 
     @contextlib.contextmanager
     def block_backward_sync(self) -> Iterator[None]:
@@ -183,17 +183,6 @@ def _divided(recognizer: nn.Module) -> list[FSDPModule]:
     return [module for module in recognizer.modules() if isinstance(module, FSDPModule)]
 
 
-def at_once(tensors: Iterable[Tensor], collective: Callable[[Tensor], Any]) -> None:
-    """Apply a collective operation in place to tensors (…), once for all of a dtype on a device."""
-    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}  # in the same order on all ranks
-    for tensor in tensors:
-        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    for alike in kinds.values():
-        flat = _flatten_dense_tensors(alike)
-        collective(flat)
-        torch._foreach_copy_(alike, _unflatten_dense_tensors(flat, alike))
-
-
 def local_part(tensor: Tensor) -> Tensor:
     """Return the part of a tensor that this process holds, sharing its memory; a whole tensor as it is."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -203,7 +192,7 @@ def average_whole(gradients: Sequence[Tensor]) -> None:
     """Average the gradients that are not divided, if others are: FSDP2 reduces those alone that it divides."""
     whole = [gradient for gradient in gradients if not isinstance(gradient, DTensor)]
     if len(whole) < len(gradients):
-        at_once(whole, lambda flat: (dist.all_reduce(flat), flat.div_(dist.get_world_size())))
+        apply_coalesced(whole, lambda flat: (dist.all_reduce(flat), flat.div_(dist.get_world_size())))
 
 
 def total_norm(tensors: Sequence[Tensor], norm_type: float = 2.0) -> Tensor:

@@ -1,4 +1,4 @@
-"""Processes of a run, one per device: exchange of objects, lost peers, the launcher."""
+"""Processes of a run, one per device: exchange of objects and tensors, lost peers, the launcher."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
@@ -59,6 +62,17 @@ def gather(obj: T) -> list[T]:
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, obj)
     return parts
+
+
+def apply_coalesced(tensors: Iterable[Tensor], collective: Callable[[Tensor], Any]) -> None:
+    """Apply a collective operation in place to tensors (…), once for all of a dtype on a device."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}  # in the same order on all ranks
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for alike in kinds.values():
+        flat = _flatten_dense_tensors(alike)
+        collective(flat)
+        torch._foreach_copy_(alike, _unflatten_dense_tensors(flat, alike))
 
 
 @contextlib.contextmanager

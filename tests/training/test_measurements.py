@@ -101,7 +101,13 @@ def test_an_update_has_padding_memory_and_the_share_of_the_peak_that_its_operati
 
 
 @pytest.mark.parametrize(
-    ("name", "peak"), [("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA T1000", None)]
+    ("name", "peak"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA GB200", 2500e12),
+        ("NVIDIA T1000", None),
+    ],
 )
 def test_the_peak_of_a_gpu_is_found_by_its_name(monkeypatch, name, peak):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)

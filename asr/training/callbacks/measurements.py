@@ -56,9 +56,10 @@ class Durations:
 # floating-point operations per second that a GPU reaches at most in 16 bits, without sparsity, by parts of its name:
 # the data sheets of NVIDIA
 PEAK_FLOPS = {
-    **{"H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200": 989e12, "GH200": 989e12, "B200": 2250e12},
+    **{"H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200": 989e12, "GH200": 989e12},
     **{"A100": 312e12, "A800": 312e12, "H800": 989e12, "A40": 150e12, "A10G": 70e12, "A10": 125e12, "V100": 125e12},
     **{"L40S": 362e12, "L40": 181e12, "L4": 121e12, "RTX 4090": 165e12, "RTX 3090": 71e12, "RTX 5090": 210e12},
+    **{"B200": 2250e12, "GB200": 2500e12},
 }
 
 
