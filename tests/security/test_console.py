@@ -10,6 +10,7 @@ from rich.panel import Panel
 
 from asr.commands import transcribe
 from asr.commands.app import run_app
+from asr.inference.transcripts import Segment, Transcript
 from tests.configs import composed
 from tests.faults.spoken_corpus import write_audio
 from werdict.console import PlainConsole, one_line, printable
@@ -51,11 +52,11 @@ def test_what_rich_draws_has_no_controls_either():
 @pytest.mark.parametrize(("is_terminal", "shown"), [(True, "\\x1b]0;a.wav\tone\n"), (False, "\x1b]0;a.wav\tone\n")])
 def test_transcripts_are_what_files_are_called_but_on_a_terminal(monkeypatch, is_terminal, shown):
     file, audio = io.StringIO(), Path("a.wav")
+    transcript = Transcript(Path("\x1b]0;a.wav"), (Segment(1, 0.0, 1.0, "one"),))
     monkeypatch.setattr(file, "isatty", lambda: is_terminal)
     monkeypatch.setattr("sys.stdout", file)
     monkeypatch.setattr(transcribe, "find_audio", lambda patterns, endings: {audio: audio})
-    monkeypatch.setattr(transcribe, "_transcriber", lambda options: lambda files: (["\x1b]0;a.wav\tone\n"], []))
-    monkeypatch.setitem(transcribe.FORMATS, "tsv", str)
+    monkeypatch.setattr(transcribe, "_transcriber", lambda options: lambda files: ([transcript], []))
     transcribe.run(composed("run=x", "audio=a.wav", command="transcribe").options)
     assert file.getvalue() == shown
 
