@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 from rapidfuzz.distance import Levenshtein
+from rich.cells import cell_len, set_cell_size
 
 from werdict import formatting
 from werdict.files import refuse_existing, write_new
@@ -244,7 +244,6 @@ def _quoted(text: str) -> str:
 
 
 GAP = "*"  # in alignments as people read them
-_ZERO_WIDTH = ("Mn", "Me", "Cf")
 NUM_WORST = 20
 NUM_CONFUSIONS = 20
 ERROR_COLUMNS = ("id", "speaker", "words", "substitutions", "deletions", "insertions")
@@ -276,23 +275,10 @@ def error_name(pair: AlignedWord) -> str:
 
 
 def _column(reference: str | None, hypothesis: str | None) -> tuple[str, str, str]:
-    width = max(_width(reference or ""), _width(hypothesis or ""))
+    width = max(cell_len(reference or ""), cell_len(hypothesis or ""))
+    said, recognized = (GAP * width if word is None else word for word in (reference, hypothesis))
     mark = error_name((reference, hypothesis))[:1].upper()
-    return (
-        _pad(GAP * width if reference is None else reference, width),
-        _pad(GAP * width if hypothesis is None else hypothesis, width),
-        _pad(mark, width),
-    )
-
-
-def _pad(word: str, width: int) -> str:
-    return word + " " * (width - _width(word))
-
-
-def _width(word: str) -> int:
-    """Return the columns in a terminal: East Asian wide characters take two, combining marks none."""
-    visible = [character for character in word if unicodedata.category(character) not in _ZERO_WIDTH]
-    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in visible)
+    return set_cell_size(said, width), set_cell_size(recognized, width), set_cell_size(mark, width)
 
 
 def headline(score: Score, interval: Interval) -> str:
