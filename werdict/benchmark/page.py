@@ -12,7 +12,7 @@ from werdict.benchmark.rules import BASELINE, LEVEL, LOOKS, NUM_TRIALS, VERSION
 from werdict.benchmark.verdicts import Standing, standings, updates_to_target
 from werdict.files import write_whole
 from werdict.formatting import UNKNOWN, count, interval, number, ratio, shortlist
-from werdict.plots import Bar, IntervalPlot, Plot, Trade, curve_plot, line_styles, plot_trades
+from werdict.plots import Bar, Plot, Trade, curve_plot, line_styles, plot_intervals, plot_trades
 from werdict.report.headline import headline
 from werdict.report.pages import render
 from werdict.report.sections import SYSTEM, Cell, Column, Table, mean_cell, verdict_cell
@@ -163,8 +163,8 @@ def _plots(standing: Standing) -> Iterator[Plot]:
         f"{BASELINE}. Dotted: not significant."
     )
     title, intervals = f"Errors compared with {BASELINE}", (f"{SURE} interval", "not significant")
-    forest = IntervalPlot(title, f"WER ÷ {BASELINE}’s", bars, (BASELINE, 1.0), intervals, is_ratio=True)
-    yield forest.draw("forest", caption, styles)
+    x_label, reference = f"WER ÷ {BASELINE}’s", (BASELINE, 1.0)
+    yield plot_intervals("forest", title, caption, bars, styles, x_label, reference, intervals, is_ratio=True)
     found = {entry.name: seed_curves([run.curves[DEV_LOSS] for run in entry.runs], "updates") for entry in entries}
     curves = {name: curve for name, curve in found.items() if curve is not None}
     yield curve_plot("curves", "Loss on dev", "nats per token", "updates", curves, styles)
