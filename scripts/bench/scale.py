@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -30,12 +29,11 @@ from asr.features.log_mel import GlobalNorm
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
-from bench.distributed import torchrun
+from bench.distributed import run_ranks
 from bench.measure import Row, Setting, peak_mb
 from bench.output import positive
 from optim import AdamW
 
-ROOT = Path(__file__).parents[2]
 KINDS = {"none": "no communication", "ddp": "DDP", "fsdp": "FSDP2"}
 BATCH, FRAMES, NUM_FEATURES, VOCABULARY, WIDTH, LAYERS = 8, 800, 80, 500, 192, 6
 
@@ -90,10 +88,8 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
 def _run(kind: str, number: int, updates: int, setting: Setting) -> dict[str, float]:
     """Return what the slowest process has measured, in processes of their own."""
     file = setting.work / f"{kind}-{number}.json"
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
-    command = [*torchrun(number), __file__, kind, setting.device, str(updates), str(file)]
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    words = __file__, kind, setting.device, str(updates), str(file)
+    done = run_ranks(number, *words, OMP_NUM_THREADS="1")
     if done.returncode:
         raise SystemExit(f"{number} processes, {KINDS[kind]}: {done.stderr[-2000:]}")
     found: dict[str, float] = json.loads(file.read_text())
