@@ -92,8 +92,9 @@ def exports(setting: Setting, words: Sequence[str]) -> Iterator[Row]:
     transducer = (output / "joiner.onnx").exists()
     reference = [_by_torch(recognizer, features, audio, options.streaming, transducer, text) for audio in utterances]
     for ending in (".onnx", ".int8.onnx"):
-        sherpa, start = _sherpa(output, ending, options.streaming, transducer, features), cpu_seconds()
-        found = [sherpa(audio) for audio in utterances]
+        decode = sherpa(output, ending, options.streaming, transducer, features.sampling_rate_hz, features.num_features)
+        start = cpu_seconds()
+        found = [decode(audio) for audio in utterances]
         rtf = (cpu_seconds() - start) / audio_s
         equal = sum(one == other for one, other in zip(found, reference, strict=True))
         cells = {"texts equal to PyTorch's": f"{equal} of {len(found)}", "real-time factor": f"{rtf:.4f}"}
@@ -127,8 +128,8 @@ def _by_torch(
     return text.tokenizer.decode(found.tokens)
 
 
-def _sherpa(
-    folder: Path, ending: str, streaming: bool, transducer: bool, features: Features
+def sherpa(
+    folder: Path, ending: str, streaming: bool, transducer: bool, rate_hz: int, num_features: int
 ) -> Callable[[np.ndarray], str]:
     """Return what decodes audio with sherpa-onnx."""
 
@@ -140,8 +141,8 @@ def _sherpa(
     shared: dict[str, Any] = {
         "tokens": str(folder / "tokens.txt"),
         "num_threads": 1,
-        "sample_rate": features.sampling_rate_hz,
-        "feature_dim": features.num_features,
+        "sample_rate": rate_hz,
+        "feature_dim": num_features,
     }
     if streaming:
         online = sherpa_onnx.OnlineRecognizer
@@ -152,7 +153,7 @@ def _sherpa(
 
     def decode(audio: np.ndarray) -> str:
         stream = recognizer.create_stream()
-        stream.accept_waveform(features.sampling_rate_hz, audio)
+        stream.accept_waveform(rate_hz, audio)
         if not streaming:
             recognizer.decode_stream(stream)
             return " ".join(stream.result.text.split())
