@@ -24,8 +24,6 @@ it has put its digits.
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import random
 import sys
 from collections import Counter
@@ -34,7 +32,7 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-from lhotse import Recording
+from lhotse import Recording, SupervisionSet
 from lhotse.cut import Cut
 from lhotse.utils import fastcopy
 from scipy.stats import mannwhitneyu
@@ -181,9 +179,9 @@ def confidences(scored: Score) -> tuple[list[float], list[float]]:
 def known_times(folder: Path, split: str) -> dict[str, list[Span]]:
     """Return start and end of the words of each supervision that has an alignment."""
     file = folder / f"supervisions_{split}.jsonl.gz"
-    items = map(json.loads, gzip.decompress(file.read_bytes()).decode().splitlines()) if file.exists() else ()
-    words = {item["id"]: item.get("alignment", {}).get("word", []) for item in items}
-    return {name: [(start, start + length) for _, start, length, *_ in spans] for name, spans in words.items() if spans}
+    supervisions = SupervisionSet.from_file(file) if file.exists() else ()
+    words = {segment.id: (segment.alignment or {}).get("word") for segment in supervisions}
+    return {name: [(word.start, word.end) for word in spans] for name, spans in words.items() if spans}
 
 
 def lateness(texts: Sequence[AlignedText], known: Mapping[str, Sequence[Span]]) -> np.ndarray:
