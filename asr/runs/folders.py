@@ -410,7 +410,7 @@ def sort_key(row: ListedRun, option: str) -> tuple[bool, Any]:
     value = getattr(row, option)
     if isinstance(value, dict):  # the mean of the test sets
         value = sum(value.values()) / len(value) if value else None
-    return value is None, value or 0 if value is None or isinstance(value, float) else value
+    return value is None, 0 if value is None else value
 
 
 def lines_of(rows: Iterable[ListedRun]) -> list[str]:

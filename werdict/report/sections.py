@@ -12,7 +12,6 @@ from typing import Self
 from werdict.formatting import UNKNOWN, count, interval, number, p_value, percent, points, ratio
 from werdict.report.headline import headline, what_learned_means
 from werdict.result import Comparison, Contrast, Row, Scale, SetComparison, Verdict
-from werdict.runs import Run
 from werdict.scoring import UNIT_NOTES
 
 
@@ -262,15 +261,13 @@ def run_table(comparison: Comparison) -> Table:
         Column("lr"): [Cell(number(run.lr)) for run in runs],
     }
     for test_set in comparison.sets:
-        cells = [_run_cell(run, test_set.name) for run in runs]
-        columns[Column(f"{comparison.rate_name} % on {test_set.name}")] = cells
+        results = [run.sets.get(test_set.name) for run in runs]
+        columns[Column(f"{comparison.rate_name} % on {test_set.name}")] = [
+            Cell(UNKNOWN) if errors is None else Cell(percent(errors.wer), "" if errors.has_learned else "not learned")
+            for errors in results
+        ]
     columns[Column("folder", is_text=True)] = [Cell(str(run.folder)) for run in runs]
     return Table.of("All runs", columns)
-
-
-def _run_cell(run: Run, test_set: str) -> Cell:
-    errors = run.sets.get(test_set)
-    return Cell(UNKNOWN) if errors is None else Cell(percent(errors.wer), "" if errors.has_learned else "not learned")
 
 
 def what_verdicts_are_about(comparison: Comparison) -> str:
