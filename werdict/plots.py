@@ -519,7 +519,7 @@ def families(comparison: Comparison, rows: Sequence[Row]) -> dict[str, list[tupl
     """
     families: dict[str, list[tuple[float, Row]]] = defaultdict(list)
     for row in rows:
-        rate, *others = {run.lr for run in comparison.runs_of(row.system)}
+        rate, *others = {run.lr for run in comparison.runs_of(row.system)} or {None}
         if rate is not None and rate > 0 and not others:
             family = " ".join(word for word in row.system.split() if not word.startswith("lr="))
             families[family].append((rate, row))

@@ -215,7 +215,7 @@ def _weights_table(comparison: Comparison, test_set: SetComparison) -> Table:
     wers: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for row in test_set.rows:
         runs = [run.wers_by_weights for run in comparison.runs_of(row.system) if run.seed in row.seeds]
-        for kind in runs[0]:
+        for kind in runs[0] if runs else ():
             if all(test_set.name in run.get(kind, {}) for run in runs):
                 wers[kind][row.system] = [run[kind][test_set.name] for run in runs]
     systems = [row.system for row in test_set.rows if len(wers) > 1]

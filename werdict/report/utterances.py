@@ -21,7 +21,7 @@ def cost_table(comparison: Comparison) -> Table:
     rows = []
     for name in comparison.systems:
         runs = comparison.runs_of(name)
-        rates = {run.lr for run in runs}
+        rates = {run.lr for run in runs} or {None}
         lr = Cell(number(rates.pop()) if len(rates) == 1 else "several")
         numbers = (
             _median(runs, "num_updates"),
