@@ -107,9 +107,9 @@ class Clock(pl.Callback):
 
 
 def _run(setting: Setting, options: RunOptions, module: TrainingModule, batches: list[Batch], clock: Clock) -> None:
-    own = {"default_root_dir": str(setting.work), "max_steps": len(batches), "limit_val_batches": 0}
+    overrides = {"default_root_dir": str(setting.work), "max_steps": len(batches), "limit_val_batches": 0}
     callbacks = [*build_all(factories(options.callbacks, "callbacks"), setting.work, options), clock]
-    trainer = build_trainer(options.trainer, [MetricsCsv(setting.work)], callbacks, **own)
+    trainer = build_trainer(options.trainer, [MetricsCsv(setting.work)], callbacks, **overrides)
     trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
 
 
@@ -121,9 +121,9 @@ def _bare(setting: Setting, options: RunOptions, module: TrainingModule, batches
 
     def backward(batch: Batch) -> None:
         devices.seed(seed_for("dropout", batch.seed), device)  # a Zipformer draws what works in a pass
-        given = batch.features, batch.num_frames, batch.tokens, batch.num_tokens
+        inputs = batch.features, batch.num_frames, batch.tokens, batch.num_tokens
         with torch.autocast(device.type, torch.bfloat16, enabled=setting.on_gpu):
-            losses = model.losses(*given, torch.Generator().manual_seed(batch.seed), encoder).total
+            losses = model.losses(*inputs, torch.Generator().manual_seed(batch.seed), encoder).total
         (losses.sum() / batch.num_tokens.sum()).backward()
 
     for update, batch in enumerate(batches):

@@ -70,17 +70,17 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
         idle = _run("none", number, updates, setting)
         single = single or idle["seconds"]
         for kind in ("ddp", "fsdp") if number > 1 else ("none",):
-            found = idle if kind == "none" else _run(kind, number, updates, setting)
-            seconds = found["seconds"]
+            measurements = idle if kind == "none" else _run(kind, number, updates, setting)
+            seconds = measurements["seconds"]
             value = {
                 "updates/s": f"{1 / seconds:.2f}",
                 "audio s/s": f"{number * BATCH * FRAMES / 100 / seconds:.0f}",
                 "efficiency": f"{single / seconds:.0%}",
                 "communication": f"{max(0.0, 1 - idle['seconds'] / seconds):.0%}",
-                "data": f"{found['data'] / seconds:.0%}",
-                "optimizer": f"{found['optimizer'] / seconds:.0%}",
-                "parameters, gradients, state, MB": f"{found['held_mb']:.1f}",
-                "peak MB": f"{found['mb']:.0f}",
+                "data": f"{measurements['data'] / seconds:.0%}",
+                "optimizer": f"{measurements['optimizer'] / seconds:.0%}",
+                "parameters, gradients, state, MB": f"{measurements['held_mb']:.1f}",
+                "peak MB": f"{measurements['mb']:.0f}",
             }
             yield Row(f"{number} process{'es' * (number > 1)}{', ' + KINDS[kind] if number > 1 else ''}", value)
 

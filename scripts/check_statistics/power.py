@@ -151,8 +151,8 @@ def rival_rows(num: int, num_of_rivals: int) -> Iterator[Row]:
         errors = world.errors(np.random.default_rng(0), num_of_rivals)
         logs = world.contrasts(errors).values
         row: dict[str, object] = {"world": name, "counted": "any false verdict" if is_null else "the better is found"}
-        own = judge(world.contrasts(world.errors(np.random.default_rng(0), num)), with_best=False).verdicts()
-        row["this method"] = _counted(own != 0, is_null)
+        verdicts = judge(world.contrasts(world.errors(np.random.default_rng(0), num)), with_best=False).verdicts()
+        row["this method"] = _counted(verdicts != 0, is_null)
         for method, significant in RIVALS.items():
             row[method] = _counted(np.array([significant(table) for table in logs]), is_null)
         yield row

@@ -81,9 +81,9 @@ class World:
         by_speaker = self.speaker_sd * rng.normal(size=(num, 1, 1, self.num_speakers))
         by_speaker = by_speaker + self.taste_sd * rng.normal(size=(num, shape[1], 1, self.num_speakers))
         effects = by_seed[..., None] + by_speaker
-        found = rates[..., None] + effects if self.noise == "points" else rates[..., None] * np.exp(effects)
+        probabilities = rates[..., None] + effects if self.noise == "points" else rates[..., None] * np.exp(effects)
         fails = rng.random(shape) < np.array([system.failing for system in self.systems])[:, None]
-        return rng.binomial(self.words, np.where(fails[..., None], 1, found.clip(0, 1)))
+        return rng.binomial(self.words, np.where(fails[..., None], 1, probabilities.clip(0, 1)))
 
     def contrasts(self, errors: NDArray[np.int64]) -> Contrasts:
         """Return how a report compares these errors (..., K, S, U)."""
