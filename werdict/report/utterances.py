@@ -117,14 +117,15 @@ def _contrasts(times: TimesToTarget | EqualTime, scale: Scale, level: float) -> 
     """Return a column of verdicts, columns of numbers, and what they are about; nothing if there is a single system."""
     if len(times.rows) == 1:
         return {}, {}, ()
-    verdicts, sizes, p_values = [], [], []
+    rows = []
     for row in times.rows:
-        if row.contrast is None:
-            verdicts.append(Cell("reference" if row.system == times.reference else "not compared"))
+        if (contrast := row.contrast) is None:
+            verdict = Cell("reference" if row.system == times.reference else "not compared")
+            rows.append((verdict, Cell(UNKNOWN), Cell(UNKNOWN)))
         else:
-            verdicts.append(verdict_cell(row.contrast.verdict))
-        sizes.append(Cell(UNKNOWN) if row.contrast is None else contrast_cell(row.contrast, scale))
-        p_values.append(Cell(p_value(row.contrast and row.contrast.p_adjusted)))
+            size = contrast_cell(contrast, scale)
+            rows.append((verdict_cell(contrast.verdict), size, Cell(p_value(contrast.p_adjusted))))
+    verdicts, sizes, p_values = zip(*rows, strict=True)
     # at equal time there are more numbers, and the verdict says whether p is small
     p = Column("p (adjusted)", in_terminal=isinstance(times, TimesToTarget))
     about = (
@@ -199,6 +200,7 @@ def errors_of(comparison: Comparison, test_set: SetComparison) -> Errors | None:
             if run.seed in row.seeds and test_set.name in run.sets and run.sets[test_set.name].texts is not None
         ]
         for row in test_set.rows
+        if comparison.runs_of(row.system)  # not if all have failed
     }
     if not all(by_system.values()):
         return None
