@@ -75,7 +75,13 @@ def bootstrap_interval(score: Score, *, num_resamples: int = 10_000, level: floa
         arXiv:1912.09508, for speakers as blocks; Clopper and Pearson 1934, "The use of confidence or fiducial limits
         illustrated in the case of the binomial", Biometrika 26, for sets without errors.
     """
-    unit, errors, words = _units(score)
+    speakers = [item.utterance.speaker for item in score.utterances]
+    unit: Literal["speaker", "utterance"] = "speaker" if all(speakers) and len(set(speakers)) > 1 else "utterance"
+    counts: dict[object, ErrorCounts] = defaultdict(ErrorCounts)
+    for index, item in enumerate(score.utterances):
+        counts[item.utterance.speaker if unit == "speaker" else index] += item.words
+    errors = np.array([of_unit.errors for of_unit in counts.values()])
+    words = np.array([of_unit.num_reference for of_unit in counts.values()])
     interval = interval_of_counts(unit, errors, words, num_resamples=num_resamples, level=level, seed=seed)
     return replace(interval, unit=score.unit) if interval.unit == "word" else interval
 
@@ -100,17 +106,6 @@ def interval_of_counts(
     rates = _resampled_rates(errors, words, num_resamples, np.random.default_rng(seed))
     low, high = np.quantile(rates, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high), unit, len(errors), level)
-
-
-def _units(score: Score) -> tuple[Literal["speaker", "utterance"], NDArray[np.int64], NDArray[np.int64]]:
-    """Return what is drawn, and the errors and reference words of each unit."""
-    speakers = [item.utterance.speaker for item in score.utterances]
-    by_speaker = all(speakers) and len(set(speakers)) > 1
-    counts: dict[object, ErrorCounts] = defaultdict(ErrorCounts)
-    for index, item in enumerate(score.utterances):
-        counts[item.utterance.speaker if by_speaker else index] += item.words
-    errors, words = zip(*((unit.errors, unit.num_reference) for unit in counts.values()), strict=True)
-    return "speaker" if by_speaker else "utterance", np.array(errors), np.array(words)
 
 
 def _resampled_rates(

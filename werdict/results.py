@@ -135,15 +135,11 @@ def with_speakers(runs: Sequence[Run], speaker_of: SpeakerOf) -> list[Run]:
     Raises:
         ValueError: an utterance has none.
     """
-    return [
-        replace(
-            run,
-            sets={
-                name: replace(errors, speakers=tuple(map(speaker_of, errors.ids))) for name, errors in run.sets.items()
-            },
-        )
-        for run in runs
-    ]
+
+    def named(errors: SetErrors) -> SetErrors:
+        return replace(errors, speakers=tuple(map(speaker_of, errors.ids)))
+
+    return [replace(run, sets={name: named(errors) for name, errors in run.sets.items()}) for run in runs]
 
 
 PLACES = ("system", "seed", "set")
