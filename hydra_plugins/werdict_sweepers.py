@@ -85,10 +85,10 @@ class LooksSweeper(BasicSweeper):
         jobs = {(sweep_dir / job.name).resolve(): job for job in records(sweep_dir)}
         failed = {folder for folder, job in jobs.items() if job.failed and not job.was_ended}
         inputs = read_runs([folder for folder in jobs if has_begun(folder)], failed)
-        found = compare(inputs, title=sweep_dir.name, looks=self.looks)
+        comparison = compare(inputs, title=sweep_dir.name, looks=self.looks)
         going_on = {
             row.system
-            for test_set in found.sets
+            for test_set in comparison.sets
             for row in test_set.rows
             if row.may_be_best or row.to_baseline is None or row.to_baseline.verdict == "cannot distinguish"
         }

@@ -26,7 +26,6 @@ import sys
 import tarfile
 import tempfile
 import time
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -35,10 +34,11 @@ from typing import Any
 import lhotse
 import numpy as np
 import sentencepiece
-import sherpa_onnx
 import soundfile
 import torch
 import yaml
+from bench.deploy import sherpa
+from bench.runs import last_checkpoint
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[1]
@@ -54,16 +54,13 @@ NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight
 PIECES = 24  # of the tokenizer of the converted model
 ICEFALL = ((r"embed\.conv1", "embed.conv.0"), (r"embed\.conv2", "embed.conv.4"), (r"embed\.conv3", "embed.conv.7"))
 UNSTABLE = re.compile("second|minute|time|date|memory|path|folder|cost|commit|machine|version|command|cpu|python|bytes")
-EXPORTS = {  # the run, the options, and what of sherpa-onnx decodes it
-    "ctc": ("spoken", ("quantize=int8",), "OfflineRecognizer.from_zipformer_ctc"),
-    "torch": ("spoken", ("format=torch",), ""),
-    "safetensors": ("spoken", ("format=safetensors",), ""),
-    "transducer": ("causal", ("quantize=int8",), "OfflineRecognizer.from_transducer"),
-    "streaming_ctc": (
-        *("causal", ("quantize=int8", "streaming=true", "model_type=ctc")),
-        "OnlineRecognizer.from_zipformer2_ctc",
-    ),
-    "streaming_transducer": ("causal", ("quantize=int8", "streaming=true"), "OnlineRecognizer.from_transducer"),
+EXPORTS = {  # the run and the options
+    "ctc": ("spoken", ("quantize=int8",)),
+    "torch": ("spoken", ("format=torch",)),
+    "safetensors": ("spoken", ("format=safetensors",)),
+    "transducer": ("causal", ("quantize=int8",)),
+    "streaming_ctc": ("causal", ("quantize=int8", "streaming=true", "model_type=ctc")),
+    "streaming_transducer": ("causal", ("quantize=int8", "streaming=true")),
 }
 Found = dict[str, Any]
 
@@ -82,19 +79,6 @@ def digest_of_weights(tensors: Mapping[str, torch.Tensor]) -> str:
     )
 
 
-def weights_of(run: Path) -> dict[str, torch.Tensor]:
-    """Return the largest dictionary of tensors in the last checkpoint that is neither an average nor an optimizer's."""
-
-    def all_of(node: Any, path: str) -> Iterator[dict[str, torch.Tensor]]:
-        if isinstance(node, dict) and not re.search("average|ema|optim", path):
-            if node and all(isinstance(value, torch.Tensor) for value in node.values()):
-                yield node
-            for name, value in node.items():
-                yield from all_of(value, f"{path}/{name}")
-
-    return max(all_of(torch.load(run / "checkpoints" / "last.ckpt", weights_only=True), ""), key=len)
-
-
 class Witnesses:
     """What each method without an underscore returns is a witness.
 
@@ -106,19 +90,15 @@ class Witnesses:
 
     def __init__(self, folder: Path, tree: Path, data: Path) -> None:
         self._folder, self._tree, self._data = folder, tree, data
-        self._scripts = tomllib.loads((tree / "pyproject.toml").read_text())["project"]["scripts"]
         alone = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "COLUMNS": "200", "PYTHONPATH": str(tree)}
         self._environment = {**os.environ, **alone}
         self._fsdd = (f"data.source={data}/fsdd_flac.tar", "data.prepare.connected=false", "augment=none")
 
     def _start(self, command: str, *words: str) -> subprocess.Popen[str]:
-        """Start ``asr-<command>`` as its console script does."""
-        module, _, function = self._scripts[f"asr-{command}"].partition(":")
-        script = self._folder / f"asr-{command}"
-        script.write_text(f"from {module} import {function}\nif __name__ == '__main__':\n    {function}()\n")
         streams: Found = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         place: Found = {"cwd": self._folder, "env": self._environment, "start_new_session": True}
-        return subprocess.Popen([sys.executable, str(script), *words], text=True, **streams, **place)
+        program = [sys.executable, "-m", "asr.commands", command, *words]
+        return subprocess.Popen(program, text=True, **streams, **place)
 
     def _run(self, command: str, *words: str) -> str:
         """Return what a command prints; RuntimeError if it fails."""
@@ -137,7 +117,11 @@ class Witnesses:
         """Return digests of a run's weights and losses, and what it says of its test sets."""
         run = self._folder / name
         losses = [line for line in (run / "metrics.csv").read_text().splitlines() if "train/loss" in line]
-        seen = {"weights": digest_of_weights(weights_of(run)), "losses": digest(*losses), "last loss": losses[-1]}
+        seen = {
+            "weights": digest_of_weights(last_checkpoint(run)["state_dict"]),
+            "losses": digest(*losses),
+            "last loss": losses[-1],
+        }
         return {**seen, **self._decoded(run / "decode")}
 
     def _decoded(self, folder: Path) -> Found:
@@ -264,7 +248,7 @@ class Witnesses:
         """A model with icefall's names, of an encoder that has learned and random heads: decoded, and started from."""
         self._causal  # noqa: B018
         draw, theirs = torch.Generator().manual_seed(0), dict[str, torch.Tensor]()
-        for name, tensor in weights_of(self._folder / "causal").items():
+        for name, tensor in last_checkpoint(self._folder / "causal")["state_dict"].items():
             _, found, name = name.partition("encoder.")
             if found and not name.endswith(".probability"):
                 for pattern, put in ICEFALL:
@@ -375,7 +359,7 @@ class Witnesses:
         """Texts of 20 utterances by each kind of export, of 32 and 8 bits."""
         found: Found = {"spoken": self._spoken, "causal": self._causal}
         utterances = sorted(self._folder.glob("[0-9][0-9].flac"))
-        for name, (run, options, runtime) in EXPORTS.items():
+        for name, (run, options) in EXPORTS.items():
             self._run("export", f"run={run}", f"output=export_{name}", "test_wav=false", *options)
             folder = self._folder / f"export_{name}"
             if name == "safetensors":
@@ -384,7 +368,9 @@ class Witnesses:
                 found[name] = [_by_torchscript(folder, file) for file in utterances]
             else:
                 for ending in (".onnx", ".int8.onnx"):
-                    found[name + ending] = _by_sherpa(folder, ending, runtime, utterances)
+                    decode = sherpa(folder, ending, "streaming=true" in options, "transducer" in name, 8000, 80)
+                    samples = [soundfile.read(file, dtype="float32")[0] for file in utterances]
+                    found[name + ending] = [decode(np.append(audio, np.zeros(8000, np.float32))) for audio in samples]
         return found
 
 
@@ -399,29 +385,6 @@ def _by_torchscript(folder: Path, file: Path) -> str:
     log_probs, _ = torch.jit.load(str(folder / "model.pt"))(features, torch.tensor([features.shape[1]]))
     tokens = [line.rpartition(" ")[0] for line in (folder / "tokens.txt").read_text().splitlines()]
     return "".join(tokens[n] for n in torch.unique_consecutive(log_probs[0].argmax(dim=-1)).tolist() if n)
-
-
-def _by_sherpa(folder: Path, ending: str, runtime: str, utterances: Sequence[Path]) -> list[str]:
-    kind, _, make = runtime.partition(".")
-    names = ("encoder", "decoder", "joiner") if "transducer" in make else ("model",)
-    graphs = {
-        name: next(str(folder / f"{name}{e}") for e in (ending, ".onnx") if (folder / f"{name}{e}").exists())
-        for name in names
-    }
-    shared: Found = {"tokens": str(folder / "tokens.txt"), "num_threads": 1, "sample_rate": 8000, "feature_dim": 80}
-    recognizer, texts = getattr(getattr(sherpa_onnx, kind), make)(**graphs, **shared), []
-    for file in utterances:
-        stream = recognizer.create_stream()
-        stream.accept_waveform(8000, np.append(soundfile.read(file, dtype="float32")[0], np.zeros(8000, np.float32)))
-        if kind == "OnlineRecognizer":
-            stream.input_finished()
-            while recognizer.is_ready(stream):
-                recognizer.decode_stream(stream)
-            texts.append(recognizer.get_result(stream))
-        else:
-            recognizer.decode_stream(stream)
-            texts.append(stream.result.text)
-    return texts
 
 
 def _stable(node: Any) -> Any:

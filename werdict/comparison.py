@@ -226,16 +226,14 @@ class _SetComparer:
             has_seeds=self.has_seeds,
         )
 
-    def _wers(self, system: str) -> list[float]:
-        return self.counts.wers(system, sorted(self.counts.errors[system]))
-
     def _row(self, system: str, may_be_best: bool) -> Row:
-        wers = self._wers(system)
+        seeds = sorted(self.counts.errors[system])
+        wers = self.counts.wers(system, seeds)
         low, high, scope = self._interval(system)
         contrast = self.contrasts.get(system)
         return Row(
             system=system,
-            seeds=tuple(sorted(self.counts.errors[system])),
+            seeds=tuple(seeds),
             wers=tuple(wers),
             wer_mean=statistics.mean(wers),
             wer_geomean=self.counts.geometric_mean(system),

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 from rapidfuzz.distance import Levenshtein
+from rich.cells import cell_len, set_cell_size
 
 from werdict import formatting
 from werdict.files import refuse_existing, write_new
@@ -75,7 +75,13 @@ def bootstrap_interval(score: Score, *, num_resamples: int = 10_000, level: floa
         arXiv:1912.09508, for speakers as blocks; Clopper and Pearson 1934, "The use of confidence or fiducial limits
         illustrated in the case of the binomial", Biometrika 26, for sets without errors.
     """
-    unit, errors, words = _units(score)
+    speakers = [item.utterance.speaker for item in score.utterances]
+    unit: Literal["speaker", "utterance"] = "speaker" if all(speakers) and len(set(speakers)) > 1 else "utterance"
+    counts: dict[object, ErrorCounts] = defaultdict(ErrorCounts)
+    for index, item in enumerate(score.utterances):
+        counts[item.utterance.speaker if unit == "speaker" else index] += item.words
+    errors = np.array([of_unit.errors for of_unit in counts.values()])
+    words = np.array([of_unit.num_reference for of_unit in counts.values()])
     interval = interval_of_counts(unit, errors, words, num_resamples=num_resamples, level=level, seed=seed)
     return replace(interval, unit=score.unit) if interval.unit == "word" else interval
 
@@ -100,17 +106,6 @@ def interval_of_counts(
     rates = _resampled_rates(errors, words, num_resamples, np.random.default_rng(seed))
     low, high = np.quantile(rates, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high), unit, len(errors), level)
-
-
-def _units(score: Score) -> tuple[Literal["speaker", "utterance"], NDArray[np.int64], NDArray[np.int64]]:
-    """Return what is drawn, and the errors and reference words of each unit."""
-    speakers = [item.utterance.speaker for item in score.utterances]
-    by_speaker = all(speakers) and len(set(speakers)) > 1
-    counts: dict[object, ErrorCounts] = defaultdict(ErrorCounts)
-    for index, item in enumerate(score.utterances):
-        counts[item.utterance.speaker if by_speaker else index] += item.words
-    errors, words = zip(*((unit.errors, unit.num_reference) for unit in counts.values()), strict=True)
-    return "speaker" if by_speaker else "utterance", np.array(errors), np.array(words)
 
 
 def _resampled_rates(
@@ -244,7 +239,6 @@ def _quoted(text: str) -> str:
 
 
 GAP = "*"  # in alignments as people read them
-_ZERO_WIDTH = ("Mn", "Me", "Cf")
 NUM_WORST = 20
 NUM_CONFUSIONS = 20
 ERROR_COLUMNS = ("id", "speaker", "words", "substitutions", "deletions", "insertions")
@@ -276,23 +270,10 @@ def error_name(pair: AlignedWord) -> str:
 
 
 def _column(reference: str | None, hypothesis: str | None) -> tuple[str, str, str]:
-    width = max(_width(reference or ""), _width(hypothesis or ""))
+    width = max(cell_len(reference or ""), cell_len(hypothesis or ""))
+    said, recognized = (GAP * width if word is None else word for word in (reference, hypothesis))
     mark = error_name((reference, hypothesis))[:1].upper()
-    return (
-        _pad(GAP * width if reference is None else reference, width),
-        _pad(GAP * width if hypothesis is None else hypothesis, width),
-        _pad(mark, width),
-    )
-
-
-def _pad(word: str, width: int) -> str:
-    return word + " " * (width - _width(word))
-
-
-def _width(word: str) -> int:
-    """Return the columns in a terminal: East Asian wide characters take two, combining marks none."""
-    visible = [character for character in word if unicodedata.category(character) not in _ZERO_WIDTH]
-    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in visible)
+    return set_cell_size(said, width), set_cell_size(recognized, width), set_cell_size(mark, width)
 
 
 def headline(score: Score, interval: Interval) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from werdict.errors import first_line
+from werdict.errors import first_line, naming_place
 from werdict.text_files import (
     as_integer,
     as_number,
@@ -373,11 +373,9 @@ def read_meeteval(path: Path, columns: Columns) -> Iterator[Row]:
         recording, words = (_text(segment, key, where) for key in ("session_id", "words"))
         if not recording:
             raise ValueError(f"{where}: 'session_id' is null; it names the recording")
-        try:
+        with naming_place(where):
             speaker = optional_text(segment.get("speaker"), "speaker")
             start_s = as_number(segment.get("start_time", 0), "start_time")
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
         spoken[recording, speaker][str(segment.get("channel"))].append((start_s, words))
     for (recording, speaker), by_channel in spoken.items():
         for channel, parts in by_channel.items():
@@ -513,10 +511,8 @@ def _text(line: Mapping[str, Any], key: str, where: str) -> str | None:
     """
     if key not in line:
         raise ValueError(f"{where}: there is no {key!r}; found {', '.join(line)}")
-    try:
+    with naming_place(where):
         return optional_text(line[key], key)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
 
 
 def _whole_recordings(lines: Sequence[Record], predicted: Sequence[str]) -> Sequence[Record]:

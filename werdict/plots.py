@@ -337,54 +337,58 @@ class Bar:
     seeds: Sequence[float] = ()
 
 
-@dataclass(frozen=True)
-class IntervalPlot:
-    """What is drawn below each other.
+def plot_intervals(
+    name: str,
+    title: str,
+    caption: str,
+    bars: Sequence[Bar],
+    styles: Mapping[str, LineStyle],
+    x_label: str,
+    reference: tuple[str, float] | None,
+    intervals: tuple[str, str],
+    is_ratio: bool = False,
+) -> Plot:
+    """Draw means and their intervals below each other.
 
-    Attributes:
+    Args:
+        name: of the files.
+        title: of the plot.
+        caption: of the plot.
+        bars: from top to bottom.
+        styles: of all systems.
+        x_label: quantity and unit of the axis.
         reference: the system and the place of a vertical line.
         intervals: what solid and dotted intervals are.
         is_ratio: whether the axis is logarithmic.
     """
 
-    title: str
-    x_label: str
-    bars: Sequence[Bar]
-    reference: tuple[str, float] | None
-    intervals: tuple[str, str]
-    is_ratio: bool = False
+    def fill(axes: Axes) -> Legend:
+        axes.set_xlabel(x_label)
+        for place, bar in enumerate(bars):
+            _draw_bar(axes, -place, bar, styles[bar.system])
+        axes.set_ylim(-len(bars) + 0.45, 0.75)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        legend = [(Line2D([], [], color=INK, marker="o", linestyle="", markersize=7.5), "mean")]
+        for dotted in sorted({bar.is_dotted for bar in bars}):
+            legend.append((Line2D([], [], **_interval_style(INK, dotted).line_options), intervals[dotted]))
+        seeds = [seed for bar in bars for seed in bar.seeds]
+        if seeds:
+            legend.append((Line2D([], [], color=INK, **SEED_MARK), "one seed"))
+        if is_ratio or (seeds and is_wide(seeds)):
+            axes.set_xscale("log")
+            # an interval down to 0 ends at the edge
+            lowest = 0.8 * min(seeds or [bar.mean for bar in bars])
+            axes.set_xlim(left=max(lowest if seeds else 0.4 * lowest, axes.get_xlim()[0]))
+            label_log_axis(axes.xaxis, *axes.get_xlim())
+        if reference is not None:
+            system, place_of_line = reference
+            legend.append((axes.axvline(place_of_line, zorder=0.9, **REFERENCE), system))
+        return legend
 
-    def draw(self, name: str, caption: str, styles: Mapping[str, LineStyle]) -> Plot:
-        """Return the plot."""
-
-        def fill(axes: Axes) -> Legend:
-            axes.set_xlabel(self.x_label)
-            for place, bar in enumerate(self.bars):
-                _draw_bar(axes, -place, bar, styles[bar.system])
-            axes.set_ylim(-len(self.bars) + 0.45, 0.75)
-            axes.set_yticks([])
-            axes.spines["left"].set_visible(False)
-            legend = [(Line2D([], [], color=INK, marker="o", linestyle="", markersize=7.5), "mean")]
-            for dotted in sorted({bar.is_dotted for bar in self.bars}):
-                line = Line2D([], [], **_interval_style(INK, dotted).line_options)
-                legend.append((line, self.intervals[dotted]))
-            seeds = [seed for bar in self.bars for seed in bar.seeds]
-            if seeds:
-                legend.append((Line2D([], [], color=INK, **SEED_MARK), "one seed"))
-            if self.is_ratio or (seeds and is_wide(seeds)):
-                axes.set_xscale("log")
-                # an interval down to 0 ends at the edge
-                lowest = 0.8 * min(seeds or [bar.mean for bar in self.bars])
-                axes.set_xlim(left=max(lowest, axes.get_xlim()[0]) if seeds else max(0.4 * lowest, axes.get_xlim()[0]))
-                label_log_axis(axes.xaxis, *axes.get_xlim())
-            if self.reference is not None:
-                system, place_of_line = self.reference
-                legend.append((axes.axvline(place_of_line, zorder=0.9, **REFERENCE), system))
-            return legend
-
-        rows = [(bar.system, bar.mean, bar.low, bar.high, " ".join(map(_csv_field, bar.seeds))) for bar in self.bars]
-        numbers = ("system", self.x_label, "low", "high", "seeds"), rows
-        return draw(name, self.title, caption, fill, numbers, axes_in=1.0 + ROW_IN * len(self.bars))
+    rows = [(bar.system, bar.mean, bar.low, bar.high, " ".join(map(_csv_field, bar.seeds))) for bar in bars]
+    numbers = ("system", x_label, "low", "high", "seeds"), rows
+    return draw(name, title, caption, fill, numbers, axes_in=1.0 + ROW_IN * len(bars))
 
 
 def plot_wers(test_set: SetComparison, styles: Mapping[str, LineStyle], level: float) -> Plot:
@@ -395,7 +399,7 @@ def plot_wers(test_set: SetComparison, styles: Mapping[str, LineStyle], level: f
             100 * row.wer_mean,
             100 * row.low,
             100 * row.high,
-            _numbers(percent(row.wer_mean), interval(row.low, row.high)),
+            f"{percent(row.wer_mean)} {interval(row.low, row.high)}".removesuffix(f" {UNKNOWN}"),
             row.scope == "this run only",
             [100 * wer for wer in row.wers],
         )
@@ -412,8 +416,8 @@ def plot_wers(test_set: SetComparison, styles: Mapping[str, LineStyle], level: f
     title = f"{test_set.rate_name} on {shortened(test_set.name, NAME_LENGTH)}"
     baseline = next(((bar.system, bar.mean) for bar in bars if bar.system == test_set.baseline), None)
     intervals = f"{100 * level:g} % interval", f"{100 * level:g} %, this run only"
-    plot = IntervalPlot(title, f"{test_set.rate_name} (%)", bars, baseline, intervals)
-    return plot.draw(f"wer_{test_set.name}", caption, styles)
+    x_label = f"{test_set.rate_name} (%)"
+    return plot_intervals(f"wer_{test_set.name}", title, caption, bars, styles, x_label, baseline, intervals)
 
 
 def plot_differences(
@@ -443,12 +447,8 @@ def plot_differences(
     title = f"Errors compared with {base}" if is_ratio else f"Difference from {base}"
     x_label = f"{rate} ÷ {base}’s" if is_ratio else f"points of {rate}"
     intervals = f"{100 * level:g} % interval", "not significant"
-    plot = IntervalPlot(title, x_label, bars, (base, 1.0 if is_ratio else 0.0), intervals, is_ratio)
-    return plot.draw(f"differences_{test_set.name}", caption, styles)
-
-
-def _numbers(mean: str, ends: str) -> str:
-    return mean if ends == UNKNOWN else f"{mean} {ends}"
+    name, reference = f"differences_{test_set.name}", (base, 1.0 if is_ratio else 0.0)
+    return plot_intervals(name, title, caption, bars, styles, x_label, reference, intervals, is_ratio)
 
 
 def _about_unknown(bars: Sequence[Bar]) -> str:
@@ -519,7 +519,7 @@ def families(comparison: Comparison, rows: Sequence[Row]) -> dict[str, list[tupl
     """
     families: dict[str, list[tuple[float, Row]]] = defaultdict(list)
     for row in rows:
-        rate, *others = {run.lr for run in comparison.runs_of(row.system)}
+        rate, *others = {run.lr for run in comparison.runs_of(row.system)} or {None}
         if rate is not None and rate > 0 and not others:
             family = " ".join(word for word in row.system.split() if not word.startswith("lr="))
             families[family].append((rate, row))

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -135,15 +135,11 @@ def with_speakers(runs: Sequence[Run], speaker_of: SpeakerOf) -> list[Run]:
     Raises:
         ValueError: an utterance has none.
     """
-    return [
-        replace(
-            run,
-            sets={
-                name: replace(errors, speakers=tuple(map(speaker_of, errors.ids))) for name, errors in run.sets.items()
-            },
-        )
-        for run in runs
-    ]
+
+    def named(errors: SetErrors) -> SetErrors:
+        return replace(errors, speakers=tuple(map(speaker_of, errors.ids)))
+
+    return [replace(run, sets={name: named(errors) for name, errors in run.sets.items()}) for run in runs]
 
 
 PLACES = ("system", "seed", "set")
@@ -183,7 +179,7 @@ def read_results(
     columns = columns or {}
     id_of = str if id_pattern is None else part_of_id("id_pattern", id_pattern)
     if _are_files(results):
-        sources = [(path, name, [*_read(path, format, columns)]) for path, name in _named_files(results, pattern)]
+        sources = [(path, name, _read(path, format, columns)) for path, name in _named_files(results, pattern)]
         _take_numbers_as_seeds(sources)
     else:
         sources = [(Path("results"), {}, [*rows_of(records_of(results, "results"), columns)])]
@@ -326,7 +322,7 @@ def _references(
     return texts
 
 
-def _read(path: Path, format: str | None, columns: Mapping[str, str], of_references: bool = False) -> Iterator[Row]:
+def _read(path: Path, format: str | None, columns: Mapping[str, str], of_references: bool = False) -> list[Row]:
     if format is not None and format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, given {format!r}")
     if format is None and columns and not of_references:
@@ -336,14 +332,10 @@ def _read(path: Path, format: str | None, columns: Mapping[str, str], of_referen
             format = "table"
         # a header of other names does not tell of a table
         format = "table" if format == "kaldi" else format
-    reader = FORMATS[format or recognize(path, of_references)]
-    rows: Iterable[Row] = reader.read(path, columns)
-    empty = True
-    for row in rows:
-        empty = False
-        yield row
-    if empty:
+    rows = [*FORMATS[format or recognize(path, of_references)].read(path, columns)]
+    if not rows:
         raise ValueError(f"{path} has no utterances")
+    return rows
 
 
 def recognize(path: Path, of_references: bool = False) -> str:
@@ -441,7 +433,6 @@ def runs_of_rows(
                 f"{name}: the references of {num} of {count(len(ids), 'utterance')} occur in {training_texts.name} "
                 "(training_texts); see the verdicts with and without them"
             )
-    _complain_if_ids_are_guessed(tables)
     notes.append(_how_scored(tables, changed, unit))
     runs = [
         Run(
@@ -515,8 +506,8 @@ class _Checks:
             f"{_named(key)} lacks {len(ids)} of {len(every)}: {shortlist(sorted(ids))}" for key, ids in lacking.items()
         )
         advice = advice_on_ids([*self.runs.values(), *([self.expected] if self.expected else [])]) if missing else ""
-        self._leave_out("missing", missing, f"not every system has every utterance ({who}){advice}")
-        self._leave_out("duplicates", set(self.doubled), "occur twice")
+        self._check("missing", missing, f"not every system has every utterance ({who}){advice}")
+        self._check("duplicates", set(self.doubled), "occur twice")
         first = next(iter(self.runs.values()))
         ids = sorted(every - missing - set(self.doubled))
         self._require_references(ids)
@@ -526,14 +517,12 @@ class _Checks:
             for id in ids
             if rows[id].reference != first[id].reference and not self._is_same(rows[id], first[id])
         }
-        self._leave_out("references", other, f"the references differ between systems{self._why(other)}")
+        self._check("references", other, f"the references differ between systems{self._why(other)}")
         ids = [id for id in ids if id not in other]
-        empty = {id for id in ids if _num_words(first[id], self.normalized) == 0}
-        if empty and "empty" not in self.allow:
-            self._refuse("empty", empty, "the references are empty")
-        if empty:
-            of_them = f"the references of {count(len(empty), 'utterance')} are empty"
-            self.notes.append(f"{self.name}: {of_them}: each recognized word is an insertion")
+        texts = {id: self.normalized(first[id].reference or "").split() for id in ids}
+        empty = {id for id in ids if not (first[id].words if first[id].hypothesis is None else texts[id])}
+        note = f"the references of {count(len(empty), 'utterance')} are empty: each recognized word is an insertion"
+        self._check("empty", empty, "the references are empty", note)
         if not ids:
             raise ValueError(f"{self.name}: no utterance is left to compare")
         return ids
@@ -552,6 +541,12 @@ class _Checks:
         return " in case or punctuation: give scoring.normalize=basic" if same else ""
 
     def _require_references(self, ids: Sequence[str]) -> None:
+        first_rows = [next(iter(rows.values())) for rows in self.runs.values()]
+        # nothing would show another order of utterances that only their place in a table names
+        if len(first_rows) > 1 and any(row.id == "#1" and row.hypothesis is None for row in first_rows):
+            raise ValueError(
+                f"{self.name}: errors and words need the column id, so that utterances of two systems are the same"
+            )
         for key, rows in self.runs.items():
             if without := [id for id in ids if rows[id].hypothesis is not None and rows[id].reference is None]:
                 raise ValueError(
@@ -560,30 +555,21 @@ class _Checks:
             if any(rows[id].hypothesis is None and rows[id].words is None for id in ids):
                 raise ValueError(f"{self.name}: {_named(key)} has neither texts nor numbers of words")
 
-    def _leave_out(self, kind: Allowed, ids: Collection[str], problem: str) -> None:
+    def _check(self, kind: Allowed, ids: Collection[str], problem: str, note: str = "") -> None:
+        """Refuse utterances with a problem, or note what becomes of them, which is mostly that they are left out."""
+        num = count(len(ids), "utterance")
         if ids and kind not in self.allow:
-            self._refuse(kind, ids, problem)
-        if ids:
-            self.notes.append(
-                f"{self.name}: {count(len(ids), 'utterance')} left out of all systems (allow={kind}): {problem}"
+            raise ValueError(
+                f"{self.name}: {num}, {shortlist(sorted(ids))}: {problem}. Correct the files, or give allow=[{kind}]"
             )
-
-    def _refuse(self, kind: Allowed, ids: Collection[str], problem: str) -> None:
-        raise ValueError(
-            f"{self.name}: {count(len(ids), 'utterance')}, {shortlist(sorted(ids))}: {problem}. Correct the files, or "
-            f"give allow=[{kind}]"
-        )
+        if ids:
+            note = note or f"{num} left out of all systems (allow={kind}): {problem}"
+            self.notes.append(f"{self.name}: {note}")
 
 
 def _named(key: RunKey) -> str:
     system, seed = key
     return system if seed is None else f"{system} seed {seed}"
-
-
-def _num_words(row: Row, normalized: Callable[[str], str]) -> int:
-    if row.hypothesis is None:
-        return row.words or 0
-    return len(normalized(row.reference or "").split())
 
 
 def _errors(ids: Sequence[str], rows: Mapping[str, Row], normalized: Callable[[str], str], unit: Unit) -> SetErrors:
@@ -649,24 +635,9 @@ def occurring(texts: Iterable[str], path: Path, normalized: Callable[[str], str]
     return in_training
 
 
-def _complain_if_ids_are_guessed(tables: Tables) -> None:
-    """Refuse counts of utterances that only their place in a table names: nothing would show another order."""
-    for name, runs in tables.items():
-        first_rows = [next(iter(rows.values())) for rows in runs.values()]
-        if len(first_rows) > 1 and any(row.id == "#1" and row.hypothesis is None for row in first_rows):
-            raise ValueError(
-                f"{name}: errors and words need the column id, so that utterances of two systems are the same"
-            )
-
-
 def _how_scored(tables: Tables, changed: Normalization, unit: Unit) -> str:
-    with_texts = {
-        row.hypothesis is not None
-        for runs in tables.values()
-        for rows in runs.values()
-        for row in list(rows.values())[:1]
-    }
-    if with_texts == {False}:
+    rows = (row for runs in tables.values() for table in runs.values() for row in table.values())
+    if all(row.hypothesis is None for row in rows):
         return "errors were counted by the files' own scorer, not by werdict"
     how = changed.note or "case and punctuation count (scoring.normalize=none)"
     package = f"werdict with rapidfuzz {version('rapidfuzz')}"

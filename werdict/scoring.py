@@ -178,9 +178,9 @@ def score(utterances: Iterable[Utterance], unit: Unit = "word") -> Score:
     Raises:
         ValueError: there is no reference word, so that no error rate exists.
     """
-    given = list(utterances)
+    with_duplicates = list(utterances)
     first: dict[str, Utterance] = {}
-    for utterance in given:
+    for utterance in with_duplicates:
         first.setdefault(utterance.id, utterance)
     scored = tuple(_score_utterance(utterance, unit) for utterance in first.values())
     words = sum((item.words for item in scored), ErrorCounts())
@@ -190,7 +190,7 @@ def score(utterances: Iterable[Utterance], unit: Unit = "word") -> Score:
             "check the transcripts of the set, or score it together with a set that has words"
         )
     characters = sum((item.characters for item in scored), ErrorCounts())
-    return Score(scored, words, characters, len(given) - len(scored), unit)
+    return Score(scored, words, characters, len(with_duplicates) - len(scored), unit)
 
 
 def words_of(text: str, unit: Unit) -> list[str]:

@@ -109,11 +109,12 @@ def run(arguments: Sequence[str]) -> int:
     for word in about["overrides"]:
         check_override(word)
     is_official = options.get("official") is True
-    told = {"commit": _commit_of(folder) if is_official else "preview", "harness": harness(task)}
-    own = [f"--config-dir={path}" for path in [_own_configs(folder)] if path]
-    words, code = [*own, *about["overrides"], *machine], 0
+    shared = {"commit": _commit_of(folder) if is_official else "preview", "harness": harness(task)}
+    configs = [f"--config-dir={path}" for path in [_own_configs(folder)] if path]
+    words, code = [*configs, *about["overrides"], *machine], 0
     for look in LOOKS[:1] if options.get("look") == 1 else LOOKS:
-        entry, code = _trained(folder, task, about, {**told, "seeds": drawn_seeds(told["commit"], task)[:look]}, words)
+        seeds = drawn_seeds(shared["commit"], task)[:look]
+        entry, code = _trained(folder, task, about, {**shared, "seeds": seeds}, words)
         if entry is None:
             return code or 1
         if is_official:
@@ -150,15 +151,15 @@ def _says_open(entry: Entry) -> bool:
 
 def settings_of(folder: Path, task: str, overrides: Sequence[str], trial: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the free options of a run of an entry with these overrides, and the settings of a trial if it is tuned."""
-    recipe, words, own = f"recipe={task}/benchmark_{VERSION}", [*overrides], _own_configs(folder)
+    recipe, words, configs = f"recipe={task}/benchmark_{VERSION}", [*overrides], _own_configs(folder)
     sys.path.insert(0, str(folder.resolve()))  # of an optimizer of its own
     try:
         if trial:
             only = f"sweep.only=[{override_value(words, 'optimizer')}]"
-            with composed_run([recipe, *RULESETS["tuned"], only, *words], own) as composed:
+            with composed_run([recipe, *RULESETS["tuned"], only, *words], configs) as composed:
                 (system,) = systems(Search.read(composed.options.plain()["sweep"]), seed=0)
             words += system.words(dict(trial))
-        with composed_run([recipe, *words], own) as composed:
+        with composed_run([recipe, *words], configs) as composed:
             return free_part(flatten(with_own_classes(composed).options.plain()))
     finally:
         sys.path.pop(0)
@@ -183,12 +184,12 @@ def _commit_of(folder: Path) -> str:
     Raises:
         ConfigError: it is not committed, or was changed since.
     """
-    given = [str(path) for path in folder.rglob("*") if path.suffix in (".yaml", ".py")]
-    if changed := _git("status", "--porcelain", "--", *given):
+    files = [str(path) for path in folder.rglob("*") if path.suffix in (".yaml", ".py")]
+    if changed := _git("status", "--porcelain", "--", *files):
         raise ConfigError(
             f"official=true draws seeds from the commit of the entry, and this is not committed: {changed}"
         )
-    return _git("log", "--first-parent", "-1", "--format=%H", "--", *given)
+    return _git("log", "--first-parent", "-1", "--format=%H", "--", *files)
 
 
 def is_of_machine(word: str) -> bool:

@@ -176,9 +176,9 @@ def next_commands(comparison: Comparison, sweep: Path) -> list[str]:
     have = max(len(row.seeds) for row in comparison.sets[0].rows)
     commands = []
     for system, num in {**needed, comparison.sets[0].baseline: max(filter(None, needed.values()))}.items():
-        own = [word for word in words[system] if override_key(word).partition(".")[0] not in ("seed", "sweep")]
+        overrides = [word for word in words[system] if override_key(word).partition(".")[0] not in ("seed", "sweep")]
         seeds = f"seed=range({have + 1},{(num or 0) + 1})"
-        commands.append(shlex.join(["asr-train", "-m", f"sweep.name={sweep.name}", *own, seeds]))
+        commands.append(shlex.join(["asr-train", "-m", f"sweep.name={sweep.name}", *overrides, seeds]))
     return ["to decide what is open:", *commands]
 
 

@@ -223,15 +223,15 @@ def _name(overrides: Mapping[str, str], shared: set[tuple[str, str]], options: S
     unshared = {key: value for key, value in overrides.items() if (key, value) not in shared}
     if (tuned := options.sweep.tuned) and tuned.system:
         # the name says what its sweep has chosen, not what else the sweeps of others were given
-        own = ("optimizer", "schedule", *tuned.keys)
-        given = [f"{key}={value}" for key, value in unshared.items() if not is_within(key, own)]
-        return shortened(" ".join([tuned.system, *given]), MAX_NAME)
+        chosen = ("optimizer", "schedule", *tuned.keys)
+        differing = [f"{key}={value}" for key, value in unshared.items() if not is_within(key, chosen)]
+        return shortened(" ".join([tuned.system, *differing]), MAX_NAME)
     optimizer = unshared.pop("optimizer", None)
     # a learning rate says nothing without its optimizer
     if optimizer is None and (not unshared or any(key.startswith("optimizer.") for key in unshared)):
         optimizer = overrides.get("optimizer") or str(options.optimizer.target).rpartition(".")[2]
-    given = [f"{key.removeprefix('optimizer.')}={value}" for key, value in unshared.items()]
-    return shortened(" ".join([optimizer, *given] if optimizer else given), MAX_NAME)
+    differing = [f"{key.removeprefix('optimizer.')}={value}" for key, value in unshared.items()]
+    return shortened(" ".join([optimizer, *differing] if optimizer else differing), MAX_NAME)
 
 
 def warnings(runs: Sequence[RunFiles]) -> list[str]:
@@ -410,7 +410,7 @@ def sort_key(row: ListedRun, option: str) -> tuple[bool, Any]:
     value = getattr(row, option)
     if isinstance(value, dict):  # the mean of the test sets
         value = sum(value.values()) / len(value) if value else None
-    return value is None, value or 0 if value is None or isinstance(value, float) else value
+    return value is None, 0 if value is None else value
 
 
 def lines_of(rows: Iterable[ListedRun]) -> list[str]:

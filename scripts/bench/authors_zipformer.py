@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,9 +20,10 @@ FILES = ("scaling", "subsampling", "zipformer")
 
 def find_package(cache: Path) -> Path:
     """Return the folder of the package: the installed one, or one downloaded into ``cache``, without dependencies."""
-    spec = importlib.util.find_spec("zipformer")
-    if spec is not None and spec.submodule_search_locations and _installed() == VERSION:
-        return Path(next(iter(spec.submodule_search_locations)))
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        package = importlib.metadata.distribution("zipformer")
+        if package.version == VERSION:
+            return Path(str(package.locate_file("zipformer")))
     if not (cache / "zipformer").is_dir():
         _download(cache)
     return cache / "zipformer"
@@ -33,23 +32,14 @@ def find_package(cache: Path) -> Path:
 def _download(cache: Path) -> None:
     """Put the package there in one step, for others may wait for it."""
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
-        subprocess.run([*download, f"zipformer=={VERSION}"], check=True)
-        (wheel,) = Path(folder).glob("zipformer-*.whl")
-        zipfile.ZipFile(wheel).extractall(folder)
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder]
+        subprocess.run([*install, f"zipformer=={VERSION}"], check=True)
         try:
             (Path(folder) / "zipformer").rename(cache / "zipformer")
         except OSError:
             # another process was faster
             if not (cache / "zipformer").is_dir():
                 raise
-
-
-def _installed() -> str | None:
-    try:
-        return importlib.metadata.version("zipformer")
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def load(package: Path, compiled: bool = False, precise: bool = False) -> SimpleNamespace:

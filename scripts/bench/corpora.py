@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from asr.data.loading.sampling import BucketingConfig, DurationBucketSampler
 from bench.measure import Row, Setting, alone, peak_mb, timed_ms
-from bench.output import positive
 
 RATE_HZ, FILE_S, NUM_FILES = 16_000, 36.0, 200
 MEAN_S = 9.6  # 300,000 utterances are 800 h
@@ -158,9 +157,8 @@ def plan(num_cuts: int) -> tuple[float, ...]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the sizes."""
+    """Add whether everything is measured."""
     parser.add_argument("--full", action="store_true", help="the sizes of the goals: half an hour, 2 GB of disk")
-    parser.add_argument("--sizes", type=positive, nargs="*", help="utterances to prepare and to train on")
 
 
 def rows(setting: Setting, _: str) -> Iterator[Row]:
@@ -168,7 +166,7 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
     full = setting.options.full
     planned = (*PLANNED, 10_000_000) if full else PLANNED[:1] if setting.small else PLANNED
     yield from _rows_of(PLAN_GOALS, planned, (alone(plan, size) for size in planned), ".1f")
-    sizes = setting.options.sizes or ([3_000, 30_000, 100_000, 300_000] if full else [3_000, 30_000])
+    sizes = [3_000, 30_000, 100_000, 300_000] if full else [3_000, 30_000]
     yield from _rows_of(COMMAND_GOALS, sizes, commands(sizes, setting.work), ".0f")
 
 

@@ -138,7 +138,7 @@ def encoders(case: Any, setting: Setting) -> Iterator[Row]:
     torch.manual_seed(0)
     encoder = case.make().eval()  # nothing is drawn
     features, num_frames = torch.randn(len(FRAMES), max(FRAMES), NUM_FEATURES), torch.tensor(FRAMES)
-    found = []
+    by_device = []
     for device in (setting.device, "cpu"):
         encoder.to(device).zero_grad()
         encodings, lengths = encoder(features.to(device), num_frames.to(device))
@@ -146,8 +146,8 @@ def encoders(case: Any, setting: Setting) -> Iterator[Row]:
         encodings = encodings.masked_fill(~valid.unsqueeze(2), 0.0)
         encodings.square().sum().backward()
         grads = [parameter.grad.cpu().flatten() for parameter in encoder.parameters() if parameter.grad is not None]
-        found.append((encodings.detach().cpu(), torch.cat(grads)))
-    for what, ours, theirs in zip(("encodings", "gradients"), *found, strict=True):
+        by_device.append((encodings.detach().cpu(), torch.cat(grads)))
+    for what, ours, theirs in zip(("encodings", "gradients"), *by_device, strict=True):
         yield at_most(f"{case.name}: {what}, to those of a CPU", _distance([ours], [theirs]), LARGEST_MODEL)
 
 
@@ -158,7 +158,7 @@ def captured_passes(case: Any, seed: int, dtype: torch.dtype, setting: Setting) 
     features = torch.randn(len(FRAMES), rounded(max(FRAMES)), NUM_FEATURES, device=setting.device)
     num_frames = torch.tensor(FRAMES, device=setting.device)
     forwards = [encoder.forward, GraphedEncoder(encoder)]
-    found = []
+    gradients = []
     for forward in (*forwards[:1], *forwards[1:] * 4):
         if hasattr(encoder, "set_trained_seconds"):
             encoder.set_trained_seconds(1e9)
@@ -168,11 +168,12 @@ def captured_passes(case: Any, seed: int, dtype: torch.dtype, setting: Setting) 
             encodings, lengths = forward(features, num_frames)
         valid = torch.arange(encodings.shape[1], device=setting.device) < lengths.unsqueeze(1)
         encodings.float().masked_fill(~valid.unsqueeze(2), 0.0).square().sum().backward()
-        found.append(torch.cat([p.grad.flatten() for p in encoder.parameters() if p.grad is not None]).cpu())
+        gradients.append(torch.cat([p.grad.flatten() for p in encoder.parameters() if p.grad is not None]).cpu())
         # a capture fails while anything holds the graph of an earlier pass, whose leaves belong to another stream
         del encodings
     check = f"{case.name}, {str(dtype)[6:]}: gradients of replayed passes{SEEDS[seed]}, to those of others"
-    yield at_most(check, max(_distance([gradient], found[:1]) for gradient in found[1:]), LARGEST_CAPTURED[dtype])
+    furthest = max(_distance([gradient], gradients[:1]) for gradient in gradients[1:])
+    yield at_most(check, furthest, LARGEST_CAPTURED[dtype])
 
 
 def losses(setting: Setting) -> Iterator[Row]:
@@ -190,15 +191,15 @@ def losses(setting: Setting) -> Iterator[Row]:
         target = options_from(f"head={name}", *inner).head
         head = build_component(target, "head", d_model=24, vocab_size=20)
         model = with_head(encoder, head, SpecAugment(), NUM_FEATURES)
-        found = []
+        by_device = []
         for device in (setting.device, "cpu"):
             model.to(device).zero_grad()
             moved = features.to(device), num_frames.to(device), tokens.to(device), num_tokens.to(device)
             total = model.losses(*moved, torch.Generator().manual_seed(3)).total
             total.sum().backward()
             grads = [p.grad.cpu().flatten() for p in model.parameters() if p.grad is not None]
-            found.append([total.detach().cpu(), torch.cat(grads)])
-        yield at_most(f"{name}: loss and gradients, to those of a CPU", _distance(*found), LARGEST_MODEL)
+            by_device.append([total.detach().cpu(), torch.cat(grads)])
+        yield at_most(f"{name}: loss and gradients, to those of a CPU", _distance(*by_device), LARGEST_MODEL)
 
 
 def streams(setting: Setting) -> Iterator[Row]:

@@ -44,9 +44,9 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
     ways = [first, [*first, *more]] if more else [first]
     readers = [loader(options_from(*overrides)) for overrides in ways]
     rates = in_turns([epochs(*reader) for reader in readers], setting.options.repeats)
-    for overrides, found in zip(ways, rates, strict=True):
-        told = f"{statistics.median(found):.0f} audio seconds per CPU second ({min(found):.0f}–{max(found):.0f})"
-        yield Row(f"loader alone, {' '.join(overrides) or 'default'}", told)
+    for overrides, speeds in zip(ways, rates, strict=True):
+        text = f"{statistics.median(speeds):.0f} audio seconds per CPU second ({min(speeds):.0f}–{max(speeds):.0f})"
+        yield Row(f"loader alone, {' '.join(overrides) or 'default'}", text)
     if more:
         yield Row(f"with {' '.join(more)}, times as fast", ratio(rates[1], rates[0]))
         return
@@ -84,9 +84,9 @@ def waiting(options: RunOptions, device: str, num_updates: int) -> tuple[float, 
     for _ in range(num_updates):
         if device != "cpu":
             torch.cuda.synchronize()  # what the device still does is no waiting for batches
-        asked = time.monotonic()
+        before = time.monotonic()
         batch = next(batches)
-        waited += time.monotonic() - asked
+        waited += time.monotonic() - before
         batch = batch.to(device)
         generator = torch.Generator().manual_seed(batch.seed)
         losses = recognizer.losses(batch.features, batch.num_frames, batch.tokens, batch.num_tokens, generator)

@@ -24,8 +24,6 @@ it has put its digits.
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import random
 import sys
 from collections import Counter
@@ -34,7 +32,7 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-from lhotse import Recording
+from lhotse import Recording, SupervisionSet
 from lhotse.cut import Cut
 from lhotse.utils import fastcopy
 from scipy.stats import mannwhitneyu
@@ -87,8 +85,8 @@ class Restored:
     def score(self, cuts: Collection[Cut], title: str) -> Score:
         """Decode and score."""
         parts = self.parts
-        found = decode_all(parts.recognizer, parts.decoder, parts.loaders, cuts, title)
-        return score(found.results, parts.loaders.unit)
+        decoded = decode_all(parts.recognizer, parts.decoder, parts.loaders, cuts, title)
+        return score(decoded.results, parts.loaders.unit)
 
     def score_first(self, kind: str) -> Score:
         """Decode and score the first set of a kind."""
@@ -107,15 +105,15 @@ def noisy(cuts: Iterable[Cut], folder: str, snr_db: float, written: Path) -> lis
     """
     acoustics = AudioAugmentation(noise=AddNoise(probability=1.0, folder=folder, snr_db=(snr_db, snr_db)))
     acoustics.check_files()
-    found = []
+    noisy_cuts = []
     for number, cut in enumerate(cuts):
         path = written / f"{snr_db:g}-{number}.wav"
         samples = acoustics(cut, random.Random(cut.id)).load_audio()[0]
         soundfile.write(path, samples, cut.sampling_rate, "FLOAT")
         recording = Recording.from_file(path, recording_id=cut.recording_id)
         # what is known of the clean file does not hold
-        found.append(fastcopy(cut, start=0.0, channel=0, recording=recording, custom=None))
-    return found
+        noisy_cuts.append(fastcopy(cut, start=0.0, channel=0, recording=recording, custom=None))
+    return noisy_cuts
 
 
 def under_noise(run: str, options: argparse.Namespace, work: Path) -> Iterator[Row]:
@@ -153,13 +151,13 @@ def with_hotwords(run: str, options: argparse.Namespace, work: Path) -> Iterator
     lists = [set(rng.choice(candidates, min(NUM_WORDS, len(candidates)), replace=False)) for _ in range(NUM_LISTS)]
     without, file = plain.score_first("test"), work / "words.txt"
     for boost in (None, *BOOSTS):
-        found = []
+        counted = []
         for words in lists:
             file.write_text("\n".join(words))
-            told = f"decoder.hotwords='{file}'", f"decoder.hotword_boost={boost}"
-            scored = Restored(run, decoder, *told).score_first("test") if boost else without
-            found.append(errors_of(scored, words))
-        listed, missing, others, wrong = map(sum, zip(*found, strict=True))
+            hotwords = f"decoder.hotwords='{file}'", f"decoder.hotword_boost={boost}"
+            scored = Restored(run, decoder, *hotwords).score_first("test") if boost else without
+            counted.append(errors_of(scored, words))
+        listed, missing, others, wrong = map(sum, zip(*counted, strict=True))
         cells = {
             "listed words": str(listed),
             "missed": str(missing),
@@ -181,9 +179,9 @@ def confidences(scored: Score) -> tuple[list[float], list[float]]:
 def known_times(folder: Path, split: str) -> dict[str, list[Span]]:
     """Return start and end of the words of each supervision that has an alignment."""
     file = folder / f"supervisions_{split}.jsonl.gz"
-    items = map(json.loads, gzip.decompress(file.read_bytes()).decode().splitlines()) if file.exists() else ()
-    words = {item["id"]: item.get("alignment", {}).get("word", []) for item in items}
-    return {name: [(start, start + length) for _, start, length, *_ in spans] for name, spans in words.items() if spans}
+    supervisions = SupervisionSet.from_file(file) if file.exists() else ()
+    words = {segment.id: (segment.alignment or {}).get("word") for segment in supervisions}
+    return {name: [(word.start, word.end) for word in spans] for name, spans in words.items() if spans}
 
 
 def lateness(texts: Sequence[AlignedText], known: Mapping[str, Sequence[Span]]) -> np.ndarray:

@@ -92,11 +92,12 @@ def exports(setting: Setting, words: Sequence[str]) -> Iterator[Row]:
     transducer = (output / "joiner.onnx").exists()
     reference = [_by_torch(recognizer, features, audio, options.streaming, transducer, text) for audio in utterances]
     for ending in (".onnx", ".int8.onnx"):
-        sherpa, start = _sherpa(output, ending, options.streaming, transducer, features), cpu_seconds()
-        found = [sherpa(audio) for audio in utterances]
+        decode = sherpa(output, ending, options.streaming, transducer, features.sampling_rate_hz, features.num_features)
+        start = cpu_seconds()
+        texts = [decode(audio) for audio in utterances]
         rtf = (cpu_seconds() - start) / audio_s
-        equal = sum(one == other for one, other in zip(found, reference, strict=True))
-        cells = {"texts equal to PyTorch's": f"{equal} of {len(found)}", "real-time factor": f"{rtf:.4f}"}
+        equal = sum(one == other for one, other in zip(texts, reference, strict=True))
+        cells = {"texts equal to PyTorch's": f"{equal} of {len(texts)}", "real-time factor": f"{rtf:.4f}"}
         yield Row(ending, cells | {"words": str(sum(len(one.split()) for one in reference))})
 
 
@@ -127,8 +128,8 @@ def _by_torch(
     return text.tokenizer.decode(found.tokens)
 
 
-def _sherpa(
-    folder: Path, ending: str, streaming: bool, transducer: bool, features: Features
+def sherpa(
+    folder: Path, ending: str, streaming: bool, transducer: bool, rate_hz: int, num_features: int
 ) -> Callable[[np.ndarray], str]:
     """Return what decodes audio with sherpa-onnx."""
 
@@ -136,23 +137,23 @@ def _sherpa(
         path = folder / f"{name}{ending}"
         return str(path if path.exists() else folder / f"{name}.onnx")
 
-    given = {name: file_of(name) for name in (("encoder", "decoder", "joiner") if transducer else ("model",))}
+    graphs = {name: file_of(name) for name in (("encoder", "decoder", "joiner") if transducer else ("model",))}
     shared: dict[str, Any] = {
         "tokens": str(folder / "tokens.txt"),
         "num_threads": 1,
-        "sample_rate": features.sampling_rate_hz,
-        "feature_dim": features.num_features,
+        "sample_rate": rate_hz,
+        "feature_dim": num_features,
     }
     if streaming:
         online = sherpa_onnx.OnlineRecognizer
-        recognizer = (online.from_transducer if transducer else online.from_zipformer2_ctc)(**given, **shared)
+        recognizer = (online.from_transducer if transducer else online.from_zipformer2_ctc)(**graphs, **shared)
     else:
         offline = sherpa_onnx.OfflineRecognizer
-        recognizer = (offline.from_transducer if transducer else offline.from_zipformer_ctc)(**given, **shared)
+        recognizer = (offline.from_transducer if transducer else offline.from_zipformer_ctc)(**graphs, **shared)
 
     def decode(audio: np.ndarray) -> str:
         stream = recognizer.create_stream()
-        stream.accept_waveform(features.sampling_rate_hz, audio)
+        stream.accept_waveform(rate_hz, audio)
         if not streaming:
             recognizer.decode_stream(stream)
             return " ".join(stream.result.text.split())
@@ -176,9 +177,9 @@ def encoders(setting: Setting, names: Sequence[str]) -> Iterator[Row]:
         yield Row(f"{name}: size of int8, a share", f"{small.stat().st_size / large.stat().st_size:.3f}")
         ways: dict[str, Any] = {"PyTorch": graph.module, "onnx": _by_onnx(large), "int8": _by_onnx(small)}
         for seconds in SECONDS:
-            given = torch.randn(1, FRAMES_PER_S * seconds, NUM_FEATURES), torch.tensor([FRAMES_PER_S * seconds])
+            inputs = torch.randn(1, FRAMES_PER_S * seconds, NUM_FEATURES), torch.tensor([FRAMES_PER_S * seconds])
             with torch.inference_mode():
-                steps = [partial(timed_ms, partial(encode, *given)) for encode in ways.values()]
+                steps = [partial(timed_ms, partial(encode, *inputs)) for encode in ways.values()]
                 best = [min(times) / 1e3 / seconds for times in in_turns(steps, setting.options.repeats)]
             cells = {way: f"{rtf:.4f} ({rtf / best[0]:.2f})" for way, rtf in zip(ways, best, strict=True)}
             yield Row(f"{name}, {seconds} s: real-time factor", cells)

@@ -32,9 +32,7 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
     cases = [("gloo", 2)] + ([("nccl", num_gpus)] if setting.on_gpu else [])
     for backend, num in cases:
         file = setting.work / f"{backend}.pt"
-        command = [*torchrun(num), __file__, setting.device, backend, str(file)]
-        paths = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+        done = run_ranks(num, __file__, setting.device, backend, str(file))
         devices = f"{num_gpus} GPU(s)" if backend == "nccl" else "one device"
         check = f"{num} process(es), {backend}, {devices}, started by torchrun: weights, to those of one process"
         if done.returncode:
@@ -42,6 +40,13 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
             continue
         yield at_most(check, largest_difference(alone, torch.load(file, weights_only=True)), LIMIT)
     yield from until_error("asr-train with ranks", _runs(setting, num_gpus if setting.on_gpu else 2), setting)
+
+
+def run_ranks(num: int, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a file of a bench with its arguments in as many processes, with further variables of the environment."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, **variables}
+    return subprocess.run([*torchrun(num), *words], env=environment, capture_output=True, text=True)
 
 
 def torchrun(num: int) -> list[str]:

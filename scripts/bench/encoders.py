@@ -155,17 +155,17 @@ def _in_turns(setting: Setting) -> Iterator[Row]:
     steps = [_stepper(options, package, is_ours)[1] for is_ours in OURS]
     for step in steps:  # compiles, and warms up
         step()
-    found = in_turns(steps, options.repeats)
+    timings = in_turns(steps, options.repeats)
     audio_s = options.utterances * options.seconds
     title = f"{options.encoder}, {options.utterances} x {options.seconds:g} s"
-    for is_ours, times, (peak, kept) in zip(OURS, found, memory, strict=True):
+    for is_ours, times, (peak, kept) in zip(OURS, timings, memory, strict=True):
         wall, cpu = (statistics.median(column) for column in zip(*times, strict=True))
         cells = {"s": f"{wall:.3f}", "CPU s": f"{cpu:.2f}", "audio s/s": f"{audio_s / wall:.1f}"}
         yield Row(f"{title}: {OURS[is_ours]}", cells | {"peak GB": f"{peak / 1e9:.2f}", "kept GB": f"{kept / 1e9:.3f}"})
-    ratios = [mine / other for (_, mine), (_, other) in zip(*found, strict=True)]
+    ratios = [mine / other for (_, mine), (_, other) in zip(*timings, strict=True)]
     goal = f"at most {MOST_OF_ZAPFORMER}" if is_zapformer else ""
     shares = (
-        ("CPU time", ratio(*([cpu for _, cpu in times] for times in found)), statistics.median(ratios)),
+        ("CPU time", ratio(*([cpu for _, cpu in times] for times in timings)), statistics.median(ratios)),
         ("kept memory", f"{memory[0][1] / memory[1][1]:.3f}", memory[0][1] / memory[1][1]),
     )
     for what, text, share in shares:
@@ -251,9 +251,9 @@ def _as_it_is(setting: Setting, name: str) -> Iterator[Row]:
         yield Row(f"{name}, {precision}, 8 utterances", Measured(encoder, setting, 8, precision).text())
     encode = GraphedEncoder(encoder) if setting.on_gpu else None
     for size in _sizes(setting):
-        captured[size] = found = Measured(encoder, setting, size, encode=encode)
+        captured[size] = measured = Measured(encoder, setting, size, encode=encode)
         least = LEAST_SPEED.get(name) if size == 8 else None
-        yield _row(setting, f"{name}, captured, {size} utterances", found.text(), found.audio_s_per_s, least)
+        yield _row(setting, f"{name}, captured, {size} utterances", measured.text(), measured.audio_s_per_s, least)
     del encoder, encode
     if name.startswith("zipformer"):
         check = f"{name}, the authors' package"
@@ -268,10 +268,10 @@ def _authors(
         return
     theirs = _reference(_size_of(setting, name), find_package(setting.work), setting.on_gpu)
     for size in plain:
-        found = Measured(theirs, setting, size)
-        yield Row(f"{check}, {size} utterances", found.text())
+        measured = Measured(theirs, setting, size)
+        yield Row(f"{check}, {size} utterances", measured.text())
         if setting.on_gpu:
-            time, memory = captured[size].ms / found.ms, plain[size].gigabytes / found.gigabytes
+            time, memory = captured[size].ms / measured.ms, plain[size].gigabytes / measured.gigabytes
             for what, share, goals in (("time", time, MOST_TIME), ("memory", memory, MOST_MEMORY)):
                 most = goals.get((name, size))
                 goal, met = (f"at most {most:g}", share <= most) if most else ("", None)
@@ -285,11 +285,11 @@ def _compiled(setting: Setting, name: str) -> Iterator[Row]:
     for how in ("compiled", "compiled and captured"):
         encode = GraphedEncoder(encoder) if how != "compiled" and setting.on_gpu else None
         for size in _sizes(setting):
-            found = Measured(encoder, setting, size, encode=encode)
-            yield Row(f"{name}, {how}, {size} utterances", found.text())
+            measured = Measured(encoder, setting, size, encode=encode)
+            yield Row(f"{name}, {how}, {size} utterances", measured.text())
             most = MOST_COMPILED_KERNELS.get(name)
             if most and (size, how) == (8, "compiled") and setting.on_gpu:
-                yield at_most(f"{name}, compiled, kernels", found.num_kernels, most)
+                yield at_most(f"{name}, compiled, kernels", measured.num_kernels, most)
 
 
 def _largest(setting: Setting, name: str) -> Row:
@@ -299,12 +299,12 @@ def _largest(setting: Setting, name: str) -> Row:
         gc.collect()
         torch.cuda.empty_cache()
         try:
-            found = Measured(build_encoder(_size_of(setting, name)).train(), setting, size)
+            measured = Measured(build_encoder(_size_of(setting, name)).train(), setting, size)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             break
-        best, speed, size = (size, found.text()), found.audio_s_per_s, 2 * size
+        best, speed, size = (size, measured.text()), measured.audio_s_per_s, 2 * size
     check = f"{name}, the largest batch that fits, doubled from {UTTERANCES[-1]}: {best[0]} utterances"
     return _row(setting, check, best[1], speed, LEAST_OF_LARGEST.get(name))
 

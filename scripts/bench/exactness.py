@@ -92,11 +92,11 @@ def _batch_size(setting: Setting, words: tuple[str, ...]) -> Iterator[Row]:
     # a corpus of an hour would not fill the memory: most of it is taken, and the model is large
     ballast, words = _most_of_memory(), (*words, "encoder=transformer_m")
     runs.train(setting.work, *words, "find_batch_size=true")
-    found = PROPOSED.search((setting.work / "log.txt").read_text(encoding="utf-8", errors="replace"))
-    if found is None:
+    match = PROPOSED.search((setting.work / "log.txt").read_text(encoding="utf-8", errors="replace"))
+    if match is None:
         yield left_out("find_batch_size", "not one utterance fits", "fits")
         return
-    proposed_s = float(found[1])
+    proposed_s = float(match[1])
     yield Row("find_batch_size proposes", f"{proposed_s:g} s of audio in a micro-batch")
     for name, size in (("the proposal", proposed_s), ("a tenth more", 1.1 * proposed_s)):
         check, goal = f"two updates with {name}, {size:.0f} s", "fits" if size == proposed_s else "fits, or is named"

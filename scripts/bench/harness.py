@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -107,9 +107,9 @@ class Clock(pl.Callback):
 
 
 def _run(setting: Setting, options: RunOptions, module: TrainingModule, batches: list[Batch], clock: Clock) -> None:
-    own = {"default_root_dir": str(setting.work), "max_steps": len(batches), "limit_val_batches": 0}
+    overrides = {"default_root_dir": str(setting.work), "max_steps": len(batches), "limit_val_batches": 0}
     callbacks = [*build_all(factories(options.callbacks, "callbacks"), setting.work, options), clock]
-    trainer = build_trainer(options.trainer, [MetricsCsv(setting.work)], callbacks, **own)
+    trainer = build_trainer(options.trainer, [MetricsCsv(setting.work)], callbacks, **overrides)
     trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
 
 
@@ -121,9 +121,9 @@ def _bare(setting: Setting, options: RunOptions, module: TrainingModule, batches
 
     def backward(batch: Batch) -> None:
         devices.seed(seed_for("dropout", batch.seed), device)  # a Zipformer draws what works in a pass
-        given = batch.features, batch.num_frames, batch.tokens, batch.num_tokens
+        inputs = batch.features, batch.num_frames, batch.tokens, batch.num_tokens
         with torch.autocast(device.type, torch.bfloat16, enabled=setting.on_gpu):
-            losses = model.losses(*given, torch.Generator().manual_seed(batch.seed), encoder).total
+            losses = model.losses(*inputs, torch.Generator().manual_seed(batch.seed), encoder).total
         (losses.sum() / batch.num_tokens.sum()).backward()
 
     for update, batch in enumerate(batches):
@@ -171,17 +171,24 @@ def _checkpoints(setting: Setting) -> Iterator[Row]:
     kinds = {"at once": DurableCheckpointIO(), "in the background": DurableCheckpointIO(in_background=True)}
     steps: list[Callable[[], tuple[float, float, int]]] = [pace, *(partial(save, io) for io in kinds.values())]
     updates, *saves = in_turns(steps, setting.options.repeats)
-    first = [still for still, _, _ in saves[0]]
+    update_s = [seconds for _, seconds, _ in updates]
+    at_once_s = [still_s for still_s, _, _ in saves[0]]
     for kind, found in zip(kinds, saves, strict=True):
-        lost = [whole - num * update for (_, whole, num), (_, update, _) in zip(found, updates, strict=True)]
-        stills = [still for still, _, _ in found]
-        value = {
-            "stands still, s": f"{statistics.median(stills):.2f}",
-            "of that at once": ratio(stills, first),
-            "costs in all, s": f"{statistics.median(lost):.2f} ({min(lost):.2f}–{max(lost):.2f})",
-            "updates meanwhile": f"{statistics.median(num for _, _, num in found):.0f}",
-        }
-        yield Row(f"{num_matrices} M parameters, written {kind}", value)
-    share = statistics.median(still / other for (still, _, _), other in zip(saves[1], first, strict=True))
+        yield Row(f"{num_matrices} M parameters, written {kind}", _waiting(found, update_s, at_once_s))
+    share = statistics.median(still / other for (still, _, _), other in zip(saves[1], at_once_s, strict=True))
     check = "training stands still in the background, of the time at once"
     yield Row(check, f"{share:.3g}") if setting.small else at_most(check, share, MOST_STILL)
+
+
+def _waiting(
+    saves: Sequence[tuple[float, float, int]], update_s: Sequence[float], at_once_s: Sequence[float]
+) -> dict[str, str]:
+    """Return what a kind of checkpoint costs, from seconds of standing still, seconds in all, and updates meanwhile."""
+    still_s, whole_s, nums = zip(*saves, strict=True)
+    lost_s = [whole - num * update for whole, num, update in zip(whole_s, nums, update_s, strict=True)]
+    return {
+        "stands still, s": f"{statistics.median(still_s):.2f}",
+        "of that at once": ratio(still_s, at_once_s),
+        "costs in all, s": f"{statistics.median(lost_s):.2f} ({min(lost_s):.2f}–{max(lost_s):.2f})",
+        "updates meanwhile": f"{statistics.median(nums):.0f}",
+    }

@@ -182,10 +182,10 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
     updates = [update_of(kind, *updated) for kind in ("transducer", "CTC")]
     for update in updates:  # allocates
         update()
-    found = in_turns([partial(timed_ms, update) for update in updates], num)
-    seconds = " against ".join(f"{statistics.median(times) / 1e3:.2f}" for times in found)
+    timings = in_turns([partial(timed_ms, update) for update in updates], num)
+    seconds = " against ".join(f"{statistics.median(times) / 1e3:.2f}" for times in timings)
     title = "update of zipformer_s with a transducer against CTC, B{} of {} frames, U{}".format(*updated)
-    yield Row(title, f"{seconds} s: {ratio(*found)} times")
+    yield Row(title, f"{seconds} s: {ratio(*timings)} times")
     searched, num_tokens = (2, 20) if small else (16, 250), 5 if small else 40
     computations: dict[str, tuple[Any, ...]] = {
         **{f"search: {kind}": (search_of, kind, *searched) for kind in DECODERS},

@@ -34,9 +34,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def rows(setting: Setting, _: str) -> Iterator[Row]:
     """Yield what each way takes."""
     for name, within in itertools.product(FACTORIES, (False, True)):
-        found = alone(measure, setting.options, name, within)
+        peaks = alone(measure, setting.options, name, within)
         way = f"{name} {'in' if within else 'after'} the backward pass"
-        yield Row(way, {f"{kind}, MB": f"{value:.0f}" for kind, value in found.items()})
+        yield Row(way, {f"{kind}, MB": f"{value:.0f}" for kind, value in peaks.items()})
 
 
 def measure(options: argparse.Namespace, name: str, within: bool) -> dict[str, float]:

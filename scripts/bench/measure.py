@@ -162,13 +162,13 @@ def in_turns(steps: Sequence[Callable[[], T]], num_rounds: int | Sequence[int], 
     Returns:
         What each step has returned, by round.
     """
-    order, found = random.Random(seed), [list[T]() for _ in steps]
+    order, returned = random.Random(seed), [list[T]() for _ in steps]
     nums = [num_rounds] * len(steps) if isinstance(num_rounds, int) else num_rounds
     for turn in track(range(max(nums)), "Rounds", console=Console(stderr=True), transient=True):
         for place in order.sample(range(len(steps)), len(steps)):
             if turn < nums[place]:
-                found[place].append(steps[place]())
-    return found
+                returned[place].append(steps[place]())
+    return returned
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:

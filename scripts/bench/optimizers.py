@@ -142,12 +142,12 @@ def measure(candidates: Sequence[Candidate], num_repeats: int, seed: int = 0) ->
         nums.append(max(1, min(num_repeats, round(SECONDS_EACH / (time.monotonic() - begun)))))
     nums[0] = num_repeats
     rounds = in_turns([partial(candidate.period_beside, unit) for candidate in candidates], nums, seed)
-    found = []
+    step_times = []
     for pairs in rounds:
         ratios = [mine / other if pairs is not rounds[0] else 1.0 for mine, other in pairs]
         low, ratio, high = torch.tensor(ratios).quantile(torch.tensor([0.25, 0.5, 0.75])).tolist()
-        found.append(StepTimes(statistics.median(mine for mine, _ in pairs), ratio, low, high))
-    return found
+        step_times.append(StepTimes(statistics.median(mine for mine, _ in pairs), ratio, low, high))
+    return step_times
 
 
 def keep_freed_memory() -> bool:
@@ -312,22 +312,22 @@ def _timed(
     while len(times) < least or (len(times) < largest and time.monotonic() < begun + SECONDS):
         times.append(candidate.period_ms())
     taken_ms[contestant.name] = milliseconds = statistics.median(times)
-    found = f"{milliseconds:.3g} ms"
+    text = f"{milliseconds:.3g} ms"
     if setting.on_gpu:
         num = 0
         for _ in range(contestant.period):
             stage.refresh()
             num += num_kernels(candidate.step)
-        found += f", {num / contestant.period:,.0f} kernels"
+        text += f", {num / contestant.period:,.0f} kernels"
     ratio = milliseconds / taken_ms[UNIT.name]
-    found += f", {ratio:.2f} × {UNIT.name}"
+    text += f", {ratio:.2f} × {UNIT.name}"
     if contestant.module == "optim" or contestant is UNIT:
         del candidate
         try:
-            found += f"; captured {_captured_ms(contestant, stage, setting):.3g} ms"
+            text += f"; captured {_captured_ms(contestant, stage, setting):.3g} ms"
         except Exception as error:  # of rules that decide by the count of steps, or of a kernel that cannot be captured
-            found += f"; not captured: {error_text(error)}"
-    yield Row(check, found, f"at most {most:g} × {UNIT.name}" if most else "", ratio <= most if most else None)
+            text += f"; not captured: {error_text(error)}"
+    yield Row(check, text, f"at most {most:g} × {UNIT.name}" if most else "", ratio <= most if most else None)
 
 
 def _captured_ms(contestant: Spec, stage: Stage, setting: Setting) -> float:

@@ -123,8 +123,8 @@ class PartFile:
 
     def is_done(self, key: dict[str, Any]) -> bool:
         """Return whether the part is complete for the same commit, device and size."""
-        found = self.read()
-        return bool(found.get("complete")) and found.get("key") == key
+        content = self.read()
+        return bool(content.get("complete")) and content.get("key") == key
 
     def write(self, key: dict[str, Any], about: dict[str, Any], rows: Iterable[Row]) -> Iterator[Row]:
         """Write the rows one by one, and yield each after it was written.
@@ -158,13 +158,13 @@ def write_report(folder: Path, parts: Iterable[str]) -> list[str]:
     """Write ``report.md`` of all parts that there are; return the checks whose goals are missed."""
     lines, missed = ["# What this GPU shows", ""], []
     for part in parts:
-        found = PartFile(folder, part).read()
-        if not found:
+        content = PartFile(folder, part).read()
+        if not content:
             continue
-        about = "; ".join(f"{name} {value}" for name, value in found["about"].items() if value)
-        lines += [f"## {part}", "", about + ("" if found["complete"] else "; not complete"), ""]
+        about = "; ".join(f"{name} {value}" for name, value in content["about"].items() if value)
+        lines += [f"## {part}", "", about + ("" if content["complete"] else "; not complete"), ""]
         lines += ["| check | found | goal | met |", "|---|---|---|---|"]
-        for row in found["rows"]:
+        for row in content["rows"]:
             met = {True: "yes", False: "NO", None: ""}[row["met"]]
             cells = (
                 cell.replace("|", "/").replace("\n", " ") for cell in (row["check"], text_of(row["value"]), row["goal"])

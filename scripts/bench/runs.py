@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from asr.processes import die_with_parent
+from asr.runs.files import read_metrics
 
 SMALL = (
     "data.batch.max_duration_s=10",
@@ -130,8 +131,8 @@ class Ended:
 def ended(run_dir: Path) -> Ended:
     """Read ``report/summary.json`` and ``metrics.csv`` of a run."""
     summary: dict[str, Any] = json.loads((run_dir / "report" / "summary.json").read_text(encoding="utf-8"))
-    lines = [line.split(",") for line in (run_dir / "metrics.csv").read_text(encoding="utf-8").splitlines()]
-    audio = [float(line[2]) for line in lines if len(line) > 2 and line[1] == "train/audio_s"]
+    points = read_metrics(run_dir / "metrics.csv", lambda name: name == "train/audio_s")
+    audio = points["train/audio_s"][1] if points else []
     cost, (test, *_) = summary["cost"], summary["test"].values()
     per_update = cost["seconds_per_update"] or float("nan")
     return Ended(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -30,12 +29,11 @@ from asr.features.log_mel import GlobalNorm
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.heads.ctc import CtcHead
 from asr.models.recognizer import Recognizer
-from bench.distributed import torchrun
+from bench.distributed import run_ranks
 from bench.measure import Row, Setting, peak_mb
 from bench.output import positive
 from optim import AdamW
 
-ROOT = Path(__file__).parents[2]
 KINDS = {"none": "no communication", "ddp": "DDP", "fsdp": "FSDP2"}
 BATCH, FRAMES, NUM_FEATURES, VOCABULARY, WIDTH, LAYERS = 8, 800, 80, 500, 192, 6
 
@@ -72,17 +70,17 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
         idle = _run("none", number, updates, setting)
         single = single or idle["seconds"]
         for kind in ("ddp", "fsdp") if number > 1 else ("none",):
-            found = idle if kind == "none" else _run(kind, number, updates, setting)
-            seconds = found["seconds"]
+            measurements = idle if kind == "none" else _run(kind, number, updates, setting)
+            seconds = measurements["seconds"]
             value = {
                 "updates/s": f"{1 / seconds:.2f}",
                 "audio s/s": f"{number * BATCH * FRAMES / 100 / seconds:.0f}",
                 "efficiency": f"{single / seconds:.0%}",
                 "communication": f"{max(0.0, 1 - idle['seconds'] / seconds):.0%}",
-                "data": f"{found['data'] / seconds:.0%}",
-                "optimizer": f"{found['optimizer'] / seconds:.0%}",
-                "parameters, gradients, state, MB": f"{found['held_mb']:.1f}",
-                "peak MB": f"{found['mb']:.0f}",
+                "data": f"{measurements['data'] / seconds:.0%}",
+                "optimizer": f"{measurements['optimizer'] / seconds:.0%}",
+                "parameters, gradients, state, MB": f"{measurements['held_mb']:.1f}",
+                "peak MB": f"{measurements['mb']:.0f}",
             }
             yield Row(f"{number} process{'es' * (number > 1)}{', ' + KINDS[kind] if number > 1 else ''}", value)
 
@@ -90,10 +88,8 @@ def rows(setting: Setting, _: str) -> Iterator[Row]:
 def _run(kind: str, number: int, updates: int, setting: Setting) -> dict[str, float]:
     """Return what the slowest process has measured, in processes of their own."""
     file = setting.work / f"{kind}-{number}.json"
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")])
-    command = [*torchrun(number), __file__, kind, setting.device, str(updates), str(file)]
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    words = __file__, kind, setting.device, str(updates), str(file)
+    done = run_ranks(number, *words, OMP_NUM_THREADS="1")
     if done.returncode:
         raise SystemExit(f"{number} processes, {KINDS[kind]}: {done.stderr[-2000:]}")
     found: dict[str, float] = json.loads(file.read_text())

@@ -1,6 +1,6 @@
 """Kill trainings at random moments, resume them, and compare the end with that of a training left alone.
 
-    python scripts/bench soak [--kills 30] [--seed 1] [--minutes 20] [--cases alone,workers,ranks] [--markdown]
+    python scripts/bench soak [--kills 30] [--seed 1] [--cases alone,workers,ranks] [--markdown]
 
 Every case is trained once without interruption and once with kills (SIGKILL to all its processes), resumed each time by
 ``asr-train resume=RUN``. Weights, optimizer, schedule and counts in the last checkpoint must be equal bit for bit.
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.measure import Row, Setting, left_out
+from bench.measure import Row, Setting
 from bench.output import listed, positive
 from bench.runs import COMPARED, SAME, SMALL, equal, last_checkpoint, log_end, num_logged, start, train
 
@@ -120,19 +120,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what is killed, and how often."""
     parser.add_argument("--kills", type=positive, default=30, help="over all cases (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--minutes", type=float, default=20.0, help="no further case begins after this time")
     parser.add_argument("--cases", type=lambda names: listed(parser, names, list(CASES)), default=",".join(CASES))
-    parser.add_argument("--data-dir", type=Path, help="where the small data is prepared; default: a temporary folder")
 
 
 def rows(setting: Setting, _: str) -> Iterator[Row]:
     """Yield a row for each case, and the number of kills."""
     options, total = setting.options, 0
-    data_dir, per_case = (options.data_dir or setting.work / "data").resolve(), -(-options.kills // len(options.cases))
+    data_dir, per_case = setting.work / "data", -(-options.kills // len(options.cases))
     for case in [case for case in CASES if case in options.cases]:
-        if time.monotonic() - setting.begun > 60 * options.minutes:
-            yield left_out(case, f"{options.minutes:g} minutes were used up", SAME)
-            continue
         num_updates, kills, is_same = soak(case, per_case, setting.work / case, data_dir, options.seed)
         total += kills.total()
         cells = {"options": " ".join(CASES[case]), "updates": str(num_updates)}

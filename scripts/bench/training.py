@@ -70,11 +70,11 @@ def _run(setting: Setting, corpus: Corpus, precision: str) -> Iterator[Row]:
     except RunEnded as error:
         yield Row(check, str(error)[-300:], goal or "a result", met=False)
         return
-    found = ended(setting.work / "run")
-    yield Row(check, _text(found), goal, 100 * found.wer <= corpus.published if goal else None)
+    run = ended(setting.work / "run")
+    yield Row(check, _text(run), goal, 100 * run.wer <= corpus.published if goal else None)
     if corpus is DIGITS and setting.on_gpu:
-        met = found.updates_per_s >= LEAST_UPDATES_PER_S
-        yield Row(f"{check}, updates/s", f"{found.updates_per_s:.1f}", f"at least {LEAST_UPDATES_PER_S}", met)
+        met = run.updates_per_s >= LEAST_UPDATES_PER_S
+        yield Row(f"{check}, updates/s", f"{run.updates_per_s:.1f}", f"at least {LEAST_UPDATES_PER_S}", met)
 
 
 def _text(found: Ended) -> str:

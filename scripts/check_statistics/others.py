@@ -58,8 +58,8 @@ def unknown_rows(num: int) -> Iterator[Row]:
         words = np.full(rates.shape[-1], 10)
         errors = np.random.default_rng(1).binomial(words, rates)
         values, moves, resolution = on_scale(errors, words, "ratio")
-        found = any_verdict(Contrasts(values, resolution, moves, float(len(words))))
-        yield {"speakers": num_speakers, "found different": cell(found)}
+        differs = any_verdict(Contrasts(values, resolution, moves, float(len(words))))
+        yield {"speakers": num_speakers, "found different": cell(differs)}
 
 
 def dependence_rows(
@@ -79,11 +79,11 @@ def dependence_rows(
 
     for num_utterances, right in itertools.product(sizes, shares):
         rng = np.random.default_rng(0)
-        found = np.array([seems_to(rng, num_utterances, right) for _ in range(num)])
+        dependent = np.array([seems_to(rng, num_utterances, right) for _ in range(num)])
         yield {
             "utterances": num_utterances,
             "words understood %": 100 * right,
-            "learned": cell(found, None if right else LEVEL),
+            "learned": cell(dependent, None if right else LEVEL),
         }
 
 
@@ -95,12 +95,12 @@ def reliability_rows(
         learned = np.random.default_rng(0).binomial(num_seeds, 1 - failing, (num, num_systems))
         counts = ({str(place): (some, num_seeds) for place, some in enumerate(row)} for row in learned.tolist())
         rows = (reliabilities(one, "0", ALPHA).values() for one in counts)
-        told = [any(one.p_adjusted is not None and one.p_adjusted <= ALPHA for one in row) for row in rows]
+        is_any = [any(one.p_adjusted is not None and one.p_adjusted <= ALPHA for one in row) for row in rows]
         yield {
             "seeds": num_seeds,
             "systems": num_systems,
             "runs that fail %": 100 * failing,
-            "found different": cell(np.array(told), ALPHA),
+            "found different": cell(np.array(is_any), ALPHA),
         }
 
 

@@ -71,8 +71,8 @@ def claims(name: str, world: World, num: int, seed: int = 0, *, is_covered: bool
     allowed = (ALPHA, 0.05) if is_covered else (None, None)
 
     def any_false(alpha: float) -> Bools:
-        found = collected(tables, lambda one: one.verdicts(alpha))
-        return np.any((found != 0) & (found != np.sign(true[1:])), axis=-1)
+        verdicts = collected(tables, lambda one: one.verdicts(alpha))
+        return np.any((verdicts != 0) & (verdicts != np.sign(true[1:])), axis=-1)
 
     def any_miss(one: Tables) -> Bools:
         return np.any((true[1:] < one.decisions.low) | (true[1:] > one.decisions.high), axis=-1)

@@ -6,6 +6,7 @@ changed by the seed, by the speaker, and by speaker and system together (a syste
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -80,9 +81,9 @@ class World:
         by_speaker = self.speaker_sd * rng.normal(size=(num, 1, 1, self.num_speakers))
         by_speaker = by_speaker + self.taste_sd * rng.normal(size=(num, shape[1], 1, self.num_speakers))
         effects = by_seed[..., None] + by_speaker
-        found = rates[..., None] + effects if self.noise == "points" else rates[..., None] * np.exp(effects)
+        probabilities = rates[..., None] + effects if self.noise == "points" else rates[..., None] * np.exp(effects)
         fails = rng.random(shape) < np.array([system.failing for system in self.systems])[:, None]
-        return rng.binomial(self.words, np.where(fails[..., None], 1, found.clip(0, 1)))
+        return rng.binomial(self.words, np.where(fails[..., None], 1, probabilities.clip(0, 1)))
 
     def contrasts(self, errors: NDArray[np.int64]) -> Contrasts:
         """Return how a report compares these errors (..., K, S, U)."""
@@ -147,22 +148,14 @@ def covered_worlds(num_systems: int, num_seeds: int) -> Iterator[tuple[str, Worl
     yield "rates of 0.3 %, 10 speakers", world(System(0.003), num_speakers=10)
     yield "rates of 95 %", world(System(0.95, 0.05), speaker_sd=0.05)
     yield "half at 97 %, half at 30 %", world(two_kinds(System(0.97, 0.1), System(0.3, 0.1)), speaker_sd=0.05)
-    for num_speakers in (6, 10, 16):
-        for taste_sd in (0.05, 0.3):
-            yield (
-                f"{num_speakers} speakers, taste {taste_sd}",
-                world(System(), num_speakers=num_speakers, taste_sd=taste_sd),
-            )
-    constant = two_kinds(System(0.1, 0.02), System(0.3, 0.02))
-    yield "noise constant in points, 10 and 30 %", world(constant, noise="points", speaker_sd=0.03)
-    yield (
-        "noise constant in points, 10 and 30 %, scale=points",
-        world(constant, noise="points", speaker_sd=0.03, scale="points"),
-    )
-    yield (
-        "another varies × 10 in points, scale=points",
-        world(two_kinds(steady, replace(steady, seed_sd=0.06), num_systems - 1), **points, scale="points"),
-    )
+    for num_speakers, taste_sd in itertools.product((6, 10, 16), (0.05, 0.3)):
+        few = world(System(), num_speakers=num_speakers, taste_sd=taste_sd)
+        yield f"{num_speakers} speakers, taste {taste_sd}", few
+    constant, apart = {"noise": "points", "speaker_sd": 0.03}, two_kinds(System(0.1, 0.02), System(0.3, 0.02))
+    yield "noise constant in points, 10 and 30 %", world(apart, **constant)
+    yield "noise constant in points, 10 and 30 %, scale=points", world(apart, **constant, scale="points")
+    shaken = two_kinds(steady, replace(steady, seed_sd=0.06), num_systems - 1)
+    yield "another varies × 10 in points, scale=points", world(shaken, **points, scale="points")
 
 
 def excluded_worlds(num_systems: int, num_seeds: int) -> Iterator[tuple[str, World]]:

@@ -37,8 +37,8 @@ def problems(root: Path, settings_of: SettingsOf, folders: Sequence[Path] = ()) 
         settings_of: composes overrides, as a run does.
         folders: of entries; none: all.
     """
-    found = folders or sorted(path.parent for path in root.glob(f"*/*/{ABOUT}"))
-    return [f"{folder}: {problem}" for folder in found for problem in _of_entry(root, folder, settings_of)]
+    entries = folders or sorted(path.parent for path in root.glob(f"*/*/{ABOUT}"))
+    return [f"{folder}: {problem}" for folder in entries for problem in _of_entry(root, folder, settings_of)]
 
 
 def _of_entry(root: Path, folder: Path, settings_of: SettingsOf) -> Iterator[str]:
@@ -73,9 +73,9 @@ def _of_task(entry: Entry, overrides: Sequence[str], settings_of: SettingsOf) ->
     if size > MAX_BYTES:
         yield f"{size} bytes, of at most {MAX_BYTES}"
     seeds = drawn_seeds(entry.shared["commit"], entry.task)
-    found = [line["seed"] for line in entry.lines]
-    if found not in [[*seeds[:look]] for look in LOOKS]:
-        yield f"the seeds {found} are not those that its commit draws, {[*seeds]}, of one of the looks {[*LOOKS]}"
+    trained = [line["seed"] for line in entry.lines]
+    if trained not in [[*seeds[:look]] for look in LOOKS]:
+        yield f"the seeds {trained} are not those that its commit draws, {[*seeds]}, of one of the looks {[*LOOKS]}"
     yield from _unlike_others(entry)
     finished = [line for line in entry.lines if "failed" not in line]
     words = [int(num) for *_, num in read_utterances(entry.root, entry.task)]
@@ -138,13 +138,13 @@ def _settings(
         if len(trials) != NUM_TRIALS:
             yield f"was tuned with {len(trials)} trials; {NUM_TRIALS} are equal for all"
         best = min(trials, key=lambda trial: trial["wer"])["settings"]
-    asked, found = (_leaves(each) for each in (settings_of(entry.folder, entry.task, overrides, best), settings))
+    composed, used = (_leaves(each) for each in (settings_of(entry.folder, entry.task, overrides, best), settings))
     former = read_yaml(entry.root / f"{entry.task}.yaml").get("former", {})
-    given = {word.lstrip("+").partition("=")[0] for word in overrides}
+    overridden = {word.lstrip("+").partition("=")[0] for word in overrides}
     differing = [
         key
-        for key in sorted(found.keys() | asked.keys())
-        if found.get(key) != asked.get(key) and (key in given or found.get(key) not in former.get(key, ()))
+        for key in sorted(used.keys() | composed.keys())
+        if used.get(key) != composed.get(key) and (key in overridden or used.get(key) not in former.get(key, ()))
     ]
     if differing:
         yield (

@@ -131,8 +131,8 @@ class FinishedRun:
 
     def shared(self) -> dict[str, Any]:
         """Return what it must have in common with all runs on its task."""
-        found = self.summary["data"], self.run.sets[TEST].references, SCORER, fixed_part(self.summary["system"])
-        return dict(zip(SHARED, found, strict=True))
+        values = self.summary["data"], self.run.sets[TEST].references, SCORER, fixed_part(self.summary["system"])
+        return dict(zip(SHARED, values, strict=True))
 
     def line(self) -> dict[str, Any]:
         """Return what is stored."""

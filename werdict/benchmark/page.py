@@ -12,7 +12,7 @@ from werdict.benchmark.rules import BASELINE, LEVEL, LOOKS, NUM_TRIALS, VERSION
 from werdict.benchmark.verdicts import Standing, standings, updates_to_target
 from werdict.files import write_whole
 from werdict.formatting import UNKNOWN, count, interval, number, ratio, shortlist
-from werdict.plots import Bar, IntervalPlot, Plot, Trade, curve_plot, line_styles, plot_trades
+from werdict.plots import Bar, Plot, Trade, curve_plot, line_styles, plot_intervals, plot_trades
 from werdict.report.headline import headline
 from werdict.report.pages import render
 from werdict.report.sections import SYSTEM, Cell, Column, Table, mean_cell, verdict_cell
@@ -71,9 +71,9 @@ def _sentences(standing: Standing) -> Iterator[str]:
     """Yield which entries may be best, which differ from the baseline, and what that was measured on."""
     errors, times = standing.errors, standing.times
     yield headline(errors, LEVEL, standing.comparison.scale)[0]
-    found = standing.verdicts
+    verdicts = standing.verdicts
     for outcome in ("errors", "updates"):
-        beside = {name: verdict.get(f"beside {BASELINE}", {}).get(outcome) for name, verdict in found.items()}
+        beside = {name: verdict.get(f"beside {BASELINE}", {}).get(outcome) for name, verdict in verdicts.items()}
         differ = [
             f"{name} {ratio(one['value'])} {interval(one['low'], one['high'], ratio)}"
             for name, one in beside.items()
@@ -141,10 +141,10 @@ def _confirmed(standing: Standing, entry: Entry) -> str:
     """Return what repetitions of an entry with new seeds have said."""
     again = [one for one in standing.entries if one.about.get("reproduces") == entry.name]
     said = {True: "confirmed by", False: "not confirmed by"}
-    found = [
+    results = [
         f"{said[standing.verdicts[one.name]['confirms']]} {one.name}" for one in again if one.name in standing.verdicts
     ]
-    return ", ".join(found) or UNKNOWN
+    return ", ".join(results) or UNKNOWN
 
 
 def _plots(standing: Standing) -> Iterator[Plot]:
@@ -163,10 +163,10 @@ def _plots(standing: Standing) -> Iterator[Plot]:
         f"{BASELINE}. Dotted: not significant."
     )
     title, intervals = f"Errors compared with {BASELINE}", (f"{SURE} interval", "not significant")
-    forest = IntervalPlot(title, f"WER ÷ {BASELINE}’s", bars, (BASELINE, 1.0), intervals, is_ratio=True)
-    yield forest.draw("forest", caption, styles)
-    found = {entry.name: seed_curves([run.curves[DEV_LOSS] for run in entry.runs], "updates") for entry in entries}
-    curves = {name: curve for name, curve in found.items() if curve is not None}
+    x_label, reference = f"WER ÷ {BASELINE}’s", (BASELINE, 1.0)
+    yield plot_intervals("forest", title, caption, bars, styles, x_label, reference, intervals, is_ratio=True)
+    all_curves = {entry.name: seed_curves([run.curves[DEV_LOSS] for run in entry.runs], "updates") for entry in entries}
+    curves = {name: curve for name, curve in all_curves.items() if curve is not None}
     yield curve_plot("curves", "Loss on dev", "nats per token", "updates", curves, styles)
     seconds = {entry.name: _relative_seconds(standing, entry) for entry in entries}
     trades = [

@@ -88,9 +88,9 @@ def compared(entries: Sequence[Entry], baseline: str, target: float) -> Comparis
 def contrasts(comparison: Comparison, name: str) -> Iterator[tuple[str, Contrast]]:
     """Yield how an entry differs from the baseline of a comparison, by each outcome that tells it."""
     errors, times = comparison.sets[0], comparison.times[0]
-    found = [next(row.to_baseline for row in errors.rows if row.system == name)]
-    found.append(next(row.contrast for row in times.rows if row.system == name))
-    yield from ((outcome, one) for outcome, one in zip(OUTCOMES, found, strict=True) if one is not None)
+    differences = [next(row.to_baseline for row in errors.rows if row.system == name)]
+    differences.append(next(row.contrast for row in times.rows if row.system == name))
+    yield from ((outcome, one) for outcome, one in zip(OUTCOMES, differences, strict=True) if one is not None)
 
 
 def new_verdict(entry: Entry, holder: Entry, date: str, target: float) -> dict[str, Any]:
@@ -135,13 +135,18 @@ def freeze(root: Path, date: str) -> list[Path]:
     return written
 
 
+def _stored_contrasts(verdict: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield each contrast of a verdict, with the other entry and the outcome."""
+    for key, by_outcome in verdict.items():
+        if key.startswith("beside "):
+            yield from ((key.removeprefix("beside "), outcome, contrast) for outcome, contrast in by_outcome.items())
+
+
 def sentences(verdict: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a verdict says of an entry beside each other that it was compared with."""
-    for name, found in verdict.items():
-        if name.startswith("beside "):
-            for outcome, one in found.items():
-                ends = interval(one["low"], one["high"], ratio)
-                yield f"{outcome} ÷ {name.removeprefix('beside ')}’s: {ratio(one['value'])} {ends}, {one['verdict']}"
+    for other, outcome, contrast in _stored_contrasts(verdict):
+        ends = interval(contrast["low"], contrast["high"], ratio)
+        yield f"{outcome} ÷ {other}’s: {ratio(contrast['value'])} {ends}, {contrast['verdict']}"
     if is_open(verdict):
         yield f"a question is open: the second look takes {LOOKS[1]} runs"
 
@@ -153,8 +158,8 @@ def is_better(verdict: Mapping[str, Any], other: str) -> bool:
 
 def is_open(verdict: Mapping[str, Any]) -> bool:
     """Return whether the first look has left a question of the verdict open."""
-    asked = [one for name, found in verdict.items() if name.startswith("beside ") for one in found.values()]
-    return verdict["runs"] < LOOKS[-1] and any(one["verdict"] == "cannot distinguish" for one in asked)
+    is_undecided = any(contrast["verdict"] == "cannot distinguish" for *_, contrast in _stored_contrasts(verdict))
+    return is_undecided and verdict["runs"] < LOOKS[-1]
 
 
 def confirms(again: Entry, first: Entry) -> bool:

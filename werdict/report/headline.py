@@ -23,18 +23,15 @@ def headline(test_set: SetComparison, level: float, scale: Scale, looks: Sequenc
     """Return sentences, the most important ones first."""
     lowest = test_set.rows[0]
     if len(test_set.rows) == 1:
-        brackets = f"The brackets show the {100 * level:g} % interval {_covers(test_set, lowest)}."
+        covers = f"over {lowest.scope}"
+        if lowest.scope == "this run only":
+            covers = f"of this run only: another seed may give another {test_set.rate_name}"
+        brackets = f"The brackets show the {100 * level:g} % interval {covers}."
         alone = "There is no other system to compare it with."
         unlearned = [*_unlearned(test_set)]
         return [f"{lowest.system} has this {test_set.rate_name}: {_rate(lowest)}.", brackets, *unlearned, alone]
     sentences = [*_may_be_best(test_set, level), *_from_baseline(test_set, scale), *_look(test_set, looks)]
     return [*sentences, *_unlearned(test_set), *_units(test_set), *_parts(test_set, scale), *next_step(test_set)]
-
-
-def _covers(test_set: SetComparison, row: Row) -> str:
-    if row.scope == "this run only":
-        return f"of this run only: another seed may give another {test_set.rate_name}"
-    return f"over {row.scope}"
 
 
 def _rate(row: Row) -> str:

@@ -7,11 +7,11 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from werdict.formatting import UNKNOWN, count, interval, number, p_value, percent, points, ratio
 from werdict.report.headline import headline, what_learned_means
 from werdict.result import Comparison, Contrast, Row, Scale, SetComparison, Verdict
-from werdict.runs import Run
 from werdict.scoring import UNIT_NOTES
 
 
@@ -50,6 +50,11 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, title: str, columns: Mapping[Column, Sequence[Cell]], notes: Sequence[str] = ()) -> Self:
+        """Return a table from the cells of each column."""
+        return cls(title, [*columns], [*zip(*columns.values(), strict=True)], notes)
 
 
 SYSTEM = Column("system", is_text=True)
@@ -114,50 +119,40 @@ def set_sections(comparison: Comparison) -> list[SetSection]:
 
 
 def _wer_table(test_set: SetComparison, level: float) -> Table:
-    rows = [
-        [
-            Cell(row.system),
-            *([Cell("yes" if row.may_be_best else "no")] if len(test_set.rows) > 1 else []),
-            *([_to_baseline(test_set, row)] if len(test_set.rows) > 1 else []),
-            mean_cell(row.wer_mean, row.wer_sd),
-            *([Cell(percent(row.wer_geomean))] if test_set.has_seeds else []),
-            Cell(interval(row.low, row.high), row.scope),
-            Cell(str(len(row.seeds)) if test_set.has_seeds else UNKNOWN),
-        ]
-        for row in test_set.rows
-    ]
-    columns = [
-        SYSTEM,
-        # on a phone these two and the rate fit beside the names
-        *([Column("may be best", is_text=True, in_terminal=False)] if len(test_set.rows) > 1 else []),
-        *([Column("vs. baseline", is_text=True, in_terminal=False)] if len(test_set.rows) > 1 else []),
-        Column(f"{test_set.rate_name} %"),
-        *([Column("geometric mean %", in_terminal=False)] if test_set.has_seeds else []),
-        *(Column(f"{100 * level:g} % interval"), Column("seeds")),
-    ]
+    rows = test_set.rows
+    columns = {SYSTEM: [Cell(row.system) for row in rows]}
+    if len(rows) > 1:  # on a phone these two and the rate fit beside the names
+        may_be_best, versus = (
+            Column(name, is_text=True, in_terminal=False) for name in ("may be best", "vs. baseline")
+        )
+        columns[may_be_best] = [Cell("yes" if row.may_be_best else "no") for row in rows]
+        columns[versus] = [_to_baseline(test_set, row) for row in rows]
+    columns[Column(f"{test_set.rate_name} %")] = [mean_cell(row.wer_mean, row.wer_sd) for row in rows]
+    if test_set.has_seeds:
+        columns[Column("geometric mean %", in_terminal=False)] = [Cell(percent(row.wer_geomean)) for row in rows]
+    columns[Column(f"{100 * level:g} % interval")] = [Cell(interval(row.low, row.high), row.scope) for row in rows]
+    columns[Column("seeds")] = [Cell(str(len(row.seeds)) if test_set.has_seeds else UNKNOWN) for row in rows]
     notes = ["Each interval is for the mean of its system alone.", *(f"{note}." for note in UNIT_NOTES[test_set.unit])]
-    return Table(f"{test_set.unit.capitalize()} error rates", columns, rows, notes)
+    return Table.of(f"{test_set.unit.capitalize()} error rates", columns, notes)
 
 
 def reliability_table(test_set: SetComparison, level: float) -> Table:
     """Return how many runs learned; without rows if all did."""
-    counts = {row.system: row.reliability for row in test_set.rows}
-    rows = [
-        [
-            Cell(name),
-            Cell(f"{reliability.num_learned} of {reliability.num_runs}"),
-            Cell(interval(reliability.low, reliability.high)),
-            Cell(p_value(reliability.p_adjusted)),
-        ]
-        for name, reliability in counts.items()
-    ]
-    are_all = all(reliability.num_learned == reliability.num_runs for reliability in counts.values())
-    columns = [SYSTEM, *map(Column, ("learned", f"share % [{100 * level:g} %]", "p (Holm)"))]
+    failing = any(row.reliability.num_learned < row.reliability.num_runs for row in test_set.rows)
+    counts = {row.system: row.reliability for row in test_set.rows if failing}
+    columns = {
+        SYSTEM: [Cell(system) for system in counts],
+        Column("learned"): [Cell(f"{learned.num_learned} of {learned.num_runs}") for learned in counts.values()],
+        Column(f"share % [{100 * level:g} %]"): [
+            Cell(interval(learned.low, learned.high)) for learned in counts.values()
+        ],
+        Column("p (Holm)"): [Cell(p_value(learned.p_adjusted)) for learned in counts.values()],
+    }
     note = (
         f"{what_learned_means(test_set)} A run that failed has not learned. p: Fisher's exact test against the "
         f"baseline {test_set.baseline}, corrected for the number of systems."
     )
-    return Table("Runs that learned", columns, [] if are_all else rows, [note])
+    return Table.of("Runs that learned", columns, [note])
 
 
 def _verdict(test_set: SetComparison, contrast: Contrast | None) -> Cell:
@@ -188,35 +183,31 @@ def _contrasts(
     title: str, test_set: SetComparison, comparison: Comparison, contrasts: Mapping[str, Contrast], note: str = ""
 ) -> Table:
     is_ratio, rate = comparison.scale == "ratio", test_set.rate_name
-    with_matched = any(pair.matched_pairs_p is not None for pair in contrasts.values())
-    columns = (  # on a phone the first three fit beside the names
-        *(SYSTEM, Column("verdict", is_text=True)),
-        Column(f"{'ratio of errors' if is_ratio else 'points'} [{100 * comparison.level:g} %]"),
-        *([Column(f"points of {rate}", in_terminal=False)] if is_ratio else []),
-        *(Column("p (adjusted)"), Column("80 of 100 find"), Column("seeds")),
-        *([Column("p (matched pairs)")] if with_matched else []),
-    )
-    shown = ratio if is_ratio else points
-    rows = [
-        [
-            Cell(system),
-            _verdict(test_set, pair),
-            contrast_cell(pair, comparison.scale),
-            *([Cell(UNKNOWN if pair.points is None else points(pair.points))] if is_ratio else []),
-            Cell(p_value(pair.p_adjusted)),
-            Cell(UNKNOWN if pair.detectable is None else shown(pair.detectable)),
-            Cell(str(pair.num_seeds) if test_set.has_seeds else UNKNOWN),
-            *([Cell(p_value(pair.matched_pairs_p))] if with_matched else []),
+    shown, pairs = ratio if is_ratio else points, contrasts.values()
+    size = f"{'ratio of errors' if is_ratio else 'points'} [{100 * comparison.level:g} %]"
+    columns = {  # on a phone the first three fit beside the names
+        SYSTEM: [Cell(system) for system in contrasts],
+        Column("verdict", is_text=True): [_verdict(test_set, pair) for pair in pairs],
+        Column(size): [contrast_cell(pair, comparison.scale) for pair in pairs],
+    }
+    if is_ratio:
+        columns[Column(f"points of {rate}", in_terminal=False)] = [
+            Cell(UNKNOWN if pair.points is None else points(pair.points)) for pair in pairs
         ]
-        for system, pair in contrasts.items()
+    columns[Column("p (adjusted)")] = [Cell(p_value(pair.p_adjusted)) for pair in pairs]
+    columns[Column("80 of 100 find")] = [
+        Cell(UNKNOWN if pair.detectable is None else shown(pair.detectable)) for pair in pairs
     ]
+    columns[Column("seeds")] = [Cell(str(pair.num_seeds) if test_set.has_seeds else UNKNOWN) for pair in pairs]
+    if any(pair.matched_pairs_p is not None for pair in pairs):
+        columns[Column("p (matched pairs)")] = [Cell(p_value(pair.matched_pairs_p)) for pair in pairs]
     what = (
         "Ratio of the geometric means over seeds: below 1, the system makes fewer errors."
         if is_ratio
         else f"Difference of the mean {rate}s."
     )
     found = f"80 of 100: the {'ratio' if is_ratio else 'difference'} that 80 of 100 such comparisons would find."
-    return Table(title, columns, rows, [f"{note} {what} {found}".strip()])
+    return Table.of(title, columns, [f"{note} {what} {found}".strip()])
 
 
 def _weights_table(comparison: Comparison, test_set: SetComparison) -> Table:
@@ -224,66 +215,59 @@ def _weights_table(comparison: Comparison, test_set: SetComparison) -> Table:
     wers: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for row in test_set.rows:
         runs = [run.wers_by_weights for run in comparison.runs_of(row.system) if run.seed in row.seeds]
-        for kind in runs[0]:
+        for kind in runs[0] if runs else ():
             if all(test_set.name in run.get(kind, {}) for run in runs):
                 wers[kind][row.system] = [run[kind][test_set.name] for run in runs]
-    rows = []
-    for row in test_set.rows if len(wers) > 1 else ():
-        seed_wers = [by_system.get(row.system, []) for by_system in wers.values()]
-        cells = (
+    systems = [row.system for row in test_set.rows if len(wers) > 1]
+    columns = {SYSTEM: [Cell(system) for system in systems]}
+    for kind, by_system in wers.items():
+        groups = [by_system.get(system, []) for system in systems]
+        columns[Column(f"{kind} {test_set.rate_name} %")] = [
             mean_cell(statistics.mean(group) if group else None, statistics.stdev(group) if len(group) > 1 else None)
-            for group in seed_wers
-        )
-        rows.append([Cell(row.system), *cells])
-    columns = [SYSTEM, *(Column(f"{kind} {test_set.rate_name} %") for kind in wers)]
+            for group in groups
+        ]
     note = (
         "Means over seeds ± sd. Best: the checkpoint that was best on dev. Last: the newest. Average: the mean of the "
         "weights over about the last third of training."
     )
-    return Table("With other weights", columns, rows, [note])
+    return Table.of("With other weights", columns, [note])
 
 
 def _part_table(column: str, parts: Sequence[SetComparison], comparison: Comparison) -> Table:
     """Return the rates of all systems on each part of a set."""
-    rows = [
-        [
-            Cell(f"{part.name}: {row.system}"),
-            Cell("yes" if row.may_be_best else "no"),
-            _to_baseline(part, row),
-            mean_cell(row.wer_mean, row.wer_sd),
-            Cell(interval(row.low, row.high), row.scope),
-            Cell(count(part.num_utterances, "utterance")),
-        ]
-        for part in parts
-        for row in part.rows
-    ]
-    names = (f"{comparison.rate_name} %", f"{100 * comparison.level:g} % interval", "size")
-    columns = [SYSTEM, Column("may be best", is_text=True), Column("vs. baseline", is_text=True), *map(Column, names)]
+    rows = [(part, row) for part in parts for row in part.rows]
+    columns = {
+        SYSTEM: [Cell(f"{part.name}: {row.system}") for part, row in rows],
+        Column("may be best", is_text=True): [Cell("yes" if row.may_be_best else "no") for _, row in rows],
+        Column("vs. baseline", is_text=True): [_to_baseline(part, row) for part, row in rows],
+        Column(f"{comparison.rate_name} %"): [mean_cell(row.wer_mean, row.wer_sd) for _, row in rows],
+        Column(f"{100 * comparison.level:g} % interval"): [
+            Cell(interval(row.low, row.high), row.scope) for _, row in rows
+        ],
+        Column("size"): [Cell(count(part.num_utterances, "utterance")) for part, _ in rows],
+    }
     note = "Verdicts are corrected for the systems of each part, not for the number of parts."
-    return Table(f"By {column}", columns, rows, [note])
+    return Table.of(f"By {column}", columns, [note])
 
 
 def run_table(comparison: Comparison) -> Table:
     """Return every run with its folder, by system and seed."""
-    sets = [test_set.name for test_set in comparison.sets]
-    rows = [
-        [
-            Cell(run.system),
-            Cell(str(run.seed) if comparison.has_seeds else UNKNOWN),
-            Cell(number(run.lr)),
-            *(_run_cell(run, tested) for tested in sets),
-            Cell(str(run.folder)),
-        ]
-        for name in comparison.systems
-        for run in sorted(comparison.runs_of(name), key=lambda run: run.seed)
+    runs = [
+        run for system in comparison.systems for run in sorted(comparison.runs_of(system), key=lambda run: run.seed)
     ]
-    columns = [Column("seed"), Column("lr"), *(Column(f"{comparison.rate_name} % on {name}") for name in sets)]
-    return Table("All runs", [SYSTEM, *columns, Column("folder", is_text=True)], rows)
-
-
-def _run_cell(run: Run, test_set: str) -> Cell:
-    errors = run.sets.get(test_set)
-    return Cell(UNKNOWN) if errors is None else Cell(percent(errors.wer), "" if errors.has_learned else "not learned")
+    columns = {
+        SYSTEM: [Cell(run.system) for run in runs],
+        Column("seed"): [Cell(str(run.seed) if comparison.has_seeds else UNKNOWN) for run in runs],
+        Column("lr"): [Cell(number(run.lr)) for run in runs],
+    }
+    for test_set in comparison.sets:
+        results = [run.sets.get(test_set.name) for run in runs]
+        columns[Column(f"{comparison.rate_name} % on {test_set.name}")] = [
+            Cell(UNKNOWN) if errors is None else Cell(percent(errors.wer), "" if errors.has_learned else "not learned")
+            for errors in results
+        ]
+    columns[Column("folder", is_text=True)] = [Cell(str(run.folder)) for run in runs]
+    return Table.of("All runs", columns)
 
 
 def what_verdicts_are_about(comparison: Comparison) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from werdict.formatting import UNKNOWN, count, duration, number, p_value, percent
 from werdict.report.headline import times_sentence
 from werdict.report.sections import SYSTEM, Cell, Column, Table, contrast_cell, mean_cell, verdict_cell
-from werdict.result import Comparison, Contrast, EqualTime, Scale, SetComparison, Target, TimesToTarget
+from werdict.result import Comparison, EqualTime, Scale, SetComparison, Target, TimesToTarget
 from werdict.runs import Run, Texts
 
 
@@ -21,7 +21,7 @@ def cost_table(comparison: Comparison) -> Table:
     rows = []
     for name in comparison.systems:
         runs = comparison.runs_of(name)
-        rates = {run.lr for run in runs}
+        rates = {run.lr for run in runs} or {None}
         lr = Cell(number(rates.pop()) if len(rates) == 1 else "several")
         numbers = (
             _median(runs, "num_updates"),
@@ -53,30 +53,29 @@ def cost_tables(comparison: Comparison) -> list[Table]:
     """Return all tables of speed, time and memory; none for runs of which only their results are known."""
     if not comparison.is_of_our_runs:
         return []
-    return [*speed_tables(comparison), cost_table(comparison)]
-
-
-def speed_tables(comparison: Comparison) -> list[Table]:
-    """Return times to the target, if there is one, and WERs at equal time, if the runs logged times."""
     tables = []
     if comparison.target is not None:
         tables = [_time_table(times, comparison, comparison.target) for times in comparison.times]
-    equal = comparison.equal_time
-    return tables if equal is None else [*tables, _progress_table(equal, comparison)]
+    if comparison.equal_time is not None:
+        tables.append(_progress_table(comparison.equal_time, comparison))
+    return [*tables, cost_table(comparison)]
 
 
 def _time_table(times: TimesToTarget, comparison: Comparison, target: Target) -> Table:
     shown, quantity = (duration, "Time") if times.axis == "seconds" else (number, "Updates")
-    rows, are_all = [], all(row.num_reached == row.num_runs for row in times.rows)
-    for row in times.rows:
-        least = "" if row.num_reached == row.num_runs else "≥ "
-        cells = Cell(f"{row.num_reached} of {row.num_runs}"), Cell(f"{least}{shown(row.mean)}")
-        verdict, numbers = _contrast_cells(times, row.system, row.contrast, "ratio")
-        rows.append([Cell(row.system), *verdict, *cells, *numbers])
-    verdict_column, number_columns = _contrast_columns(times, "ratio", comparison.level)
-    columns = [SYSTEM, *verdict_column, Column("reached by"), Column(quantity.lower()), *number_columns]
-    notes = [times_sentence(times), "Geometric means over seeds.", *_about_contrasts(times, comparison.level)]
-    if not are_all:
+    least = ["" if row.num_reached == row.num_runs else "≥ " for row in times.rows]
+    verdicts, contrasts, about = _contrasts(times, "ratio", comparison.level)
+    columns = {
+        SYSTEM: [Cell(row.system) for row in times.rows],
+        **verdicts,
+        Column("reached by"): [Cell(f"{row.num_reached} of {row.num_runs}") for row in times.rows],
+        Column(quantity.lower()): [
+            Cell(f"{sign}{shown(row.mean)}") for sign, row in zip(least, times.rows, strict=True)
+        ],
+        **contrasts,
+    }
+    notes = [times_sentence(times), "Geometric means over seeds.", *about]
+    if any(least):
         budget = f"{shown(times.budget)}{' updates' if times.axis == 'updates' else ''}"
         notes.append(
             f"≥: not every run reached it within the {budget} that all had; a run that did not counts as {budget}, in "
@@ -84,60 +83,60 @@ def _time_table(times: TimesToTarget, comparison: Comparison, target: Target) ->
         )
     when = "fixed before" if target.is_fixed else "chosen after the runs"
     title = f"{quantity} to {100 * target.wer:g} % {comparison.rate_name} on dev ({when})"
-    return Table(title, columns, rows, [" ".join(notes)])
+    return Table.of(title, columns, [" ".join(notes)])
 
 
 def _progress_table(equal: EqualTime, comparison: Comparison) -> Table:
-    rows, rate_name, scale = [], comparison.rate_name, comparison.scale
-    for row in equal.rows:
-        verdict, numbers = _contrast_cells(equal, row.system, row.contrast, scale)
-        area = Cell(percent(row.area)), Cell(percent(row.area_sd)), Cell(str(row.num_runs))
-        rows.append([Cell(row.system), *verdict, mean_cell(row.wer_mean, row.wer_sd), *numbers, *area])
-    verdict_column, number_columns = _contrast_columns(equal, scale, comparison.level)
-    columns = [SYSTEM, *verdict_column, Column(f"{rate_name} % on dev"), *number_columns]
-    columns += [Column(f"mean {rate_name} %"), *(Column(name, in_terminal=False) for name in ("± sd", "seeds"))]
+    rows, rate_name = equal.rows, comparison.rate_name
+    verdicts, contrasts, about = _contrasts(equal, comparison.scale, comparison.level)
+    columns = {
+        SYSTEM: [Cell(row.system) for row in rows],
+        **verdicts,
+        Column(f"{rate_name} % on dev"): [mean_cell(row.wer_mean, row.wer_sd) for row in rows],
+        **contrasts,
+        Column(f"mean {rate_name} %"): [Cell(percent(row.area)) for row in rows],
+        Column("± sd", in_terminal=False): [Cell(percent(row.area_sd)) for row in rows],
+        Column("seeds", in_terminal=False): [Cell(str(row.num_runs)) for row in rows],
+    }
     notes = [
         "Training time includes the optimizer's steps, not validations; slower runs have not finished their schedule.",
-        *_about_contrasts(equal, comparison.level),
+        *about,
         f"Mean {rate_name}: over the updates that all runs had (area under the curve), from 100 % at the start.",
     ]
     if equal.num_earlier:
         notes.append(
             f"{count(equal.num_earlier, 'run')} had the last validation earlier, and count with its {rate_name}."
         )
-    return Table(f"After {duration(equal.seconds)} of training", columns, rows, [" ".join(notes)])
+    return Table.of(f"After {duration(equal.seconds)} of training", columns, [" ".join(notes)])
 
 
-def _contrast_columns(
-    times: TimesToTarget | EqualTime, name: str, level: float
-) -> tuple[Sequence[Column], Sequence[Column]]:
-    """Return the columns of a verdict and of its numbers; none if there is nothing to compare."""
+Columns = Mapping[Column, Sequence[Cell]]
+
+
+def _contrasts(times: TimesToTarget | EqualTime, scale: Scale, level: float) -> tuple[Columns, Columns, Sequence[str]]:
+    """Return a column of verdicts, columns of numbers, and what they are about; nothing if there is a single system."""
     if len(times.rows) == 1:
-        return (), ()
+        return {}, {}, ()
+    rows = []
+    for row in times.rows:
+        if (contrast := row.contrast) is None:
+            verdict = Cell("reference" if row.system == times.reference else "not compared")
+            rows.append((verdict, Cell(UNKNOWN), Cell(UNKNOWN)))
+        else:
+            size = contrast_cell(contrast, scale)
+            rows.append((verdict_cell(contrast.verdict), size, Cell(p_value(contrast.p_adjusted))))
+    verdicts, sizes, p_values = zip(*rows, strict=True)
     # at equal time there are more numbers, and the verdict says whether p is small
     p = Column("p (adjusted)", in_terminal=isinstance(times, TimesToTarget))
-    return [Column("verdict", is_text=True)], [Column(f"{name} [{100 * level:g} %]"), p]
-
-
-def _contrast_cells(
-    times: TimesToTarget | EqualTime, system: str, contrast: Contrast | None, scale: Scale
-) -> tuple[Sequence[Cell], Sequence[Cell]]:
-    """Return the cells of ``_contrast_columns``."""
-    if len(times.rows) == 1:
-        return (), ()
-    if contrast is None:
-        return [Cell("reference" if system == times.reference else "not compared")], [Cell(UNKNOWN), Cell(UNKNOWN)]
-    numbers = contrast_cell(contrast, scale), Cell(p_value(contrast.p_adjusted))
-    return [verdict_cell(contrast.verdict)], numbers
-
-
-def _about_contrasts(times: TimesToTarget | EqualTime, level: float) -> list[str]:
-    if len(times.rows) == 1:
-        return []
-    return [
+    about = (
         f"Compared with {times.reference}. Intervals and verdicts cover other seeds on the same development sets, and "
         f"are corrected for the number of systems ({100 * level:g} %)."
-    ]
+    )
+    return (
+        {Column("verdict", is_text=True): verdicts},
+        {Column(f"{scale} [{100 * level:g} %]"): sizes, p: p_values},
+        [about],
+    )
 
 
 MAX_SPEAKERS = 200
@@ -201,6 +200,7 @@ def errors_of(comparison: Comparison, test_set: SetComparison) -> Errors | None:
             if run.seed in row.seeds and test_set.name in run.sets and run.sets[test_set.name].texts is not None
         ]
         for row in test_set.rows
+        if comparison.runs_of(row.system)  # not if all have failed
     }
     if not all(by_system.values()):
         return None
@@ -283,23 +283,19 @@ def _speaker_table(test_set: SetComparison, by_system: Mapping[str, Sequence[Run
         for run in runs:
             for speaker, wrong in zip(first.speakers, run.sets[test_set.name].errors, strict=True):
                 errors[system][speaker or ""] += wrong
-    rows = [
-        [
-            Cell(speaker),
-            Cell(str(num)),
-            *(
-                Cell(percent(errors[name][speaker] / num / len(runs) if num else None))
-                for name, runs in by_system.items()
-            ),
+    shown = num_words.most_common(MAX_SPEAKERS)
+    columns = {
+        Column("speaker", is_text=True): [Cell(speaker) for speaker, _ in shown],
+        Column(f"{test_set.unit}s"): [Cell(str(num)) for _, num in shown],
+    }
+    for system, runs in by_system.items():
+        columns[Column(f"{system} {test_set.rate_name} %")] = [
+            Cell(percent(errors[system][speaker] / num / len(runs) if num else None)) for speaker, num in shown
         ]
-        for speaker, num in num_words.most_common(MAX_SPEAKERS)
-    ]
-    names = (f"{system} {test_set.rate_name} %" for system in errors)
-    columns = [Column("speaker", is_text=True), Column(f"{test_set.unit}s"), *map(Column, names)]
-    more = len(num_words) - len(rows)
+    more = len(num_words) - len(shown)
     notes = [f"Means over the seeds of the table of {test_set.rate_name}s."] * test_set.has_seeds
     notes += [f"{count(more, 'more speaker')} with fewer {test_set.unit}s."] * (more > 0)
-    return Table("By speaker", columns, rows, notes)
+    return Table.of("By speaker", columns, notes)
 
 
 def _substitutions(test_set: SetComparison, runs: Sequence[Run], by_system: Mapping[str, Texts]) -> Table:

@@ -57,6 +57,31 @@ def test_several_systems_that_may_be_best_are_named_and_none_is_called_best():
     assert first.startswith("Any of the 2 systems may be best")
 
 
+def test_a_system_whose_runs_have_all_failed_is_in_each_part_of_the_report(tmp_path):
+    compared = compare_runs(sweep(), failed=[("lost", seed) for seed in (1, 2, 3)], baseline="adamw")
+    report, *_ = write_report_files(compared, tmp_path)
+    texts = [
+        report.read_text(),
+        write_json(compared, tmp_path).read_text(),
+        write_errors(compared, tmp_path).read_text(),
+    ]
+    console = Console(file=io.StringIO(), width=100)
+    console.print(*tables(compared))
+    assert all("lost" in text for text in (*texts, console.file.getvalue()))
+
+
+def test_a_system_whose_runs_have_all_failed_does_not_hide_the_errors_of_others(tmp_path):
+    rows = [
+        {"system": system, "seed": seed, "id": str(number), "reference": "one two", "hypothesis": text}
+        for system, text in (("a", "one"), ("b", "one too"))
+        for seed in (1, 2)
+        for number in range(3)
+    ]
+    runs = compare_results(rows).comparison.runs
+    report, *_ = write_report_files(compare_runs(runs, failed=[("lost", 1), ("lost", 2)]), tmp_path)
+    assert "Shown: 3 of 3 utterances" in report.read_text()
+
+
 def test_differences_in_points_are_said_in_points():
     _, second, *_ = said(sweep(), baseline="adamw", scale="points")
     assert "eve −40.00 points [−" in second
