@@ -15,16 +15,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
 from asr.commands.api import composed_run
+from asr.commands.app import explain_error
 from asr.run.choices import with_own_classes
 from asr.run.command_line import override_key, override_value
+from asr.run.folder import backup_existing
 from asr.run.options import decides
 from asr.runs.files import SUMMARY, read_run
 from asr.runs.folders import read_runs
 from asr.sweeps.jobs import JobRecord, asked_for, asked_since, records
 from asr.sweeps.tuning import Search, systems
 from werdict.benchmark.check import problems
-from werdict.benchmark.entries import ABOUT, Entry, FinishedRun, collected, entries_of, store
+from werdict.benchmark.entries import Entry, FinishedRun, collected, entries_of, read_about, store
 from werdict.benchmark.page import write_pages
 from werdict.benchmark.rules import (
     BASELINE,
@@ -39,7 +44,7 @@ from werdict.benchmark.rules import (
     free_part,
 )
 from werdict.benchmark.verdicts import freeze, holder_of, is_open, new_verdict, sentences, target_loss
-from werdict.errors import ConfigError
+from werdict.errors import DIVERGED, ConfigError
 from werdict.files import flatten, is_within, read_json, read_yaml
 
 HELP = f"""\
@@ -61,6 +66,7 @@ JOBS = ("sweep.gpus_per_job", "sweep.jobs_per_gpu")
 OWN = ("entry", "task", "official", "look")
 ROOT, PAGES = Path("benchmark") / VERSION, Path("docs") / "benchmark"
 TRIAL = "decode_test=false"  # override of a trial of a study, which is no result
+PREVIEW = "preview"  # in the place of a commit
 POLL_S = 30.0
 # what decides the numbers of a run beside the entry; a digest of it goes with them
 HARNESS = (
@@ -98,20 +104,25 @@ def run(arguments: Sequence[str]) -> int:
     machine = [word for word in arguments if not _is_own(word)]
     for word in machine:
         if not is_of_machine(word):
-            raise ConfigError(f"{word}: names no place or machine; what an entry chooses stands in its {ABOUT}")
+            raise ConfigError(f"{word}: names no place or machine; what an entry chooses stands in its entry.yaml")
     task = str(options.get("task"))
     if task not in TASKS:
         raise ConfigError(f"task must be one of {', '.join(TASKS)}, given {options.get('task')}")
     folder = Path(str(options.get("entry")))
-    if not (folder / ABOUT).is_file():
-        raise ConfigError(f"entry={folder}: there is no {ABOUT}; docs/benchmark/rules.md says what it holds")
-    about = read_yaml(folder / ABOUT)
+    about = read_about(folder)
     for word in about["overrides"]:
         check_override(word)
+    places = _places(machine)
+    settings_of(folder, task, [*about["overrides"], *places], {} if folder.parent.name == "tuned" else None)
     is_official = options.get("official") is True
-    shared = {"commit": _commit_of(folder) if is_official else "preview", "harness": harness(task)}
-    configs = [f"--config-dir={path}" for path in [_own_configs(folder)] if path]
-    words, code = [*configs, *about["overrides"], *machine], 0
+    shared = {"commit": _commit_of(folder) if is_official else PREVIEW, "harness": harness(task)}
+    words = [*about["overrides"], *machine]
+    if configs := _own_configs(folder):
+        words.append(f"--config-dir={configs}")
+    # one of the processes below would say what is wrong with the data, while the others wait
+    prepared = _asr("prepare", f"recipe={task}/benchmark_{VERSION}", *places).wait()
+    if prepared != 0:
+        return prepared
     for look in LOOKS[:1] if options.get("look") == 1 else LOOKS:
         seeds = drawn_seeds(shared["commit"], task)[:look]
         entry, code = _trained(folder, task, about, {**shared, "seeds": seeds}, words)
@@ -119,48 +130,64 @@ def run(arguments: Sequence[str]) -> int:
             return code or 1
         if is_official:
             print(f"written: {store(entry)} ({len(entry.lines)} of {LOOKS[-1]} runs); next: asr-benchmark page")
-        if code or not _says_open(entry):
+        is_open = _says_open(entry)
+        if len(entry.lines) < look:  # interrupted
+            return code or 1
+        if not is_open:
             break
-    return code
+    return 0
 
 
 def _trained(
     folder: Path, task: str, about: Mapping[str, Any], told: dict[str, Any], words: Sequence[str]
 ) -> tuple[Entry | None, int]:
-    """Train what an entry lacks on a task; return it, None without finished runs, and the exit code."""
-    ruleset = folder.parent.name
-    sweep_dir = Path("runs") / "-".join(["benchmark", VERSION, task, ruleset, folder.name, told["commit"][:10]])
+    """Train what an entry lacks on a task; return it, None without results, and the exit code."""
+    ruleset, run_of = folder.parent.name, told["commit"][:10]
+    if run_of == PREVIEW:  # of an optimizer that was changed since, no run is used
+        run_of += f"-{_digest(_sources(folder))}"
+    sweep_dir = Path("runs") / "-".join(["benchmark", VERSION, task, ruleset, folder.name, run_of])
     arguments = _sweep_words(task, ruleset, sweep_dir.name, told["seeds"], words)
-    machine = [word for word in words if is_of_machine(word)]
     baseline = sweep_dir.with_name(f"{sweep_dir.name}-{BASELINE}")
-    with _baseline_beside(task, told["seeds"][0], machine, baseline):
+    with _baseline_beside(task, told["seeds"][0], _places(words), baseline) as beside:
         code = _train(arguments, sweep_dir, folder, len(told["seeds"]) + (NUM_TRIALS if ruleset == "tuned" else 0))
+        if beside is not None and all(job.failed and job.exit_code != DIVERGED for job in records(sweep_dir)):
+            beside.terminate()  # there is nothing to compare
     return _collect(folder, task, about, told, sweep_dir, baseline), code
 
 
 def _says_open(entry: Entry) -> bool:
     """Say how an entry compares so far; return whether a second look is needed, as it is for the baseline."""
     print(f"{entry.name} on {entry.task}: mean WER {100 * statistics.mean(entry.wers):.1f} %, {len(entry.lines)} runs")
+    if entry.cost is not None:
+        print(f"CPU seconds of a run ÷ those of {BASELINE} beside it: {entry.cost:.2f}")
     others = entries_of(ROOT, entry.task, entry.folder.parent.name)
-    if BASELINE not in {other.name for other in others} - {entry.name}:
+    if BASELINE not in {other.name for other in others} - {entry.name} or len(entry.lines) < 2:
         return True
     verdict = new_verdict(entry, holder_of(others), "", target_loss(ROOT, entry.task))
     print("\n".join(sentences(verdict)))
     return is_open(verdict)
 
 
-def settings_of(folder: Path, task: str, overrides: Sequence[str], trial: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the free options of a run of an entry with these overrides, and the settings of a trial if it is tuned."""
+def settings_of(
+    folder: Path, task: str, overrides: Sequence[str], trial: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """Return the free options of a run of an entry with these overrides, and the settings of a trial if it is tuned.
+
+    Raises:
+        ConfigError: a choice or class is not found, or does not take an option.
+    """
     recipe, words, configs = f"recipe={task}/benchmark_{VERSION}", [*overrides], _own_configs(folder)
     sys.path.insert(0, str(folder.resolve()))  # of an optimizer of its own
     try:
-        if trial:
+        if trial is not None:
             only = f"sweep.only=[{override_value(words, 'optimizer')}]"
             with composed_run([recipe, *RULESETS["tuned"], only, *words], configs) as composed:
                 (system,) = systems(Search.read(composed.options.plain()["sweep"]), seed=0)
             words += system.words(dict(trial))
         with composed_run([recipe, *words], configs) as composed:
             return free_part(flatten(with_own_classes(composed).options.plain()))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain_error(error, "train")[0][0]) from error
     finally:
         sys.path.pop(0)
 
@@ -172,10 +199,17 @@ def _own_configs(folder: Path) -> Path | None:
 
 def harness(task: str) -> str:
     """Return a digest of the code that decides the numbers of a run beside the entry."""
-    root, digest = Path(__file__).resolve().parents[2], hashlib.sha256()
-    for name in (*HARNESS, *(f"recipes/{task}/{file}" for file in TASK_FILES)):
-        digest.update((root / name).read_bytes())
-    return digest.hexdigest()[:10]
+    root = Path(__file__).resolve().parents[2]
+    return _digest([root / name for name in (*HARNESS, *(f"recipes/{task}/{file}" for file in TASK_FILES))])
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:10]
+
+
+def _sources(folder: Path) -> list[Path]:
+    """Return what an entrant gives."""
+    return sorted(path for path in folder.rglob("*") if path.suffix in (".yaml", ".py"))
 
 
 def _commit_of(folder: Path) -> str:
@@ -184,7 +218,7 @@ def _commit_of(folder: Path) -> str:
     Raises:
         ConfigError: it is not committed, or was changed since.
     """
-    files = [str(path) for path in folder.rglob("*") if path.suffix in (".yaml", ".py")]
+    files = [str(path) for path in _sources(folder)]
     if changed := _git("status", "--porcelain", "--", *files):
         raise ConfigError(
             f"official=true draws seeds from the commit of the entry, and this is not committed: {changed}"
@@ -224,7 +258,21 @@ def _sweep_words(task: str, ruleset: str, sweep: str, seeds: Sequence[int], word
         usual = usual[:2]
     given_keys = {override_key(word) for word in words}
     usual = [word for word in usual if override_key(word) not in given_keys]
-    return ["-m", f"recipe={task}/benchmark_{VERSION}", f"sweep.name={sweep}", *fixed, *usual, *user_overrides]
+    flags = [word for word in user_overrides if word.startswith("--")]  # which Hydra does not take after overrides
+    rest = [word for word in user_overrides if word not in flags]
+    return ["-m", *flags, f"recipe={task}/benchmark_{VERSION}", f"sweep.name={sweep}", *fixed, *usual, *rest]
+
+
+def _places(words: Sequence[str]) -> list[str]:
+    """Return the overrides that name places and machines of one run."""
+    of_sweeps = ("hydra", "sweep")
+    keys = {word: override_key(word).replace("/", ".") for word in words if not word.startswith("--")}
+    return [word for word, key in keys.items() if is_of_machine(word) and not is_within(key, of_sweeps)]
+
+
+def _asr(command: str, *words: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a command of asr."""
+    return subprocess.Popen([sys.executable, "-m", "asr.commands", command, *words], **options)
 
 
 def _listed(seeds: Sequence[int]) -> str:
@@ -232,21 +280,21 @@ def _listed(seeds: Sequence[int]) -> str:
 
 
 @contextlib.contextmanager
-def _baseline_beside(task: str, seed: int, machine: Sequence[str], run_dir: Path) -> Iterator[None]:
+def _baseline_beside(
+    task: str, seed: int, places: Sequence[str], run_dir: Path
+) -> Iterator[subprocess.Popen[bytes] | None]:
     """Train the baseline once while the entry trains: its CPU seconds are the unit of those of the entry."""
+    if (run_dir / SUMMARY).exists():
+        yield None
+        return
+    backup_existing(run_dir.parent, [run_dir.name])  # of one that was interrupted: a resumed run lacks seconds
     fixed = [f"recipe={task}/benchmark_{VERSION}", f"optimizer={BASELINE}", "schedule=warmup_cosine", f"seed={seed}"]
-    places = [word for word in machine if not is_within(override_key(word).replace("/", "."), ("hydra", "sweep"))]
     words = [*fixed, "logger=csv", "torch_threads=1", *places, f"run_dir={run_dir}"]
-    if (run_dir / "config.yaml").exists():
-        words = [f"resume={run_dir}"]
-    command = [sys.executable, "-m", "asr.commands", "train", *words]
-    done = (run_dir / SUMMARY).exists()
-    process = None if done else subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = _asr("train", *words, stdout=subprocess.DEVNULL)
     try:
-        yield
+        yield process
     finally:
-        if process is not None:
-            process.wait()
+        process.wait()
 
 
 def _train(arguments: Sequence[str], sweep_dir: Path, folder: Path, num_runs: int) -> int:
@@ -255,7 +303,7 @@ def _train(arguments: Sequence[str], sweep_dir: Path, folder: Path, num_runs: in
     path = os.pathsep.join([str(folder.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = {**os.environ, "PYTHONPATH": path}
     before, printed = asked_for(sweep_dir), -1
-    process = subprocess.Popen([sys.executable, "-m", "asr.commands", "train", *arguments], env=variables)
+    process = _asr("train", *arguments, env=variables)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # the sweep ends its jobs, which save
     try:
         while process.poll() is None:
@@ -282,13 +330,14 @@ def jobs_by_seed(sweep_dir: Path) -> dict[int, JobRecord]:
 def _collect(
     folder: Path, task: str, about: Mapping[str, Any], told: dict[str, Any], sweep_dir: Path, baseline: Path
 ) -> Entry | None:
-    """Return an entry with the runs that the sweep has finished so far; None if there are none."""
+    """Return an entry with the runs that have ended so far; None if none has finished, unless all have diverged."""
     jobs = {seed: job for seed, job in jobs_by_seed(sweep_dir).items() if seed in told["seeds"]}
     finished = [sweep_dir / job.name for job in jobs.values() if (sweep_dir / job.name / SUMMARY).is_file()]
     failed = {seed: f"exit code {job.exit_code}" for seed, job in jobs.items() if job.failed and not job.was_ended}
-    if not finished or not (baseline / SUMMARY).is_file():
+    num_diverged = sum(job.exit_code == DIVERGED for job in jobs.values())
+    if (not finished and num_diverged < len(told["seeds"])) or not (baseline / SUMMARY).is_file():
         return None
-    config = read_yaml(finished[0] / "config.yaml")
+    config = read_yaml(sweep_dir / next(iter(jobs.values())).name / "config.yaml")
     told |= _package(config["optimizer"]["_target_"])
     told["baseline_cpu_seconds"] = read_json(baseline / SUMMARY)["training"]["cpu_seconds"]
     if folder.parent.name == "tuned":

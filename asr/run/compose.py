@@ -20,6 +20,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 import asr.recipes
+from asr.former_names import with_present_names
 from asr.processes import TORCHRUN, is_first_process
 from asr.run.command_line import (
     CONFIGS,
@@ -38,7 +39,6 @@ from asr.run.options import RunOptions, checked_options, decides, fields, has_ef
 from werdict.console import one_line
 from werdict.errors import ConfigError
 from werdict.files import flatten, get_nested, named_path, read_yaml, write_whole
-from werdict.former_names import with_present_names
 
 CONFIG_NAME = "resumed"  # of the primary config that a run's folder becomes
 LABELS = ("_target_", "group", "name", "job_type", "tags", "notes")  # of a logger: all else may say where numbers go

@@ -26,6 +26,7 @@ from asr.data.preparation.prepare import PrepareSpec, current_folder, load_or_ma
 from asr.data.preparation.prepared import Lengths, PreparedData, describe_source, fingerprint, portable_folder
 from asr.data.preparation.saved_corpus import Mixture, SavedCorpus
 from asr.data.preparation.shards import AudioField, FeatureField, ShardStorage
+from asr.former_names import with_former_names
 from asr.processes import is_first_process
 from asr.run.folder import usable_folder
 from asr.run.instantiate import build_component, locate
@@ -35,7 +36,6 @@ from asr.run.start import kept_tokenizer
 from asr.text.tokenizer import KeptTokenizer
 from werdict.console import PlainConsole
 from werdict.errors import ConfigError
-from werdict.former_names import with_former_names
 from werdict.text_files import visible_files
 
 

@@ -13,11 +13,11 @@ from typing import Any, Union, Unpack, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
+from asr.former_names import PRESENT
 from asr.run.options import Target
 from asr.run.trust import error_context
 from werdict.errors import ConfigError, did_you_mean
 from werdict.files import is_within
-from werdict.former_names import PRESENT
 
 SPECIAL_KEYS = {"_target_", "_partial_", "_convert_"}
 PASSED = ("self", "params", "named_parameters")  # arguments that no config gives

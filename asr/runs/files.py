@@ -14,11 +14,11 @@ from typing import IO, Any
 
 import numpy as np
 
+from asr.former_names import with_present_names
 from asr.run.options import RunOptions, SavedRun, decides
 from werdict.error_files import depends_on_audio
 from werdict.errors import naming_place
 from werdict.files import flatten, get_nested, is_within, read_json, read_yaml
-from werdict.former_names import with_present_names
 from werdict.runs import Curve, SetErrors
 
 HEADER = ("step", "name", "value")

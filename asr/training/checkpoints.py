@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from asr.former_names import with_present_names
 from asr.models import devices
 from asr.models.pretrained import read_tensors
 from asr.models.recognizer import Recognizer
@@ -21,7 +22,6 @@ from asr.run.folder import PARTS, newest_update, resume_command, update_files
 from asr.run.options import WeightKind
 from werdict.errors import RunFailed, explaining_out_of_memory, remedy
 from werdict.files import TEMPORARY, WITHOUT_LINKS, named_path, replace_by, sync, write_more
-from werdict.former_names import with_present_names
 
 FORMAT = 2  # raise it when a class or callback of a run is renamed: checkpoints hold their names
 PREFIX = "recognizer."

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hydra._internal.utils import get_args_parser
 
 from asr.commands import benchmark
 from asr.sweeps.jobs import JobRecord
@@ -85,6 +86,10 @@ def test_an_optimizer_of_20_lines_is_entered(place, capsys):
     (folder / "signs.py").write_text("# changed\n" + (folder / "signs.py").read_text())
     with pytest.raises(ConfigError, match=r"signs\.py"):
         benchmark.run([*words, "official=true"])
+    (folder / "signs.py").write_text((folder / "signs.py").read_text().replace('alpha=group["lr"]', "alpha=1e38"))
+    capsys.readouterr()
+    assert benchmark.run([*words, "look=1"]) == 0
+    assert "100.0 %, 5 runs" in capsys.readouterr().out, "no run of the former source counts, and that all diverge does"
 
 
 @pytest.mark.parametrize(
@@ -110,9 +115,37 @@ def test_the_second_look_trains_no_trial_again():
     assert [w for w in first if "tuning_seed" in w] == [w for w in second if "tuning_seed" in w] != []
 
 
+def test_options_of_hydra_stand_where_hydra_takes_them():
+    words = ["optimizer=signs", "data.source=x", "--config-dir=y"]
+    for ruleset in ("as_shipped", "tuned"):
+        given = get_args_parser().parse_args(benchmark._sweep_words("an4", ruleset, "s", [1], words))
+        assert given.config_dir == "y"
+        assert "data.source=x" in given.overrides
+
+
+@pytest.mark.parametrize(
+    ("ruleset", "about", "named"),
+    [
+        ("as_shipped", {"overrides": ["optimizer=muon", "optimizer.lr=0.1"], "author": "Ann"}, None),
+        ("as_shipped", {"overrides": ["optimizer._target_=nowhere.Signs"]}, "nowhere"),
+        ("as_shipped", {"overrides": ["optimizer=lion", "optimizer.rate=0.1"]}, "rate"),
+        ("as_shipped", {"overrides": ["optimizer=lion"], "athor": "Ann"}, "athor"),
+        ("as_shipped", {"overrides": "optimizer=lion"}, "overrides"),
+        ("tuned", {"overrides": ["optimizer=lion"]}, None),
+        ("tuned", {"overrides": ["optimizer=signs"]}, "signs"),
+    ],
+)
+def test_an_entry_that_cannot_be_trained_breaks_a_rule(tmp_path, ruleset, about, named):
+    folder = tmp_path / ruleset / "mine"
+    folder.mkdir(parents=True)
+    (folder / "entry.yaml").write_text(yaml.safe_dump(about))
+    broken = check.problems(tmp_path, benchmark.settings_of, [folder])
+    assert broken == [] if named is None else any(named in problem for problem in broken)
+
+
 @pytest.mark.parametrize("optimizer", ["muon", "scaled_adam", "lion"])
 def test_settings_are_those_that_a_run_records(optimizer):
-    found = benchmark.settings_of(Path(), "an4", [f"optimizer={optimizer}", "optimizer.lr=0.5"], {})
+    found = benchmark.settings_of(Path(), "an4", [f"optimizer={optimizer}", "optimizer.lr=0.5"], None)
     assert found["optimizer.lr"] == 0.5
     assert "schedule._target_" in found
     assert not [key for key in found if key.startswith("encoder")]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from werdict.benchmark.entries import ABOUT, SHARED, Entry, read_entry, read_utterances
+from werdict.benchmark.entries import ABOUT, SHARED, Entry, read_about, read_entry, read_utterances
 from werdict.benchmark.rules import (
     BASELINE,
     LOOKS,
@@ -26,7 +26,7 @@ from werdict.formatting import shortlist
 FAR = math.log(2)  # by which test and dev may differ: their logarithms, 5 points added to each
 ALL_WRONG = 0.95  # a WER on dev at which no useful loss is reached
 # entry, task, overrides and, of a tuned entry, the settings of its best trial → a run's free options
-SettingsOf = Callable[[Path, str, Sequence[str], Mapping[str, Any]], Mapping[str, Any]]
+SettingsOf = Callable[[Path, str, Sequence[str], Mapping[str, Any] | None], Mapping[str, Any]]
 
 
 def problems(root: Path, settings_of: SettingsOf, folders: Sequence[Path] = ()) -> list[str]:
@@ -43,12 +43,12 @@ def problems(root: Path, settings_of: SettingsOf, folders: Sequence[Path] = ()) 
 
 def _of_entry(root: Path, folder: Path, settings_of: SettingsOf) -> Iterator[str]:
     try:
-        about = read_yaml(folder / ABOUT)
+        about = read_about(folder)
         entries = [read_entry(folder, task) for task in TASKS if (folder / f"{task}.jsonl").exists()]
-        overrides = [str(word) for word in about["overrides"]]
-    except (ValueError, OSError, KeyError, TypeError) as error:
-        yield f"cannot be read: {error!r}"
+    except ValueError as error:
+        yield f"cannot be read: {error}"
         return
+    overrides = about["overrides"]
     if folder.parent.name not in RULESETS or folder.parent.parent.resolve() != root.resolve():
         yield f"is not in {root} / {' or '.join(RULESETS)}"
         return
@@ -61,6 +61,11 @@ def _of_entry(root: Path, folder: Path, settings_of: SettingsOf) -> Iterator[str
         first = folder.parent / str(again) / ABOUT
         if not first.exists() or sorted(read_yaml(first)["overrides"]) != sorted(overrides):
             yield f"reproduces {again}, which is no entry with the same overrides"
+    if not entries:  # of one that has not been trained, what would end its runs before they begin
+        try:
+            settings_of(folder, TASKS[0], overrides, {} if folder.parent.name == "tuned" else None)
+        except ConfigError as error:
+            yield str(error)
     for entry in entries:
         try:
             yield from (f"{entry.task}: {problem}" for problem in _of_task(entry, overrides, settings_of))
@@ -132,7 +137,7 @@ def _settings(
     settings = finished[0]["settings"]
     if any(line["settings"] != settings for line in finished):
         yield "its runs have different settings"
-    best: Mapping[str, Any] = {}
+    best: Mapping[str, Any] | None = None
     if entry.folder.parent.name == "tuned":
         trials = [trial for study in entry.shared["tuning"] for one in study.values() for trial in one["trials"]]
         if len(trials) != NUM_TRIALS:

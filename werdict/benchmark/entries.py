@@ -28,7 +28,7 @@ from werdict.statistics.times import DEV_WER
 DEV_LOSS = "val/dev/loss"
 CURVES = {DEV_LOSS: "dev_loss", DEV_WER: "dev_wer"}
 TEST = "test"
-ABOUT = "entry.yaml"
+ABOUT, ABOUT_KEYS = "entry.yaml", ("author", "about", "overrides", "reproduces")
 DIGITS = 5  # of stored losses
 SHARED = ("data", "references", "scorer", "fixed")  # what all runs on a task have in common, to the letter
 
@@ -100,6 +100,25 @@ class Entry:
         return statistics.median(measured) / self.shared["baseline_cpu_seconds"] if measured else None
 
 
+def read_about(folder: Path) -> dict[str, Any]:
+    """Read what an entrant says of an entry.
+
+    Raises:
+        ConfigError: there is no such file, or it does not hold what it must.
+        ValueError: it is no YAML.
+    """
+    path = folder / ABOUT
+    if not path.is_file():
+        raise ConfigError(f"{folder} is no folder with {ABOUT}; docs/benchmark/rules.md says what it holds")
+    about = read_yaml(path)
+    if not isinstance(about, dict) or about.keys() - ABOUT_KEYS:
+        raise ConfigError(f"{path} may have the keys {', '.join(ABOUT_KEYS)}; given {about!r}")
+    overrides = about.get("overrides")
+    if not isinstance(overrides, list) or not all(isinstance(word, str) for word in overrides):
+        raise ConfigError(f"{path}: overrides must be a list such as [optimizer=muon], given {overrides!r}")
+    return about
+
+
 def read_entry(folder: Path, task: str) -> Entry:
     """Read an entry and its runs on a task.
 
@@ -107,7 +126,7 @@ def read_entry(folder: Path, task: str) -> Entry:
         ValueError: a file does not exist or is damaged.
     """
     shared, *lines = map(json.loads, (folder / f"{task}.jsonl").read_text(encoding="utf-8").splitlines())
-    return Entry(folder, task, read_yaml(folder / ABOUT), shared, lines)
+    return Entry(folder, task, read_about(folder), shared, lines)
 
 
 def entries_of(root: Path, task: str, ruleset: str) -> list[Entry]:
@@ -173,6 +192,11 @@ def collected(
         ConfigError: runs differ in what they share, or were tested on other utterances than those of other entries.
     """
     runs, root = sorted(finished, key=lambda each: each.run.seed), folder.parent.parent
+    known = root / f"{task}.yaml"
+    by_seed: dict[int, dict[str, Any]] = {seed: {"seed": seed, "failed": why} for seed, why in failed.items()}
+    if not runs:  # none has told anything, and that all failed is a result, too
+        shared = {key: value for key, value in read_yaml(known).items() if key in SHARED}
+        return Entry(folder, task, about, {**told, **shared}, [by_seed[seed] for seed in told["seeds"]])
     shared = runs[0].shared()
     for each in runs:
         if each.shared() != shared:
@@ -180,14 +204,13 @@ def collected(
     errors = runs[0].run.sets[TEST]
     utterances = zip(errors.ids, errors.speakers, errors.words, strict=True)
     rows = [[name, speaker or "", str(num_words)] for name, speaker, num_words in utterances]
-    if not (root / f"{task}.yaml").exists():
+    if not known.exists():
         write_whole(root / f"{task}.tsv", "".join("\t".join(row) + "\n" for row in rows))
-        known = {**shared, "harness": {told["harness"]: "of the first entry"}}
-        write_whole(root / f"{task}.yaml", yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=1000))
+        first = {**shared, "harness": {told["harness"]: "of the first entry"}}
+        write_whole(known, yaml.safe_dump(first, sort_keys=False, allow_unicode=True, width=1000))
     elif read_utterances(root, task) != rows:
         raise ConfigError(f"the runs were tested on other utterances than {root / task}.tsv has: check data.source")
-    by_seed = {each.run.seed: each.line() for each in runs}
-    by_seed |= {seed: {"seed": seed, "failed": why} for seed, why in failed.items()}
+    by_seed |= {each.run.seed: each.line() for each in runs}
     return Entry(folder, task, about, {**told, **shared}, [by_seed[seed] for seed in told["seeds"] if seed in by_seed])
 
 

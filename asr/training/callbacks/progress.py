@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from inspect import signature
 from typing import Any
 
 import lightning.pytorch as pl
@@ -175,7 +176,7 @@ def describe_groups(optimizer: Optimizer, options: SavedOptimizer | None = None)
                     # a rate may be a tensor on the device
                     plain = devices.to_host(value) if isinstance(value, Tensor) else value
                     line += f", {name} {plain:g}" if isinstance(plain, float) else f", {name} {plain}"
-                if name == "lr" and type(member).__name__ == without_lr:
+                if name == "lr" and type(member).__name__ == without_lr and "lr" in signature(type(member)).parameters:
                     line += " (its default)"
             lines.append(line)
     return lines
