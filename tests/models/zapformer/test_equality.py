@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 import torch
 
@@ -92,7 +94,7 @@ def test_a_stream_has_their_states_and_the_encodings_of_whole_utterances(folder)
                     *(theirs[name].transpose(0, 1) for name in ("key", "attn_mean_sum", "value", "conv_mean_sum")),
                     *(theirs["conv"].transpose(1, 2), theirs["norm_sum"].view(-1, 1, 1) - ballast),
                 ]
-                for ours, state_of in zip(next(states), expected, strict=True):
+                for ours, state_of in zip(islice(states, len(expected)), expected, strict=True):
                     assert worst(ours[longest], state_of[longest]) <= OUTPUTS  # sums of frames are large
 
 

@@ -9,9 +9,10 @@ import torch
 from torch.autograd import gradcheck
 
 from asr.models import devices, kernels
+from asr.models.encoders.streaming import Chunks
 from asr.models.encoders.zipformer import scaling
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.modules import Chunks, SignPenalty, attend, attention_weights
+from asr.models.encoders.zipformer.modules import SignPenalty, attend, attention_weights
 from asr.models.encoders.zipformer.scaling import (
     OFTEN,
     SELDOM,

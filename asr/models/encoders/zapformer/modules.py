@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from asr.models.encoders.streaming import WHOLE, StreamingCache
 from asr.models.encoders.zapformer.limiters import (
     AverageScoreLimit,
     add_residual,
@@ -34,7 +35,7 @@ from asr.models.encoders.zapformer.limiters import (
     limit_scalar,
 )
 from asr.models.encoders.zapformer.subsampling import BIAS_RANGE, SWASH_R
-from asr.models.encoders.zipformer.modules import WHOLE, LayerSize, StreamingCache, attend, attention_weights, gated
+from asr.models.encoders.zipformer.modules import LayerSize, attend, attention_weights, gated
 from asr.models.encoders.zipformer.scaling import ActivationDropoutAndLinear, scaled_linear
 from asr.models.kernels import at_least_float32, depthwise_conv1d, is_tracing
 

@@ -7,7 +7,7 @@ channels, F mel bins.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, cast
 
@@ -16,18 +16,20 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from asr.models.encoders.streaming import StreamingState
-from asr.models.encoders.zipformer.modules import (
+from asr.models.encoders.streaming import (
     ALL,
     FEATURE_CONTEXT,
     OUTPUT_DOWNSAMPLING_FACTOR,
-    PENALTY_PROBABILITY,
     WHOLE,
-    BypassModule,
     Choices,
     ChunkedEncoder,
     Chunks,
     ChunkSampler,
+    StreamingCache,
+)
+from asr.models.encoders.zipformer.modules import (
+    PENALTY_PROBABILITY,
+    BypassModule,
     ConvolutionModule,
     FeedforwardModule,
     LayerSize,
@@ -35,11 +37,8 @@ from asr.models.encoders.zipformer.modules import (
     RelPositionMultiheadAttentionWeights,
     SelfAttention,
     SimpleDownsample,
-    StreamingCache,
     added_mask,
-    attention_mask,
     compact_rel_pos_encoding,
-    streaming_mask,
 )
 from asr.models.encoders.zipformer.scaling import (
     LOG_SCALE_LIMIT,
@@ -54,7 +53,7 @@ from asr.models.encoders.zipformer.scaling import (
     masked,
     whitening_schedule,
 )
-from asr.models.encoders.zipformer.subsampling import CONTEXT, ZipformerSubsampling, halved_frames
+from asr.models.encoders.zipformer.subsampling import CONTEXT, ZipformerSubsampling
 from asr.models.kernels import is_padding
 
 INITIAL_SKIP_RATE, FINAL_SKIP_RATE = 0.5, 0.035
@@ -265,7 +264,9 @@ class ZipformerStack(nn.Module):
         if self.out_combiner is not None:
             self.limits = batch_count.register(*limits(batch_count, self.out_combiner.scale_min, 1.0))
 
-    def forward(self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None) -> Tensor:
+    def forward(
+        self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None, cache: StreamingCache
+    ) -> Tensor:
         """Apply the stack.
 
         Args:
@@ -273,23 +274,24 @@ class ZipformerStack(nn.Module):
             lengths: (B,) valid frames.
             channel_mask: (B, 1, D) factors before, between and after the layers; None: no factors.
             chunks: of a size that is a multiple of ``factor``; None: the whole utterance is one.
+            cache: of frames before x.
         """
         if self.downsample is None or self.out_combiner is None:
-            return self._layers(x, lengths, channel_mask, chunks)
+            return self._layers(x, lengths, channel_mask, chunks, cache)
         factor = self.factor
         chunks = None if chunks is None else chunks.downsampled(factor)
-        few = self._layers(self.downsample(x, lengths), (lengths + factor - 1) // factor, channel_mask, chunks)
+        few = self._layers(self.downsample(x, lengths), (lengths + factor - 1) // factor, channel_mask, chunks, cache)
         of_scale = self.batch_count.values[self.limits] if self.training else None
-        return self.out_combiner(x, self._upsampled(few, x.shape[1]), of_scale)
+        return self.out_combiner(x, few.repeat_interleave(factor, dim=1)[:, : x.shape[1]], of_scale)
 
-    def _upsampled(self, x: Tensor, num_frames: int) -> Tensor:
-        return x.repeat_interleave(self.factor, dim=1)[:, :num_frames]
-
-    def _layers(self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None) -> Tensor:
+    def _layers(
+        self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None, cache: StreamingCache
+    ) -> Tensor:
         num_frames = x.shape[1]
         padding = is_padding(lengths, num_frames)
-        hidden = attention_mask(padding, chunks)
-        pos_emb = compact_rel_pos_encoding(num_frames, num_frames, self.pos_dim, x.device).to(x.dtype)
+        hidden = cache.hidden(padding, chunks, self.factor)
+        num_sources = cache.left_frames // self.factor + num_frames
+        pos_emb = compact_rel_pos_encoding(num_frames, num_sources, self.pos_dim, x.device).to(x.dtype)
         pos_emb = F.dropout(pos_emb, POS_DROPOUT, self.training)
         attn_mask = added_mask(hidden, x.dtype)
         equal = None
@@ -301,42 +303,10 @@ class ZipformerStack(nn.Module):
         layers = cast("list[ZipformerEncoderLayer]", list(self.layers))
         masks = sample_masks(layers, x, pos_emb) if self.training else [None] * len(layers)
         for layer, layer_masks in zip(layers, masks, strict=True):
-            x = layer(x, frames, layer_masks)
+            x = layer(x, frames, layer_masks, cache)
             # again: biases have filled the masked channels
             x = x if channel_mask is None else x * channel_mask
         return x
-
-    def stream(
-        self, x: Tensor, lengths: Tensor, past: Iterable[Sequence[Tensor]], num_processed: Tensor, left_frames: int
-    ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
-        """Apply the stack to a chunk.
-
-        Args:
-            x: (B, T, D), one chunk.
-            lengths: (B,) valid frames of it.
-            past: what each layer has kept, see `StreamingCache`; what follows is left to later stacks.
-            num_processed: (B,) frames before the chunk.
-            left_frames: how many of them attention sees.
-
-        Returns:
-            (B, T, D), and what each layer keeps.
-        """
-        factor, new_past = self.factor, list[tuple[Tensor, ...]]()
-        few = x if self.downsample is None else self.downsample(x, lengths)
-        frames = self._chunk(few, (lengths + factor - 1) // factor, num_processed // factor, left_frames // factor)
-        for layer, layer_past in zip(self.layers, past, strict=False):
-            cache = StreamingCache(layer_past)
-            few = layer(few, frames, None, cache)
-            new_past.append(tuple(cache.kept))
-        return few if self.out_combiner is None else self.out_combiner(x, self._upsampled(few, x.shape[1])), new_past
-
-    def _chunk(self, x: Tensor, lengths: Tensor, num_processed: Tensor, num_left: int) -> Frames:
-        num_frames = x.shape[1]
-        padding = is_padding(lengths, num_frames)
-        hidden = streaming_mask(padding, num_left, num_processed)
-        pos_emb = compact_rel_pos_encoding(num_frames, num_left + num_frames, self.pos_dim, x.device)
-        chunk = Chunks(num_frames, None, num_frames)
-        return Frames(pos_emb.to(x.dtype), padding, added_mask(hidden, x.dtype), chunk)
 
 
 class ZipformerEncoder(ChunkedEncoder):
@@ -454,12 +424,15 @@ class ZipformerEncoder(ChunkedEncoder):
         """
         chunks = self.next_chunks(features.device)
         x, lengths = self.encoder_embed(features, num_frames)
-        masks = self._channel_masks(x)
-        outputs = []
+        return self.encode(x, lengths, chunks), self.output_frames(num_frames)
+
+    def encode(self, x: Tensor, lengths: Tensor, chunks: Chunks | None, cache: StreamingCache = WHOLE) -> Tensor:
+        """Return encodings (B, ⌈T / 2⌉, D), see `ChunkedEncoder`."""
+        outputs, masks = [], self._channel_masks(x)
         for stack, width, mask in zip(self.encoders, self.encoder_dim, masks, strict=True):
-            x = stack(convert_num_channels(x, width), lengths, mask, chunks)
+            x = stack(convert_num_channels(x, width), lengths, mask, chunks, cache)
             outputs.append(x)
-        return self.downsample_output(full_dim_output(outputs), lengths), self.output_frames(num_frames)
+        return self.downsample_output(full_dim_output(outputs), lengths)
 
     def begin_pass(self, device: torch.device) -> Hashable:
         """Draw what Python must know of the next pass, see `ChunkedEncoder`."""
@@ -467,24 +440,6 @@ class ZipformerEncoder(ChunkedEncoder):
         self.chunks, kernels = self.sampler.draw(self.batch_count.values)
         self.has_begun = True
         return kernels, is_active
-
-    def stream(
-        self, features: Tensor, num_frames: Tensor, state: StreamingState
-    ) -> tuple[Tensor, Tensor, StreamingState]:
-        """Encode a chunk, see `StreamingEncoder`."""
-        chunk_size, left_frames = self.sampler.chunk_size[0], self.sampler.left_context_frames[0]
-        # the last three frames are there for the ConvNeXt layer: the next chunk encodes them
-        lengths = halved_frames(num_frames).clamp(max=chunk_size)
-        x, front_end = self.encoder_embed.stream(features, num_frames, state.subsampling)
-        outputs, past, new_past = [], iter(state.layers), list[tuple[Tensor, ...]]()
-        for stack, width in zip(self.stacks, self.encoder_dim, strict=True):
-            x = convert_num_channels(x, width)
-            x, layers = stack.stream(x, lengths, past, state.num_processed, left_frames)
-            outputs.append(x)
-            new_past.extend(layers)
-        encodings = self.downsample_output(full_dim_output(outputs), lengths)
-        new = StreamingState(state.num_processed + chunk_size, front_end, tuple(new_past))
-        return encodings, (lengths + 1) // 2, new
 
     def _channel_masks(self, x: Tensor) -> list[Tensor | None]:
         """Return factors (B, 1, D) for each stack: 0 for the upper channels of some utterances, in training.
