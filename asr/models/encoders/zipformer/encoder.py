@@ -51,7 +51,6 @@ from asr.models.encoders.zipformer.scaling import (
     Whiten,
     limits,
     masked,
-    whitening_schedule,
 )
 from asr.models.encoders.zipformer.subsampling import CONTEXT, ZipformerSubsampling
 from asr.models.kernels import is_padding
@@ -160,7 +159,7 @@ class ZipformerEncoderLayer(nn.Module):
         self.balancer_ff3 = Balancer(batch_count, 0.3, 0.7, min_ff3, 4.0, probability=0.05)
         self.balancer1 = Balancer(batch_count, 0.45, 0.55, 0.2, 4.0)
         self.balancer2 = Balancer(batch_count, 0.45, 0.55, 0.1, 4.0)
-        self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 4.0, ratio=3.0))
+        self.whiten = Whiten(batch_count, 4.0, ratio=3.0)
 
     def forward(
         self, x: Tensor, frames: Frames, masks: LayerMasks | None = None, cache: StreamingCache = WHOLE

@@ -30,7 +30,6 @@ from asr.models.encoders.zipformer.scaling import (
     limit_param_value,
     masked,
     scaled_linear,
-    whitening_schedule,
 )
 from asr.models.kernels import DepthwiseConv1d, autocast_dtype, blocks, depthwise_conv1d, is_padding, is_tracing
 
@@ -377,9 +376,7 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         self.matrix_blocks = {"in_proj.weight": {"blocks": self.dims, **heads}, "linear_pos.weight": heads}
         # scores do not depend on the mean of the keys, whose bias would wander with rounding errors
         self.balance_keys = Balancer(batch_count, 0.4, 0.6, 0.0, 100.0, probability=0.025)
-        self.whiten_keys = Whiten(
-            batch_count, whitening_schedule(batch_count, 3.0), gradient_scale=0.025, num_groups=size.num_heads
-        )
+        self.whiten_keys = Whiten(batch_count, 3.0, ratio=2.0, gradient_scale=0.025, num_groups=size.num_heads)
 
     def forward(self, x: Tensor, pos_emb: Tensor, attn_mask: Tensor, cache: StreamingCache) -> AttentionWeights:
         """Return weights of H heads.
@@ -411,7 +408,7 @@ class SelfAttention(nn.Module):
         self.in_proj = nn.Linear(size.encoder_dim, size.num_heads * size.value_head_dim)
         self.out_proj = scaled_linear(size.num_heads * size.value_head_dim, size.encoder_dim, scale=0.05)
         self.matrix_blocks = {"in_proj.weight": {"heads": size.num_heads}}
-        self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5, ratio=3.0))
+        self.whiten = Whiten(batch_count, 7.5, ratio=3.0)
 
     def forward(self, x: Tensor, weights: AttentionWeights, cache: StreamingCache) -> Tensor:
         """Attend from every frame of x (B, T, D)."""
@@ -439,8 +436,8 @@ class NonlinAttention(nn.Module):
             0.5,
             5.0,
         )
-        self.whiten1 = Whiten(batch_count, whitening_schedule(batch_count, 5.0))
-        self.whiten2 = Whiten(batch_count, whitening_schedule(batch_count, 5.0, ratio=3.0))
+        self.whiten1 = Whiten(batch_count, 5.0, ratio=2.0)
+        self.whiten2 = Whiten(batch_count, 5.0, ratio=3.0)
 
     def forward(
         self,
@@ -474,7 +471,7 @@ class FeedforwardModule(nn.Module):
         self.in_proj = nn.Linear(embed_dim, feedforward_dim)
         self.balancer = Balancer(batch_count, 0.3, 1.0, 0.75, 5.0)
         self.out_proj = ActivationDropoutAndLinear(feedforward_dim, embed_dim, SWOOSH_L, scale=0.1)
-        self.out_whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5))
+        self.out_whiten = Whiten(batch_count, 7.5, ratio=2.0)
 
     def forward(self, x: Tensor, dropout: Tensor | None = None) -> Tensor:
         """Map x (B, T, D); factors (B, 1, H) of the hidden channels are those of dropout."""
@@ -572,7 +569,7 @@ class ConvolutionModule(nn.Module):
             ScheduledFloat(batch_count, (0.0, 0.2), (20_000.0, 0.5)),
             10.0,
         )
-        self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5))
+        self.whiten = Whiten(batch_count, 7.5, ratio=2.0)
         self.out_proj = ActivationDropoutAndLinear(channels, channels, SWOOSH_R, scale=0.05)
 
     def forward(self, x: Tensor, padding: Tensor, chunks: Chunks | None, cache: StreamingCache) -> Tensor:

@@ -629,11 +629,6 @@ class Mlp(Function):
         return d_x.to(x.dtype), d_to_hidden, d_hidden_bias, d_to_output, d_output_bias, None, None, None
 
 
-def whitening_schedule(batch_count: BatchCount, limit: float, ratio: float = 2.0) -> ScheduledFloat:
-    """Return a limit that grows to ``ratio`` times its first value in 20,000 batches."""
-    return ScheduledFloat(batch_count, (0.0, limit), (20_000.0, ratio * limit))
-
-
 def whitening_metric(covariance: Tensor) -> Tensor:
     """Return mean(λ²) / mean(λ)² over the eigenvalues λ of covariances (G, D/G, D/G), a scalar: 1 if all are equal."""
     num_channels = covariance.shape[0] * covariance.shape[1]
@@ -694,7 +689,8 @@ class Whiten(nn.Module):
     gradient. It is active in one of 4 forward passes while the limit is violated, else in one of 40.
 
     Args:
-        limit: of `whitening_metric`, at least 1.
+        limit: of `whitening_metric`, at least 1, in the first batch.
+        ratio: of the limit from 20,000 batches on to the first.
         gradient_scale: norm of the term, relative to the norm of the gradient.
         num_groups: G, whose covariances are all held to one multiple of 1.
 
@@ -704,13 +700,19 @@ class Whiten(nn.Module):
     """
 
     def __init__(
-        self, batch_count: BatchCount, limit: FloatLike, gradient_scale: float = 0.01, num_groups: int = 1
+        self,
+        batch_count: BatchCount,
+        limit: float,
+        ratio: float = 1.0,
+        gradient_scale: float = 0.01,
+        num_groups: int = 1,
     ) -> None:
         super().__init__()
-        self.batch_count = batch_count
-        self.limit, self.gradient_scale, self.num_groups = limit, gradient_scale, num_groups
+        growing = ScheduledFloat(batch_count, (0.0, limit), (20_000.0, ratio * limit))
+        self.batch_count, self.limit = batch_count, limit if ratio == 1 else growing
+        self.gradient_scale, self.num_groups = gradient_scale, num_groups
         self.largest_probability = OFTEN
-        self.place = batch_count.register(limit).start
+        self.place = batch_count.register(self.limit).start
         # a buffer: a resumed run must continue with it, and DistributedDataParallel sends the first rank's to all
         self.probability = nn.Buffer(torch.tensor(OFTEN))
 

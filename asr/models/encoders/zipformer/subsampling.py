@@ -121,9 +121,7 @@ class ZipformerSubsampling(nn.Module):
         num_bins = ((num_features - 1) // 2 - 1) // 2
         self.past_shape = (CONTEXT, num_bins, third)
         self.out = nn.Linear(third * num_bins, embed_dim)
-        self.out_whiten = scaling.Whiten(
-            batch_count, scaling.ScheduledFloat(batch_count, (0.0, 4.0), (20_000.0, 8.0)), gradient_scale=0.02
-        )
+        self.out_whiten = scaling.Whiten(batch_count, 4.0, ratio=2.0, gradient_scale=0.02)
         self.out_norm = scaling.BiasNorm(embed_dim)
         self.dropout = scaling.SharedDropout(batch_count, dropout)
 
