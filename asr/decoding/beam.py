@@ -234,7 +234,7 @@ def _hypotheses(
     for row, (row_scores, row_records, numbers) in enumerate(
         zip(*map(devices.to_host, (scores, records, frames)), strict=True)
     ):
-        found = []
+        beam = []
         for score, record in zip(row_scores, row_records, strict=True):
             places = []
             while record >= 0:
@@ -244,9 +244,9 @@ def _hypotheses(
             places.reverse()
             tokens = [last[step][row][slot] for step, slot in places]
             log_probs = [probabilities[step][row][slot] for step, slot in places]
-            found.append(Hypothesis(tokens, [numbers[step] for step, _ in places], log_probs, score))
-        found = ranked(found)
-        beams.append([hypothesis for hypothesis in found if hypothesis.score > NEVER] or found[:1])
+            beam.append(Hypothesis(tokens, [numbers[step] for step, _ in places], log_probs, score))
+        beam = ranked(beam)
+        beams.append([hypothesis for hypothesis in beam if hypothesis.score > NEVER] or beam[:1])
     return beams
 
 
@@ -282,8 +282,8 @@ class ShallowFusion:
     hotword_boost: PositiveFloat = 1.0
 
     def __post_init__(self) -> None:
-        named = {option: getattr(self, option) for option in FILE_OPTIONS}
-        self._files = {option: named_path(name) for option, name in named.items() if name is not None}
+        names = {option: getattr(self, option) for option in FILE_OPTIONS}
+        self._files = {option: named_path(name) for option, name in names.items() if name is not None}
         for option, path in self._files.items():  # what is in them is read later
             if not path.is_file():
                 raise ValueError(f"{option}: {str(path)!r} is not a file that exists")
@@ -474,27 +474,10 @@ class TransducerBeam(ShallowFusion):
             is_over = (t >= num_frames).unsqueeze(1)
             stayed = beam.log_probs + log_probs[..., BLANK_ID].masked_fill(is_over, 0.0)
             grown = (beam.log_probs.unsqueeze(2) + best).masked_fill(is_over.unsqueeze(2), NEVER)
-            merged = beam.merged(stayed, grown, tokens)
-            added = beam.added.unsqueeze(2) + self.scorer.score(beam.state, tokens)
-            beam, emitted = beam.after(merged, added, tokens, best, t, head, self.scorer)
+            beam, emitted = beam.after(stayed, grown, tokens, best, t, head, self.scorer)
             emissions.append(emitted)
         scores = beam.log_probs + beam.added + self.scorer.end(beam.state)
         return _hypotheses(scores, beam.record, emissions, numbers.expand(size, -1))
-
-
-class _Merged(NamedTuple):
-    """Log-probabilities after a frame, those of equal texts added.
-
-    Attributes:
-        stayed: (B, K) of the texts as they were.
-        grown: (B, K, C) of those one token longer; -inf where one of the others is the same text.
-        source: (B, K) int64, where the best alignment of a text that stayed comes from: below K a text that emitted
-            a blank, from K on number K + k · C + c of those that have grown.
-    """
-
-    stayed: Tensor
-    grown: Tensor
-    source: Tensor
 
 
 class _Beam(NamedTuple):
@@ -531,8 +514,19 @@ class _Beam(NamedTuple):
         record = torch.full_like(hashes, NO_RECORD)
         return cls(log_probs, torch.zeros_like(log_probs), context, predictions, hashes, record, state)
 
-    def merged(self, stayed: Tensor, grown: Tensor, tokens: Tensor) -> _Merged:
-        """Add a text that has grown to the same text that stayed; all texts before the frame differ."""
+    def merged(self, stayed: Tensor, grown: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Add a text that has grown to the same text that stayed; all texts before the frame differ.
+
+        Args:
+            stayed: (B, K) log-probabilities of the texts as they were.
+            grown: (B, K, C) of those one token longer.
+            tokens: (B, K, C) that these have grown by.
+
+        Returns:
+            Log-probabilities (B, K) of the texts as they were; (B, K, C) of those one token longer, -inf where one of
+            the others is the same text; and where the best alignment of a text that stayed comes from, (B, K) int64:
+            below K a text that emitted a blank, from K on number K + k · C + c of those that have grown.
+        """
         hashes, flat = self.hashes, grown.flatten(1)
         beam_size = hashes.shape[1]
         same = hashed(hashes.unsqueeze(2), tokens).flatten(1).unsqueeze(2) == hashes.unsqueeze(1)  # (B, K · C, K)
@@ -542,25 +536,27 @@ class _Beam(NamedTuple):
         best, column = other.max(dim=1)
         source = torch.where(best > stayed, beam_size + column, torch.arange(beam_size, device=hashes.device))
         unmerged = flat.masked_fill(same.any(dim=2), NEVER).view_as(grown)
-        return _Merged(torch.logaddexp(stayed, best), unmerged, source)
+        return torch.logaddexp(stayed, best), unmerged, source
 
     def after(
-        self, merged: _Merged, added: Tensor, tokens: Tensor, best: Tensor, step: int, head: Transduces, scorer: Scorer
+        self, stayed: Tensor, grown: Tensor, tokens: Tensor, best: Tensor, step: int, head: Transduces, scorer: Scorer
     ) -> tuple[_Beam, tuple[Tensor, Tensor, Tensor]]:
         """Return the best texts after a frame, and what they emitted, see `_hypotheses`.
 
         Args:
-            merged: log-probabilities after the frame.
-            added: (B, K, C) by scorers, to the texts that have grown.
-            tokens: (B, K, C) that these have grown by.
+            stayed: as in `merged`.
+            grown: as in `merged`.
+            tokens: as in `merged`.
             best: (B, K, C) log-probabilities of these tokens.
             step: number of the frame.
         """
         beam_size, num_tokens = tokens.shape[1:]
-        log_probs = torch.cat((merged.stayed, merged.grown.flatten(1)), dim=1)
+        stayed, grown, best_source = self.merged(stayed, grown, tokens)
+        added = self.added.unsqueeze(2) + scorer.score(self.state, tokens)
+        log_probs = torch.cat((stayed, grown.flatten(1)), dim=1)
         sums = torch.cat((self.added, added.flatten(1)), dim=1)
         index = (log_probs + sums).topk(beam_size, dim=1).indices
-        source = torch.where(index < beam_size, merged.source.gather(1, index.clamp(max=beam_size - 1)), index)
+        source = torch.where(index < beam_size, best_source.gather(1, index.clamp(max=beam_size - 1)), index)
         column = (source - beam_size).clamp(min=0)
         is_longer = source >= beam_size
         slots = torch.where(is_longer, column // num_tokens, source)
