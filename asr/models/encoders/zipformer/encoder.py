@@ -70,38 +70,35 @@ class Frames:
     """Frames of a batch, as the layers of a stack see them.
 
     Attributes:
-        pos_emb: (T + S − 1, P), relative.
         padding: (B, T) bool, true after an utterance's end.
         attn_mask: (B, 1, T or 1, S), 0 where a frame may attend to, far below 0 elsewhere.
-        equal: (B, T or 1, S), in training: weights of a frame that attends equally to all that it may attend to.
         chunks: how convolutions divide an utterance; None: it is one chunk.
     """
 
-    pos_emb: Tensor
     padding: Tensor
     attn_mask: Tensor
     chunks: Chunks | None
-    equal: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class LayerMasks:
-    """Random masks and limits of a layer in a forward pass in training.
+    """Random masks and limits of a layer in a forward pass in training; in evaluation all are None but for positions.
 
     Attributes:
+        pos_emb: (T + S − 1, P), relative; 0 in a pass without positions.
         keep: (6, B, 1, 1), 0 for utterances that skip attention, the first convolution, the second feed-forward
             module, the second convolution, the third feed-forward module, or the whole layer; else 1.
         dropout: (B, 1, H) factors of the hidden channels of each feed-forward module.
         limits: (3, 2) of the scales of both bypasses and of the norm.
-        equally: (), 1 in a pass in which the first head attends equally to all frames, else 0.
-        pos_emb: (T + S − 1, P), 0 in a pass without positions.
+        equally: weights (B, T or 1, S) of frames that attend equally to all that they may attend to; and (), 1 in a
+            pass in which the first head has these, else 0.
     """
 
-    keep: Tensor
-    dropout: tuple[Tensor, Tensor, Tensor]
-    limits: Tensor
-    equally: Tensor
     pos_emb: Tensor
+    keep: Tensor | Sequence[None] = (None,) * 6
+    dropout: Sequence[Tensor | None] = (None,) * 3
+    limits: Tensor | Sequence[None] = (None,) * 3
+    equally: tuple[Tensor, Tensor] | None = None
 
 
 class ZipformerEncoderLayer(nn.Module):
@@ -161,22 +158,16 @@ class ZipformerEncoderLayer(nn.Module):
         self.balancer2 = Balancer(batch_count, 0.45, 0.55, 0.1, 4.0)
         self.whiten = Whiten(batch_count, 4.0, ratio=3.0)
 
-    def forward(
-        self, x: Tensor, frames: Frames, masks: LayerMasks | None = None, cache: StreamingCache = WHOLE
-    ) -> Tensor:
-        """Apply the layer to x (B, T, D) and to the cached frames before it; evaluation has no masks."""
+    def forward(self, x: Tensor, frames: Frames, masks: LayerMasks, cache: StreamingCache) -> Tensor:
+        """Apply the layer to x (B, T, D) and to the cached frames before it."""
         before, convolved = x, (frames.padding, frames.chunks, cache)
         # one mask for the three modules that attend: an utterance skips all of them or none
-        keep_attention, keep_conv1, keep_feedforward2, keep_conv2, keep_feedforward3, keep_layer = (
-            (None,) * 6 if masks is None else masks.keep
-        )
-        dropout1, dropout2, dropout3 = (None,) * 3 if masks is None else masks.dropout
-        of_mid, of_bypass, of_norm = (None,) * 3 if masks is None else masks.limits
-        pos_emb = frames.pos_emb if masks is None else masks.pos_emb
-        weights = self.self_attn_weights(x, pos_emb, frames.attn_mask, cache)
+        keep_attention, keep_conv1, keep_feedforward2, keep_conv2, keep_feedforward3, keep_layer = masks.keep
+        dropout1, dropout2, dropout3 = masks.dropout
+        of_mid, of_bypass, of_norm = masks.limits
+        weights = self.self_attn_weights(x, masks.pos_emb, frames.attn_mask, cache)
         x = x + self.feed_forward1(x, dropout1)
-        equally = None if masks is None or frames.equal is None else (frames.equal, masks.equally)
-        nonlinear = self.nonlin_attention(x, weights, cache, equally)
+        nonlinear = self.nonlin_attention(x, weights, cache, masks.equally)
         x = x + masked(self.balancer_na(nonlinear), keep_attention)
         x = x + masked(self.self_attn1(x, weights, cache), keep_attention)
         x = x + masked(self.conv_module1(x, *convolved), keep_conv1)
@@ -202,14 +193,19 @@ class ZipformerEncoderLayer(nn.Module):
         return keys, nonlinear, values, convolved, values, convolved
 
 
-def sample_masks(layers: Sequence[ZipformerEncoderLayer], x: Tensor, pos_emb: Tensor) -> list[LayerMasks]:
+def sample_masks(
+    layers: Sequence[ZipformerEncoderLayer], x: Tensor, pos_emb: Tensor, hidden: Tensor
+) -> list[LayerMasks]:
     """Sample the masks of all layers of a stack at once.
 
     Args:
         layers: of one stack, after `BatchCount.begin_pass`.
         x: (B, T, D) input of the first layer; only its size, type and device are used.
         pos_emb: (T + S − 1, P), relative.
+        hidden: (B, 1, T or 1, S) bool, true where a frame must not attend to.
     """
+    visible = (~hidden.squeeze(1)).to(x.dtype)
+    equal = visible / visible.sum(dim=-1, keepdim=True).clamp(min=1)  # 1: padding utterances have no frames
     values = torch.stack([layer.batch_count.values[layer.place] for layer in layers])
     rates, dropout, limits = values[:, :6], values[:, 6], values[:, 9:].unflatten(1, (3, 2))
     # the mean over all frames now and then, so that nothing depends on sharp attention
@@ -219,8 +215,8 @@ def sample_masks(layers: Sequence[ZipformerEncoderLayer], x: Tensor, pos_emb: Te
     keep = torch.rand(num_layers, 6, size, 1, 1, device=x.device) >= rates[:, :, None, None, None]
     factors = torch.rand(num_layers, size, 1, sum(dims), device=x.device) >= (dropout := dropout[:, None, None, None])
     factors = (factors / (1 - dropout)).to(x.dtype)
-    of_layers = zip(keep.to(x.dtype), factors, limits, equally, positions, strict=True)
-    return [LayerMasks(keep, factors.split(dims, dim=-1), *others) for keep, factors, *others in of_layers]
+    of_modules = (of_layer.split(dims, dim=-1) for of_layer in factors)
+    return [*map(LayerMasks, positions, keep.to(x.dtype), of_modules, limits, ((equal, share) for share in equally))]
 
 
 class ZipformerStack(nn.Module):
@@ -292,15 +288,10 @@ class ZipformerStack(nn.Module):
         num_sources = cache.left_frames // self.factor + num_frames
         pos_emb = compact_rel_pos_encoding(num_frames, num_sources, self.pos_dim, x.device).to(x.dtype)
         pos_emb = F.dropout(pos_emb, POS_DROPOUT, self.training)
-        attn_mask = added_mask(hidden, x.dtype)
-        equal = None
-        if self.training:
-            visible = (~hidden.squeeze(1)).to(x.dtype)
-            equal = visible / visible.sum(dim=-1, keepdim=True).clamp(min=1)  # 1: padding utterances have no frames
-        frames = Frames(pos_emb, padding, attn_mask, chunks, equal)
+        frames = Frames(padding, added_mask(hidden, x.dtype), chunks)
         x = x if channel_mask is None else x * channel_mask
         layers = cast("list[ZipformerEncoderLayer]", list(self.layers))
-        masks = sample_masks(layers, x, pos_emb) if self.training else [None] * len(layers)
+        masks = sample_masks(layers, x, pos_emb, hidden) if self.training else [LayerMasks(pos_emb)] * len(layers)
         for layer, layer_masks in zip(layers, masks, strict=True):
             x = layer(x, frames, layer_masks, cache)
             # again: biases have filled the masked channels
