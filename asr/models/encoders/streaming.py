@@ -185,7 +185,7 @@ class StreamingState:
 
 
 class ChunkedEncoder(nn.Module):
-    """What a Zipformer and a Zapformer share: frame rates, how far training is, chunks, and streams.
+    """What a Zipformer and a Zapformer share: frame rates, how far training is, and chunks.
 
     Args:
         sampler: of the chunks.
@@ -247,19 +247,6 @@ class ChunkedEncoder(nn.Module):
         """Return encodings (B, ⌈T / 2⌉ or more, D) of the front end's vectors (B, T, E), of valid lengths (B,)."""
         raise NotImplementedError
 
-    def stream(
-        self, features: Tensor, num_frames: Tensor, state: StreamingState
-    ) -> tuple[Tensor, Tensor, StreamingState]:
-        """Encode a chunk, see `StreamingEncoder`."""
-        chunk_size, left_frames = self.sampler.chunk_size[0], self.sampler.left_context_frames[0]
-        # a front end may see frames ahead: the next chunk encodes them
-        lengths = halved_frames(num_frames).clamp(max=chunk_size)
-        x, front_end = self.encoder_embed.stream(features, num_frames, state.subsampling)
-        cache = StreamingCache(state.layers, state.num_processed, left_frames)
-        encodings = self.encode(x, lengths, Chunks(chunk_size, None, chunk_size), cache)
-        new = StreamingState(state.num_processed + chunk_size, front_end, tuple(cache.kept))
-        return encodings, (lengths + 1) // 2, new
-
 
 class StreamingEncoder:
     """Encodes utterances chunk by chunk, with the result that the encoder gives for whole utterances.
@@ -308,4 +295,10 @@ class StreamingEncoder:
         Returns:
             Encodings (B, C / 2, D), their valid lengths (B,), and the state for the next chunk.
         """
-        return self.encoder.stream(features, num_frames, state)
+        # a front end may see frames ahead: the next chunk encodes them
+        lengths = halved_frames(num_frames).clamp(max=self.chunk_size)
+        x, front_end = self.encoder.encoder_embed.stream(features, num_frames, state.subsampling)
+        cache = StreamingCache(state.layers, state.num_processed, self.left_frames)
+        encodings = self.encoder.encode(x, lengths, Chunks(self.chunk_size, None, self.chunk_size), cache)
+        new = StreamingState(state.num_processed + self.chunk_size, front_end, tuple(cache.kept))
+        return encodings, (lengths + 1) // 2, new
