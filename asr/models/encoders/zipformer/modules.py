@@ -355,6 +355,11 @@ def compact_rel_pos_encoding(
     return torch.cat((features[:, :-1], torch.ones_like(features[:, :1])), dim=1)
 
 
+def by_head(x: Tensor, num_heads: int) -> Tensor:
+    """Return the channels of each head (B, H, T, K) of x (B, T, H · K)."""
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
 class RelPositionMultiheadAttentionWeights(nn.Module):
     """Weights of heads whose scores are query · key, plus position query · relative position.
 
@@ -392,10 +397,7 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         # a limit on the scores themselves: a softmax near 0 or 1 has no gradient left that could bring them back
         limit = SignPenalty() if self.training and self.batch_count.is_active(PENALTY_PROBABILITY) else None
         pos = self.linear_pos(pos_emb).t().unflatten(0, (self.num_heads, -1))
-        # (B, T, H · K) → (B, H, T, K)
-        query, key, pos_query = (
-            each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in (query, key, pos_query)
-        )
+        query, key, pos_query = (by_head(each, self.num_heads) for each in (query, key, pos_query))
         return attention_weights(query, key, pos_query, pos, attn_mask, limit)
 
 
@@ -412,7 +414,7 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, weights: AttentionWeights, cache: StreamingCache) -> Tensor:
         """Attend from every frame of x (B, T, D)."""
-        values = cache.extend(self.in_proj(x)).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        values = by_head(cache.extend(self.in_proj(x)), self.num_heads)
         return self.whiten(self.out_proj(attend(weights, values).transpose(1, 2).flatten(2)))
 
 
