@@ -36,7 +36,7 @@ from asr.models.encoders.zapformer.modules import (
 from asr.models.encoders.zapformer.subsampling import SWASH_L, SWASH_R, ZapformerSubsampling
 from asr.models.encoders.zipformer.modules import LayerSize, added_mask, last_repeated
 from asr.models.encoders.zipformer.scaling import ScheduledFloat, limit_param_value, refilled
-from asr.models.kernels import is_padding, is_tracing
+from asr.models.kernels import is_padding
 
 PROJECTION_RMS = 0.3  # of the stored weights of projections: large ones change slowly
 LIMITER_DECAY = 2000.0  # batches after which limiters count a quarter
@@ -92,20 +92,12 @@ class ZapformerStack(nn.Module):
         else:
             counts = (~padding).sum(dim=1).clamp(min=1)[:, None, None]
         basis = position_basis(num_frames, cache.left_frames // factor + num_frames, self.freqs)
-        scale = None if limiter_scale is None else limiter_scale / len(self.layers)
-        return self._through_layers(x, Frames(basis, padding, added_mask(hidden, x.dtype), counts, scale), cache)
-
-    def _through_layers(self, x: Tensor, frames: Frames, cache: StreamingCache) -> Tensor:
+        of_layer = None if limiter_scale is None else limiter_scale / len(self.layers)
+        frames = Frames(basis, padding, added_mask(hidden, x.dtype), counts, of_layer)
         joined = x.reshape(x.shape[0], -1, self.factor * int(x.shape[2]))
         inner = F.linear(joined, self._projection())
-        scales: Tensor = self.residual_scales
-        input_scale: Tensor = self.input_scale
-        if not is_tracing():
-            scales, input_scale = (
-                limit_param_value(scales, self.scale_limits),
-                limit_param_value(input_scale, (0.5, 2.0)),
-            )
-        total, inner = scales[0] * inner, input_scale * inner
+        scales = limit_param_value(self.residual_scales, self.scale_limits)
+        total, inner = scales[0] * inner, limit_param_value(self.input_scale, (0.5, 2.0)) * inner
         for layer, scale in zip(self.layers, scales[1:], strict=True):
             inner = layer(inner, frames, cache)
             total = total + scale * inner
@@ -114,7 +106,7 @@ class ZapformerStack(nn.Module):
 
     def _projection(self) -> Tensor:
         weight = self.proj.weight * self.proj_scale
-        return keep_orthogonal(weight) if self.training and not is_tracing() else weight
+        return keep_orthogonal(weight) if self.training else weight
 
 
 class ZapformerEncoder(ChunkedEncoder):
@@ -227,7 +219,7 @@ class ZapformerEncoder(ChunkedEncoder):
         What is after an utterance's end in x is seen where it is joined with valid frames. T is a multiple of all
         factors.
         """
-        limiter_scale = self.limiter_scale[0] if self.training and not is_tracing() else None
+        limiter_scale = self.limiter_scale[0] if self.training else None
         for stack in self.stacks:
             share = stack.factor / (OUTPUT_DOWNSAMPLING_FACTOR * len(self.encoders))
             x = stack(x, lengths, chunks, None if limiter_scale is None else limiter_scale * share, cache)

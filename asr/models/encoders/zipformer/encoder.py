@@ -271,32 +271,27 @@ class ZipformerStack(nn.Module):
             chunks: of a size that is a multiple of ``factor``; None: the whole utterance is one.
             cache: of frames before x.
         """
-        if self.downsample is None or self.out_combiner is None:
-            return self._layers(x, lengths, channel_mask, chunks, cache)
         factor = self.factor
+        few = x if self.downsample is None else self.downsample(x, lengths)
+        num_frames = few.shape[1]
         chunks = None if chunks is None else chunks.downsampled(factor)
-        few = self._layers(self.downsample(x, lengths), (lengths + factor - 1) // factor, channel_mask, chunks, cache)
-        of_scale = self.batch_count.values[self.limits] if self.training else None
-        return self.out_combiner(x, few.repeat_interleave(factor, dim=1)[:, : x.shape[1]], of_scale)
-
-    def _layers(
-        self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None, cache: StreamingCache
-    ) -> Tensor:
-        num_frames = x.shape[1]
-        padding = is_padding(lengths, num_frames)
-        hidden = cache.hidden(padding, chunks, self.factor)
-        num_sources = cache.left_frames // self.factor + num_frames
+        padding = is_padding((lengths + factor - 1) // factor, num_frames)
+        hidden = cache.hidden(padding, chunks, factor)
+        num_sources = cache.left_frames // factor + num_frames
         pos_emb = compact_rel_pos_encoding(num_frames, num_sources, self.pos_dim, x.device).to(x.dtype)
         pos_emb = F.dropout(pos_emb, POS_DROPOUT, self.training)
         frames = Frames(padding, added_mask(hidden, x.dtype), chunks)
-        x = x if channel_mask is None else x * channel_mask
+        few = few if channel_mask is None else few * channel_mask
         layers = cast("list[ZipformerEncoderLayer]", list(self.layers))
-        masks = sample_masks(layers, x, pos_emb, hidden) if self.training else [LayerMasks(pos_emb)] * len(layers)
+        masks = sample_masks(layers, few, pos_emb, hidden) if self.training else [LayerMasks(pos_emb)] * len(layers)
         for layer, layer_masks in zip(layers, masks, strict=True):
-            x = layer(x, frames, layer_masks, cache)
+            few = layer(few, frames, layer_masks, cache)
             # again: biases have filled the masked channels
-            x = x if channel_mask is None else x * channel_mask
-        return x
+            few = few if channel_mask is None else few * channel_mask
+        if self.out_combiner is None:
+            return few
+        of_scale = self.batch_count.values[self.limits] if self.training else None
+        return self.out_combiner(x, few.repeat_interleave(factor, dim=1)[:, : x.shape[1]], of_scale)
 
 
 class ZipformerEncoder(ChunkedEncoder):

@@ -212,7 +212,7 @@ def limit_param_value(parameter: Tensor, limits: Tensor | tuple[float, float] | 
         parameter: of any shape.
         limits: two numbers, or (2,) or (2, …) of which each is broadcast to the parameter; None: none.
     """
-    if limits is None:
+    if limits is None or not torch.is_grad_enabled():
         return parameter
     least, most = limits
     return _LimitParamValue.apply(parameter, least, most)
