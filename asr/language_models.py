@@ -164,9 +164,9 @@ class _Reader:
             if order == 1:
                 self._ids[words[0]] = len(names)
                 names.append(composed(words[0].decode()))
-            ids.extend(found := [self._ids.get(word, -1) for word in words])
-            if -1 in found:
-                raise ValueError(f"{words[found.index(-1)]!r} has no 1-gram")
+            ids.extend(numbers := [self._ids.get(word, -1) for word in words])
+            if -1 in numbers:
+                raise ValueError(f"{words[numbers.index(-1)]!r} has no 1-gram")
             if (value := _log10(log_prob)) > ROUNDING:
                 raise ValueError(f"expected a log10 probability of at most 0, found {log_prob.decode()}")
             log_probs.append(min(value, 0.0))
@@ -313,15 +313,13 @@ def laid_out(sentences: Iterable[Sequence[int]]) -> Text:
     Args:
         sentences: numbers of words, without marks; read one at a time.
     """
-    text, lengths = array("q"), array("q")
+    text = array("q")
     for sentence in sentences:
-        text.append(SPECIAL.index(BEGIN))
-        text.extend(sentence)
-        text.append(SPECIAL.index(END))
-        lengths.append(len(sentence) + 2)
-    sizes = np.array(lengths, dtype=np.int64)
-    starts = np.repeat(sizes.cumsum() - sizes, sizes)
-    return Text(np.array(text, dtype=np.int64), np.arange(len(text)) - starts, len(lengths))
+        text.extend((SPECIAL.index(BEGIN), *sentence, SPECIAL.index(END)))
+    words, positions = np.array(text, dtype=np.int64), np.arange(len(text))
+    begins = words == SPECIAL.index(BEGIN)
+    starts = np.maximum.accumulate(np.where(begins, positions, 0))
+    return Text(words, positions - starts, int(begins.sum()))
 
 
 def estimate(text: Text, words: Sequence[str], order: int) -> tuple[NGrams, list[int]]:
