@@ -193,30 +193,28 @@ class ZipformerEncoderLayer(nn.Module):
         return keys, nonlinear, values, convolved, values, convolved
 
 
-def sample_masks(
-    layers: Sequence[ZipformerEncoderLayer], x: Tensor, pos_emb: Tensor, hidden: Tensor
-) -> list[LayerMasks]:
+def sample_masks(layers: Sequence[ZipformerEncoderLayer], pos_emb: Tensor, hidden: Tensor) -> list[LayerMasks]:
     """Sample the masks of all layers of a stack at once.
 
     Args:
         layers: of one stack, after `BatchCount.begin_pass`.
-        x: (B, T, D) input of the first layer; only its size, type and device are used.
-        pos_emb: (T + S − 1, P), relative.
+        pos_emb: (T + S − 1, P), relative; of the type of the layers' input.
         hidden: (B, 1, T or 1, S) bool, true where a frame must not attend to.
     """
-    visible = (~hidden.squeeze(1)).to(x.dtype)
+    dtype, device = pos_emb.dtype, pos_emb.device
+    visible = (~hidden.squeeze(1)).to(dtype)
     equal = visible / visible.sum(dim=-1, keepdim=True).clamp(min=1)  # 1: padding utterances have no frames
     values = torch.stack([layer.batch_count.values[layer.place] for layer in layers])
     rates, dropout, limits = values[:, :6], values[:, 6], values[:, 9:].unflatten(1, (3, 2))
     # the mean over all frames now and then, so that nothing depends on sharp attention
-    without_positions, equally = values[:, 7:9].to(x.dtype).t()
+    without_positions, equally = values[:, 7:9].to(dtype).t()
     positions = pos_emb * (1 - without_positions[:, None, None])
-    size, num_layers, dims = len(x), len(layers), layers[0].hidden_dims
-    keep = torch.rand(num_layers, 6, size, 1, 1, device=x.device) >= rates[:, :, None, None, None]
-    factors = torch.rand(num_layers, size, 1, sum(dims), device=x.device) >= (dropout := dropout[:, None, None, None])
-    factors = (factors / (1 - dropout)).to(x.dtype)
+    size, num_layers, dims = len(hidden), len(layers), layers[0].hidden_dims
+    keep = torch.rand(num_layers, 6, size, 1, 1, device=device) >= rates[:, :, None, None, None]
+    factors = torch.rand(num_layers, size, 1, sum(dims), device=device) >= (dropout := dropout[:, None, None, None])
+    factors = (factors / (1 - dropout)).to(dtype)
     of_modules = (of_layer.split(dims, dim=-1) for of_layer in factors)
-    return [*map(LayerMasks, positions, keep.to(x.dtype), of_modules, limits, ((equal, share) for share in equally))]
+    return [*map(LayerMasks, positions, keep.to(dtype), of_modules, limits, ((equal, share) for share in equally))]
 
 
 class ZipformerStack(nn.Module):
@@ -281,13 +279,12 @@ class ZipformerStack(nn.Module):
         pos_emb = compact_rel_pos_encoding(num_frames, num_sources, self.pos_dim, x.device).to(x.dtype)
         pos_emb = F.dropout(pos_emb, POS_DROPOUT, self.training)
         frames = Frames(padding, added_mask(hidden, x.dtype), chunks)
-        few = few if channel_mask is None else few * channel_mask
+        few = masked(few, channel_mask)
         layers = cast("list[ZipformerEncoderLayer]", list(self.layers))
-        masks = sample_masks(layers, few, pos_emb, hidden) if self.training else [LayerMasks(pos_emb)] * len(layers)
+        masks = sample_masks(layers, pos_emb, hidden) if self.training else [LayerMasks(pos_emb)] * len(layers)
         for layer, layer_masks in zip(layers, masks, strict=True):
-            few = layer(few, frames, layer_masks, cache)
             # again: biases have filled the masked channels
-            few = few if channel_mask is None else few * channel_mask
+            few = masked(layer(few, frames, layer_masks, cache), channel_mask)
         if self.out_combiner is None:
             return few
         of_scale = self.batch_count.values[self.limits] if self.training else None
