@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from asr.models import devices
-from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.zipformer import schedules
 from asr.models.encoders.zipformer.subsampling import halved_frames
 
 ALL = -1
@@ -54,7 +54,7 @@ class Chunks:
 
 def _drawn(choices: Sequence[int]) -> int:
     # without a choice nothing is drawn: the generator stays as it is
-    return choices[int(scaling.draw() * len(choices))] if len(choices) > 1 else choices[0]
+    return choices[int(schedules.draw() * len(choices))] if len(choices) > 1 else choices[0]
 
 
 class ChunkSampler:
@@ -95,7 +95,7 @@ class ChunkSampler:
         if chunks is None or not devices.on_accelerator(like):
             return chunks, chunks
         left = EVERYTHING if chunks.left_context is None else chunks.left_context
-        self.on_device = scaling.refilled(self.on_device, [chunks.size, left], like.device)
+        self.on_device = schedules.refilled(self.on_device, [chunks.size, left], like.device)
         size, left_context = self.on_device.unbind()
         return Chunks(size, left_context, chunks.smallest), True
 
@@ -205,7 +205,7 @@ class ChunkedEncoder(nn.Module):
     def __init__(self, sampler: ChunkSampler, ref_duration_s: float) -> None:
         super().__init__()
         self.sampler, self.ref_duration_s = sampler, ref_duration_s
-        self.batch_count = scaling.BatchCount()
+        self.batch_count = schedules.BatchCount()
         self.chunks: Chunks | None = None
         self.has_begun = False
 

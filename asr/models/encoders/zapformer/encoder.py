@@ -35,7 +35,8 @@ from asr.models.encoders.zapformer.modules import (
 )
 from asr.models.encoders.zapformer.subsampling import SWASH_L, SWASH_R, ZapformerSubsampling
 from asr.models.encoders.zipformer.modules import LayerSize, added_mask, last_repeated
-from asr.models.encoders.zipformer.scaling import ScheduledFloat, limit_param_value, refilled
+from asr.models.encoders.zipformer.scaling import limit_param_value
+from asr.models.encoders.zipformer.schedules import ScheduledFloat, refilled
 from asr.models.kernels import is_padding
 
 PROJECTION_RMS = 0.3  # of the stored weights of projections: large ones change slowly

@@ -40,18 +40,8 @@ from asr.models.encoders.zipformer.modules import (
     added_mask,
     compact_rel_pos_encoding,
 )
-from asr.models.encoders.zipformer.scaling import (
-    LOG_SCALE_LIMIT,
-    Balancer,
-    BatchCount,
-    BiasNorm,
-    Event,
-    FloatLike,
-    ScheduledFloat,
-    Whiten,
-    limits,
-    masked,
-)
+from asr.models.encoders.zipformer.scaling import LOG_SCALE_LIMIT, Balancer, BiasNorm, Whiten, masked
+from asr.models.encoders.zipformer.schedules import BatchCount, Event, FloatLike, ScheduledFloat, limits
 from asr.models.encoders.zipformer.subsampling import CONTEXT, ZipformerSubsampling
 from asr.models.kernels import is_padding
 

@@ -24,13 +24,12 @@ from asr.models.encoders.zipformer.scaling import (
     SWOOSH_R,
     ActivationDropoutAndLinear,
     Balancer,
-    BatchCount,
-    ScheduledFloat,
     Whiten,
     limit_param_value,
     masked,
     scaled_linear,
 )
+from asr.models.encoders.zipformer.schedules import BatchCount, ScheduledFloat
 from asr.models.kernels import DepthwiseConv1d, autocast_dtype, blocks, depthwise_conv1d, is_padding, is_tracing
 
 HIDDEN = -1000.0  # added to a score, it makes the weight 0; -inf alone in a row would make its softmax NaN
