@@ -402,7 +402,9 @@ class ZipformerEncoder(ChunkedEncoder):
         """Return encodings (B, ⌈T / 2⌉, D), see `ChunkedEncoder`."""
         outputs, masks = [], self._channel_masks(x)
         for stack, width, mask in zip(self.encoders, self.encoder_dim, masks, strict=True):
-            x = stack(convert_num_channels(x, width), lengths, mask, chunks, cache)
+            # drops the last channels, or adds zeros; `int`, because a width is known when a graph is traced
+            x = F.pad(x, (0, width - int(x.shape[-1])))
+            x = stack(x, lengths, mask, chunks, cache)
             outputs.append(x)
         return self.downsample_output(full_dim_output(outputs), lengths)
 
@@ -430,12 +432,6 @@ class ZipformerEncoder(ChunkedEncoder):
             mask = torch.cat([part.expand(-1, -1, size) for part, size in parts], dim=-1)
             masks.append(mask if unmasked < width else None)
         return masks
-
-
-def convert_num_channels(x: Tensor, num_channels: int) -> Tensor:
-    """Drop the last channels of x (B, T, D), or add zeros, so that ``num_channels`` remain."""
-    # `int`, because a width is known when a graph is traced
-    return nn.functional.pad(x, (0, num_channels - int(x.shape[-1])))
 
 
 def full_dim_output(outputs: Sequence[Tensor]) -> Tensor:
