@@ -183,38 +183,32 @@ class Prefixes(NamedTuple):
         return prefixes, slots, appended
 
 
-class _Frames(NamedTuple):
-    """The frames that are searched, T' of T.
+def _searched(log_probs: Tensor, num_frames: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Choose the frames that are searched, T' of T: those whose blank has a log-probability of at most the threshold.
 
-    Attributes:
-        log_probs: (B, T', V) float64; padding is certainly blank.
-        after_blanks: (B, T') bool, whether frames were skipped just before.
-        skipped: (B,) log-probability of all blanks that were skipped.
-        numbers: (B, T') int64, of the frames among all.
+    Args:
+        log_probs: (B, T, V).
+        num_frames: (B,) valid frames.
+
+    Returns:
+        Log-probabilities (B, T', V) in float64, padding being certainly blank; whether frames were skipped just before
+        each, (B, T') bool; the log-probability (B,) of all blanks that were skipped; and the numbers (B, T') int64 of
+        the frames among all.
     """
-
-    log_probs: Tensor
-    after_blanks: Tensor
-    skipped: Tensor
-    numbers: Tensor
-
-    @classmethod
-    def searched(cls, log_probs: Tensor, num_frames: Tensor, threshold: float) -> _Frames:
-        """Return the valid frames whose blank has a log-probability of at most the threshold."""
-        valid = ~is_padding(num_frames, log_probs.shape[1])
-        blanks = log_probs[..., BLANK_ID]
-        skipped = valid & (blanks > threshold)
-        kept = valid & ~skipped
-        num_kept = kept.sum(dim=1)
-        # stable: the frames that are kept stay in the order of time
-        index = kept.int().argsort(dim=1, descending=True, stable=True)[:, : devices.to_host(num_kept.max())]
-        # in 64 bits: after a thousand frames 32 give different prefixes the same score, and the order of topk decides
-        searched = log_probs.gather(1, index.unsqueeze(2).expand(-1, -1, log_probs.shape[2])).double()
-        padding = is_padding(num_kept, index.shape[1])
-        # shorter utterances go on with certain blanks: they change neither prefixes nor scores
-        searched.masked_fill_(padding.unsqueeze(2), NEVER)[..., BLANK_ID].masked_fill_(padding, 0.0)
-        after_blanks = skipped.roll(1, dims=1).gather(1, index)  # before the first frame it changes nothing
-        return cls(searched, after_blanks, blanks.double().where(skipped, 0.0).sum(dim=1), index)
+    valid = ~is_padding(num_frames, log_probs.shape[1])
+    blanks = log_probs[..., BLANK_ID]
+    skipped = valid & (blanks > threshold)
+    kept = valid & ~skipped
+    num_kept = kept.sum(dim=1)
+    # stable: the frames that are kept stay in the order of time
+    index = kept.int().argsort(dim=1, descending=True, stable=True)[:, : devices.to_host(num_kept.max())]
+    # in 64 bits: after a thousand frames 32 give different prefixes the same score, and the order of topk decides
+    searched = log_probs.gather(1, index.unsqueeze(2).expand(-1, -1, log_probs.shape[2])).double()
+    padding = is_padding(num_kept, index.shape[1])
+    # shorter utterances go on with certain blanks: they change neither prefixes nor scores
+    searched.masked_fill_(padding.unsqueeze(2), NEVER)[..., BLANK_ID].masked_fill_(padding, 0.0)
+    after_blanks = skipped.roll(1, dims=1).gather(1, index)  # before the first frame it changes nothing
+    return searched, after_blanks, blanks.double().where(skipped, 0.0).sum(dim=1), index
 
 
 def _hypotheses(
@@ -360,25 +354,26 @@ class CtcBeam(ShallowFusion):
             encodings: (B, T, D).
             num_frames: (B,) valid frames.
         """
-        frames = _Frames.searched(head.frame_log_probs(encodings), num_frames, math.log(self.blank_skip_threshold))
-        num_tokens = min(self.beam_size_token, frames.log_probs.shape[2] - 1)
+        threshold = math.log(self.blank_skip_threshold)
+        log_probs, after_blanks, skipped, numbers = _searched(head.frame_log_probs(encodings), num_frames, threshold)
+        num_tokens = min(self.beam_size_token, log_probs.shape[2] - 1)
         # the first column is the blank's
-        best, tokens = frames.log_probs[..., 1:].topk(num_tokens, dim=2)
+        best, tokens = log_probs[..., 1:].topk(num_tokens, dim=2)
         tokens += 1
         prefixes = Prefixes.empty(len(tokens), self.beam_size, tokens.device)
         state = select(self.scorer.start(len(tokens), tokens.device), torch.zeros_like(prefixes.last))
         emissions = []
         for t in range(tokens.shape[1]):
-            prefixes = prefixes.after_blanks(frames.after_blanks[:, t])
-            stayed, grown = prefixes.extended(frames.log_probs[:, t], best[:, t], tokens[:, t])
+            prefixes = prefixes.after_blanks(after_blanks[:, t])
+            stayed, grown = prefixes.extended(log_probs[:, t], best[:, t], tokens[:, t])
             bonus = self.scorer.score(state, tokens[:, t].unsqueeze(1).expand_as(grown))
             added = prefixes.added.unsqueeze(2) + bonus
             prefixes, slots, appended = prefixes.chosen(stayed, grown, added, tokens[:, t], t)
             state = self.scorer.advance(select(state, slots), appended)
             last = prefixes.last
-            emissions.append((last, prefixes.parent_record, frames.log_probs[:, t].gather(1, last)))
-        scores = prefixes.log_probs() + prefixes.added + self.scorer.end(state) + frames.skipped.unsqueeze(1)
-        return _hypotheses(scores, prefixes.record, emissions, frames.numbers)
+            emissions.append((last, prefixes.parent_record, log_probs[:, t].gather(1, last)))
+        scores = prefixes.log_probs() + prefixes.added + self.scorer.end(state) + skipped.unsqueeze(1)
+        return _hypotheses(scores, prefixes.record, emissions, numbers)
 
 
 @dataclass(eq=False, kw_only=True)
