@@ -164,7 +164,6 @@ class ChunkEncoder(nn.Module):
         encoder: Any = recognizer.encoder
         self.chunks = StreamingEncoder(encoder)
         self.recognizer, self.encoder, self.score = recognizer, encoder, score
-        _, self.of_layers = encoder.cache_shapes(self.chunks.left_frames)
         self.eval()
 
     def forward(self, features: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
@@ -187,7 +186,7 @@ class ChunkEncoder(nn.Module):
 
     def names(self) -> dict[str, int]:
         """Return the names of the states, and the axis of the batch in each."""
-        sizes = map(len, self.of_layers)
+        sizes = map(len, self.chunks.layer_shapes)
         of_layers = (f"state_{number}_{i}" for number, size in enumerate(sizes) for i in range(size))
         return dict.fromkeys([*of_layers, "embed_states", "processed_lens"], 0)
 
@@ -294,8 +293,8 @@ class SherpaChunkEncoder(ChunkEncoder):
 
     def names(self) -> dict[str, int]:
         """Return sherpa-onnx's names of the states, and the axis of the batch in each."""
-        axes = [axis for *_, axis in LAYER_STATES.values()] * len(self.of_layers) + [0, 0]
-        names = [f"{state}_{number}" for number in range(len(self.of_layers)) for state in LAYER_STATES]
+        axes = [axis for *_, axis in LAYER_STATES.values()] * len(self.chunks.layer_shapes) + [0, 0]
+        names = [f"{state}_{number}" for number in range(len(self.chunks.layer_shapes)) for state in LAYER_STATES]
         return dict(zip([*names, "embed_states", "processed_lens"], axes, strict=True))
 
     def metadata(self, comment: str) -> dict[str, object]:

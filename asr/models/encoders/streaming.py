@@ -214,11 +214,6 @@ class ChunkedEncoder(nn.Module):
         """The stacks of layers, in order."""
         return [*self.encoders]
 
-    def cache_shapes(self, left_frames: int) -> tuple[tuple[int, ...], list[tuple[tuple[int, int], ...]]]:
-        """Return the shapes of `StreamingState` without the batch: of the front end, and of each layer's modules."""
-        of_layers = [layer.cache_shapes(left_frames // stack.factor) for stack in self.stacks for layer in stack.layers]
-        return self.encoder_embed.past_shape, of_layers
-
     def set_trained_seconds(self, audio_s: float) -> None:
         """Set how far training is, in seconds of audio so far; to be called before each update."""
         self.batch_count.set(audio_s / self.ref_duration_s)
@@ -255,6 +250,9 @@ class StreamingEncoder:
         encoder: causal. Its first ``chunk_size`` and its first ``left_context_frames`` must not be -1, and the second
             must be a multiple of the first. It is put into evaluation mode, and has to stay there.
 
+    Attributes:
+        layer_shapes: (P, D) of what each layer's modules keep.
+
     Raises:
         ValueError: the encoder is not like that.
     """
@@ -271,14 +269,16 @@ class StreamingEncoder:
         self.chunk_size, self.left_frames = chunk, left
         self.num_features = 2 * chunk + encoder.stream_overlap
         self.shift_features = 2 * chunk
+        self.layer_shapes: list[Sequence[tuple[int, int]]] = [
+            layer.cache_shapes(left // stack.factor) for stack in encoder.stacks for layer in stack.layers
+        ]
 
     def initial_state(self, batch_size: int) -> StreamingState:
         """Return the state before the first chunk of ``batch_size`` utterances."""
         like = next(self.encoder.parameters())
-        of_front_end, of_layers = self.encoder.cache_shapes(self.left_frames)
-        layers = tuple(like.new_zeros(batch_size, *shape) for shapes in of_layers for shape in shapes)
+        layers = tuple(like.new_zeros(batch_size, *shape) for shapes in self.layer_shapes for shape in shapes)
         # zeros are what the ConvNeXt layer sees before a whole utterance
-        front_end = like.new_zeros(batch_size, *of_front_end)
+        front_end = like.new_zeros(batch_size, *self.encoder.encoder_embed.past_shape)
         return StreamingState(torch.zeros(batch_size, dtype=torch.int64, device=like.device), front_end, layers)
 
     @torch.no_grad()
