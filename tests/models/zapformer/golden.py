@@ -66,7 +66,7 @@ def encoder_of(params: Golden, chunk_size: int = -1, left_context_frames: int = 
         noise=0.0,
         **options,
     )
-    encoder.load_state_dict(convert_encoder(params.under("param/"), encoder.state_dict()).weights)
+    encoder.load_state_dict(convert_encoder(params.under("param/"), encoder.state_dict())[0])
     encoder.set_trained_seconds(0.0)
     return encoder
 

@@ -84,7 +84,7 @@ def test_all_that_is_scheduled_has_the_authors_values(authors, theirs, ours, tim
 
 
 def test_initial_weights_are_as_large_as_the_authors(theirs, ours):
-    expected = convert_encoder(theirs.state_dict(), ours.state_dict()).weights
+    expected = convert_encoder(theirs.state_dict(), ours.state_dict())[0]
     for name, parameter in ours.named_parameters():
         size, wanted = (x.square().mean().sqrt() for x in (parameter.detach(), expected[name]))
         if (expected[name] == expected[name].flatten()[0]).all():
