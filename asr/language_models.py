@@ -164,9 +164,9 @@ class _Reader:
             if order == 1:
                 self._ids[words[0]] = len(names)
                 names.append(composed(words[0].decode()))
-            ids.extend(found := [self._ids.get(word, -1) for word in words])
-            if -1 in found:
-                raise ValueError(f"{words[found.index(-1)]!r} has no 1-gram")
+            ids.extend(numbers := [self._ids.get(word, -1) for word in words])
+            if -1 in numbers:
+                raise ValueError(f"{words[numbers.index(-1)]!r} has no 1-gram")
             if (value := _log10(log_prob)) > ROUNDING:
                 raise ValueError(f"expected a log10 probability of at most 0, found {log_prob.decode()}")
             log_probs.append(min(value, 0.0))
@@ -251,20 +251,6 @@ def gzipped(content: Iterable[bytes]) -> Iterator[bytes]:
     yield packer.flush()
 
 
-class Text(NamedTuple):
-    """Sentences in a row.
-
-    Attributes:
-        words: (P,) their numbers.
-        places: (P,) of each word in its sentence, 0 of its mark of beginning.
-        num_sentences: how many there are.
-    """
-
-    words: Ints
-    places: Ints
-    num_sentences: int
-
-
 class TokenNumbers:
     """Sentences → numbers of the tokens of a run, all of which are words of its language models.
 
@@ -307,28 +293,23 @@ class WordNumbers:
         return [self._numbers.setdefault(word, len(self._numbers)) for word in words]
 
 
-def laid_out(sentences: Iterable[Sequence[int]]) -> Text:
-    """Return sentences in a row, each between its marks of beginning and end.
+def laid_out(sentences: Iterable[Sequence[int]]) -> Ints:
+    """Return the numbers (P,) of the words of sentences in a row, each between its marks of beginning and end.
 
     Args:
         sentences: numbers of words, without marks; read one at a time.
     """
-    text, lengths = array("q"), array("q")
+    text = array("q")
     for sentence in sentences:
-        text.append(SPECIAL.index(BEGIN))
-        text.extend(sentence)
-        text.append(SPECIAL.index(END))
-        lengths.append(len(sentence) + 2)
-    sizes = np.array(lengths, dtype=np.int64)
-    starts = np.repeat(sizes.cumsum() - sizes, sizes)
-    return Text(np.array(text, dtype=np.int64), np.arange(len(text)) - starts, len(lengths))
+        text.extend((SPECIAL.index(BEGIN), *sentence, SPECIAL.index(END)))
+    return np.array(text, dtype=np.int64)
 
 
-def estimate(text: Text, words: Sequence[str], order: int) -> tuple[NGrams, list[int]]:
+def estimate(text: Ints, words: Sequence[str], order: int) -> tuple[NGrams, list[int]]:
     """Return the language model of a text, each order interpolated with the next shorter one, the first with 1/V.
 
     Args:
-        text: at least one sentence.
+        text: (P,) from `laid_out`, of at least one sentence.
         words: (V + 1,), first <s>, </s> and <unk>; those that do not occur get a probability too.
         order: words of the longest n-grams; of fewer if no sentence is so long.
 
@@ -390,19 +371,20 @@ class _Level(NamedTuple):
     opens: np.ndarray
 
 
-def _levels(text: Text, num_words: int, order: int) -> list[_Level]:
+def _levels(text: Ints, num_words: int, order: int) -> list[_Level]:
     """Return the n-grams of each order that occur, and all words."""
-    ids, places, _ = text
-    words = np.arange(num_words)
+    positions, words = np.arange(len(text)), np.arange(num_words)
+    # of each word in its sentence, 0 of the mark of beginning
+    places = positions - np.maximum.accumulate(np.where(text == SPECIAL.index(BEGIN), positions, 0))
     opens = words == SPECIAL.index(BEGIN)
-    levels = [_Level(words, np.bincount(ids, minlength=num_words), np.zeros(num_words, np.int64), opens)]
+    levels = [_Level(words, np.bincount(text, minlength=num_words), np.zeros(num_words, np.int64), opens)]
     # of the n-gram that ends at each position
-    nodes, num_nodes = ids + 1, num_words
+    nodes, num_nodes = text + 1, num_words
     for number in range(2, order + 1):
         ends = np.flatnonzero(places >= number - 1)
         if not len(ends):
             break
-        keys, ranks = np.unique(nodes[ends - 1] * num_words + ids[ends], return_inverse=True)
+        keys, ranks = np.unique(nodes[ends - 1] * num_words + text[ends], return_inverse=True)
         suffixes, opens = np.zeros(len(keys), np.int64), np.zeros(len(keys), bool)
         suffixes[ranks], opens[ranks] = nodes[ends], places[ends] == number - 1
         levels.append(_Level(keys, np.bincount(ranks), suffixes, opens))

@@ -35,15 +35,16 @@ def run(options: LM) -> None:
             "words; leave units out"
         )
     units = language_models.TokenNumbers(text.tokenizer) if options.units == "tokens" else language_models.WordNumbers()
-    sentences = language_models.laid_out(map(units.numbers, _sentences(files, text, options.transcripts)))
-    if not sentences.num_sentences:
+    numbers = language_models.laid_out(map(units.numbers, _sentences(files, text, options.transcripts)))
+    if not len(numbers):
         raise ConfigError("text: no line contains a word; give a file with one sentence per line")
-    model, assumed = language_models.estimate(sentences, units.words, options.order)
+    model, assumed = language_models.estimate(numbers, units.words, options.order)
     content = (line.encode() for line in language_models.arpa_lines(model))
     write_new(output, language_models.gzipped(content) if output.name.endswith(".gz") else content)
-    num_words = len(sentences.words) - 2 * sentences.num_sentences
-    unknown = np.count_nonzero(sentences.words == language_models.SPECIAL.index(language_models.UNKNOWN))
-    console.print(f"text: {sentences.num_sentences} sentences, {num_words} {options.units}, {unknown} of them unknown")
+    # with their marks, in the order of `SPECIAL`
+    num_sentences, _, unknown, *_ = np.bincount(numbers, minlength=len(language_models.SPECIAL))
+    num_words = len(numbers) - 2 * num_sentences
+    console.print(f"text: {num_sentences} sentences, {num_words} {options.units}, {unknown} of them unknown")
     if model.order < options.order:
         console.print(f"order: {model.order}, because no sentence is long enough for {options.order}")
     if assumed:

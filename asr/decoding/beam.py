@@ -183,38 +183,32 @@ class Prefixes(NamedTuple):
         return prefixes, slots, appended
 
 
-class _Frames(NamedTuple):
-    """The frames that are searched, T' of T.
+def _searched(log_probs: Tensor, num_frames: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Choose the frames that are searched, T' of T: those whose blank has a log-probability of at most the threshold.
 
-    Attributes:
-        log_probs: (B, T', V) float64; padding is certainly blank.
-        after_blanks: (B, T') bool, whether frames were skipped just before.
-        skipped: (B,) log-probability of all blanks that were skipped.
-        numbers: (B, T') int64, of the frames among all.
+    Args:
+        log_probs: (B, T, V).
+        num_frames: (B,) valid frames.
+
+    Returns:
+        Log-probabilities (B, T', V) in float64, padding being certainly blank; whether frames were skipped just before
+        each, (B, T') bool; the log-probability (B,) of all blanks that were skipped; and the numbers (B, T') int64 of
+        the frames among all.
     """
-
-    log_probs: Tensor
-    after_blanks: Tensor
-    skipped: Tensor
-    numbers: Tensor
-
-    @classmethod
-    def searched(cls, log_probs: Tensor, num_frames: Tensor, threshold: float) -> _Frames:
-        """Return the valid frames whose blank has a log-probability of at most the threshold."""
-        valid = ~is_padding(num_frames, log_probs.shape[1])
-        blanks = log_probs[..., BLANK_ID]
-        skipped = valid & (blanks > threshold)
-        kept = valid & ~skipped
-        num_kept = kept.sum(dim=1)
-        # stable: the frames that are kept stay in the order of time
-        index = kept.int().argsort(dim=1, descending=True, stable=True)[:, : devices.to_host(num_kept.max())]
-        # in 64 bits: after a thousand frames 32 give different prefixes the same score, and the order of topk decides
-        searched = log_probs.gather(1, index.unsqueeze(2).expand(-1, -1, log_probs.shape[2])).double()
-        padding = is_padding(num_kept, index.shape[1])
-        # shorter utterances go on with certain blanks: they change neither prefixes nor scores
-        searched.masked_fill_(padding.unsqueeze(2), NEVER)[..., BLANK_ID].masked_fill_(padding, 0.0)
-        after_blanks = skipped.roll(1, dims=1).gather(1, index)  # before the first frame it changes nothing
-        return cls(searched, after_blanks, blanks.double().where(skipped, 0.0).sum(dim=1), index)
+    valid = ~is_padding(num_frames, log_probs.shape[1])
+    blanks = log_probs[..., BLANK_ID]
+    skipped = valid & (blanks > threshold)
+    kept = valid & ~skipped
+    num_kept = kept.sum(dim=1)
+    # stable: the frames that are kept stay in the order of time
+    index = kept.int().argsort(dim=1, descending=True, stable=True)[:, : devices.to_host(num_kept.max())]
+    # in 64 bits: after a thousand frames 32 give different prefixes the same score, and the order of topk decides
+    searched = log_probs.gather(1, index.unsqueeze(2).expand(-1, -1, log_probs.shape[2])).double()
+    padding = is_padding(num_kept, index.shape[1])
+    # shorter utterances go on with certain blanks: they change neither prefixes nor scores
+    searched.masked_fill_(padding.unsqueeze(2), NEVER)[..., BLANK_ID].masked_fill_(padding, 0.0)
+    after_blanks = skipped.roll(1, dims=1).gather(1, index)  # before the first frame it changes nothing
+    return searched, after_blanks, blanks.double().where(skipped, 0.0).sum(dim=1), index
 
 
 def _hypotheses(
@@ -234,7 +228,7 @@ def _hypotheses(
     for row, (row_scores, row_records, numbers) in enumerate(
         zip(*map(devices.to_host, (scores, records, frames)), strict=True)
     ):
-        found = []
+        beam = []
         for score, record in zip(row_scores, row_records, strict=True):
             places = []
             while record >= 0:
@@ -244,9 +238,9 @@ def _hypotheses(
             places.reverse()
             tokens = [last[step][row][slot] for step, slot in places]
             log_probs = [probabilities[step][row][slot] for step, slot in places]
-            found.append(Hypothesis(tokens, [numbers[step] for step, _ in places], log_probs, score))
-        found = ranked(found)
-        beams.append([hypothesis for hypothesis in found if hypothesis.score > NEVER] or found[:1])
+            beam.append(Hypothesis(tokens, [numbers[step] for step, _ in places], log_probs, score))
+        beam = ranked(beam)
+        beams.append([hypothesis for hypothesis in beam if hypothesis.score > NEVER] or beam[:1])
     return beams
 
 
@@ -282,8 +276,8 @@ class ShallowFusion:
     hotword_boost: PositiveFloat = 1.0
 
     def __post_init__(self) -> None:
-        named = {option: getattr(self, option) for option in FILE_OPTIONS}
-        self._files = {option: named_path(name) for option, name in named.items() if name is not None}
+        names = {option: getattr(self, option) for option in FILE_OPTIONS}
+        self._files = {option: named_path(name) for option, name in names.items() if name is not None}
         for option, path in self._files.items():  # what is in them is read later
             if not path.is_file():
                 raise ValueError(f"{option}: {str(path)!r} is not a file that exists")
@@ -360,25 +354,26 @@ class CtcBeam(ShallowFusion):
             encodings: (B, T, D).
             num_frames: (B,) valid frames.
         """
-        frames = _Frames.searched(head.frame_log_probs(encodings), num_frames, math.log(self.blank_skip_threshold))
-        num_tokens = min(self.beam_size_token, frames.log_probs.shape[2] - 1)
+        threshold = math.log(self.blank_skip_threshold)
+        log_probs, after_blanks, skipped, numbers = _searched(head.frame_log_probs(encodings), num_frames, threshold)
+        num_tokens = min(self.beam_size_token, log_probs.shape[2] - 1)
         # the first column is the blank's
-        best, tokens = frames.log_probs[..., 1:].topk(num_tokens, dim=2)
+        best, tokens = log_probs[..., 1:].topk(num_tokens, dim=2)
         tokens += 1
         prefixes = Prefixes.empty(len(tokens), self.beam_size, tokens.device)
         state = select(self.scorer.start(len(tokens), tokens.device), torch.zeros_like(prefixes.last))
         emissions = []
         for t in range(tokens.shape[1]):
-            prefixes = prefixes.after_blanks(frames.after_blanks[:, t])
-            stayed, grown = prefixes.extended(frames.log_probs[:, t], best[:, t], tokens[:, t])
+            prefixes = prefixes.after_blanks(after_blanks[:, t])
+            stayed, grown = prefixes.extended(log_probs[:, t], best[:, t], tokens[:, t])
             bonus = self.scorer.score(state, tokens[:, t].unsqueeze(1).expand_as(grown))
             added = prefixes.added.unsqueeze(2) + bonus
             prefixes, slots, appended = prefixes.chosen(stayed, grown, added, tokens[:, t], t)
             state = self.scorer.advance(select(state, slots), appended)
             last = prefixes.last
-            emissions.append((last, prefixes.parent_record, frames.log_probs[:, t].gather(1, last)))
-        scores = prefixes.log_probs() + prefixes.added + self.scorer.end(state) + frames.skipped.unsqueeze(1)
-        return _hypotheses(scores, prefixes.record, emissions, frames.numbers)
+            emissions.append((last, prefixes.parent_record, log_probs[:, t].gather(1, last)))
+        scores = prefixes.log_probs() + prefixes.added + self.scorer.end(state) + skipped.unsqueeze(1)
+        return _hypotheses(scores, prefixes.record, emissions, numbers)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -474,27 +469,10 @@ class TransducerBeam(ShallowFusion):
             is_over = (t >= num_frames).unsqueeze(1)
             stayed = beam.log_probs + log_probs[..., BLANK_ID].masked_fill(is_over, 0.0)
             grown = (beam.log_probs.unsqueeze(2) + best).masked_fill(is_over.unsqueeze(2), NEVER)
-            merged = beam.merged(stayed, grown, tokens)
-            added = beam.added.unsqueeze(2) + self.scorer.score(beam.state, tokens)
-            beam, emitted = beam.after(merged, added, tokens, best, t, head, self.scorer)
+            beam, emitted = beam.after(stayed, grown, tokens, best, t, head, self.scorer)
             emissions.append(emitted)
         scores = beam.log_probs + beam.added + self.scorer.end(beam.state)
         return _hypotheses(scores, beam.record, emissions, numbers.expand(size, -1))
-
-
-class _Merged(NamedTuple):
-    """Log-probabilities after a frame, those of equal texts added.
-
-    Attributes:
-        stayed: (B, K) of the texts as they were.
-        grown: (B, K, C) of those one token longer; -inf where one of the others is the same text.
-        source: (B, K) int64, where the best alignment of a text that stayed comes from: below K a text that emitted
-            a blank, from K on number K + k · C + c of those that have grown.
-    """
-
-    stayed: Tensor
-    grown: Tensor
-    source: Tensor
 
 
 class _Beam(NamedTuple):
@@ -531,8 +509,19 @@ class _Beam(NamedTuple):
         record = torch.full_like(hashes, NO_RECORD)
         return cls(log_probs, torch.zeros_like(log_probs), context, predictions, hashes, record, state)
 
-    def merged(self, stayed: Tensor, grown: Tensor, tokens: Tensor) -> _Merged:
-        """Add a text that has grown to the same text that stayed; all texts before the frame differ."""
+    def merged(self, stayed: Tensor, grown: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Add a text that has grown to the same text that stayed; all texts before the frame differ.
+
+        Args:
+            stayed: (B, K) log-probabilities of the texts as they were.
+            grown: (B, K, C) of those one token longer.
+            tokens: (B, K, C) that these have grown by.
+
+        Returns:
+            Log-probabilities (B, K) of the texts as they were; (B, K, C) of those one token longer, -inf where one of
+            the others is the same text; and where the best alignment of a text that stayed comes from, (B, K) int64:
+            below K a text that emitted a blank, from K on number K + k · C + c of those that have grown.
+        """
         hashes, flat = self.hashes, grown.flatten(1)
         beam_size = hashes.shape[1]
         same = hashed(hashes.unsqueeze(2), tokens).flatten(1).unsqueeze(2) == hashes.unsqueeze(1)  # (B, K · C, K)
@@ -542,25 +531,27 @@ class _Beam(NamedTuple):
         best, column = other.max(dim=1)
         source = torch.where(best > stayed, beam_size + column, torch.arange(beam_size, device=hashes.device))
         unmerged = flat.masked_fill(same.any(dim=2), NEVER).view_as(grown)
-        return _Merged(torch.logaddexp(stayed, best), unmerged, source)
+        return torch.logaddexp(stayed, best), unmerged, source
 
     def after(
-        self, merged: _Merged, added: Tensor, tokens: Tensor, best: Tensor, step: int, head: Transduces, scorer: Scorer
+        self, stayed: Tensor, grown: Tensor, tokens: Tensor, best: Tensor, step: int, head: Transduces, scorer: Scorer
     ) -> tuple[_Beam, tuple[Tensor, Tensor, Tensor]]:
         """Return the best texts after a frame, and what they emitted, see `_hypotheses`.
 
         Args:
-            merged: log-probabilities after the frame.
-            added: (B, K, C) by scorers, to the texts that have grown.
-            tokens: (B, K, C) that these have grown by.
+            stayed: as in `merged`.
+            grown: as in `merged`.
+            tokens: as in `merged`.
             best: (B, K, C) log-probabilities of these tokens.
             step: number of the frame.
         """
         beam_size, num_tokens = tokens.shape[1:]
-        log_probs = torch.cat((merged.stayed, merged.grown.flatten(1)), dim=1)
+        stayed, grown, best_source = self.merged(stayed, grown, tokens)
+        added = self.added.unsqueeze(2) + scorer.score(self.state, tokens)
+        log_probs = torch.cat((stayed, grown.flatten(1)), dim=1)
         sums = torch.cat((self.added, added.flatten(1)), dim=1)
         index = (log_probs + sums).topk(beam_size, dim=1).indices
-        source = torch.where(index < beam_size, merged.source.gather(1, index.clamp(max=beam_size - 1)), index)
+        source = torch.where(index < beam_size, best_source.gather(1, index.clamp(max=beam_size - 1)), index)
         column = (source - beam_size).clamp(min=0)
         is_longer = source >= beam_size
         slots = torch.where(is_longer, column // num_tokens, source)

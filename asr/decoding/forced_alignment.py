@@ -55,24 +55,17 @@ def align(
     return align_transducer(*head.path_scores(encodings, tokens, num_tokens), num_frames, num_tokens)
 
 
-class _State(NamedTuple):
-    """What is known of a state of the path.
+def _stay(entering: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Follow a state that is entered with a score (B, T) before a frame, and has a score (B, T) in each frame.
 
-    Attributes:
-        score: (B, T) of the best path that is in the state after each frame.
-        since: (B, T) frame in which that path entered it.
+    Returns:
+        The score (B, T) of the best path that is in the state after each frame, and the frame (B, T) in which that path
+        entered it.
     """
-
-    score: Tensor
-    since: Tensor
-
-
-def _stay(entering: Tensor, scores: Tensor) -> _State:
-    """Return a state that is entered with a score (B, T) before a frame, and has a score (B, T) in each frame."""
     # entered at s, a path has entering[s] - before[s] + before[t] at t: the best s is a running maximum
     before = scores.cumsum(-1) - scores
     best, since = (entering - before).cummax(-1)
-    return _State(best + before + scores, since)
+    return best + before + scores, since
 
 
 def align_ctc(log_probs: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens: Tensor) -> Alignment:
@@ -95,20 +88,20 @@ def align_ctc(log_probs: Tensor, num_frames: Tensor, tokens: Tensor, num_tokens:
     repeats = F.pad(tokens[:, 1:] == tokens[:, :-1], (1, 0))
     entering = torch.full_like(of_blank, NEVER)
     entering[:, 0] = 0.0
-    blank, token = _stay(entering, of_blank), _State(torch.full_like(entering, NEVER), torch.zeros_like(num_frames))
-    ends, passed = [_at(blank.score, last_frame)], []
+    blank, _ = _stay(entering, of_blank)
+    token, ends, passed = torch.full_like(entering, NEVER), [_at(blank, last_frame)], []
     for place in range(tokens.shape[1]):
         # from the token before, or from the blank between
-        direct = token.score.masked_fill(repeats[:, place, None], NEVER)
-        arriving = _delayed(torch.maximum(blank.score, direct))
+        direct = token.masked_fill(repeats[:, place, None], NEVER)
+        arriving = _delayed(torch.maximum(blank, direct))
         if place == 0:
             arriving[:, 0] = 0.0
-        is_direct = direct > blank.score
-        token = _stay(arriving, _of_token(log_probs, tokens[:, place]).double())
-        blank = _stay(_delayed(token.score), of_blank)
-        ends.append(_at(torch.maximum(token.score, blank.score), last_frame))
+        is_direct = direct > blank
+        token, token_since = _stay(arriving, _of_token(log_probs, tokens[:, place]).double())
+        blank, blank_since = _stay(_delayed(token), of_blank)
+        ends.append(_at(torch.maximum(token, blank), last_frame))
         # all that is kept of a token: in 32 bits, for it grows with T · U
-        passed.append((token.since.int(), blank.since.int(), blank.score > token.score, is_direct))
+        passed.append((token_since.int(), blank_since.int(), blank > token, is_direct))
     first, last = _traced(passed, num_frames, num_tokens)
     frames, highest = torch.arange(longest, device=tokens.device), log_probs.new_zeros(tokens.shape)
     for place in range(tokens.shape[1]):

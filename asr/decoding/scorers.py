@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asr.language_models import BEGIN, END, SPECIAL, UNKNOWN, NGrams, read_arpa
 from asr.text.tokenizer import BLANK_ID, NUM_SPECIAL, SPACE_PIECE, UNKNOWN_ID, Tokenizer
@@ -90,7 +90,7 @@ def inserted(children: list[dict[Any, int]], symbols: Iterable[Any]) -> list[int
     return way
 
 
-class Moves:
+class Moves(nn.Module):
     """Where tokens lead from the nodes of a trie, as sorted keys: a device looks up those of all hypotheses at once.
 
     Args:
@@ -99,6 +99,7 @@ class Moves:
     """
 
     def __init__(self, moves: Iterable[tuple[int, int, int]], vocab_size: int) -> None:
+        super().__init__()
         self.vocab_size = vocab_size
         # lists of as many numbers would take several times the memory
         keys, targets = array("q"), array("q")
@@ -108,12 +109,7 @@ class Moves:
         # without any move a key that nothing has
         keys, targets = (keys, targets) if keys else (array("q", [-1]), array("q", [0]))
         order = np.argsort(keys)
-        self.keys, self.targets = (torch.from_numpy(np.array(values)[order]) for values in (keys, targets))
-
-    def to(self, device: torch.device) -> Moves:
-        """Move the table to a device, and return it."""
-        self.keys, self.targets = self.keys.to(device), self.targets.to(device)
-        return self
+        self.keys, self.targets = (nn.Buffer(torch.from_numpy(np.array(values)[order])) for values in (keys, targets))
 
     def after(self, nodes: Tensor, tokens: Tensor, otherwise: Tensor | int) -> Tensor:
         """Return the nodes (…) int64 after tokens (…) at nodes (…); ``otherwise`` where no arc has the token."""
@@ -184,7 +180,7 @@ def read_phrases(path: Path, boost: float, encode: Callable[[str], Sequence[int]
     return phrases
 
 
-class HotwordScorer:
+class HotwordScorer(nn.Module):
     """Adds a boost for each token of a phrase while it is followed, and takes it back where the phrase is left.
 
     A whole text gets the boost times the number of tokens of each phrase in it, as often as it occurs, phrases within
@@ -213,6 +209,7 @@ class HotwordScorer:
             beginnings: tokens before which a word ends, with the boundary; phrases then end where words end. Without
                 any, as of tokenizers without spaces, they may end anywhere.
         """
+        super().__init__()
         first = () if boundary is None else (boundary,)
         children: list[dict[int, int]] = [{}]
         completed, begun = [0.0], [0.0]
@@ -226,19 +223,18 @@ class HotwordScorer:
         moves = enumerate(_finish(children, completed, begun))
         self.moves = Moves(((node, *move) for node, targets in moves for move in targets.items()), vocab_size)
         # where no move fits, a phrase may begin
-        self.first = torch.zeros(vocab_size, dtype=torch.int64)
+        self.first = nn.Buffer(torch.zeros(vocab_size, dtype=torch.int64))
         for token, node in children[ROOT].items():
             self.first[token] = node
-        self.ends_words = torch.full((vocab_size,), not beginnings)
+        self.ends_words = nn.Buffer(torch.full((vocab_size,), not beginnings))
         self.ends_words[list(beginnings)] = True
-        self.completed = torch.tensor(completed, dtype=torch.float64)
-        self.begun = torch.tensor(begun, dtype=torch.float64)
+        self.completed = nn.Buffer(torch.tensor(completed, dtype=torch.float64))
+        self.begun = nn.Buffer(torch.tensor(begun, dtype=torch.float64))
         self.begin = ROOT if boundary is None else children[ROOT].get(boundary, ROOT)
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:
         """Return the nodes (B, 1) of the empty text; see ``Scorer``, also for the other methods."""
-        for name in ("moves", "first", "ends_words", "completed", "begun"):
-            setattr(self, name, getattr(self, name).to(device))
+        self.to(device)
         return torch.full((batch_size, 1), self.begin, device=device)
 
     def score(self, state: Tensor, tokens: Tensor) -> Tensor:
@@ -283,7 +279,7 @@ def _finish(
     return moves
 
 
-class NGramTables:
+class NGramTables(nn.Module):
     """An n-gram model on a device; the state of a text is the node of the longest n-gram that may be continued.
 
     Attributes:
@@ -295,17 +291,16 @@ class NGramTables:
     """
 
     def __init__(self, model: NGrams) -> None:
+        super().__init__()
         self.num_words, self.order, self.num_contexts = len(model.words), model.order, model.num_contexts
-        self.keys = torch.from_numpy(model.keys)
-        self.of_ngrams = torch.from_numpy(model.log_probs * LN_10)
-        self.backoffs = torch.cat((torch.zeros(1, dtype=torch.float64), torch.from_numpy(model.backoffs * LN_10)))
-        self.suffixes = torch.from_numpy(model.suffixes())
+        self.keys = nn.Buffer(torch.from_numpy(model.keys))
+        self.of_ngrams = nn.Buffer(torch.from_numpy(model.log_probs * LN_10))
+        self.backoffs = nn.Buffer(torch.from_numpy(np.append(0.0, model.backoffs * LN_10)))
+        self.suffixes = nn.Buffer(torch.from_numpy(model.suffixes()))
         self.begin, self.final = model.numbers.get(BEGIN), model.numbers.get(END)
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:
-        """Return the nodes (B, 1) after the beginning of a sentence, and move the tables to the device."""
-        for name in ("keys", "of_ngrams", "backoffs", "suffixes"):
-            setattr(self, name, getattr(self, name).to(device))
+        """Return the nodes (B, 1) after the beginning of a sentence."""
         root = torch.zeros(batch_size, 1, dtype=torch.int64, device=device)
         return root if self.begin is None else self.after(root, torch.full_like(root, self.begin))
 
@@ -347,7 +342,7 @@ class NGramTables:
         return places.gather(3, levels).squeeze(3), levels.squeeze(3), stacked
 
 
-class NGramScorer:
+class NGramScorer(nn.Module):
     """Scores tokens by a model of tokens: by the longest n-gram that they end, with the weights of backing off."""
 
     def __init__(self, model: NGrams, pieces: Sequence[str]) -> None:
@@ -357,14 +352,14 @@ class NGramScorer:
             model: its words are pieces of the tokenizer.
             pieces: (V,) of the tokenizer; what is not in the model counts as its ``<unk>``.
         """
+        super().__init__()
         unknown = model.numbers[UNKNOWN]
         self.tables = NGramTables(model)
-        self.words = torch.tensor([model.numbers.get(piece, unknown) for piece in pieces])
+        self.words = nn.Buffer(torch.tensor([model.numbers.get(piece, unknown) for piece in pieces]))
 
     def start(self, batch_size: int, device: torch.device) -> Tensor:
         """Return the nodes (B, 1) after the beginning of a sentence; see ``Scorer``, also for the other methods."""
-        self.words = self.words.to(device)
-        return self.tables.start(batch_size, device)
+        return self.to(device).tables.start(batch_size, device)
 
     def score(self, state: Tensor, tokens: Tensor) -> Tensor:
         """Return log-probabilities (B, K, C) of tokens."""
@@ -379,7 +374,7 @@ class NGramScorer:
         return self.tables.end(state)
 
 
-class WordNGramScorer:
+class WordNGramScorer(nn.Module):
     """Scores words when they are complete, and before that by the most probable word that begins as they do.
 
     A word is complete when the next one begins, and at the end of the text. What is expected of a word is the highest
@@ -401,6 +396,7 @@ class WordNGramScorer:
         Raises:
             ValueError: no word can be written with the tokens, or a token holds parts of several words.
         """
+        super().__init__()
         if spanning := [surface for surface in surfaces if " " in surface.strip(" ")]:
             raise ValueError(
                 f"a model of words cannot score tokens that hold parts of several, such as {spanning[:3]}; give a "
@@ -420,16 +416,14 @@ class WordNGramScorer:
         self.dead = len(children)  # of words that the model does not know
         reach = _reach(children, word_of, unigrams, unknown)
         self.moves = Moves(_moves(children, surfaces), len(surfaces))
-        self.begins = torch.tensor([surface.startswith(" ") for surface in surfaces])
-        self.ends = torch.tensor([surface.endswith(" ") for surface in surfaces])
-        self.word_of = torch.tensor([*word_of, unknown])
-        self.reach = torch.tensor([*reach, unigrams[unknown]], dtype=torch.float64)
+        self.begins = nn.Buffer(torch.tensor([surface.startswith(" ") for surface in surfaces]))
+        self.ends = nn.Buffer(torch.tensor([surface.endswith(" ") for surface in surfaces]))
+        self.word_of = nn.Buffer(torch.tensor([*word_of, unknown]))
+        self.reach = nn.Buffer(torch.tensor([*reach, unigrams[unknown]], dtype=torch.float64))
 
     def start(self, batch_size: int, device: torch.device) -> WordState:
         """Return the state (B, 1) of the empty text; see ``Scorer``, also for the other methods."""
-        for name in ("moves", "begins", "ends", "word_of", "reach"):
-            setattr(self, name, getattr(self, name).to(device))
-        ngrams = self.tables.start(batch_size, device)
+        ngrams = self.to(device).tables.start(batch_size, device)
         return ngrams, torch.full_like(ngrams, ROOT), torch.zeros_like(ngrams, dtype=torch.bool)
 
     def score(self, state: WordState, tokens: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from asr.models.encoders.pretrained import PretrainedEncoder
-from asr.models.encoders.streaming import StreamingEncoder, StreamingState, SupportsStreaming
+from asr.models.encoders.streaming import ChunkedEncoder, StreamingEncoder, StreamingState
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.heads.protocols import FrameScores, Transduces
 from asr.models.recognizer import Recognizer
@@ -164,7 +164,6 @@ class ChunkEncoder(nn.Module):
         encoder: Any = recognizer.encoder
         self.chunks = StreamingEncoder(encoder)
         self.recognizer, self.encoder, self.score = recognizer, encoder, score
-        _, self.of_layers = encoder.cache_shapes(self.chunks.left_frames)
         self.eval()
 
     def forward(self, features: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
@@ -179,19 +178,15 @@ class ChunkEncoder(nn.Module):
 
     def tensors_of(self, state: StreamingState) -> Iterator[Tensor]:
         """Yield the states of a chunk in their order."""
-        for layer in state.layers:
-            yield from layer
-        yield from (state.subsampling, state.num_processed)
+        yield from (*state.layers, state.subsampling, state.num_processed)
 
     def state_of(self, states: Sequence[Tensor]) -> StreamingState:
         """Return the states of a chunk from tensors in their order."""
-        remaining = iter(states)
-        layers = tuple(tuple(next(remaining) for _ in shapes) for shapes in self.of_layers)
-        return StreamingState(states[-1], states[-2], layers)
+        return StreamingState(states[-1], states[-2], tuple(states[:-2]))
 
     def names(self) -> dict[str, int]:
         """Return the names of the states, and the axis of the batch in each."""
-        sizes = map(len, self.of_layers)
+        sizes = map(len, self.chunks.layer_shapes)
         of_layers = (f"state_{number}_{i}" for number, size in enumerate(sizes) for i in range(size))
         return dict.fromkeys([*of_layers, "embed_states", "processed_lens"], 0)
 
@@ -277,9 +272,9 @@ class SherpaChunkEncoder(ChunkEncoder):
 
     def tensors_of(self, state: StreamingState) -> Iterator[Tensor]:
         """Yield the states of a chunk in the order and layout of sherpa-onnx."""
-        for layer in state.layers:
+        for begin in range(0, len(state.layers), len(LAYER_STATES)):
             for place, to_sherpa, _, _ in LAYER_STATES.values():
-                yield to_sherpa(layer[place])
+                yield to_sherpa(state.layers[begin + place])
         front = state.subsampling.permute(0, 3, 1, 2)
         _, bins, channels = self.encoder.encoder_embed.past_shape
         yield F.pad(front, (0, self.embed_bins - bins, 0, 0, 0, EMBED_CHANNELS - channels))
@@ -287,19 +282,19 @@ class SherpaChunkEncoder(ChunkEncoder):
 
     def state_of(self, states: Sequence[Tensor]) -> StreamingState:
         """Return the states of a chunk from tensors in the order and layout of sherpa-onnx."""
-        layers = []
-        for begin in range(0, len(self.of_layers) * len(LAYER_STATES), len(LAYER_STATES)):
+        layers: list[Tensor] = []
+        for begin in range(0, len(states) - 2, len(LAYER_STATES)):
             layouts = zip(states[begin:], LAYER_STATES.values(), strict=False)
             by_place = {place: from_sherpa(state) for state, (place, _, from_sherpa, _) in layouts}
-            layers.append(tuple(by_place[place] for place in range(len(LAYER_STATES))))
+            layers += (by_place[place] for place in range(len(LAYER_STATES)))
         _, bins, channels = self.encoder.encoder_embed.past_shape
         front = states[-2][:, :channels, :, :bins].permute(0, 2, 3, 1)
         return StreamingState(states[-1], front, tuple(layers))
 
     def names(self) -> dict[str, int]:
         """Return sherpa-onnx's names of the states, and the axis of the batch in each."""
-        axes = [axis for *_, axis in LAYER_STATES.values()] * len(self.of_layers) + [0, 0]
-        names = [f"{state}_{number}" for number in range(len(self.of_layers)) for state in LAYER_STATES]
+        axes = [axis for *_, axis in LAYER_STATES.values()] * len(self.chunks.layer_shapes) + [0, 0]
+        names = [f"{state}_{number}" for number in range(len(self.chunks.layer_shapes)) for state in LAYER_STATES]
         return dict(zip([*names, "embed_states", "processed_lens"], axes, strict=True))
 
     def metadata(self, comment: str) -> dict[str, object]:
@@ -349,7 +344,7 @@ def _encoder(
     encoder = recognizer.encoder
     if not streaming:
         return WholeEncoder(recognizer, score)
-    if not isinstance(encoder, SupportsStreaming):
+    if not isinstance(encoder, ChunkedEncoder):
         raise ValueError(
             f"streaming=true: {type(encoder).__name__} sees whole utterances; train a Zipformer or a Zapformer with "
             "encoder.causal=true, or export with streaming=false"

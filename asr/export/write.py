@@ -394,8 +394,8 @@ def weights_page(described: Described, line: str) -> str:
 
 def pipeline_page(run: str, rate_hz: int, encoder: Encoder, line: str) -> str:
     """Return the page of a folder for transformers, of the options of the encoder; ``line`` says what is in it."""
-    named = {"model": encoder.model, "license": encoder.source["license"]}
-    return PIPELINE.format(run=run, rate_hz=rate_hz, line=line, **named)
+    license = encoder.source["license"]
+    return PIPELINE.format(run=run, rate_hz=rate_hz, line=line, model=encoder.model, license=license)
 
 
 def _sherpa(described: Described, export: Export, quantized: bool) -> str:

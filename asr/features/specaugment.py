@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from asr.models.kernels import is_padding
+from asr.ranges import Fraction
 
 MIN_FREE = 0.2  # of a length, between spans that are masked alternately
 
@@ -45,18 +47,13 @@ class SpecAugment:
         Differs: no time warping; every utterance of a batch has masks of its own.
     """
 
-    num_time_masks: int = 2
-    max_time_frames: int = 30
-    max_time_fraction: float = 0.15
-    num_feature_masks: int = 2
-    max_feature_bins: int = 15
+    num_time_masks: NonNegativeInt = 2
+    max_time_frames: NonNegativeInt = 30
+    max_time_fraction: Fraction = 0.15
+    num_feature_masks: NonNegativeInt = 2
+    max_feature_bins: NonNegativeInt = 15
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value < 0:
-                raise ValueError(f"{name} must be at least 0, given {value}")
-        if self.max_time_fraction > 1:
-            raise ValueError(f"max_time_fraction must be in [0, 1], given {self.max_time_fraction}")
         self.needs = "spectrum" if self.num_feature_masks else None
 
     def __call__(self, features: Tensor, num_frames: Tensor, generator: torch.Generator) -> Tensor:
@@ -174,20 +171,15 @@ class AlternatingSpecAugment:
         union of their spans, where theirs loses some that touch.
     """
 
-    max_frame_mask_fraction: float = 0.725
-    max_frame_mask_frames: int = 70
-    max_feature_mask_fraction: float = 0.675
-    num_feature_masks: int = 2
-    probability: float = 0.9
-    time_warp_probability: float = 0.9
-    time_warp_frames: int = 80
+    max_frame_mask_fraction: Fraction = 0.725
+    max_frame_mask_frames: PositiveInt = 70
+    max_feature_mask_fraction: Fraction = 0.675
+    num_feature_masks: NonNegativeInt = 2
+    probability: Fraction = 0.9
+    time_warp_probability: Fraction = 0.9
+    time_warp_frames: NonNegativeInt = 80
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value < 0 or (value > 1 and not isinstance(value, int)):
-                raise ValueError(f"{name} must be at least 0, and at most 1 if it is a share, given {value}")
-        if self.max_frame_mask_frames < 1:
-            raise ValueError(f"max_frame_mask_frames must be at least 1, given {self.max_frame_mask_frames}")
         self.needs = "spectrum" if self.num_feature_masks else None
 
     def __call__(self, features: Tensor, num_frames: Tensor, generator: torch.Generator) -> Tensor:

@@ -138,16 +138,16 @@ def emissions_of(
         encodings: (B, T', D).
         num_frames: (B,) valid encodings.
     """
-    found = [
+    searched = [
         Emissions(hypothesis.tokens, hypothesis.frames, hypothesis.frames, hypothesis.log_probs)
         for hypothesis in hypotheses
     ]
     if not isinstance(head, FrameScores):
-        return found
+        return searched
     texts = [torch.tensor(hypothesis.tokens, dtype=torch.int64, device=encodings.device) for hypothesis in hypotheses]
     tokens, num_tokens = pad_sequence(texts, batch_first=True), num_frames.new_tensor([len(text) for text in texts])
     alignment = align(head, encodings, num_frames, tokens, num_tokens)
-    rows = zip(aligned(alignment, tokens, num_tokens), found, devices.to_host(alignment.score), strict=True)
+    rows = zip(aligned(alignment, tokens, num_tokens), searched, devices.to_host(alignment.score), strict=True)
     return [by_ctc if score > -math.inf else by_search for by_ctc, by_search, score in rows]
 
 
@@ -182,7 +182,7 @@ def words_of(
         unit: what counts as a word.
     """
     # an encoding stands for as many frames as lie between two encodings, in the middle of those that it sees
-    begin, found = center_frames - subsampling_factor / 2, []
+    begin, texts = center_frames - subsampling_factor / 2, []
     for emitted, padded, length in zip(emissions, batch.features, devices.to_host(batch.num_frames), strict=True):
         words = spelled((surfaces[token] for token in emitted.tokens), unit)
         # the tokens of an own decoder may go back in time
@@ -197,8 +197,8 @@ def words_of(
         # rounding may raise a sum of log-probabilities above 0
         scores = [min(0.0, sum(emitted.log_probs[token] for token in tokens)) for _, tokens in words]
         rows = zip(words, times_s, scores, strict=True)
-        found.append(tuple(Word(text, begin_s, end_s, math.exp(score)) for (text, _), (begin_s, end_s), score in rows))
-    return found
+        texts.append(tuple(Word(text, begin_s, end_s, math.exp(score)) for (text, _), (begin_s, end_s), score in rows))
+    return texts
 
 
 def spelled(surfaces: Iterable[str], unit: Unit = "word") -> list[tuple[str, list[int]]]:

@@ -13,7 +13,7 @@ from asr.data.manifests.audio_files import Samples, mono_samples
 from asr.data.parallel import one_thread
 from asr.decoding.greedy import CtcStream, Decoder, TransducerGreedy, TransducerStream
 from asr.models import devices
-from asr.models.encoders.streaming import StreamingEncoder, SupportsStreaming
+from asr.models.encoders.streaming import ChunkedEncoder, StreamingEncoder
 from asr.models.heads.protocols import FrameScores, Transduces
 from asr.models.recognizer import Recognizer
 from asr.text.tokenizer import Tokenizer
@@ -59,7 +59,7 @@ class StreamingRecognizer:
         rate_hz: int = 16_000,
         endpoint_s: float = 0.8,
     ) -> None:
-        if not isinstance(recognizer.encoder, SupportsStreaming) or not isinstance(features, LogMel):
+        if not isinstance(recognizer.encoder, ChunkedEncoder) or not isinstance(features, LogMel):
             raise ValueError(
                 "only a causal Zipformer or Zapformer with log-mel features can stream, not "
                 f"{type(recognizer.encoder).__name__} with {type(features).__name__}; train one with "

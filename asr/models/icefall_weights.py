@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -45,40 +44,29 @@ NOT_OF_TOKENS = ("predictor.conv", "joiner.encoder_proj", "joiner.decoder_proj")
 FIRST_FRONT_END, FIRST_PROJECTION = "encoder_embed.conv.0.weight", "encoder_embed.out.weight"
 
 
-@dataclass(frozen=True)
-class Converted:
-    """Tensors of a model, sorted by their use.
-
-    Attributes:
-        weights: by our names.
-        unused: the names there of tensors that nothing reads.
-        other: the names there of tensors that are not of an encoder.
-    """
-
-    weights: dict[str, Tensor]
-    unused: tuple[str, ...]
-    other: tuple[str, ...]
-
-
-def convert_encoder(icefall_state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Converted:
+def convert_encoder(
+    icefall_state: Mapping[str, Tensor], expected: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], list[str]]:
     """Give tensors of icefall's model the names and shapes of our encoder's.
 
     Args:
         icefall_state: tensors of a model by their names.
         expected: the state of our encoder: what must come out. Its buffers, which icefall's model lacks, stay.
 
+    Returns:
+        The weights by our names, and the names there of tensors that nothing reads. Other parts of the model are left
+        out.
+
     Raises:
         ValueError: a tensor is unknown or missing, or has another size than expected.
     """
     # icefall does not save how often whitening is applied
     buffers = {name: value for name, value in expected.items() if name.endswith(".probability")}
-    weights, unused, other = dict[str, Tensor](), list[str](), list[str]()
+    weights, unused = dict[str, Tensor](), list[str]()
     for name, tensor in icefall_state.items():
         if re.fullmatch(UNUSED, name):
             unused.append(name)
-        elif name.startswith(OTHER_PARTS):
-            other.append(name)
-        else:
+        elif not name.startswith(OTHER_PARTS):
             matches = (re.fullmatch(pattern, name) for pattern, _ in ENCODER_RULES)
             expanded = (match.expand(new) for match, (_, new) in zip(matches, ENCODER_RULES, strict=True) if match)
             new_name = next(expanded, name)
@@ -86,7 +74,7 @@ def convert_encoder(icefall_state: Mapping[str, Tensor], expected: Mapping[str, 
             is_linear = tensor.ndim == 4 and new_name in expected and expected[new_name].ndim == 2
             weights[new_name] = (tensor.flatten(1) if is_linear else tensor).detach().clone()
     _check_fit(weights, {name: value for name, value in expected.items() if name not in buffers}, "encoder")
-    return Converted({**buffers, **weights}, tuple(unused), tuple(other))
+    return {**buffers, **weights}, unused
 
 
 def convert_head(
@@ -95,7 +83,7 @@ def convert_head(
     """Give the tensors of icefall's heads the names of one of ours, and its order of tokens.
 
     Args:
-        icefall_state: tensors of a model by their names; those of other heads are left out.
+        icefall_state: tensors of a model by their names; those of other parts are left out.
         expected: the state of our head: what must come out.
         order: (V,) icefall's id of each of our tokens.
 
@@ -143,20 +131,23 @@ def icefall_state(path: Path) -> Mapping[str, Tensor]:
 
 def encoder_weights(
     state: Mapping[str, Tensor], model_state: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], Converted]:
-    """Return the weights of an encoder, with a normalization that changes nothing, as icefall has none; and the rest.
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the weights of an encoder, with a normalization that changes nothing, as icefall has none.
 
     Args:
         state: state dict of icefall's model.
         model_state: state dict of our recognizer; gives names and shapes.
 
+    Returns:
+        The weights by our names, and the names of tensors that nothing reads.
+
     Raises:
         ValueError: they do not fit.
     """
-    converted = convert_encoder(state, part_of(model_state, "encoder"))
+    encoder, unused = convert_encoder(state, part_of(model_state, "encoder"))
     shape = model_state["normalize.mean"].shape
     weights = {"normalize.mean": torch.zeros(shape), "normalize.inverse_std": torch.ones(shape)}
-    return weights | {f"encoder.{name}": weight for name, weight in converted.weights.items()}, converted
+    return weights | {f"encoder.{name}": weight for name, weight in encoder.items()}, unused
 
 
 def part_of(model_state: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
@@ -180,6 +171,6 @@ def convert_weights(
         ValueError: they do not fit.
     """
     state = icefall_state(path)
-    weights, converted = encoder_weights(state, expected)
-    head = convert_head({name: state[name] for name in converted.other}, part_of(expected, "head"), order)
-    return weights | {f"head.{name}": weight for name, weight in head.items()}, [*converted.unused]
+    weights, unused = encoder_weights(state, expected)
+    head = convert_head(state, part_of(expected, "head"), order)
+    return weights | {f"head.{name}": weight for name, weight in head.items()}, unused

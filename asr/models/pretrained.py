@@ -72,8 +72,8 @@ class Snapshot:
         path = self.folder / CARD
         parts = path.read_text(encoding="utf-8", errors="replace").split("---", 2) if path.is_file() else []
         card = _plain_yaml(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
-        named = card.get("license") if isinstance(card, Mapping) else None
-        return named if isinstance(named, str) and HUB_NAME.fullmatch(named) else "not named"
+        license = card.get("license") if isinstance(card, Mapping) else None
+        return license if isinstance(license, str) and HUB_NAME.fullmatch(license) else "not named"
 
     def weight_files(self) -> list[Path]:
         """Return the files of weights, safetensors before those of torch.

@@ -6,6 +6,8 @@ import torch
 from lhotse.dataset.signal_transforms import SpecAugment as LhotseSpecAugment
 
 from asr.features.specaugment import AlternatingSpecAugment, SpecAugment, alternating_masks, warped
+from asr.run.instantiate import instantiate
+from werdict.errors import ConfigError
 
 
 def apply(seed: int, features: torch.Tensor, lengths: torch.Tensor, **options) -> torch.Tensor:
@@ -72,12 +74,12 @@ def test_nothing_is_masked_where_nothing_is_asked():
     assert torch.equal(apply(0, features, torch.tensor([50, 30]), num_time_masks=0, num_feature_masks=0), features)
 
 
-@pytest.mark.parametrize("option", ["num_time_masks", "max_time_frames", "num_feature_masks", "max_feature_bins"])
-def test_negative_options_are_refused(option):
-    with pytest.raises(ValueError, match=option):
-        SpecAugment(**{option: -1})
-    with pytest.raises(ValueError, match="max_time_fraction"):
-        SpecAugment(max_time_fraction=1.5)
+@pytest.mark.parametrize("augment", [SpecAugment, AlternatingSpecAugment])
+def test_negative_options_and_shares_above_1_are_refused(augment):
+    for option in augment.__dataclass_fields__:
+        for wrong in (-1, 1.5):  # 1.5 is no whole number either
+            with pytest.raises(ConfigError, match=rf"masks\.{option}\b.*{wrong}"):
+                instantiate({"_target_": f"{augment.__module__}.{augment.__name__}", option: wrong}, "masks")
 
 
 @pytest.mark.parametrize("case", ["defaults", "plain", "warp", "many", "ties"])

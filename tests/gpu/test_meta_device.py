@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 import optim
 from asr.data.loading.loader import Batch
-from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.zipformer import schedules
 from asr.training import cuda_graphs
 from asr.training.callbacks.checkpoints import WeightAveraging
 from asr.training.callbacks.measurements import TrainingCost
@@ -52,7 +52,7 @@ def readers_of(module: TrainingModule, *batches: Batch, accumulate: int = 1, **o
 @pytest.mark.parametrize(("encoder", "head", "drawn"), ALL_DRAWN + NONE_DRAWN)
 def test_updates_of_two_micro_batches_stay_on_their_device_and_do_not_wait_for_it(monkeypatch, encoder, head, drawn):
     # decides which branches a Zipformer takes
-    monkeypatch.setattr(scaling, "draw", lambda: drawn)
+    monkeypatch.setattr(schedules, "draw", lambda: drawn)
     module = module_of(encoder, head, EVE)
     batches = batch(60, 44), batch(52, 61, 40, seed=1)
     # the last update is logged

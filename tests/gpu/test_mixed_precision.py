@@ -17,7 +17,7 @@ from asr.decoding.greedy import CtcStream, TransducerStream
 from asr.inference.decode import decode
 from asr.models import devices
 from asr.models.encoders.streaming import StreamingEncoder
-from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.zipformer import schedules
 from asr.models.heads.protocols import FrameScores, ScoresPaths, Transduces
 from asr.run.parts import build_encoder
 from asr.training.module import TrainingModule
@@ -41,7 +41,7 @@ def gpu(monkeypatch) -> Iterator[None]:
 
 def train(module: TrainingModule, dtype: torch.dtype | None, monkeypatch) -> list[dict[str, float]]:
     """Make two updates, of which the first takes every branch of a Zipformer that is drawn, and the second none."""
-    monkeypatch.setattr(scaling, "draw", lambda: 0.999 if module.global_step else 0.0)
+    monkeypatch.setattr(schedules, "draw", lambda: 0.999 if module.global_step else 0.0)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0) if dtype is torch.float16 else None
     plugins = [] if dtype is None else [MixedPrecision("16-mixed" if scaler else "bf16-mixed", "cpu", scaler)]
     metrics = Metrics()
@@ -190,7 +190,7 @@ MOST = {"zipformer_xs": 2.05, "transformer_xs": 2.8, "conformer_xs": 2.8}  # meg
 @pytest.mark.filterwarnings("ignore:Warning only once")
 @pytest.mark.parametrize("name", MOST)
 def test_a_pass_keeps_no_more_than_its_budget(monkeypatch, name):
-    monkeypatch.setattr(scaling, "draw", lambda: 0.9)  # neither balancing nor whitening
+    monkeypatch.setattr(schedules, "draw", lambda: 0.9)  # neither balancing nor whitening
     encoder = build_encoder(composed(f"encoder={name}").options.encoder, 80).train()
     if hasattr(encoder, "set_trained_seconds"):
         encoder.set_trained_seconds(20_000 * encoder.ref_duration_s)

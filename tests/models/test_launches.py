@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.zipformer import schedules
 from asr.run.parts import build_encoder
 from tests.configs import composed
 from tests.gpu.meta_device import reads_recorded
@@ -52,7 +52,7 @@ def launched(name: str, num_batches: float) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("name", MOST)
 def test_an_encoder_launches_no_more_than_its_budget_and_never_waits(monkeypatch, name):
-    monkeypatch.setattr(scaling, "draw", lambda: 0.9)
+    monkeypatch.setattr(schedules, "draw", lambda: 0.9)
     assert len(launched(name, 20_000)) <= MOST[name]
 
 
@@ -75,7 +75,7 @@ def test_a_head_launches_no_more_than_its_budget_and_never_waits(case):
 def test_what_is_drawn_and_scheduled_reaches_the_kernels_as_tensors(monkeypatch, drawn):
     """A CUDA graph of a pass can be replayed at any time of training, when layers are skipped and when none is."""
     draws = itertools.cycle([drawn])
-    monkeypatch.setattr(scaling, "draw", lambda: next(draws))
+    monkeypatch.setattr(schedules, "draw", lambda: next(draws))
     early = launched("zipformer_xs", 10)
     draws = itertools.chain([drawn], itertools.cycle([0.0, 1.0]))
     assert launched("zipformer_xs", 30_000) == early

@@ -15,7 +15,7 @@ from torch._inductor.utils import run_and_get_code
 from asr.models.encoders.conformer import ConformerEncoder
 from asr.models.encoders.transformer import TransformerEncoder
 from asr.models.encoders.zapformer.encoder import ZapformerEncoder
-from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.zipformer import schedules
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
 from asr.models.recognizer import Recognizer
 from asr.training import cuda_graphs
@@ -114,7 +114,7 @@ SIZES = ((4, 200), (2, 133), (3, 30))  # utterances, frames
 def gradients(monkeypatch, encoder: ZipformerEncoder, size: int, frames: int, drawn: float, audio_s: float) -> Tensor:
     """Return the gradients of all parameters in a pass in which works what ``drawn`` lets work."""
     dtype = next(encoder.parameters()).dtype
-    monkeypatch.setattr(scaling, "draw", lambda: drawn)
+    monkeypatch.setattr(schedules, "draw", lambda: drawn)
     torch.manual_seed(size)
     encoder.set_trained_seconds(audio_s)
     features, num_frames = torch.randn(size, frames, 80, dtype=dtype), torch.randint(frames // 2, frames + 1, (size,))

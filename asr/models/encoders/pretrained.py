@@ -128,11 +128,7 @@ class PretrainedEncoder(nn.Module):
         self.subsampling_factor = 2 if self.mels is not None else math.prod(config.conv_stride) // num_features
         self.num_layers, self.d_model = len(encoder_of(self.model).layers), int(config.hidden_size)
         self.layer_logits = nn.Parameter(torch.zeros(self.num_layers + 1)) if layers == "weighted" else None
-        self._choose_trained(last_n, freeze_convolutions, lora or Lora())
-        if gradient_checkpointing:
-            # its former name warns in transformers 5.24
-            enable = getattr(self.model, "activation_checkpointing_enable", self.model.gradient_checkpointing_enable)
-            enable({"use_reentrant": False})
+        self._choose_trained(last_n, freeze_convolutions, lora or Lora(), gradient_checkpointing)
         self.batch_norms = [module for module in self.modules() if isinstance(module, nn.BatchNorm1d)]
         self.train()  # transformers builds models for evaluation
 
@@ -147,7 +143,7 @@ class PretrainedEncoder(nn.Module):
             raise ValueError(f"{model}: a {self.family} does not encode samples by layers, and cannot be used here")
         return None
 
-    def _choose_trained(self, last_n: int | None, freeze_convolutions: bool, lora: Lora) -> None:
+    def _choose_trained(self, last_n: int | None, freeze_convolutions: bool, lora: Lora, checkpointing: bool) -> None:
         if (self.trained == "last_n") != (last_n is not None):
             raise ValueError(f"train={self.trained} last_n={last_n}: give both, train=last_n last_n=2, or neither")
         if last_n is not None and last_n > self.num_layers:
@@ -163,6 +159,10 @@ class PretrainedEncoder(nn.Module):
         convolutions = getattr(self.model, "feature_extractor", None)
         if convolutions is not None and (self.trained != "all" or freeze_convolutions):
             convolutions._freeze_parameters()  # else they would ask for a gradient of the samples
+        if checkpointing:
+            # its former name warns in transformers 5.24
+            enable = getattr(self.model, "activation_checkpointing_enable", self.model.gradient_checkpointing_enable)
+            enable({"use_reentrant": False})
         self.unsaved = frozenset(
             f"model.{name}"
             for name, parameter in self.model.named_parameters()
@@ -262,10 +262,7 @@ class PretrainedEncoder(nn.Module):
     @property
     def layers_to_shard(self) -> list[nn.Module]:
         """What ``trainer=fsdp`` gathers one by one: layers that every forward pass calls once, on all processes."""
-        once = self.family == WHISPER or (
-            self.family in TAKE_PADDING and (self.mels is not None or self.family in WITH_MASKS)
-        )
-        return [*encoder_of(self.model).layers] if once else []
+        return [*encoder_of(self.model).layers] if self.family in (*TAKE_PADDING, WHISPER) else []
 
     @property
     def center_frames(self) -> float:
@@ -315,16 +312,15 @@ class PretrainedEncoder(nn.Module):
 
     def example_masks(self, num_frames: Tensor) -> Tensor:
         """Return which frames (B, T) of utterances of ``num_frames`` (B,) spans of time mask, as drawn in training."""
+        frames = torch.arange(int(num_frames.max()), device="cpu")
+        if not self.masks.time_share:
+            return torch.zeros(len(num_frames), len(frames), dtype=torch.bool)
         counts = self.output_frames(num_frames.cpu()).clamp(min=1).tolist()
         size = max(counts)
         if self.family == WHISPER:  # windows are masked, with the silence after an utterance
-            size = max(2 * self.model.config.max_source_positions, int(num_frames.max()))
+            size = max(2 * self.model.config.max_source_positions, len(frames))
             counts = [size] * len(counts)
-        share = self.masks.time_share * (self.family in (*WITH_MASKS, WHISPER))
-        masks = (
-            span_masks(counts, size, share, self.masks.time_width) if share else torch.zeros(len(counts), size).bool()
-        )
-        frames = torch.arange(int(num_frames.max()), device="cpu")
+        masks = span_masks(counts, size, self.masks.time_share, self.masks.time_width)
         return masks[:, frames if self.family == WHISPER else frames * size // len(frames)]
 
     def _run(self, module: nn.Module, inner: bool, *args: Tensor, **kwargs: Any) -> list[Tensor]:
@@ -348,9 +344,7 @@ class PretrainedEncoder(nn.Module):
         return [*states[:-1], output]
 
 
-def build_model(
-    options: Mapping[str, Any], uses_masks: bool, model: str | None = None, source: Mapping[str, str] | None = None
-) -> Any:
+def build_model(options: Mapping[str, Any], uses_masks: bool, model: str | None, source: Mapping[str, str]) -> Any:
     """Return the encoder that a config describes.
 
     Args:
@@ -363,29 +357,9 @@ def build_model(
         ValueError: transformers knows no such model, or the weights are others.
         ImportError: transformers is not installed.
     """
-    import transformers
-    from transformers.models.auto.modeling_auto import MODEL_MAPPING
-
-    transformers.logging.set_verbosity_error()  # it would report the heads that are not read
-    transformers.logging.disable_progress_bar()
-    # LayerDrop leaves parameters without gradients, which several processes wait for
-    fixed = {"layerdrop": 0.0, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
-    fixed |= {"mask_time_prob": float(uses_masks), "mask_feature_prob": 0.0}
-    try:
-        config = transformers.AutoConfig.for_model(
-            **without_code(options) | {key: fixed[key] for key in fixed if key in options}
-        )
-        model_class: Any = MODEL_MAPPING[type(config)]
-    except (KeyError, ValueError) as error:
-        raise ValueError(
-            f"transformers {transformers.__version__} has no model of the type {options['model_type']!r}: {error}"
-        ) from error
-    if model_class.main_input_name not in ("input_values", "input_features"):
-        raise ValueError(f"a model of the type {config.model_type!r} does not read audio")
-    if getattr(config, "add_adapter", False):
-        raise ValueError("add_adapter=true in the model's config: its convolutions would count padding")
+    config, model_class = _audio_model(options, uses_masks)
     attention = "sdpa" if model_class._supports_sdpa else "eager"
-    if model is None or source is None:
+    if model is None:
         built: Any = model_class._from_config(config, attn_implementation=attention)
         lacking = []
     else:
@@ -407,6 +381,32 @@ def build_model(
     return built.float().to(torch.get_default_device())
 
 
+def _audio_model(options: Mapping[str, Any], uses_masks: bool) -> tuple[Any, Any]:
+    """Return the config of a model that reads audio, as it is trained here, and its class."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING
+
+    transformers.logging.set_verbosity_error()  # it would report the heads that are not read
+    transformers.logging.disable_progress_bar()
+    # LayerDrop leaves parameters without gradients, which several processes wait for
+    fixed = {"layerdrop": 0.0, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+    fixed |= {"mask_time_prob": float(uses_masks), "mask_feature_prob": 0.0}
+    try:
+        config = transformers.AutoConfig.for_model(
+            **without_code(options) | {key: fixed[key] for key in fixed if key in options}
+        )
+        model_class: Any = MODEL_MAPPING[type(config)]
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"transformers {transformers.__version__} has no model of the type {options['model_type']!r}: {error}"
+        ) from error
+    if model_class.main_input_name not in ("input_values", "input_features"):
+        raise ValueError(f"a model of the type {config.model_type!r} does not read audio")
+    if getattr(config, "add_adapter", False):
+        raise ValueError("add_adapter=true in the model's config: its convolutions would count padding")
+    return config, model_class
+
+
 def encoder_of(model: Any) -> Any:
     """Return the part of a model that has its layers."""
     return getattr(model, "encoder", model)
@@ -423,9 +423,9 @@ def add_adapters(model: nn.Module, lora: Lora) -> None:
 
     linear = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     for target in [] if isinstance(lora.target_modules, str) else lora.target_modules:
-        found = [module for name, module in model.named_modules() if f".{name}".endswith(f".{target}")]
+        targets = [module for name, module in model.named_modules() if f".{name}".endswith(f".{target}")]
         # peft (0.21) ignores a name if it finds another, and cannot merge into convolutions with groups
-        if not found or any(getattr(module, "groups", 1) > 1 for module in found):
+        if not targets or any(getattr(module, "groups", 1) > 1 for module in targets):
             raise ValueError(
                 f"lora.target_modules: {target!r} names no layer that can be adapted."
                 f"{did_you_mean(target, linear)} Allowed: {', '.join(sorted(linear))}"

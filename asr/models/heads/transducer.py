@@ -233,26 +233,6 @@ def band_starts(passing: Tensor, num_frames: Tensor, num_tokens: Tensor, num_kep
     return (starts - highest).flip(1).cummax(1).values.flip(1) + highest
 
 
-def band_losses(
-    blank: Tensor, label: Tensor, kept: Tensor, num_places: int, num_frames: Tensor, num_tokens: Tensor
-) -> Tensor:
-    """Return losses (B,) of the paths within a band.
-
-    Args:
-        blank: (B, T, R) log-probabilities of the places that are kept.
-        label: (B, T, R).
-        kept: (B, T, R) int64, these places.
-        num_places: S.
-        num_frames: (B,) int64.
-        num_tokens: (B,) int64.
-    """
-    # no label leads out of the band, and blanks outside of it lead to no label
-    label = F.pad(label[..., :-1], (0, 1), value=NEVER)
-    blanks = blank.new_zeros(*blank.shape[:2], num_places).scatter(2, kept, blank)
-    labels = label.new_full((*label.shape[:2], num_places), NEVER).scatter(2, kept, label)
-    return PathLosses.apply(blanks, labels, num_frames, num_tokens)[0]
-
-
 class StatelessPredictor(nn.Module):
     """Predicts from the last C tokens alone.
 
@@ -417,7 +397,11 @@ class TransducerHead(nn.Module):
         starts = band_starts(takes_blank + takes_label, num_frames, num_tokens, num_kept)
         kept = starts[..., None] + torch.arange(num_kept, device=starts.device)
         blank, label = self._joint_scores(encodings, predictions, labels, kept)
-        pruned = band_losses(blank, label, kept, labels.shape[1], num_frames, num_tokens)
+        # no label leads out of the band, and blanks outside of it lead to no label
+        label = F.pad(label[..., :-1], (0, 1), value=NEVER)
+        blanks = blank.new_zeros(scores[0].shape).scatter(2, kept, blank)
+        labels = label.new_full(scores[0].shape, NEVER).scatter(2, kept, label)
+        pruned = PathLosses.apply(blanks, labels, num_frames, num_tokens)[0]
         simple_scale = 1 - (1 - self.simple_loss_scale) * self.warmed_up
         pruned_scale = FIRST_PRUNED_SCALE + (1 - FIRST_PRUNED_SCALE) * self.warmed_up
         return simple_scale * simple + pruned_scale * pruned, {"simple": simple, "pruned": pruned}

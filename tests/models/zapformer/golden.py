@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asr.models.encoders.streaming import WHOLE
 from asr.models.encoders.zapformer.encoder import ZapformerEncoder
 from asr.models.icefall_weights import convert_encoder
 
@@ -65,7 +66,7 @@ def encoder_of(params: Golden, chunk_size: int = -1, left_context_frames: int = 
         noise=0.0,
         **options,
     )
-    encoder.load_state_dict(convert_encoder(params.under("param/"), encoder.state_dict()).weights)
+    encoder.load_state_dict(convert_encoder(params.under("param/"), encoder.state_dict())[0])
     encoder.set_trained_seconds(0.0)
     return encoder
 
@@ -76,7 +77,7 @@ def encoded_as_theirs(encoder: ZapformerEncoder, features: Tensor, num_frames: T
     x, num = encoder.encoder_embed(features, full)
     _, lengths = encoder.encoder_embed(features, num_frames)
     x = torch.cat((x, x[:, -1:].expand(-1, -x.shape[1] % encoder.multiple, -1)), dim=1)
-    return encoder.encode(x, lengths)[:, : (int(num[0]) + 1) // 2]
+    return encoder.through_stacks(x, lengths, encoder.next_chunks(x.device), WHOLE)[:, : (int(num[0]) + 1) // 2]
 
 
 def worst(ours: Tensor, theirs: Tensor) -> float:

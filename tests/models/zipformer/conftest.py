@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.zipformer import schedules
 from tests.models.zipformer import reference
 
 
@@ -31,6 +31,6 @@ def decide(monkeypatch, authors):
 
     def make(number: float) -> None:
         reference.draw_always(authors, number)
-        monkeypatch.setattr(scaling, "draw", lambda: number)
+        monkeypatch.setattr(schedules, "draw", lambda: number)
 
     return make

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd import gradcheck
 
-from asr.models.encoders.zipformer.scaling import SWOOSH_L, SWOOSH_R, Balancer, BatchCount, Mlp
+from asr.models.encoders.zipformer.scaling import SWOOSH_L, SWOOSH_R, Balancer, Mlp
+from asr.models.encoders.zipformer.schedules import BatchCount
 from asr.models.kernels import DepthwiseConv2d
 
 pytestmark = pytest.mark.usefixtures("double")

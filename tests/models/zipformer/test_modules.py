@@ -9,9 +9,10 @@ import torch
 from torch.autograd import gradcheck
 
 from asr.models import devices, kernels
-from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.streaming import Chunks
+from asr.models.encoders.zipformer import scaling, schedules
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.models.encoders.zipformer.modules import Chunks, SignPenalty, attend, attention_weights
+from asr.models.encoders.zipformer.modules import SignPenalty, attend, attention_weights
 from asr.models.encoders.zipformer.scaling import (
     OFTEN,
     SELDOM,
@@ -19,11 +20,11 @@ from asr.models.encoders.zipformer.scaling import (
     SWOOSH_R,
     ActivationDropoutAndLinear,
     Balancer,
-    BatchCount,
     BiasNorm,
     Whiten,
     limit_param_value,
 )
+from asr.models.encoders.zipformer.schedules import BatchCount
 from tests.models.encoders import make_zipformer
 from tests.models.zipformer.sizes import SMALL, WAVE
 
@@ -162,7 +163,7 @@ def test_stacks_that_do_not_fit_are_refused(options, said):
 def test_balancing_and_whitening_can_be_left_out(monkeypatch):
 
     calls = []
-    monkeypatch.setattr(scaling, "draw", lambda: 0.01)
+    monkeypatch.setattr(schedules, "draw", lambda: 0.01)
     monkeypatch.setattr(scaling._Balanced, "apply", lambda x, *_: calls.append("balance") or x)
     monkeypatch.setattr(scaling._Whitened, "apply", lambda x, *_: calls.append("whiten") or x)
     for balance, whitens in ((False, False), (True, False), (False, True)):
@@ -240,7 +241,7 @@ def test_whitening_is_the_authors(authors, decide, num_groups, limit):
 
 
 def test_whitening_is_seldom_while_its_limit_holds_and_that_is_saved(monkeypatch):
-    monkeypatch.setattr(scaling, "draw", lambda: 0.1)
+    monkeypatch.setattr(schedules, "draw", lambda: 0.1)
     whiten, x = Whiten(BatchCount(), 50.0), mixed()
     assert whiten.state_dict() == {"probability": OFTEN}
     changed_gradient(whiten, x, torch.ones_like(x))
@@ -248,7 +249,7 @@ def test_whitening_is_seldom_while_its_limit_holds_and_that_is_saved(monkeypatch
     seldom, gradient = Whiten(BatchCount(), 1.0), torch.ones_like(x)
     seldom.load_state_dict(whiten.state_dict())
     assert torch.equal(changed_gradient(seldom, x, gradient), gradient)
-    monkeypatch.setattr(scaling, "draw", lambda: 0.01)
+    monkeypatch.setattr(schedules, "draw", lambda: 0.01)
     assert not torch.equal(changed_gradient(seldom, x, gradient), gradient)
     assert seldom.state_dict() == {"probability": OFTEN}
 
@@ -290,7 +291,7 @@ def gpu(monkeypatch):
 def test_whitening_that_does_not_wait_for_the_device_is_whitening_that_does(
     monkeypatch, gpu, probability, limit, drawn
 ):
-    monkeypatch.setattr(scaling, "draw", lambda: drawn)
+    monkeypatch.setattr(schedules, "draw", lambda: drawn)
     torch.manual_seed(0)
     x, gradient = torch.randn(3, 40, 8) @ torch.randn(8, 8) + 5.0, torch.randn(3, 40, 8)
     found = []
@@ -321,7 +322,7 @@ def test_passes_with_any_size_of_chunks_are_the_same_code_on_a_gpu_and_read_it_f
 @pytest.mark.parametrize("drawn", [0.01, 0.5])
 @pytest.mark.parametrize("causal", [False, True])
 def test_training_an_encoder_on_all_branches_of_a_gpu_is_training_it_on_those_of_a_cpu(monkeypatch, gpu, causal, drawn):
-    monkeypatch.setattr(scaling, "draw", lambda: drawn)
+    monkeypatch.setattr(schedules, "draw", lambda: drawn)
     torch.manual_seed(0)
     encoder = ZipformerEncoder(80, **WAVE, causal=causal, chunk_size=[32, 16], left_context_frames=[64, -1]).train()
     encoder.set_trained_seconds(1e6)

@@ -6,7 +6,7 @@ B batch, T frames, F mel bins, D width of a stack, E width between stacks.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Annotated
 
 import torch
@@ -14,7 +14,17 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from asr.models.encoders.streaming import StreamingState
+from asr.models.encoders.streaming import (
+    ALL,
+    FEATURE_CONTEXT,
+    OUTPUT_DOWNSAMPLING_FACTOR,
+    WHOLE,
+    Choices,
+    ChunkedEncoder,
+    Chunks,
+    ChunkSampler,
+    StreamingCache,
+)
 from asr.models.encoders.zapformer.limiters import keep_orthogonal
 from asr.models.encoders.zapformer.modules import (
     Frames,
@@ -24,24 +34,10 @@ from asr.models.encoders.zapformer.modules import (
     position_freqs,
 )
 from asr.models.encoders.zapformer.subsampling import SWASH_L, SWASH_R, ZapformerSubsampling
-from asr.models.encoders.zipformer.modules import (
-    ALL,
-    FEATURE_CONTEXT,
-    OUTPUT_DOWNSAMPLING_FACTOR,
-    Choices,
-    ChunkedEncoder,
-    Chunks,
-    ChunkSampler,
-    LayerSize,
-    StreamingCache,
-    added_mask,
-    attention_mask,
-    last_repeated,
-    streaming_mask,
-)
-from asr.models.encoders.zipformer.scaling import ScheduledFloat, limit_param_value, refilled
-from asr.models.encoders.zipformer.subsampling import halved_frames
-from asr.models.kernels import is_padding, is_tracing
+from asr.models.encoders.zipformer.modules import LayerSize, added_mask, last_repeated
+from asr.models.encoders.zipformer.scaling import limit_param_value
+from asr.models.encoders.zipformer.schedules import ScheduledFloat, refilled
+from asr.models.kernels import is_padding
 
 PROJECTION_RMS = 0.3  # of the stored weights of projections: large ones change slowly
 LIMITER_DECAY = 2000.0  # batches after which limiters count a quarter
@@ -75,7 +71,9 @@ class ZapformerStack(nn.Module):
         self.freqs = nn.Buffer(position_freqs(size.pos_dim // 2), persistent=False)
         self.scale_limits = nn.Buffer(torch.tensor([least, most]), persistent=False)
 
-    def forward(self, x: Tensor, lengths: Tensor, chunks: Chunks | None, limiter_scale: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, lengths: Tensor, chunks: Chunks | None, limiter_scale: Tensor | None, cache: StreamingCache
+    ) -> Tensor:
         """Apply the stack.
 
         Args:
@@ -83,56 +81,25 @@ class ZapformerStack(nn.Module):
             lengths: (B,) valid frames.
             chunks: of a size that is a multiple of ``factor``; None: the whole utterance is one.
             limiter_scale: () of the whole stack; None: limiters add nothing to gradients.
+            cache: of frames before x.
         """
         num_frames, factor = x.shape[1] // self.factor, self.factor
         padding = is_padding((lengths + factor - 1) // factor, num_frames)
-        mask = attention_mask(padding, None if chunks is None else chunks.downsampled(factor))
+        hidden = cache.hidden(padding, None if chunks is None else chunks.downsampled(factor), factor)
         if self.size.causal:
             counts = torch.arange(1, num_frames + 1, device=x.device)[None, :, None]
+            if cache.num_processed is not None:
+                counts = counts + cache.num_processed[:, None, None] // factor
         else:
             counts = (~padding).sum(dim=1).clamp(min=1)[:, None, None]
-        basis = position_basis(num_frames, num_frames, self.freqs)
-        scale = None if limiter_scale is None else limiter_scale / len(self.layers)
-        frames = Frames(basis, padding, added_mask(mask, x.dtype), counts, scale)
-        return self._through_layers(x, frames, [StreamingCache() for _ in self.layers])
-
-    def stream(
-        self, x: Tensor, lengths: Tensor, past: Iterable[Sequence[Tensor]], num_processed: Tensor, left_frames: int
-    ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
-        """Apply the stack to a chunk.
-
-        Args:
-            x: (B, T, E), one chunk.
-            lengths: (B,) valid frames of it.
-            past: what each layer has kept, see `StreamingCache`; what follows is left to later stacks.
-            num_processed: (B,) frames before the chunk.
-            left_frames: how many of them attention sees.
-
-        Returns:
-            (B, T, E), and what each layer keeps.
-        """
-        factor, num_frames = self.factor, x.shape[1] // self.factor
-        num_left, num_processed = left_frames // factor, num_processed // factor
-        padding = is_padding((lengths + factor - 1) // factor, num_frames)
-        mask = streaming_mask(padding, num_left, num_processed)
-        counts = num_processed[:, None, None] + torch.arange(1, num_frames + 1, device=x.device)[:, None]
-        basis = position_basis(num_frames, num_left + num_frames, self.freqs)
-        caches = [StreamingCache(layer_past) for _, layer_past in zip(self.layers, past, strict=False)]
-        y = self._through_layers(x, Frames(basis, padding, added_mask(mask, x.dtype), counts), caches)
-        return y, [tuple(cache.kept) for cache in caches]
-
-    def _through_layers(self, x: Tensor, frames: Frames, caches: Sequence[StreamingCache]) -> Tensor:
+        basis = position_basis(num_frames, cache.left_frames // factor + num_frames, self.freqs)
+        of_layer = None if limiter_scale is None else limiter_scale / len(self.layers)
+        frames = Frames(basis, padding, added_mask(hidden, x.dtype), counts, of_layer)
         joined = x.reshape(x.shape[0], -1, self.factor * int(x.shape[2]))
         inner = F.linear(joined, self._projection())
-        scales: Tensor = self.residual_scales
-        input_scale: Tensor = self.input_scale
-        if not is_tracing():
-            scales, input_scale = (
-                limit_param_value(scales, self.scale_limits),
-                limit_param_value(input_scale, (0.5, 2.0)),
-            )
-        total, inner = scales[0] * inner, input_scale * inner
-        for layer, scale, cache in zip(self.layers, scales[1:], caches, strict=True):
+        scales = limit_param_value(self.residual_scales, self.scale_limits)
+        total, inner = scales[0] * inner, limit_param_value(self.input_scale, (0.5, 2.0)) * inner
+        for layer, scale in zip(self.layers, scales[1:], strict=True):
             inner = layer(inner, frames, cache)
             total = total + scale * inner
         # each use has a penalty of its own
@@ -140,7 +107,7 @@ class ZapformerStack(nn.Module):
 
     def _projection(self) -> Tensor:
         weight = self.proj.weight * self.proj_scale
-        return keep_orthogonal(weight) if self.training and not is_tracing() else weight
+        return keep_orthogonal(weight) if self.training else weight
 
 
 class ZapformerEncoder(ChunkedEncoder):
@@ -239,22 +206,25 @@ class ZapformerEncoder(ChunkedEncoder):
             Encodings (B, T', D), unspecified where padded, and their valid lengths (B,), in 40 ms frames.
         """
         x, lengths = self.encoder_embed(features, num_frames)
-        # at 25 Hz and less, frames that are joined with valid ones are seen
-        encodings = self.encode(last_repeated(x, lengths, self.multiple), lengths)
+        encodings = self.encode(x, lengths, self.next_chunks(x.device))
         return encodings[:, : (x.shape[1] + 1) // 2], self.output_frames(num_frames)
 
-    def encode(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def encode(self, x: Tensor, lengths: Tensor, chunks: Chunks | None, cache: StreamingCache = WHOLE) -> Tensor:
+        """Return encodings (B, ⌈T / 2⌉ or more, 2E), see `ChunkedEncoder`."""
+        # at 25 Hz and less, frames that are joined with valid ones are seen
+        return self.through_stacks(last_repeated(x, lengths, self.multiple), lengths, chunks, cache)
+
+    def through_stacks(self, x: Tensor, lengths: Tensor, chunks: Chunks | None, cache: StreamingCache) -> Tensor:
         """Return encodings (B, T / 2, 2E) of vectors (B, T, E) of the front end, of valid lengths (B,).
 
         What is after an utterance's end in x is seen where it is joined with valid frames. T is a multiple of all
         factors.
         """
-        chunks = self.next_chunks(x.device)
-        limiter_scale = self.limiter_scale[0] if self.training and not is_tracing() else None
+        limiter_scale = self.limiter_scale[0] if self.training else None
         for stack in self.stacks:
             share = stack.factor / (OUTPUT_DOWNSAMPLING_FACTOR * len(self.encoders))
-            x = stack(x, lengths, chunks, None if limiter_scale is None else limiter_scale * share)
-        return self._joined(x)
+            x = stack(x, lengths, chunks, None if limiter_scale is None else limiter_scale * share, cache)
+        return self.out_norm(x.reshape(x.shape[0], -1, self.d_model))
 
     def begin_pass(self, device: torch.device) -> Hashable:
         """Draw the chunks of the next pass, see `ChunkedEncoder`."""
@@ -263,21 +233,3 @@ class ZapformerEncoder(ChunkedEncoder):
         self.chunks, kernels = self.sampler.draw(self.limiter_scale)
         self.has_begun = True
         return kernels
-
-    def stream(
-        self, features: Tensor, num_frames: Tensor, state: StreamingState
-    ) -> tuple[Tensor, Tensor, StreamingState]:
-        """Encode a chunk, see `StreamingEncoder`."""
-        left_frames = self.sampler.left_context_frames[0]
-        x, front_end = self.encoder_embed.stream(features, num_frames, state.subsampling)
-        lengths = halved_frames(num_frames)
-        x = last_repeated(x, lengths, self.multiple)
-        past, new_past = iter(state.layers), list[tuple[Tensor, ...]]()
-        for stack in self.stacks:
-            x, layers = stack.stream(x, lengths, past, state.num_processed, left_frames)
-            new_past.extend(layers)
-        new = StreamingState(state.num_processed + self.sampler.chunk_size[0], front_end, tuple(new_past))
-        return self._joined(x), (lengths + 1) // 2, new
-
-    def _joined(self, x: Tensor) -> Tensor:
-        return self.out_norm(x.reshape(x.shape[0], -1, self.d_model))

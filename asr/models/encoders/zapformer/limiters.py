@@ -185,7 +185,7 @@ def keep_orthogonal(weight: Tensor) -> Tensor:
 
 def limit_scalar(scalar: Tensor, least: float, most: float, training: bool) -> Tensor:
     """Return a scalar () unchanged; in training its gradient fits 16 bits, and leads back between the limits."""
-    if not training:
+    if not training or not torch.is_grad_enabled():
         return scalar
     limited = limit_param_value(scalar, (least, most))
     if limited.requires_grad:

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from asr.models.encoders.streaming import WHOLE, StreamingCache
 from asr.models.encoders.zapformer.limiters import (
     AverageScoreLimit,
     add_residual,
@@ -34,7 +35,7 @@ from asr.models.encoders.zapformer.limiters import (
     limit_scalar,
 )
 from asr.models.encoders.zapformer.subsampling import BIAS_RANGE, SWASH_R
-from asr.models.encoders.zipformer.modules import WHOLE, LayerSize, StreamingCache, attend, attention_weights, gated
+from asr.models.encoders.zipformer.modules import LayerSize, attend, attention_weights, by_head, gated
 from asr.models.encoders.zipformer.scaling import ActivationDropoutAndLinear, scaled_linear
 from asr.models.kernels import at_least_float32, depthwise_conv1d, is_tracing
 
@@ -266,10 +267,7 @@ class SelfAttention(nn.Module):
         """
         query, key, pos_query = self.qkp_in_proj(self.in_norm(x)).split(self.dims, dim=-1)
         key = cache.extend(key * self.key_scale)
-        # (B, T, H · K) → (B, H, T, K)
-        query, key, pos_query = (
-            each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in (query, key, pos_query)
-        )
+        query, key, pos_query = (by_head(each, self.num_heads) for each in (query, key, pos_query))
         scale = frames.limiter_scale
         limit = None if scale is None else AverageScoreLimit(scale, frames.padding)
         pos = self.rel_pos(frames.positions).to(query.dtype)
@@ -279,7 +277,7 @@ class SelfAttention(nn.Module):
         before, after = (gates if scale is None else limit_gates(gates, scale)).chunk(2, dim=-1)
         values = gated(values, before, torch.sigmoid)
         mean = self.weighted_mean(values, frames, cache)
-        values = cache.extend(values).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        values = by_head(cache.extend(values), self.num_heads)
         averages = attend(weights, values).transpose(1, 2).flatten(2)
         return self.out_proj(gated(averages + mean.to(averages.dtype), after, torch.sigmoid))
 

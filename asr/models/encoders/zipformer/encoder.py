@@ -7,7 +7,7 @@ channels, F mel bins.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, cast
 
@@ -16,18 +16,20 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from asr.models.encoders.streaming import StreamingState
-from asr.models.encoders.zipformer.modules import (
+from asr.models.encoders.streaming import (
     ALL,
     FEATURE_CONTEXT,
     OUTPUT_DOWNSAMPLING_FACTOR,
-    PENALTY_PROBABILITY,
     WHOLE,
-    BypassModule,
     Choices,
     ChunkedEncoder,
     Chunks,
     ChunkSampler,
+    StreamingCache,
+)
+from asr.models.encoders.zipformer.modules import (
+    PENALTY_PROBABILITY,
+    BypassModule,
     ConvolutionModule,
     FeedforwardModule,
     LayerSize,
@@ -35,26 +37,12 @@ from asr.models.encoders.zipformer.modules import (
     RelPositionMultiheadAttentionWeights,
     SelfAttention,
     SimpleDownsample,
-    StreamingCache,
     added_mask,
-    attention_mask,
     compact_rel_pos_encoding,
-    streaming_mask,
 )
-from asr.models.encoders.zipformer.scaling import (
-    LOG_SCALE_LIMIT,
-    Balancer,
-    BatchCount,
-    BiasNorm,
-    Event,
-    FloatLike,
-    ScheduledFloat,
-    Whiten,
-    limits,
-    masked,
-    whitening_schedule,
-)
-from asr.models.encoders.zipformer.subsampling import CONTEXT, ZipformerSubsampling, halved_frames
+from asr.models.encoders.zipformer.scaling import LOG_SCALE_LIMIT, Balancer, BiasNorm, Whiten, masked
+from asr.models.encoders.zipformer.schedules import BatchCount, Event, FloatLike, ScheduledFloat, limits
+from asr.models.encoders.zipformer.subsampling import CONTEXT, ZipformerSubsampling
 from asr.models.kernels import is_padding
 
 INITIAL_SKIP_RATE, FINAL_SKIP_RATE = 0.5, 0.035
@@ -72,38 +60,35 @@ class Frames:
     """Frames of a batch, as the layers of a stack see them.
 
     Attributes:
-        pos_emb: (T + S − 1, P), relative.
         padding: (B, T) bool, true after an utterance's end.
         attn_mask: (B, 1, T or 1, S), 0 where a frame may attend to, far below 0 elsewhere.
-        equal: (B, T or 1, S), in training: weights of a frame that attends equally to all that it may attend to.
         chunks: how convolutions divide an utterance; None: it is one chunk.
     """
 
-    pos_emb: Tensor
     padding: Tensor
     attn_mask: Tensor
     chunks: Chunks | None
-    equal: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class LayerMasks:
-    """Random masks and limits of a layer in a forward pass in training.
+    """Random masks and limits of a layer in a forward pass in training; in evaluation all are None but for positions.
 
     Attributes:
+        pos_emb: (T + S − 1, P), relative; 0 in a pass without positions.
         keep: (6, B, 1, 1), 0 for utterances that skip attention, the first convolution, the second feed-forward
             module, the second convolution, the third feed-forward module, or the whole layer; else 1.
         dropout: (B, 1, H) factors of the hidden channels of each feed-forward module.
         limits: (3, 2) of the scales of both bypasses and of the norm.
-        equally: (), 1 in a pass in which the first head attends equally to all frames, else 0.
-        pos_emb: (T + S − 1, P), 0 in a pass without positions.
+        equally: weights (B, T or 1, S) of frames that attend equally to all that they may attend to; and (), 1 in a
+            pass in which the first head has these, else 0.
     """
 
-    keep: Tensor
-    dropout: tuple[Tensor, Tensor, Tensor]
-    limits: Tensor
-    equally: Tensor
     pos_emb: Tensor
+    keep: Tensor | Sequence[None] = (None,) * 6
+    dropout: Sequence[Tensor | None] = (None,) * 3
+    limits: Tensor | Sequence[None] = (None,) * 3
+    equally: tuple[Tensor, Tensor] | None = None
 
 
 class ZipformerEncoderLayer(nn.Module):
@@ -161,24 +146,18 @@ class ZipformerEncoderLayer(nn.Module):
         self.balancer_ff3 = Balancer(batch_count, 0.3, 0.7, min_ff3, 4.0, probability=0.05)
         self.balancer1 = Balancer(batch_count, 0.45, 0.55, 0.2, 4.0)
         self.balancer2 = Balancer(batch_count, 0.45, 0.55, 0.1, 4.0)
-        self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 4.0, ratio=3.0))
+        self.whiten = Whiten(batch_count, 4.0, ratio=3.0)
 
-    def forward(
-        self, x: Tensor, frames: Frames, masks: LayerMasks | None = None, cache: StreamingCache = WHOLE
-    ) -> Tensor:
-        """Apply the layer to x (B, T, D) and to the cached frames before it; evaluation has no masks."""
+    def forward(self, x: Tensor, frames: Frames, masks: LayerMasks, cache: StreamingCache) -> Tensor:
+        """Apply the layer to x (B, T, D) and to the cached frames before it."""
         before, convolved = x, (frames.padding, frames.chunks, cache)
         # one mask for the three modules that attend: an utterance skips all of them or none
-        keep_attention, keep_conv1, keep_feedforward2, keep_conv2, keep_feedforward3, keep_layer = (
-            (None,) * 6 if masks is None else masks.keep
-        )
-        dropout1, dropout2, dropout3 = (None,) * 3 if masks is None else masks.dropout
-        of_mid, of_bypass, of_norm = (None,) * 3 if masks is None else masks.limits
-        pos_emb = frames.pos_emb if masks is None else masks.pos_emb
-        weights = self.self_attn_weights(x, pos_emb, frames.attn_mask, cache)
+        keep_attention, keep_conv1, keep_feedforward2, keep_conv2, keep_feedforward3, keep_layer = masks.keep
+        dropout1, dropout2, dropout3 = masks.dropout
+        of_mid, of_bypass, of_norm = masks.limits
+        weights = self.self_attn_weights(x, masks.pos_emb, frames.attn_mask, cache)
         x = x + self.feed_forward1(x, dropout1)
-        equally = None if masks is None or frames.equal is None else (frames.equal, masks.equally)
-        nonlinear = self.nonlin_attention(x, weights, cache, equally)
+        nonlinear = self.nonlin_attention(x, weights, cache, masks.equally)
         x = x + masked(self.balancer_na(nonlinear), keep_attention)
         x = x + masked(self.self_attn1(x, weights, cache), keep_attention)
         x = x + masked(self.conv_module1(x, *convolved), keep_conv1)
@@ -204,25 +183,28 @@ class ZipformerEncoderLayer(nn.Module):
         return keys, nonlinear, values, convolved, values, convolved
 
 
-def sample_masks(layers: Sequence[ZipformerEncoderLayer], x: Tensor, pos_emb: Tensor) -> list[LayerMasks]:
+def sample_masks(layers: Sequence[ZipformerEncoderLayer], pos_emb: Tensor, hidden: Tensor) -> list[LayerMasks]:
     """Sample the masks of all layers of a stack at once.
 
     Args:
         layers: of one stack, after `BatchCount.begin_pass`.
-        x: (B, T, D) input of the first layer; only its size, type and device are used.
-        pos_emb: (T + S − 1, P), relative.
+        pos_emb: (T + S − 1, P), relative; of the type of the layers' input.
+        hidden: (B, 1, T or 1, S) bool, true where a frame must not attend to.
     """
+    dtype, device = pos_emb.dtype, pos_emb.device
+    visible = (~hidden.squeeze(1)).to(dtype)
+    equal = visible / visible.sum(dim=-1, keepdim=True).clamp(min=1)  # 1: padding utterances have no frames
     values = torch.stack([layer.batch_count.values[layer.place] for layer in layers])
     rates, dropout, limits = values[:, :6], values[:, 6], values[:, 9:].unflatten(1, (3, 2))
     # the mean over all frames now and then, so that nothing depends on sharp attention
-    without_positions, equally = values[:, 7:9].to(x.dtype).t()
+    without_positions, equally = values[:, 7:9].to(dtype).t()
     positions = pos_emb * (1 - without_positions[:, None, None])
-    size, num_layers, dims = len(x), len(layers), layers[0].hidden_dims
-    keep = torch.rand(num_layers, 6, size, 1, 1, device=x.device) >= rates[:, :, None, None, None]
-    factors = torch.rand(num_layers, size, 1, sum(dims), device=x.device) >= (dropout := dropout[:, None, None, None])
-    factors = (factors / (1 - dropout)).to(x.dtype)
-    of_layers = zip(keep.to(x.dtype), factors, limits, equally, positions, strict=True)
-    return [LayerMasks(keep, factors.split(dims, dim=-1), *others) for keep, factors, *others in of_layers]
+    size, num_layers, dims = len(hidden), len(layers), layers[0].hidden_dims
+    keep = torch.rand(num_layers, 6, size, 1, 1, device=device) >= rates[:, :, None, None, None]
+    factors = torch.rand(num_layers, size, 1, sum(dims), device=device) >= (dropout := dropout[:, None, None, None])
+    factors = (factors / (1 - dropout)).to(dtype)
+    of_modules = (of_layer.split(dims, dim=-1) for of_layer in factors)
+    return [*map(LayerMasks, positions, keep.to(dtype), of_modules, limits, ((equal, share) for share in equally))]
 
 
 class ZipformerStack(nn.Module):
@@ -265,7 +247,9 @@ class ZipformerStack(nn.Module):
         if self.out_combiner is not None:
             self.limits = batch_count.register(*limits(batch_count, self.out_combiner.scale_min, 1.0))
 
-    def forward(self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None) -> Tensor:
+    def forward(
+        self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None, cache: StreamingCache
+    ) -> Tensor:
         """Apply the stack.
 
         Args:
@@ -273,70 +257,28 @@ class ZipformerStack(nn.Module):
             lengths: (B,) valid frames.
             channel_mask: (B, 1, D) factors before, between and after the layers; None: no factors.
             chunks: of a size that is a multiple of ``factor``; None: the whole utterance is one.
+            cache: of frames before x.
         """
-        if self.downsample is None or self.out_combiner is None:
-            return self._layers(x, lengths, channel_mask, chunks)
         factor = self.factor
-        chunks = None if chunks is None else chunks.downsampled(factor)
-        few = self._layers(self.downsample(x, lengths), (lengths + factor - 1) // factor, channel_mask, chunks)
-        of_scale = self.batch_count.values[self.limits] if self.training else None
-        return self.out_combiner(x, self._upsampled(few, x.shape[1]), of_scale)
-
-    def _upsampled(self, x: Tensor, num_frames: int) -> Tensor:
-        return x.repeat_interleave(self.factor, dim=1)[:, :num_frames]
-
-    def _layers(self, x: Tensor, lengths: Tensor, channel_mask: Tensor | None, chunks: Chunks | None) -> Tensor:
-        num_frames = x.shape[1]
-        padding = is_padding(lengths, num_frames)
-        hidden = attention_mask(padding, chunks)
-        pos_emb = compact_rel_pos_encoding(num_frames, num_frames, self.pos_dim, x.device).to(x.dtype)
-        pos_emb = F.dropout(pos_emb, POS_DROPOUT, self.training)
-        attn_mask = added_mask(hidden, x.dtype)
-        equal = None
-        if self.training:
-            visible = (~hidden.squeeze(1)).to(x.dtype)
-            equal = visible / visible.sum(dim=-1, keepdim=True).clamp(min=1)  # 1: padding utterances have no frames
-        frames = Frames(pos_emb, padding, attn_mask, chunks, equal)
-        x = x if channel_mask is None else x * channel_mask
-        layers = cast("list[ZipformerEncoderLayer]", list(self.layers))
-        masks = sample_masks(layers, x, pos_emb) if self.training else [None] * len(layers)
-        for layer, layer_masks in zip(layers, masks, strict=True):
-            x = layer(x, frames, layer_masks)
-            # again: biases have filled the masked channels
-            x = x if channel_mask is None else x * channel_mask
-        return x
-
-    def stream(
-        self, x: Tensor, lengths: Tensor, past: Iterable[Sequence[Tensor]], num_processed: Tensor, left_frames: int
-    ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
-        """Apply the stack to a chunk.
-
-        Args:
-            x: (B, T, D), one chunk.
-            lengths: (B,) valid frames of it.
-            past: what each layer has kept, see `StreamingCache`; what follows is left to later stacks.
-            num_processed: (B,) frames before the chunk.
-            left_frames: how many of them attention sees.
-
-        Returns:
-            (B, T, D), and what each layer keeps.
-        """
-        factor, new_past = self.factor, list[tuple[Tensor, ...]]()
         few = x if self.downsample is None else self.downsample(x, lengths)
-        frames = self._chunk(few, (lengths + factor - 1) // factor, num_processed // factor, left_frames // factor)
-        for layer, layer_past in zip(self.layers, past, strict=False):
-            cache = StreamingCache(layer_past)
-            few = layer(few, frames, None, cache)
-            new_past.append(tuple(cache.kept))
-        return few if self.out_combiner is None else self.out_combiner(x, self._upsampled(few, x.shape[1])), new_past
-
-    def _chunk(self, x: Tensor, lengths: Tensor, num_processed: Tensor, num_left: int) -> Frames:
-        num_frames = x.shape[1]
-        padding = is_padding(lengths, num_frames)
-        hidden = streaming_mask(padding, num_left, num_processed)
-        pos_emb = compact_rel_pos_encoding(num_frames, num_left + num_frames, self.pos_dim, x.device)
-        chunk = Chunks(num_frames, None, num_frames)
-        return Frames(pos_emb.to(x.dtype), padding, added_mask(hidden, x.dtype), chunk)
+        num_frames = few.shape[1]
+        chunks = None if chunks is None else chunks.downsampled(factor)
+        padding = is_padding((lengths + factor - 1) // factor, num_frames)
+        hidden = cache.hidden(padding, chunks, factor)
+        num_sources = cache.left_frames // factor + num_frames
+        pos_emb = compact_rel_pos_encoding(num_frames, num_sources, self.pos_dim, x.device).to(x.dtype)
+        pos_emb = F.dropout(pos_emb, POS_DROPOUT, self.training)
+        frames = Frames(padding, added_mask(hidden, x.dtype), chunks)
+        few = masked(few, channel_mask)
+        layers = cast("list[ZipformerEncoderLayer]", list(self.layers))
+        masks = sample_masks(layers, pos_emb, hidden) if self.training else [LayerMasks(pos_emb)] * len(layers)
+        for layer, layer_masks in zip(layers, masks, strict=True):
+            # again: biases have filled the masked channels
+            few = masked(layer(few, frames, layer_masks, cache), channel_mask)
+        if self.out_combiner is None:
+            return few
+        of_scale = self.batch_count.values[self.limits] if self.training else None
+        return self.out_combiner(x, few.repeat_interleave(factor, dim=1)[:, : x.shape[1]], of_scale)
 
 
 class ZipformerEncoder(ChunkedEncoder):
@@ -454,12 +396,17 @@ class ZipformerEncoder(ChunkedEncoder):
         """
         chunks = self.next_chunks(features.device)
         x, lengths = self.encoder_embed(features, num_frames)
-        masks = self._channel_masks(x)
-        outputs = []
+        return self.encode(x, lengths, chunks), self.output_frames(num_frames)
+
+    def encode(self, x: Tensor, lengths: Tensor, chunks: Chunks | None, cache: StreamingCache = WHOLE) -> Tensor:
+        """Return encodings (B, ⌈T / 2⌉, D), see `ChunkedEncoder`."""
+        outputs, masks = [], self._channel_masks(x)
         for stack, width, mask in zip(self.encoders, self.encoder_dim, masks, strict=True):
-            x = stack(convert_num_channels(x, width), lengths, mask, chunks)
+            # drops the last channels, or adds zeros; `int`, because a width is known when a graph is traced
+            x = F.pad(x, (0, width - int(x.shape[-1])))
+            x = stack(x, lengths, mask, chunks, cache)
             outputs.append(x)
-        return self.downsample_output(full_dim_output(outputs), lengths), self.output_frames(num_frames)
+        return self.downsample_output(full_dim_output(outputs), lengths)
 
     def begin_pass(self, device: torch.device) -> Hashable:
         """Draw what Python must know of the next pass, see `ChunkedEncoder`."""
@@ -467,24 +414,6 @@ class ZipformerEncoder(ChunkedEncoder):
         self.chunks, kernels = self.sampler.draw(self.batch_count.values)
         self.has_begun = True
         return kernels, is_active
-
-    def stream(
-        self, features: Tensor, num_frames: Tensor, state: StreamingState
-    ) -> tuple[Tensor, Tensor, StreamingState]:
-        """Encode a chunk, see `StreamingEncoder`."""
-        chunk_size, left_frames = self.sampler.chunk_size[0], self.sampler.left_context_frames[0]
-        # the last three frames are there for the ConvNeXt layer: the next chunk encodes them
-        lengths = halved_frames(num_frames).clamp(max=chunk_size)
-        x, front_end = self.encoder_embed.stream(features, num_frames, state.subsampling)
-        outputs, past, new_past = [], iter(state.layers), list[tuple[Tensor, ...]]()
-        for stack, width in zip(self.stacks, self.encoder_dim, strict=True):
-            x = convert_num_channels(x, width)
-            x, layers = stack.stream(x, lengths, past, state.num_processed, left_frames)
-            outputs.append(x)
-            new_past.extend(layers)
-        encodings = self.downsample_output(full_dim_output(outputs), lengths)
-        new = StreamingState(state.num_processed + chunk_size, front_end, tuple(new_past))
-        return encodings, (lengths + 1) // 2, new
 
     def _channel_masks(self, x: Tensor) -> list[Tensor | None]:
         """Return factors (B, 1, D) for each stack: 0 for the upper channels of some utterances, in training.
@@ -503,12 +432,6 @@ class ZipformerEncoder(ChunkedEncoder):
             mask = torch.cat([part.expand(-1, -1, size) for part, size in parts], dim=-1)
             masks.append(mask if unmasked < width else None)
         return masks
-
-
-def convert_num_channels(x: Tensor, num_channels: int) -> Tensor:
-    """Drop the last channels of x (B, T, D), or add zeros, so that ``num_channels`` remain."""
-    # `int`, because a width is known when a graph is traced
-    return nn.functional.pad(x, (0, num_channels - int(x.shape[-1])))
 
 
 def full_dim_output(outputs: Sequence[Tensor]) -> Tensor:

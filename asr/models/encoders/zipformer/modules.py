@@ -1,4 +1,4 @@
-"""Modules of a Zipformer's layers: chunks, attention, feed-forward and convolution modules, bypasses.
+"""Modules of a Zipformer's layers: attention, feed-forward and convolution modules, bypasses.
 
 B batch, T frames, S frames that are attended to, P frames that are kept or channels of a distance, D width, H heads,
 K, R and V channels of a head: of queries, of queries for positions, of values.
@@ -7,48 +7,37 @@ K, R and V channels of a head: of queries, of queries for positions, of values.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from asr.models import devices
-from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.streaming import Chunks, StreamingCache
 from asr.models.encoders.zipformer.scaling import (
     BIAS_RANGE,
     SWOOSH_L,
     SWOOSH_R,
     ActivationDropoutAndLinear,
     Balancer,
-    BatchCount,
-    ScheduledFloat,
     Whiten,
     limit_param_value,
     masked,
-    refilled,
     scaled_linear,
-    whitening_schedule,
 )
-from asr.models.encoders.zipformer.subsampling import halved_frames
+from asr.models.encoders.zipformer.schedules import BatchCount, ScheduledFloat
 from asr.models.kernels import DepthwiseConv1d, autocast_dtype, blocks, depthwise_conv1d, is_padding, is_tracing
 
-ALL = -1
-EVERYTHING = 1 << 30  # chunks: more than any utterance has
 HIDDEN = -1000.0  # added to a score, it makes the weight 0; -inf alone in a row would make its softmax NaN
 LARGEST_SCORE, PENALTY = 25.0, 1e-4  # relative to gradients of a loss that is summed over utterances
 PENALTY_PROBABILITY = 0.1
 MAX_USES = 3  # of the weights of a layer
-OUTPUT_DOWNSAMPLING_FACTOR = 2  # from 50 Hz to 25
-FEATURE_CONTEXT = 7  # features that a frame at 50 Hz sees besides its own two
 
 Use = tuple[Tensor, Tensor]
-Choices = Annotated[Sequence[Annotated[int, Field(ge=ALL)]], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -77,209 +66,6 @@ class LayerSize:
     pos_head_dim: int
     pos_dim: int
     causal: bool
-
-
-@dataclass(frozen=True)
-class Chunks:
-    """A way to divide an utterance.
-
-    Attributes:
-        size: frames of a chunk: a number, or, on a GPU, (), so that passes with any size launch the same kernels.
-        left_context: chunks before its own that a frame may attend to; None: all. A number or () likewise.
-        smallest: least size that may be drawn.
-    """
-
-    size: Any
-    left_context: Any
-    smallest: int
-
-    def downsampled(self, factor: int) -> Chunks:
-        """Return the same chunks at a frame rate that is lower by a factor, which divides their size."""
-        return Chunks(self.size // factor, self.left_context, self.smallest // factor)
-
-    def hidden(self, num_frames: int, device: torch.device) -> Tensor:
-        """Return (T, T) true where a frame must not attend to: in later chunks, and in those too far back."""
-        chunk = torch.arange(num_frames, device=device) // self.size
-        ahead = chunk.unsqueeze(0) - chunk.unsqueeze(1)
-        return ahead > 0 if self.left_context is None else (ahead > 0) | (ahead < -self.left_context)
-
-
-def draw_chunks(chunk_size: Sequence[int], left_context_frames: Sequence[int]) -> Chunks | None:
-    """Draw a size of chunks, and how far back they may see; None: the whole utterance is one chunk.
-
-    Args:
-        chunk_size: sizes to draw from, in frames; -1 is the whole utterance.
-        left_context_frames: numbers to draw from; -1 is everything; at least one chunk is always seen.
-    """
-    size = _one_of(chunk_size)
-    if size == ALL:
-        return None
-    left = _one_of(left_context_frames)
-    smallest = min(size for size in chunk_size if size != ALL)
-    return Chunks(size, None if left == ALL else max(1, left // size), smallest)
-
-
-def _one_of(choices: Sequence[int]) -> int:
-    # of one choice nothing is drawn: decoding must not advance the generator
-    return choices[int(scaling.draw() * len(choices))] if len(choices) > 1 else choices[0]
-
-
-class ChunkSampler:
-    """The chunks of an encoder: training draws them for each pass, evaluation has the first ones.
-
-    Args:
-        causal: whether there are chunks.
-        chunk_size: see `draw_chunks`.
-        left_context_frames: see `draw_chunks`.
-        factors: by which the frame rate is divided; each must divide all chunks.
-
-    Raises:
-        ValueError: a chunk has another size.
-    """
-
-    def __init__(
-        self, causal: bool, chunk_size: Sequence[int], left_context_frames: Sequence[int], factors: Iterable[int]
-    ) -> None:
-        factors = sorted(set(factors))
-        for size in chunk_size if causal else ():
-            if size != ALL and (size < 1 or any(size % factor for factor in factors)):
-                raise ValueError(f"chunk_size must be -1, or multiples of all of {factors}, given {size}")
-        self.causal, self.chunk_size, self.left_context_frames = causal, chunk_size, left_context_frames
-        self.on_device = torch.empty(0)  # size and left context on a GPU
-
-    def first(self) -> Chunks | None:
-        """Return the first choices: nothing is drawn in evaluation, whose results must not depend on a seed."""
-        return draw_chunks(self.chunk_size[:1], self.left_context_frames[:1]) if self.causal else None
-
-    def draw(self, like: Tensor) -> tuple[Chunks | None, Hashable]:
-        """Draw the chunks of a pass on the device of a tensor.
-
-        Returns:
-            The chunks, and what the kernels that the pass launches depend on: of chunks on a GPU, only whether there
-            are any.
-        """
-        chunks = draw_chunks(self.chunk_size, self.left_context_frames) if self.causal else None
-        if chunks is None or not devices.on_accelerator(like):
-            return chunks, chunks
-        left = EVERYTHING if chunks.left_context is None else chunks.left_context
-        self.on_device = refilled(self.on_device, [chunks.size, left], like.device)
-        size, left_context = self.on_device.unbind()
-        return Chunks(size, left_context, chunks.smallest), True
-
-
-class ChunkedEncoder(nn.Module):
-    """What a Zipformer and a Zapformer share: frame rates, how far training is, and chunks.
-
-    Args:
-        sampler: of the chunks.
-        ref_duration_s: seconds of audio that count as one batch.
-    """
-
-    subsampling_factor = 4
-    center_frames = 5.5  # of the eleven that the first two vectors at 50 Hz see, which are one at 25 Hz
-    supports_cuda_graphs = True  # by CUDA graphs, in training
-    encoder_embed: Any
-    encoders: nn.ModuleList
-
-    def __init__(self, sampler: ChunkSampler, ref_duration_s: float) -> None:
-        super().__init__()
-        self.sampler, self.ref_duration_s = sampler, ref_duration_s
-        self.batch_count = BatchCount()
-        self.chunks: Chunks | None = None
-        self.has_begun = False
-
-    @property
-    def stacks(self) -> list[Any]:
-        """The stacks of layers, in order."""
-        return [*self.encoders]
-
-    def cache_shapes(self, left_frames: int) -> tuple[tuple[int, ...], list[tuple[tuple[int, int], ...]]]:
-        """Return the shapes of `StreamingState` without the batch: of the front end, and of each layer's modules."""
-        of_layers = [layer.cache_shapes(left_frames // stack.factor) for stack in self.stacks for layer in stack.layers]
-        return self.encoder_embed.past_shape, of_layers
-
-    def set_trained_seconds(self, audio_s: float) -> None:
-        """Set how far training is, in seconds of audio so far; to be called before each update."""
-        self.batch_count.set(audio_s / self.ref_duration_s)
-
-    def output_frames(self, num_frames: Tensor) -> Tensor:
-        """Return the numbers of encodings (B,) of utterances of ``num_frames`` (B,) frames."""
-        return torch.div(halved_frames(num_frames) + 1, 2, rounding_mode="floor")
-
-    def begin_pass(self, device: torch.device) -> Hashable:
-        """Draw what Python must know of the next forward pass in training; without it that pass does so itself.
-
-        Returns:
-            The random choices: passes with equal ones launch the same kernels.
-        """
-        raise NotImplementedError
-
-    def next_chunks(self, device: torch.device) -> Chunks | None:
-        """Return the chunks of a forward pass that begins."""
-        if self.training and not self.has_begun:
-            self.begin_pass(device)
-        self.has_begun = False
-        # nothing drawn in evaluation: results must not depend on a seed
-        return self.chunks if self.training else self.sampler.first()
-
-
-class StreamingCache:
-    """Keeps frames of earlier chunks for the modules of a layer, in the order in which they ask for them.
-
-    Args:
-        past: (B, P, D) of each module, with its own P and D; None: there are no chunks, but the whole utterance.
-    """
-
-    def __init__(self, past: Sequence[Tensor] | None = None) -> None:
-        self.past = past
-        self.kept: list[Tensor] = []
-
-    def extend(self, x: Tensor) -> Tensor:
-        """Return x (B, T, D) after the kept frames, (B, P + T, D), and keep the last P of them; a whole x as it is."""
-        if self.past is None:
-            return x
-        # modules ask in the same order in every chunk, so that their number in this one tells whose past it is
-        extended = torch.cat((self.past[len(self.kept)], x), dim=1)
-        self.kept.append(extended[:, x.shape[1] :])
-        return extended
-
-    def cumsum(self, x: Tensor) -> Tensor:
-        """Return the sums (B, T, D) of the frames of x (B, T, D) up to each of them, and keep the last."""
-        sums = x.cumsum(dim=1)
-        if self.past is None:
-            return sums
-        sums = sums + self.past[len(self.kept)]
-        self.kept.append(sums[:, -1:])
-        return sums
-
-    def pad(self, x: Tensor, num_frames: int) -> Tensor:
-        """Return x (B, T, D) after ``num_frames`` frames: those that are kept, or zeros before a whole x."""
-        if self.past is None:
-            return F.pad(x, (0, 0, num_frames, 0))
-        extended = self.extend(x)
-        assert extended.shape[1] == x.shape[1] + num_frames
-        return extended
-
-
-WHOLE = StreamingCache()
-
-
-def attention_mask(padding: Tensor, chunks: Chunks | None) -> Tensor:
-    """Return (B, 1, T or 1, T), true where a frame must not attend to: padding (B, T), and what chunks hide."""
-    hidden = padding[:, None, None, :]
-    return hidden if chunks is None else hidden | chunks.hidden(padding.shape[1], padding.device)
-
-
-def streaming_mask(padding: Tensor, num_left: int, num_processed: Tensor) -> Tensor:
-    """Return (B, 1, 1, P + T), true where a chunk must not attend to.
-
-    Args:
-        padding: (B, T) of the chunk.
-        num_left: P, frames before the chunk.
-        num_processed: (B,) frames so far: at first the cache holds zeros, which are no frames.
-    """
-    missing = torch.arange(num_left, device=padding.device) < (num_left - num_processed).unsqueeze(1)
-    return torch.cat((missing, padding), dim=1)[:, None, None, :]
 
 
 def added_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
@@ -568,6 +354,11 @@ def compact_rel_pos_encoding(
     return torch.cat((features[:, :-1], torch.ones_like(features[:, :1])), dim=1)
 
 
+def by_head(x: Tensor, num_heads: int) -> Tensor:
+    """Return the channels of each head (B, H, T, K) of x (B, T, H · K)."""
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
 class RelPositionMultiheadAttentionWeights(nn.Module):
     """Weights of heads whose scores are query · key, plus position query · relative position.
 
@@ -589,9 +380,7 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         self.matrix_blocks = {"in_proj.weight": {"blocks": self.dims, **heads}, "linear_pos.weight": heads}
         # scores do not depend on the mean of the keys, whose bias would wander with rounding errors
         self.balance_keys = Balancer(batch_count, 0.4, 0.6, 0.0, 100.0, probability=0.025)
-        self.whiten_keys = Whiten(
-            batch_count, whitening_schedule(batch_count, 3.0), gradient_scale=0.025, num_groups=size.num_heads
-        )
+        self.whiten_keys = Whiten(batch_count, 3.0, ratio=2.0, gradient_scale=0.025, num_groups=size.num_heads)
 
     def forward(self, x: Tensor, pos_emb: Tensor, attn_mask: Tensor, cache: StreamingCache) -> AttentionWeights:
         """Return weights of H heads.
@@ -607,10 +396,7 @@ class RelPositionMultiheadAttentionWeights(nn.Module):
         # a limit on the scores themselves: a softmax near 0 or 1 has no gradient left that could bring them back
         limit = SignPenalty() if self.training and self.batch_count.is_active(PENALTY_PROBABILITY) else None
         pos = self.linear_pos(pos_emb).t().unflatten(0, (self.num_heads, -1))
-        # (B, T, H · K) → (B, H, T, K)
-        query, key, pos_query = (
-            each.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for each in (query, key, pos_query)
-        )
+        query, key, pos_query = (by_head(each, self.num_heads) for each in (query, key, pos_query))
         return attention_weights(query, key, pos_query, pos, attn_mask, limit)
 
 
@@ -623,11 +409,11 @@ class SelfAttention(nn.Module):
         self.in_proj = nn.Linear(size.encoder_dim, size.num_heads * size.value_head_dim)
         self.out_proj = scaled_linear(size.num_heads * size.value_head_dim, size.encoder_dim, scale=0.05)
         self.matrix_blocks = {"in_proj.weight": {"heads": size.num_heads}}
-        self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5, ratio=3.0))
+        self.whiten = Whiten(batch_count, 7.5, ratio=3.0)
 
     def forward(self, x: Tensor, weights: AttentionWeights, cache: StreamingCache) -> Tensor:
         """Attend from every frame of x (B, T, D)."""
-        values = cache.extend(self.in_proj(x)).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        values = by_head(cache.extend(self.in_proj(x)), self.num_heads)
         return self.whiten(self.out_proj(attend(weights, values).transpose(1, 2).flatten(2)))
 
 
@@ -651,8 +437,8 @@ class NonlinAttention(nn.Module):
             0.5,
             5.0,
         )
-        self.whiten1 = Whiten(batch_count, whitening_schedule(batch_count, 5.0))
-        self.whiten2 = Whiten(batch_count, whitening_schedule(batch_count, 5.0, ratio=3.0))
+        self.whiten1 = Whiten(batch_count, 5.0, ratio=2.0)
+        self.whiten2 = Whiten(batch_count, 5.0, ratio=3.0)
 
     def forward(
         self,
@@ -686,7 +472,7 @@ class FeedforwardModule(nn.Module):
         self.in_proj = nn.Linear(embed_dim, feedforward_dim)
         self.balancer = Balancer(batch_count, 0.3, 1.0, 0.75, 5.0)
         self.out_proj = ActivationDropoutAndLinear(feedforward_dim, embed_dim, SWOOSH_L, scale=0.1)
-        self.out_whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5))
+        self.out_whiten = Whiten(batch_count, 7.5, ratio=2.0)
 
     def forward(self, x: Tensor, dropout: Tensor | None = None) -> Tensor:
         """Map x (B, T, D); factors (B, 1, H) of the hidden channels are those of dropout."""
@@ -784,7 +570,7 @@ class ConvolutionModule(nn.Module):
             ScheduledFloat(batch_count, (0.0, 0.2), (20_000.0, 0.5)),
             10.0,
         )
-        self.whiten = Whiten(batch_count, whitening_schedule(batch_count, 7.5))
+        self.whiten = Whiten(batch_count, 7.5, ratio=2.0)
         self.out_proj = ActivationDropoutAndLinear(channels, channels, SWOOSH_R, scale=0.05)
 
     def forward(self, x: Tensor, padding: Tensor, chunks: Chunks | None, cache: StreamingCache) -> Tensor:

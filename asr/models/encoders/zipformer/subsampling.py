@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asr.models.encoders.transformer import padded_to
-from asr.models.encoders.zipformer import scaling
+from asr.models.encoders.zipformer import scaling, schedules
 from asr.models.kernels import DepthwiseConv2d, is_padding, is_tracing
 
 KERNEL_SIZE = 7
@@ -29,7 +29,7 @@ class ConvNeXt(nn.Module):
         arXiv:2201.03545. Differs: no normalization, and SwooshL.
     """
 
-    def __init__(self, batch_count: scaling.BatchCount, channels: int) -> None:
+    def __init__(self, batch_count: schedules.BatchCount, channels: int) -> None:
         super().__init__()
         self.depthwise_conv = DepthwiseConv2d(channels, KERNEL_SIZE)
         self.pointwise_conv1 = nn.Linear(channels, 3 * channels)
@@ -37,7 +37,7 @@ class ConvNeXt(nn.Module):
         self.pointwise_conv2 = scaling.scaled_linear(3 * channels, channels, scale=0.01)
         self.out_balancer = scaling.Balancer(batch_count, 0.4, 0.6, 1.0, 6.0)
         self.out_whiten = scaling.Whiten(batch_count, 5.0)
-        self.layerdrop_rate = scaling.ScheduledFloat(batch_count, (0.0, 0.2), (20_000.0, 0.015))
+        self.layerdrop_rate = schedules.ScheduledFloat(batch_count, (0.0, 0.2), (20_000.0, 0.015))
         self.batch_count, self.rate = batch_count, batch_count.register(self.layerdrop_rate)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -99,16 +99,16 @@ class ZipformerSubsampling(nn.Module):
 
     def __init__(
         self,
-        batch_count: scaling.BatchCount,
+        batch_count: schedules.BatchCount,
         num_features: int,
         embed_dim: int,
-        dropout: scaling.FloatLike,
+        dropout: schedules.FloatLike,
         channels: Sequence[int],
     ) -> None:
         super().__init__()
         self.batch_count = batch_count
         self.limits = batch_count.register(
-            *scaling.limits(batch_count, -scaling.LOG_SCALE_LIMIT, scaling.LOG_SCALE_LIMIT)
+            *schedules.limits(batch_count, -scaling.LOG_SCALE_LIMIT, scaling.LOG_SCALE_LIMIT)
         )
         first, second, third = channels
         self.conv1 = nn.Conv2d(1, first, 3, padding=(0, 1))
@@ -121,9 +121,7 @@ class ZipformerSubsampling(nn.Module):
         num_bins = ((num_features - 1) // 2 - 1) // 2
         self.past_shape = (CONTEXT, num_bins, third)
         self.out = nn.Linear(third * num_bins, embed_dim)
-        self.out_whiten = scaling.Whiten(
-            batch_count, scaling.ScheduledFloat(batch_count, (0.0, 4.0), (20_000.0, 8.0)), gradient_scale=0.02
-        )
+        self.out_whiten = scaling.Whiten(batch_count, 4.0, ratio=2.0, gradient_scale=0.02)
         self.out_norm = scaling.BiasNorm(embed_dim)
         self.dropout = scaling.SharedDropout(batch_count, dropout)
 
