@@ -33,7 +33,7 @@ SLOW = (
     *("werdict/test_check_statistics.py", "models/zipformer/test_convert.py"),
     *("recipes/test_spoken.py", "benchmark/test_magnitudes.py"),
     *("recipes/test_an4_commands.py", "recipes/test_custom_choices.py", "recipes/test_large_corpora.py"),
-    *("recipes/test_layout_commands.py", "recipes/test_miniatures.py", "test_check_noise.py", "test_soak.py"),
+    *("recipes/test_miniatures.py", "test_benches.py"),
     *("training/test_compiled_encoder.py", "training/test_heads.py"),
     *("test_gpu_report.py", "test_wheel.py"),
 )

@@ -2,8 +2,6 @@
 
 import json
 import re
-import sys
-import time
 
 import pytest
 import torch
@@ -42,45 +40,6 @@ def test_the_unit_is_timed_whatever_is_chosen(bench, command):
     assert [row.name for row in bench.chosen(options)] == ["torch_adamw_fused", "Adafactor", "Eve"]
     assert options.repeats == 3
     assert len(json.loads(options.shapes.read_text())) == 569
-
-
-def test_every_row_has_a_name_of_its_own_and_is_timed_by_default(bench, command):
-    rows = bench.chosen(command.parsed(["optimizers"])[1])
-    assert len({row.name for row in rows}) == len(rows) == len(bench.ROWS)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--only", "Eva"], "no Eva; there are .*Eve"),
-        (["--repeats", "0"], "--repeats"),
-        (["--device", "tpu"], "--device"),
-    ],
-)
-def test_an_option_that_cannot_be_is_refused(command, arguments, message, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        command.parsed(["optimizers", *arguments])
-    assert re.search(message, capsys.readouterr().err)
-
-
-def test_limits_are_those_of_one_thread(command):
-    with pytest.raises(SystemExit, match="one thread"):
-        command.main(["optimizers", "--limits", "--threads", "2"])
-
-
-def test_a_bench_that_does_not_exist_is_refused(command, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        command.parsed(["optimisers"])
-    assert "optimizers" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("module", "row"), [("heavyball", "heavyball_adamw"), ("pytorch_optimizer", "pytorch_optimizer_adafactor")]
-)
-def test_a_missing_peer_is_an_error_that_names_the_extra(command, monkeypatch, shapes_file, module, row):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ValueError, match=rf"{module} is not installed: python3 scripts/setup.py bench"):
-        command.main(["optimizers", "--shapes", shapes_file, "--only", row])
 
 
 def test_a_run_gives_one_line_per_row_and_says_what_happened(command, shapes_file, capsys):
@@ -123,18 +82,6 @@ def test_counts_and_times_are_averages_over_the_period(bench, stage):
         candidate.warm_up()
     assert (once.num_ops, once.num_waits) == (four.num_ops, four.num_waits)
     assert four.optimizer.state[stage.params[0]]["step"] == 1 + 4
-
-
-def test_a_slow_optimizer_takes_part_in_fewer_rounds(bench, stage, monkeypatch):
-    fast, slow = (bench.Candidate(row, stage) for row in (bench.UNIT, bench.Spec("slow", "torch.optim", "SGD")))
-    warm_up = slow.warm_up
-    monkeypatch.setattr(slow, "warm_up", lambda: (time.sleep(0.1), warm_up()))
-    monkeypatch.setattr(bench, "SECONDS_EACH", 0.2)
-    rounds, in_turns = [], bench.in_turns
-    monkeypatch.setattr(bench, "in_turns", lambda steps, nums, seed: rounds.extend(nums) or in_turns(steps, nums, seed))
-    assert [times.ratio > 0 for times in bench.measure([fast, slow], 9)] == [True, True]
-    assert rounds[0] == 9
-    assert rounds[1] in (1, 2)
 
 
 def test_an_optimizer_that_moves_nothing_is_refused(bench, stage):

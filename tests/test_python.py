@@ -44,18 +44,6 @@ def test_an_application_of_hydra_trains_twice_and_stays_itself(tmp_path):
     assert done.stdout.splitlines()[-1] == "all ['recipe=digits/transformer_ctc']"
 
 
-def test_a_script_composes_as_often_as_it_likes():
-    once = 'try: asr.train(["optimizer.lr=fast"])\nexcept asr.ConfigError: print("named")\n'
-    script = f"import asr\n{once}{once}"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["named", "named"], done.stderr
-
-
-def test_a_wrong_option_is_an_error_of_its_kind():
-    with pytest.raises(asr.ConfigError, match=r"optimizer\.lr"):
-        asr.train(["optimizer.lr=fast"])
-
-
 def test_a_hydra_application_of_the_callers_stays_as_it_was(tmp_path):
     (tmp_path / "mine.yaml").write_text("value: 1\n")
     with initialize_config_dir(str(tmp_path), version_base="1.3"):

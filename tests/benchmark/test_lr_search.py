@@ -57,13 +57,3 @@ def test_the_grid_ends_where_everything_diverges(search):
 def test_of_equal_scores_the_smaller_lr_is_best(lr_search):
     assert lr_search.best_lr({0.3: (math.inf, 1.0), 0.2: (math.inf, 1.0), 0.1: (math.inf, 2.0)}) == 0.2
     assert lr_search.best_lr({0.1: (9.0, 2.0), 0.2: (8.0, 3.0)}) == 0.2
-
-
-def test_lrs_have_no_errors_of_rounding(search):
-    assert list(search(lambda lr: lr, usual=0.03)[0]["A"]) == [0.0003, 0.003, 0.03, 0.3]
-
-
-@pytest.mark.parametrize("num_jobs", [1, 2])
-def test_trainings_come_back_in_their_groups(lr_search, num_jobs):
-    with lr_search.open_trainer(abs, num_jobs) as trainer:
-        assert lr_search.train_groups(trainer, [[-3], [], [-1, 2]]) == [[3], [], [1, 2]]

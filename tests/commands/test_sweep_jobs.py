@@ -1,8 +1,10 @@
-"""What names a job, and how jobs share GPUs."""
+"""What names a job of a sweep, how jobs share GPUs, are trained in planned looks, and are queued again by SLURM."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,19 +13,25 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from omegaconf import OmegaConf
 
+from asr.processes import TRY_AGAIN
 from asr.run.command_line import name_sweep
 from asr.sweeps.jobs import (
     LONGEST_LABEL,
     RECORDS,
     VARIABLE,
+    JobRecord,
     check_sweep_name,
     claimed_gpus,
     job_name,
+    queue_again,
     run_job,
     swept_keys,
 )
+from hydra_plugins import werdict_sweepers  # whose classes Hydra makes anew when it looks for plugins
 from tests.configs import composed
+from tests.werdict.run_folders import write_sweep
 from werdict.errors import ConfigError
 from werdict.files import flatten
 
@@ -180,3 +188,86 @@ def test_jobs_do_not_inherit_what_belongs_to_one_run(monkeypatch, tmp_path):
 def test_jobs_do_not_share_an_id_that_is_given(tmp_path):
     with pytest.raises(ConfigError, match=r"logger\.wandb\.id"):
         run_job(replace(composed("+logger.wandb.id=fixed"), sweep_dir=tmp_path))
+
+
+RATES = {"adamw": 0.3, "eve": 0.31, "cain": 0.9}
+
+
+def sweeper(folder, looks) -> werdict_sweepers.LooksSweeper:
+    made = werdict_sweepers.LooksSweeper(None, None)
+    made.config = OmegaConf.create({"sweep": {"looks": looks}, "hydra": {"sweep": {"dir": str(folder)}}})
+    made.launcher = made.hydra_context = object()
+    return made
+
+
+def test_after_a_look_only_what_is_open_is_trained_on(tmp_path, capsys):
+    folder = tmp_path / "planned"
+    made = sweeper(folder, [3, 5])
+    made.looks = [3, 5]
+    jobs = [[f"optimizer={name}", f"seed={seed}"] for name, seed in itertools.product(RATES, range(1, 6))]
+    made.overrides, made.batch_index = [jobs], 0
+    first = made.get_job_batch()
+    assert {tuple(job) for job in first} == {
+        (f"optimizer={name}", f"seed={seed}") for name in RATES for seed in (1, 2, 3)
+    }
+    write_sweep(folder, RATES, seeds=(1, 2, 3))
+    for words in first:
+        JobRecord(",".join(words), list(words), "finished").save(folder)
+    assert not made.is_done()
+    second = made.get_job_batch()
+    assert {tuple(job) for job in second} == {
+        (f"optimizer={name}", f"seed={seed}") for name in ("adamw", "eve") for seed in (4, 5)
+    }
+    assert made.is_done()
+    assert "cain" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("looks", "words"), [([5], ["seed=1,2"]), ([], []), ([5, 3], []), ([1, 5], [])], ids=str)
+def test_looks_that_cannot_be_are_refused(tmp_path, looks, words):
+    with pytest.raises(ConfigError, match=r"sweep\.looks"):
+        sweeper(tmp_path, looks).sweep(words)
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Return what makes SLURM call the job by a state; ``asked`` then holds what scontrol was told."""
+
+    def make(state: str, scontrol: str = "") -> Path:
+        asked = tmp_path / "asked"
+        for name, line in (("squeue", f"echo {state}"), ("scontrol", f'echo "$@" > {asked}; {scontrol}')):
+            (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+            (tmp_path / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+        monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+        return asked
+
+    return make
+
+
+def test_a_job_that_is_still_running_is_queued_again_and_leaves_no_result(slurm):
+    asked = slurm("RUNNING")
+    with pytest.raises(SystemExit) as left:
+        queue_again()
+    assert left.value.code == TRY_AGAIN
+    assert asked.read_text() == "requeue 7\n"
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", ""])
+def test_a_job_that_slurm_ends_itself_is_left_to_it(slurm, state):
+    asked = slurm(state)
+    queue_again()
+    assert not asked.exists()
+
+
+def test_a_job_that_may_not_be_queued_again_says_what_to_do(slurm, capsys):
+    slurm("RUNNING", "echo Requested operation is presently disabled >&2; exit 1")
+    queue_again()
+    assert "job 7 again: Requested operation is presently disabled" in capsys.readouterr().out
+
+
+def test_what_submitit_has_not_submitted_is_left_alone(slurm, monkeypatch):
+    asked = slurm("RUNNING")
+    monkeypatch.delenv("SUBMITIT_EXECUTOR")
+    queue_again()
+    assert not asked.exists()

@@ -280,7 +280,6 @@ CASES = [
         },
         golden="Rubik",
         not_shardable="RubikChange",
-        exceptions={"test_a_changed_lr_is_obeyed": "beside its step a tensor shrinks by lr²/2 of itself"},
     ),
     OptimizerCase(
         optimizer=optim.LearnedGradient,

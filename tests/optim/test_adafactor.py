@@ -275,33 +275,30 @@ def test_rules_are_loaded_with_the_state():
 WHOLE = FactorPlan((), (), None, True)
 
 
-def plan(shape, rule):
-    return make_plan("p", shape, parse_rule(rule), 4, True)
-
-
-@pytest.mark.parametrize("rule", ["heuristic", "matrices"])
-def test_the_heuristic_makes_the_smaller_axis_of_a_large_matrix_its_rows(rule):
-    assert plan((4, 5), rule) == plan((4, 4), rule) == FactorPlan((-2,), (-1,), None, True)
-    assert plan((5, 4), rule) == FactorPlan((-1,), (-2,), None, True)
-    assert plan((3, 500), rule) == plan((500,), rule) == plan((), rule) == WHOLE
-
-
-def test_matrices_leaves_more_axes_alone_and_none_leaves_everything():
-    assert plan((9, 9, 9), "matrices") == plan((9, 9), None) == WHOLE
-
-
-def test_axes_are_what_a_rule_says_whatever_their_sizes():
-    assert plan((2, 3, 1), ("batch", "row", "column")) == FactorPlan((-2,), (-1,), (-2, -1), True)
-    assert plan((2, 3, 1, 2), ("row", "batch", "col", "COLUMN")) == FactorPlan((-4,), (-2, -1), (-4, -2, -1), True)
+PLANS = [
+    ([(4, 5), (4, 4)], "heuristic", FactorPlan((-2,), (-1,), None, True)),
+    ([(4, 5), (4, 4)], "matrices", FactorPlan((-2,), (-1,), None, True)),
+    ([(5, 4)], "heuristic", FactorPlan((-1,), (-2,), None, True)),
+    ([(5, 4)], "matrices", FactorPlan((-1,), (-2,), None, True)),
+    ([(3, 500), (500,), ()], "heuristic", WHOLE),
+    ([(3, 500), (500,), (), (9, 9, 9)], "matrices", WHOLE),
+    ([(9, 9)], None, WHOLE),
+    ([(2, 3, 1)], ("batch", "row", "column"), FactorPlan((-2,), (-1,), (-2, -1), True)),
+    ([(2, 3, 1, 2)], ("row", "batch", "col", "COLUMN"), FactorPlan((-4,), (-2, -1), (-4, -2, -1), True)),
     # what is in none of them is averaged over for sizes but not for moments
-    assert plan((2, 3, 1), ("row", None, FactorDim.COLUMN)) == FactorPlan((-3,), (-1,), None, True)
-    assert plan((2, 3, 1), ("batch", "none", "unfactorized")) == FactorPlan((), (), (-2, -1), True)
+    ([(2, 3, 1)], ("row", None, FactorDim.COLUMN), FactorPlan((-3,), (-1,), None, True)),
+    ([(2, 3, 1)], ("batch", "none", "unfactorized"), FactorPlan((), (), (-2, -1), True)),
+    # a rule for a matrix counts only with a batch
+    ([(5, 4)], ("row", "column"), FactorPlan((-1,), (-2,), None, True)),
+    ([(5, 4)], ("batch", "row"), FactorPlan((-1,), (), (-1,), True)),
+    ([(5,)], ("batch",), FactorPlan((), (), (), True)),
+]
 
 
-def test_a_rule_for_a_matrix_counts_only_with_a_batch():
-    assert plan((5, 4), ("row", "column")) == plan((5, 4), "heuristic")
-    assert plan((5, 4), ("batch", "row")) == FactorPlan((-1,), (), (-1,), True)
-    assert plan((5,), ("batch",)) == FactorPlan((), (), (), True)
+@pytest.mark.parametrize(("shapes", "rule", "expected"), PLANS)
+def test_a_rule_decides_the_axes(shapes, rule, expected):
+    for shape in shapes:
+        assert make_plan("p", shape, parse_rule(rule), 4, True) == expected
 
 
 def test_the_first_pattern_found_in_the_name_or_in_the_path_decides():

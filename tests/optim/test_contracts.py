@@ -216,22 +216,6 @@ def test_a_compiled_step_does_what_the_step_does(name):
     assert same(*results)
 
 
-def test_the_memory_layout_of_a_parameter_or_a_gradient_does_not_matter(case):
-    """A kernel takes tensors of one layout alone: others go the way of the equations."""
-    base = torch.randn(6, 5, 4, 3, generator=torch.Generator().manual_seed(0))
-    layouts = [base.clone(), base.to(memory_format=torch.channels_last), base.permute(3, 2, 1, 0).contiguous()]
-    params = [nn.Parameter(layouts[0]), nn.Parameter(layouts[1]), nn.Parameter(layouts[2].permute(3, 2, 1, 0))]
-    for param in params:
-        optimizer = case.factory([param], **case.other_group)
-        for step in range(3):
-            param.grad = make_gradient(base, step, 0)
-            optimizer.step()
-        for key, value in optimizer.state[param].items():
-            if isinstance(value, torch.Tensor) and value.shape == param.shape:
-                assert value.stride() == param.stride(), key
-    torch.testing.assert_close(params[1:], params[:1] * 2)
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU beside the CPU")
 def test_parameters_may_lie_on_several_devices(case):
     params = make_parameters() + [nn.Parameter(param.detach().cuda()) for param in make_parameters()]

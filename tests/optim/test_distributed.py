@@ -1,4 +1,4 @@
-"""Two processes: averaged gradients, common decisions, divided matrix work, and halves of parameters."""
+"""Two processes: averaged gradients, common decisions and divided matrix work."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -24,9 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 import optim
 from optim.engine.distributed import assign, divided
 from optim.testing import assert_same
-from optim.transforms.adam import Adam
-from optim.transforms.learning_rate import LearningRate
-from optim.transforms.momentum import Momentum
 from tests.optim.cases import CASES, FAMILY
 from tests.optim.test_group_step import bad_step, make, without_skips
 from tests.optim.training import make_parameters, run, same, values
@@ -43,22 +35,6 @@ DIVIDED = {
     "blocks": lambda groups, **options: optim.NorMuon([groups[0], {**groups[1], "blocks": 2, "dims": [-1]}], **options),
     "PSGDKron": optim.PSGDKron,
     "PSGDKron_cached": partial(optim.PSGDKron, cached=True, delayed=True, store_triu_as_line=False),
-}
-
-
-@optim.transform(shardable=True)
-def reductions(update, batch):
-    """Uses every number per parameter that a batch can reduce."""
-    sizes = [batch.rms(update), batch.mean(update.abs()), batch.maximum(update), batch.minimum(update)]
-    return update * (1 + batch.dot(update, batch.param)) + sum(sizes)
-
-
-SHARDED = {
-    "AdamW": partial(optim.AdamW, lr=0.01, weight_decay=0.1, warmup_steps=3),
-    "AdamW_capturable": partial(optim.AdamW, lr=0.01, weight_decay=0.1, warmup_steps=3, capturable=True),
-    "AdamW_finite": partial(optim.AdamW, lr=0.01, skip_nonfinite=True),
-    "Eve": partial(optim.Eve, lr=0.01, weight_decay=0.05),
-    "Chain": optim.chain(Momentum(0.9), reductions(), optim.Sequential(Adam(), name="b"), LearningRate(), lr=0.01),
 }
 
 
@@ -117,48 +93,10 @@ def dividing(rank: int) -> dict[str, Any]:
     return {"calls": calls, "results": results, "same_bits": same_bits}
 
 
-def make_model() -> nn.Module:
-    torch.manual_seed(0)
-    # 21 rows do not divide by 2, and of one row the second process holds nothing
-    return nn.Sequential(nn.Linear(6, 21), nn.Tanh(), nn.Linear(21, 1)).double()
-
-
-def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
-    for number in steps:
-        generator = torch.Generator().manual_seed(number)
-        optimizer.zero_grad()
-        model(torch.randn(8, 6, generator=generator, dtype=torch.float64)).square().sum().backward()
-        optimizer.step()
-
-
-def sharding(rank: int) -> dict[str, Any]:
-    """Train a sharded model, resume it, and see which rules refuse one."""
-    found: dict[str, Any] = {}
-    for name, make_optimizer in SHARDED.items():
-        model = make_model()
-        fully_shard(model)
-        optimizer = make_optimizer(model.named_parameters())
-        train(model, optimizer, range(4))
-        whole = StateDictOptions(full_state_dict=True)
-        saved = get_optimizer_state_dict(model, optimizer, options=whole)
-        optimizer.zero_grad()  # torch makes the state to load into by a step with gradients of its own
-        resumed = make_optimizer(model.named_parameters())
-        before = values(model.parameters())
-        set_optimizer_state_dict(model, resumed, saved, options=whole)
-        # that step has lr = 0, but Eve's decay does not follow lr: the model is loaded after its optimizer
-        with torch.no_grad():
-            for param, value in zip(model.parameters(), before, strict=True):
-                param.copy_(value)
-        train(model, resumed, range(4, 8))
-        found[name] = {key: param.full_tensor().detach() for key, param in model.named_parameters()}
-        assert all(value["step"] == 4 for value in saved["state"].values())
-    return found
-
-
 def _work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=WORLD)
-    torch.save([work(rank) for work in (averaged, skipping, dividing, sharding)], f"{folder}/{rank}.pt")
+    torch.save([work(rank) for work in (averaged, skipping, dividing)], f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -176,7 +114,7 @@ def found(tmp_path_factory) -> dict[str, list[Any]]:
     folder: Path = tmp_path_factory.mktemp("ranks")
     mp.spawn(_work, args=(str(folder),), nprocs=WORLD)
     ranks = [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
-    return dict(zip(("averaged", "skipping", "dividing", "sharding"), zip(*ranks, strict=True), strict=True))
+    return dict(zip(("averaged", "skipping", "dividing"), zip(*ranks, strict=True), strict=True))
 
 
 def test_averaged_gradients_are_rounded_to_the_same_bits_whatever_the_random_states(found):
@@ -222,14 +160,6 @@ def test_the_dearest_work_goes_first_and_to_the_rank_with_least():
     assert assign([1.0, 5.0, 3.0, 3.0], 2) == [0, 0, 1, 1]
     assert assign([1.0, 1.0, 1.0], 4) == [0, 1, 2]
     assert assign([], 2) == []
-
-
-@pytest.mark.parametrize("name", SHARDED)
-def test_shards_step_as_the_whole_does_also_after_resuming(name, found):
-    model = make_model()
-    train(model, SHARDED[name](model.named_parameters()), range(8))
-    for rank in found["sharding"]:
-        torch.testing.assert_close(rank[name], dict(model.named_parameters()), rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(

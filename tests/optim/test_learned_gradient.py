@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from optim import LearnedGradient
 from optim.engine.param_batch import ParamBatch
-from optim.learned_gradient import learn, meta_gradient, symmetric_product, transformed
+from optim.learned_gradient import learn, meta_gradient, symmetric_product
 from tests.optim.training import make_parameters, run
 
 SHAPE = (6, 5, 4)
@@ -37,45 +37,6 @@ def matrices(param: nn.Parameter, optimizer: LearnedGradient) -> list[Tensor]:
     return [value for key, value in optimizer.state[param].items() if key.startswith("matrix")]
 
 
-def objective(batch: ParamBatch, ms: list[Tensor]) -> Tensor:
-    d = torch.einsum("abc,ai,bj,ck->ijk", batch.state["exp_avg"], *ms)
-    cs = [batch.state[f"covariance_{i}"] for i in range(3)]
-    c = torch.einsum("abc,ai,bj,ck->ijk", d, *(c / c.diagonal().mean() for c in cs))
-    return (batch.grad * d).sum() / (d * c).mean().sqrt()
-
-
-def slopes(batch: ParamBatch) -> list[Tensor]:
-    """Return the derivatives by the matrices that the closed form gives."""
-    h = meta_gradient(batch.grad, transformed(batch.state["exp_avg"], AXES, batch), AXES, batch)
-    ms = [batch.state[f"matrix_{i}"] for i in range(3)]
-    average = batch.state["exp_avg"]
-    return [
-        torch.einsum("abc,xjk,bj,ck->xa", average, h, ms[1], ms[2]),
-        torch.einsum("abc,ixk,ai,ck->xb", average, h, ms[0], ms[2]),
-        torch.einsum("abc,ijx,ai,bj->xc", average, h, ms[0], ms[1]),
-    ]
-
-
-def test_the_closed_form_is_the_derivative_of_the_objective():
-    batch = as_batch(*trained())
-    ms = [batch.state[f"matrix_{i}"].clone().requires_grad_() for i in range(3)]
-    expected = torch.autograd.grad(objective(batch, ms), ms)
-    for found, wanted in zip(slopes(batch), expected, strict=True):
-        torch.testing.assert_close(found, wanted.mT, rtol=1e-10, atol=1e-12)
-
-
-def test_an_update_of_the_matrices_raises_the_objective():
-    param, optimizer = trained()
-    batch = as_batch(param, optimizer)
-    learn(batch.grad, [], batch)
-    before = objective(batch, matrices(param, optimizer))
-    covariances = {key: value.clone() for key, value in batch.state.items() if key.startswith("covariance")}
-    learn(batch.grad, AXES, batch)
-    for key, value in covariances.items():
-        batch.state[key].copy_(value)
-    assert objective(batch, matrices(param, optimizer)) > before
-
-
 @pytest.mark.parametrize("options", [{}, {"identity_mix": 0.1}, {"max_full_dim": 5}], ids=str)
 def test_matrices_stay_symmetric_positive_definite_with_mean_diagonal_one(options):
     for matrix in matrices(*trained(100, lr=0.3, **options)):
@@ -83,25 +44,6 @@ def test_matrices_stay_symmetric_positive_definite_with_mean_diagonal_one(option
         assert torch.equal(full, full.mT)
         assert full.diagonal().mean() == pytest.approx(1.0, abs=1e-12)
         assert torch.linalg.eigvalsh(full).min() > 0.01
-
-
-def test_the_scale_of_the_gradients_does_not_matter():
-    plain, _ = trained(eps=0.0)
-    scaled, _ = trained(eps=0.0, scale=1e6)
-    torch.testing.assert_close(scaled, plain, rtol=1e-9, atol=0)
-
-
-def test_turning_an_axis_turns_the_trajectory():
-    turn, _ = torch.linalg.qr(random(6, 6, seed=99))
-    ends = []
-    for matrix in (torch.eye(6, dtype=torch.float64), turn):
-        param = nn.Parameter(torch.einsum("xa,abc->xbc", matrix, random(*SHAPE, seed=1)))
-        optimizer = LearnedGradient([param], max_step_scale=1e9)
-        for step in range(25):
-            param.grad = torch.einsum("xa,abc->xbc", matrix, random(*SHAPE, seed=step + 2))
-            optimizer.step()
-        ends.append(torch.einsum("xa,xbc->abc", matrix, param.detach()))
-    torch.testing.assert_close(ends[1], ends[0], rtol=1e-10, atol=1e-12)
 
 
 def test_nothing_moves_before_the_first_gradient_that_is_not_zero():

@@ -141,15 +141,6 @@ def test_a_model_may_be_cast_to_half_precision_after_a_step(build):
     assert "rounding_error" in optimizer.state[model.weight]
 
 
-def test_a_changed_lr_is_obeyed(case):
-    params, twins = make_parameters(torch.float64), make_parameters(torch.float64)
-    optimizer, twin = case.factory(params, **case.no_decay), case.factory(twins, **case.no_decay)
-    optimizer.param_groups[0]["lr"] *= 3
-    run_both((optimizer, params), (twin, twins), range(1))
-    for start, moved, less in zip(make_parameters(torch.float64), params, twins, strict=True):
-        torch.testing.assert_close(moved - start, 3 * (less - start))
-
-
 @pytest.mark.parametrize(("dtype", "shape"), [(torch.float64, ()), (torch.float32, (1,)), (torch.bfloat16, (1, 1))])
 def test_a_tensor_of_one_element_as_lr_does_what_the_number_does(case, dtype, shape):
     params, twins = make_parameters(dtype), make_parameters(dtype)

@@ -14,7 +14,6 @@ from optim.psgd.kron_factors import (
     Factor,
     Fit,
     applied,
-    applied_products,
     balance,
     fit,
     grams,
@@ -92,32 +91,6 @@ def test_balanced_factors_make_the_same_preconditioner():
     torch.testing.assert_close(applied([x], [factors])[0], before)
     sizes = [factor.q.abs().max().item() for factor in factors]
     assert sizes[0] == pytest.approx(sizes[1])
-
-
-@pytest.mark.parametrize("shape", [(4, 3), (6,), (3, 2, 2)], ids=str)
-def test_gradients_become_white(shape):
-    """E[P g gᵀ P] = I, for gradients whose covariance is a Kronecker product."""
-    mixings = [triangular(n, seed=n) * torch.logspace(-0.3, 0.3, n).double() for n in shape]
-    if len(shape) == 1:
-        mixings = [mixing.diagonal().diag() for mixing in mixings]
-    mixings = [Factor(axis - len(shape), each, True) for axis, each in enumerate(mixings)]
-    noise = torch.randn(3000, *shape, generator=torch.Generator().manual_seed(0)).double()
-    mixings = [each._replace(q=each.q.expand(3000, *each.q.shape)) for each in mixings]
-    gradients = applied([noise], [mixings])[0]
-    param = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
-    optimizer = optim.PSGDKron([param], exp_avg_input=False, merge_dims=False)
-    for step in range(400):
-        # smaller steps at the end: the factors follow single gradients
-        optimizer.param_groups[0]["precond_lr"] = 0.1 if step < 250 else 0.02
-        param.grad = gradients[step]
-        optimizer.step()
-    factors = [optimizer.state[param][f"factor_0_{axis}"] for axis in range(len(shape))]
-    full = [q.diag() if q.numel() == n else unpacked_all([q])[0] for q, n in zip(factors, shape, strict=True)]
-    assert all((q.diagonal() > 0).all() for q in full)
-    products = [Factor(axis - len(shape), (q.mT @ q).expand(3000, *q.shape), True) for axis, q in enumerate(full)]
-    white = applied_products([gradients], [products])[0].flatten(1)
-    covariance = white.T @ white / len(white)
-    torch.testing.assert_close(covariance, torch.eye(len(covariance)).double(), rtol=0, atol=0.5)
 
 
 def test_the_schedule_is_flat_decays_and_has_a_floor():

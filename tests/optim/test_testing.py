@@ -77,11 +77,6 @@ def remember_rates(self, params, lr=0.1):
     self.rates = {param: group["lr"] for group in self.param_groups for param in group["params"]}
 
 
-def wide_state(self, group, param, state):
-    state.setdefault("m", torch.zeros_like(param, dtype=torch.float32))
-    Momentum.update(self, group, param, {"step": 0} | state)
-
-
 def closure_without_gradients(self, closure=None):
     with torch.no_grad():
         loss = closure() if closure else None
@@ -106,20 +101,17 @@ def rows_as_a_matrix(self, param, m):
 # check, and the methods that have the bug
 BUGS = {
     "joins groups": ("keeps_groups", {"__init__": lambda self, params: Momentum.__init__(self, flat(params))}),
-    "loses groups": ("keeps_groups", {"__init__": lambda self, params: Momentum.__init__(self, params[:1])}),
     "needs gradients": (
         "missing_gradients",
         {"trained": lambda self: [(group, param) for group in self.param_groups for param in group["params"]]},
     ),
     "only matrices": ("all_shapes", {"direction": lambda self, param, m: m @ m.mT @ m}),
     "divides by zero": ("empty_and_zero", {"direction": lambda self, param, m: m / m.norm()}),
-    "view": ("memory_layouts", {"direction": lambda self, param, m: m.view(-1).view(m.shape)}),
     "row-major": (
         "memory_layouts",
         {"direction": lambda self, param, m: m.as_strided(m.shape, torch.empty(m.shape).stride())},
     ),
     "widens": ("bfloat16", {"update": update_then(lambda param, state: setattr(param, "data", param.float()))}),
-    "wide state": ("bfloat16", {"update": wide_state}),
     "no_grad": ("closure", {"step": closure_without_gradients}),
     "no loss": ("closure", {"step": lambda self, closure=None: Momentum.step(self, closure) and None}),
     "keeps its rate": (
@@ -138,7 +130,6 @@ BUGS = {
             ),
         },
     ),
-    "object": ("resumes", {"update": update_then(lambda param, state: state.update(of=SimpleNamespace()))}),
     "loses moments": (
         "resumes",
         {"load_state_dict": load_then(lambda self: [state["m"].zero_() for state in self.state.values()])},
@@ -157,10 +148,6 @@ BUGS = {
         {"load_state_dict": load_then(lambda self: [group.pop("initial_lr", None) for group in self.param_groups])},
     ),
     "sparse too late": ("sparse", {"step": dense_first}),
-    "sparse by accident": (
-        "sparse",
-        {"step": lambda self, closure=None: [param.data.sub_(param.grad.view(-1)) for _, param in self.trained()]},
-    ),
     "reads": ("host_reads", {"direction": lambda self, param, m: m / m.norm().item()}),
     "other when capturable": (
         "capturable",

@@ -19,6 +19,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import optim
+from optim import Sequential
+from optim.transforms.adam import Adam
+from optim.transforms.learning_rate import LearningRate
+from optim.transforms.momentum import Momentum
 from tests.optim.cases import CASES
 
 WORLD, HALF_WAY, BATCH = 4, 10, 12
@@ -41,6 +45,15 @@ BLOCKS = [
     {"pattern": ""},
 ]
 CLIPPED = {"gradient_clipping": "global_norm"}
+
+
+@optim.transform(shardable=True)
+def reductions(update, batch):
+    """Uses every number per parameter that a batch can reduce."""
+    sizes = [batch.rms(update), batch.mean(update.abs()), batch.maximum(update), batch.minimum(update)]
+    return update * (1 + batch.dot(update, batch.param)) + sum(sizes)
+
+
 # the row of each optimizer, and what several rules, norms of all gradients, and other dtypes add
 ROWS: dict[str, tuple[Callable[..., Any], float]] = {
     **{
@@ -51,6 +64,11 @@ ROWS: dict[str, tuple[Callable[..., Any], float]] = {
     "grouped": (optim.grouped(partial(optim.AdamW, lr=0.01), RULES), 2e-5),
     "blocks": (optim.grouped(partial(optim.MuonLaProp, lr=0.01), BLOCKS), 2e-5),
     "blocks, elementwise": (optim.grouped(partial(optim.AdamW, lr=0.01, gradient_clipping="l2"), BLOCKS), 2e-5),
+    "capturable": (partial(optim.AdamW, lr=0.01, weight_decay=0.1, warmup_steps=3, capturable=True), 2e-6),
+    "reductions": (
+        optim.chain(Momentum(0.9), reductions(), Sequential(Adam(), name="b"), LearningRate(), lr=0.01),
+        2e-5,
+    ),
     "clipped": (partial(optim.AdamW, lr=0.01, mars=True, **CLIPPED), 2e-6),
     "clipped, owned": (partial(optim.Muon, **CLIPPED), 2e-5),
     "clipped by the median": (partial(optim.ScaledAdam, clipping_scale=1.0, clipping_update_period=5), 2e-6),
@@ -179,9 +197,10 @@ def share_of_memory(name: str) -> float:
     model = nn.Sequential(*[layer for _ in range(8) for layer in (nn.Linear(24, 24), nn.Tanh())])
     whole, counts = sum(p.numel() for p in model.parameters()), []
     for each in (model, fully_shard(copy.deepcopy(model))):
-        optimizer = getattr(optim, name)(each.named_parameters(), lr=0.01)
+        optimizer = getattr(optim, name)(each.named_parameters(), lr=0.01, skip_nonfinite=True)
         each(torch.ones(2, 24)).sum().backward()
         optimizer.step()
+        assert optimizer.skipped_steps == 0
         parts = [getattr(p, "to_local", lambda p=p: p)() for p in each.parameters()]
         kept = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, Tensor)]
         counts.append(

@@ -1,5 +1,7 @@
 """What recipe custom chooses by the corpus, and that what is typed wins."""
 
+import json
+
 import numpy as np
 import pytest
 import soundfile
@@ -90,6 +92,21 @@ def test_choices_are_said_and_recorded_and_lose_against_what_is_typed(place):
     # weights to start from know one rate
     start = place.run("train", *words, "run_dir=b", "data.sampling_rate_hz=16000") and place.folder / "b"
     assert "chosen: data" not in place.run("train", *words, "run_dir=c", f"init={start}")
+
+
+def test_tables_with_columns_of_their_own_and_two_test_sets_train_by_one_command(place):
+    for name, numbers in {"train": range(20), "val": (20, 21), "other": (22, 23), "more": (24, 25)}.items():
+        rows = ["my_path,my_text", *(f"{number}.wav,ab" for number in numbers)]
+        (place.folder / f"{name}.csv").write_text("\n".join(rows) + "\n")
+    words = (
+        "data.source={train: train.csv, dev: val.csv, test: [other.csv, more.csv]}",
+        "data.columns={audio: my_path, text: my_text}",
+        "data.transcripts_lm=0",
+    )
+    place.run("train", "recipe=custom/transformer_ctc", *words, *TINY_MODEL, "run_dir=run")
+    summary = json.loads((place.folder / "run" / "report" / "summary.json").read_text())
+    assert sorted(summary["test"]) == ["test-more", "test-other"]
+    place.run("evaluate", "run=run", "manifest=other.csv")
 
 
 def test_a_folder_of_features_alone_needs_no_other_option(tmp_path):

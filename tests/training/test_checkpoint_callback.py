@@ -26,13 +26,9 @@ from asr.training.callbacks.checkpoints import (
     Preemption,
     WeightAveraging,
 )
-from asr.training.checkpoints import duplicate, newest_good_checkpoint, point_link, update_file
+from asr.training.checkpoints import duplicate, newest_good_checkpoint, update_file
 from tests.training.runs import Validated, names, run, same, state
 from werdict.errors import Diverged, RunFailed
-
-
-class Killed(RuntimeError):
-    pass
 
 
 @pytest.fixture
@@ -158,25 +154,6 @@ def test_updates_of_another_number_of_micro_batches_are_validated_and_resumed_at
     assert same(*(state(folder / "checkpoints" / "last.ckpt") for folder in (whole, killed)))
 
 
-def test_a_kill_before_last_moves_makes_the_training_do_the_same_again(tmp_path, monkeypatch):
-    run(tmp_path / "whole", 6)
-    monkeypatch.setattr("asr.training.checkpoints.point_link", lead_to_three_only)
-    with pytest.raises(Killed):
-        run(tmp_path / "killed", 6)
-    assert newest_good_checkpoint(tmp_path / "killed").update == 3
-    monkeypatch.undo()
-    run(tmp_path / "killed", 6)
-    for name in ("best", "last"):
-        one, other = (state(tmp_path / run_dir / "checkpoints" / f"{name}.ckpt") for run_dir in ("whole", "killed"))
-        assert same(one, other)
-
-
-def lead_to_three_only(link, target):
-    if target.name != "update-000003.ckpt":
-        raise Killed
-    point_link(link, target)
-
-
 class SlowDisk(pl.Callback):
     """Writes the checkpoint of update 3 when update 5 is done, or after a while; an error is raised in its place."""
 
@@ -282,15 +259,14 @@ def test_a_kill_while_a_checkpoint_is_written_in_the_background_costs_the_update
 class Signalled(pl.Callback):
     """Sends a signal to this process once, at a moment of training."""
 
-    def __init__(self, hook: str, update: int, number: signal.Signals = signal.SIGTERM, times: int = 1) -> None:
-        self.update, self.number, self.times, self.sent = update, number, times, 0
+    def __init__(self, hook: str, update: int, number: signal.Signals = signal.SIGTERM) -> None:
+        self.update, self.number, self.sent = update, number, False
         setattr(self, hook, self.send)
 
     def send(self, trainer, *_):
         if trainer.global_step == self.update and not self.sent:
-            self.sent += 1
-            for _ in range(self.times):
-                os.kill(os.getpid(), self.number)
+            self.sent = True
+            os.kill(os.getpid(), self.number)
 
 
 @pytest.fixture(scope="module")
@@ -334,17 +310,6 @@ def test_a_run_stops_after_the_current_update_and_is_resumed_bit_for_bit(
     for name in ("best", "last"):
         assert same(*(state(folder / "checkpoints" / f"{name}.ckpt") for folder in (whole[0], tmp_path)))
     assert seen.updates == whole[1]
-
-
-def test_a_second_ctrl_c_ends_at_once(tmp_path):
-    callbacks = [
-        Signalled("on_train_batch_start", 2, signal.SIGINT, times=2),
-        CheckpointCallback(tmp_path),
-        Preemption(),
-    ]
-    with pytest.raises(SystemExit):
-        run(tmp_path, 8, callbacks)
-    assert names(tmp_path) == []
 
 
 def test_the_numbers_of_the_last_update_are_logged_before(tmp_path):

@@ -18,7 +18,6 @@ from asr.training import processes
 from asr.training.processes import _exit_code, forward_signals
 from werdict.errors import DIVERGED, LOST_PEER
 
-SAVES = "trap 'sleep 0.5; exit 75' TERM; echo > {}; while :; do sleep 0.1; done"
 GOES_ON = "trap : TERM; echo > {}; while :; do sleep 0.1; done"
 
 Ends = Callable[..., SubprocessContext]
@@ -66,16 +65,6 @@ def exit_codes(ranks: SubprocessContext) -> dict[int, int]:
     result = ranks.wait(period=0.05)
     assert result is not None
     return {rank: failure.exitcode for rank, failure in result.failures.items()}
-
-
-def test_processes_that_save_after_a_signal_are_waited_for(ends: Ends, tmp_path):
-    ranks = ends(SAVES, SAVES)
-    forwarded = forward_signals(ranks)
-    sender = signaled(tmp_path, 2, signal.SIGTERM)
-    codes = exit_codes(ranks)
-    sender.join()
-    assert codes == {0: 75, 1: 75}
-    assert [*forwarded] == [signal.SIGTERM]
 
 
 @pytest.mark.parametrize(("number", "raises"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])

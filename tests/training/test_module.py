@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -12,20 +11,17 @@ import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 
-from asr.data.loading.loader import Batch, LoaderFactory
-from asr.data.preparation.prepared import PreparedData
+import asr
+from asr.data.loading.loader import Batch
 from asr.decoding.greedy import Hypothesis
 from asr.models.encoders.zapformer.encoder import ZapformerEncoder
 from asr.models.encoders.zipformer.encoder import ZipformerEncoder
-from asr.run.options import RunOptions
-from asr.run.parts import build_data_parts, build_module
 from asr.tracking.metrics_csv import MetricsCsv
 from asr.training.callbacks.checkpoints import CheckpointCallback, Preempted, Preemption
-from asr.training.checkpoints import checkpoint_file, load_checkpoint
 from asr.training.module import TrainingModule
-from asr.training.speech_data_module import SpeechDataModule
 from optim import Eden
 from tests.models.zipformer.sizes import TINY
+from tests.small_runs import TINY as SMALL
 from tests.training import runs
 from tests.training.heads import HEADS, module_with, share_of
 from tests.training.runs import same
@@ -395,22 +391,17 @@ def test_every_parameter_has_a_gradient_whatever_is_left_out():
 
 
 def test_it_makes_the_updates_of_asr_train(small_run, tmp_path):
-    torch.set_num_threads(1)
-    checkpoint = load_checkpoint(checkpoint_file(str(small_run.run_dir)))
-    options = RunOptions.model_validate(checkpoint.config)
-    prepared = PreparedData.load(small_run.folder / Path(checkpoint.data["folder"]))
-    parts = build_data_parts(options)
-    loaders = LoaderFactory(parts.features, prepared.tokenizer, parts.batch, parts.workers)
-    module, metrics = build_module(options, parts, prepared), Metrics()
+    module, data = asr.training_parts([*SMALL, f"data.dir={small_run.data_dir}"])
+    metrics = Metrics()
     trainer = pl.Trainer(
         max_steps=5,
         accelerator="cpu",
-        gradient_clip_val=options.trainer.gradient_clip_val,
+        gradient_clip_val=5.0,
         callbacks=[metrics],
         default_root_dir=tmp_path,
         enable_progress_bar=False,
     )
-    trainer.fit(module, SpeechDataModule(prepared, loaders, options.seed, parts.augmentation))
+    trainer.fit(module, data)
     lines = (line.split(",") for line in (small_run.run_dir / "metrics.csv").read_text().splitlines())
     losses = [float(value) for _, name, value, *_ in lines if name == "train/loss"]
     assert [seen["train/loss"] for seen in metrics.seen] == pytest.approx(losses[:5], rel=1e-6)

@@ -143,14 +143,6 @@ def test_an_entry_with_three_quarters_of_the_errors_and_updates_is_found_by_both
     assert (by_updates == -1).mean() > 0.9
 
 
-def test_the_truth_of_a_world_is_that_of_clipped_rates(check):
-    """By hand: a system that fails once in ten runs has nine tenths of the logarithm of its rate."""
-    system = check.worlds.System(0.1, 0.0)
-    world = check.worlds.World([system, replace(system, failing=0.1)], 5, speaker_sd=0.0)
-    assert world.truth.tolist() == pytest.approx([0, -0.1 * np.log(0.1)], abs=0.02)
-    assert replace(world, scale="points").truth.tolist() == pytest.approx([0, 0.09], abs=0.005)
-
-
 def test_cells_are_marked_and_decide_the_exit_code(check, capsys):
     cell, events = check.cells.cell, np.arange(1000)
     good, bad = cell(events < 34, 0.025), cell(events < 36, 0.025)  # two standard errors are 0.99 %
@@ -159,17 +151,6 @@ def test_cells_are_marked_and_decide_the_exit_code(check, capsys):
     failed = check.cells.print_table("Title", [{"a": 1, "b": good}, {"a": 2, "b": bad}])
     assert failed == ["Title: | 2 | 3.6 ! |"]
     assert capsys.readouterr().out.splitlines()[-4:] == ["| a | b |", "|---|---|", "| 1 | 3.4 |", "| 2 | 3.6 ! |"]
-
-
-def test_a_row_that_does_not_hold_is_simulated_again_with_more_repetitions(check):
-    calls = []
-
-    def simulate(num, seed):
-        calls.append((num, seed))
-        return {"a": check.cells.Cell(0.05 if seed == 0 else 0.02, num, 0.025)}
-
-    assert check.cells.repeated(simulate, 1000)["a"].share == 0.02
-    assert calls == [(1000, 0), (4000, 1)]
 
 
 @pytest.mark.parametrize(("share", "code", "end"), [(0.0, 0, "Everything holds."), (1.0, 1, "| 100.0 ! |")])

@@ -121,13 +121,6 @@ def test_systems_with_different_seeds_are_paired_on_the_common_ones():
     assert rows["eve"].to_baseline.points == pytest.approx(-0.4)
 
 
-def test_without_a_common_seed_nothing_is_compared():
-    runs = [run_of("adamw", seed) for seed in (1, 2)] + [run_of("eve", seed, [0, 1, 0, 0, 0, 1]) for seed in (3, 4)]
-    _, rows = rows_of(runs)
-    assert rows["eve"].to_baseline is None
-    assert rows["adamw"].may_be_best
-
-
 def test_no_errors_at_all_do_not_mean_a_rate_of_zero():
     _, rows = rows_of([run_of(name, seed, [0] * 6) for name in ("adamw", "eve") for seed in (1, 2, 3)])
     assert rows["eve"].low == 0

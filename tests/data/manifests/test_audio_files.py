@@ -118,19 +118,6 @@ def test_without_pyav_media_files_are_named_with_what_reads_them(folder, monkeyp
     assert len(list(groups_of([*files], max_files=9, max_s=10.0))) == 1
 
 
-def test_no_path_is_the_id_of_a_part_of_another_file(folder):
-    rate_hz = 8000
-    soundfile.write(folder / "two.wav", np.ones((3 * rate_hz, 2)) * 0.1, rate_hz)
-    names = ["two.wav, channel 1", "two.wav, channel 2, 0.0 s", "two.wav"]
-    for name in names[:2]:
-        (folder / name).write_bytes((folder / "a.wav").read_bytes())
-    for max_s in (2.0, 5.0):
-        *others, (_, several) = audio_files([Path(name) for name in names], max_s, each_channel=True)[0]
-        assert [cut.id for _, cuts in others for cut in cuts] == names[:2]
-        assert all(str(Path(cut.id)) != cut.id for cut in several)
-        assert len({cut.id for cut in several}) == len(several) >= 2
-
-
 @pytest.mark.parametrize("pattern", ["/dev/zero", "nowhere.wav"])
 def test_a_pattern_that_names_no_file_is_refused(folder, pattern):
     with pytest.raises(ValueError, match=re.escape(pattern)):

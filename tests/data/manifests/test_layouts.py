@@ -95,6 +95,11 @@ LAYOUTS = {
         {"a.wav": "", "t.csv": rows("filename,transcription,offset,duration", "a.wav,hi,0,0.25", "a.wav,hi,0.5,0.25")},
         "t.csv", None, {"all": ["a-1", "a-2"]},
     ),
+    "a table of Windows with splits in other words": (
+        {"a.wav": "", "b.wav": ""}
+        | {"t.tsv": "\ufeffaudio\ttext\tsplit\r\na.wav\thi\ttrain\r\nb.wav\thi\tvalid\r\n\r\n"},
+        "t.tsv", None, {"train": ["a"], "dev": ["b"]},
+    ),
     "a spreadsheet with semicolons": (
         {"a.wav": "", "t.csv": rows("\ufeffaudio;text;speaker", "a.wav;hi;'Ann, B'")}, "t.csv", None, {"all": ["a"]},
     ),
@@ -269,6 +274,11 @@ KALDI = {"wav.scp": "u1 a.wav\n", "text": "u1 hi\n"}
         ({"t.csv": rows("audio,text", r"C:\b.wav,hi")}, "t.csv", None, ["t.csv, line 2", "Windows", "b.wav"]),
         ({"t.csv": rows("audio,text", r"x\b.wav,hi")}, "t.csv", None, ["t.csv, line 2", "Windows", "b.wav"]),
         ({"t.csv": "audio,text\na.wav,f\udcfcr\n"}, "t.csv", None, ["t.csv, line 2", "0xfc"]),
+        ({"t.tsv": rows("audio\ttext", "a.wav\thi", "b.wav")}, "t.tsv", None, ["t.tsv, line 3", "1 fields"]),
+        ({"t.tsv": rows("audio\ttext", "\thi")}, "t.tsv", None, ["t.tsv, line 2", "no audio"]),
+        ({"t.tsv": rows("audio\ttext\tsplit", "a.wav\thi\ttarin")}, "t.tsv", None, ["t.tsv, line 2", "tarin", "train"]),
+        ({"cuts.jsonl": "{]"}, "cuts.jsonl", None, ["cuts.jsonl, line 1"]),
+        ({}, "gone.tsv", None, ["no file"]),
         ({"train.tsv": "a", "more.tsv": "a"}, ["train.tsv", "more.tsv"], None, ["more.tsv", "no split"]),
         ({"t.tsv": "a"}, {"tset": "t.tsv"}, None, ["tset", "test"]),
         ({"x/t.tsv": "a", "x/test/t.tsv": "a"}, {"test": ["x/t.tsv", "x/t.tsv"]}, None, ["test-t"]),
