@@ -7,7 +7,7 @@ record: runs the commands of a tree in a temporary folder, one at a time with ``
 each witness: digests of weights after 40 updates, error rates, texts. compare: prints what differs.
 Everything is trained for 40 updates; only texts of streams, exports and the like need models that say something: a
 small transformer and a causal Zipformer that learn single digits in 160 and 100 updates.
-``tests/witnesses`` holds those of one machine; ``tests/optim`` holds the trajectories of optimizers.
+``tests/optim`` holds the trajectories of optimizers.
 """
 
 from __future__ import annotations
