@@ -56,5 +56,12 @@ def test_a_hydra_application_of_the_callers_stays_as_it_was(tmp_path):
     assert not GlobalHydra.instance().is_initialized()
 
 
+def test_wrong_words_are_named():
+    with pytest.raises(asr.ConfigError, match=r"moun.*muon"):
+        asr.training_parts(["optimizer=moun"])
+    with pytest.raises(TypeError, match="list"):
+        asr.training_parts("optimizer=muon")
+
+
 def test_every_name_is_found():
     assert all(getattr(asr, name) for name in asr.__all__)

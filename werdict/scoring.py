@@ -146,8 +146,8 @@ class Score:
         return len(self.utterances)
 
 
-def wer(references: Sequence[str], hypotheses: Sequence[str]) -> float:
-    """Return the word error rate of hypotheses: edits by words of all references together.
+def wer(references: str | Sequence[str], hypotheses: str | Sequence[str]) -> float:
+    """Return the word error rate of one hypothesis or several: edits by words of all references together.
 
     Raises:
         ValueError: there are not as many hypotheses as references, or the references have no words.
@@ -155,8 +155,8 @@ def wer(references: Sequence[str], hypotheses: Sequence[str]) -> float:
     return _score_texts(references, hypotheses).wer
 
 
-def cer(references: Sequence[str], hypotheses: Sequence[str]) -> float:
-    """Return the character error rate of hypotheses; spaces between words are characters.
+def cer(references: str | Sequence[str], hypotheses: str | Sequence[str]) -> float:
+    """Return the character error rate of one hypothesis or several; spaces between words are characters.
 
     Raises:
         ValueError: as of `wer`.
@@ -164,9 +164,12 @@ def cer(references: Sequence[str], hypotheses: Sequence[str]) -> float:
     return _score_texts(references, hypotheses).cer
 
 
-def _score_texts(references: Sequence[str], hypotheses: Sequence[str]) -> Score:
-    pairs = enumerate(zip(references, hypotheses, strict=True))
-    return score(Utterance(str(number), reference, hypothesis) for number, (reference, hypothesis) in pairs)
+def _score_texts(references: str | Sequence[str], hypotheses: str | Sequence[str]) -> Score:
+    # a text is a sequence of texts, too: its letters
+    first, second = ([texts] if isinstance(texts, str) else texts for texts in (references, hypotheses))
+    if len(first) != len(second):
+        raise ValueError(f"there must be as many hypotheses as references; given {len(second)} and {len(first)}")
+    return score(Utterance(str(number), *pair) for number, pair in enumerate(zip(first, second, strict=True)))
 
 
 def score(utterances: Iterable[Utterance], unit: Unit = "word") -> Score:

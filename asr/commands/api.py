@@ -12,9 +12,11 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from hydra.version import VersionBase
+from omegaconf.errors import OmegaConfBaseException
 
-from asr.commands.app import quieten
+from asr.commands.app import explain_error, quieten
 from asr.data.manifests.audio_files import Audio, as_file, as_list
 from asr.inference.streaming import StreamingRecognizer
 from asr.inference.transcripts import Transcript
@@ -221,13 +223,22 @@ def composed_run(overrides: Sequence[str], config_dir: str | Path | None = None)
     Args:
         overrides: as of `train`.
         config_dir: as of `train`.
+
+    Raises:
+        ConfigError: they cannot be composed.
+        TypeError: they are one text.
     """
+    if isinstance(overrides, str):
+        raise TypeError(f"overrides are a list, such as ['optimizer=muon'], not a text: {overrides!r}")
     folder = config_folder("train")
     with _other_hydra(), initialize_config_dir(str(folder), version_base="1.3"):
         primary, hydra_overrides = composed_from("train", list(overrides), folder)
         if config_dir is not None:
             hydra_overrides.append(f"hydra.searchpath=['file://{Path(config_dir).resolve()}']")
-        composed = Composed.of("train", compose(primary, hydra_overrides, return_hydra_config=True))
+        try:
+            composed = Composed.of("train", compose(primary, hydra_overrides, return_hydra_config=True))
+        except (HydraException, OmegaConfBaseException) as error:
+            raise ConfigError(explain_error(error, "train")[0][0]) from error
         trust(composed.options.trust)
         quieten()
         yield composed

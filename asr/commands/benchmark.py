@@ -15,11 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
-
 from asr.commands.api import composed_run
-from asr.commands.app import explain_error
+from asr.doctor import version_lines
 from asr.run.choices import with_own_classes
 from asr.run.command_line import override_key, override_value
 from asr.run.folder import backup_existing
@@ -81,18 +78,20 @@ def main() -> None:
     """Run ``asr-benchmark``."""
     command, *arguments = sys.argv[1:] or ["--help"]
     try:
+        if command not in ("run", "check", "page"):
+            print(*version_lines() if command == "--version" else [HELP], sep="\n")
+            sys.exit(0 if command in ("--help", "-h", "--version") else 2)
+        if not ROOT.is_dir():
+            raise ConfigError(f"there is no {ROOT} here: run this in a checkout of the project")
         if command == "run":
             sys.exit(run(arguments))
         elif command == "check":
             broken = problems(ROOT, settings_of, [Path(folder) for folder in arguments])
             print("\n".join(broken) if broken else "no rule is broken")
             sys.exit(bool(broken))
-        elif command == "page":
+        else:
             today = datetime.datetime.now(datetime.UTC).date().isoformat()
             print("\n".join(f"written: {path}" for path in (*freeze(ROOT, today), *write_pages(ROOT, PAGES))))
-        else:
-            print(HELP)
-            sys.exit(0 if command in ("--help", "-h") else 2)
     except (ConfigError, ValueError) as error:
         print(f"asr-benchmark: {error}", file=sys.stderr)
         sys.exit(2)
@@ -186,8 +185,6 @@ def settings_of(
             words += system.words(dict(trial))
         with composed_run([recipe, *words], configs) as composed:
             return free_part(flatten(with_own_classes(composed).options.plain()))
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain_error(error, "train")[0][0]) from error
     finally:
         sys.path.pop(0)
 

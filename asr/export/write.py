@@ -89,6 +89,8 @@ def _trials(export: Export, call: Call, norm: GlobalNorm) -> Iterator[tuple[Tens
     """Yield log-probabilities (N, V) of valid frames, of the graphs and of the recognizer."""
     generator = torch.Generator().manual_seed(0)
     for size, longest in SIZES:
+        if not export.encoder.recognizer.encoder.output_frames(torch.tensor(longest)):
+            continue  # an encoder may refuse what is too short
         noise = torch.randn(size, longest, len(norm.mean), generator=generator)
         num_frames = torch.randint(max(1, longest // 2), longest + 1, (size,), generator=generator)
         num_frames[0] = longest
@@ -113,10 +115,10 @@ def check_packages(format: str) -> None:
         RunFailed: they are not.
     """
     if missing := [name for name in PACKAGES[format] if find_spec(name) is None]:
+        extra = "pretrained" if "transformers" in missing else "export"
         raise RunFailed(
-            f"format={format} needs the packages of the extra export, of which {' and '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} missing: python3 scripts/setup.py export, or pip install "
-            "'werdict[export]'"
+            f"format={format} needs {' and '.join(missing)}: pip install 'werdict[{extra}]', or in a checkout python3 "
+            f"scripts/setup.py {extra}"
         )
 
 

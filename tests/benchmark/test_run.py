@@ -109,6 +109,16 @@ def test_a_wrong_word_is_named_before_anything_is_trained(tmp_path, monkeypatch,
     assert not [*tmp_path.iterdir()]
 
 
+def test_where_there_is_no_benchmark_nothing_is_checked_or_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for command in ("check", "page"):
+        monkeypatch.setattr("sys.argv", ["asr-benchmark", command])
+        with pytest.raises(SystemExit) as ended:
+            benchmark.main()
+        assert ended.value.code == 2
+    assert not [*tmp_path.iterdir()]
+
+
 def test_the_second_look_trains_no_trial_again():
     seeds = drawn_seeds("1" * 40, "an4")
     first, second = (benchmark._sweep_words("an4", "tuned", "s", seeds[:look], ["optimizer=muon"]) for look in LOOKS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from werdict.scoring import CHOICES, ErrorCounts, Normalization, Utterance, score
+from werdict.scoring import CHOICES, ErrorCounts, Normalization, Utterance, cer, score, wer
 
 # reference, hypothesis, (hits, substitutions, deletions, insertions) of words, the same of characters; all by hand
 COUNTED = [
@@ -34,6 +34,13 @@ def test_errors_are_counted_as_by_hand(reference, hypothesis, words, characters)
     assert result.utterances[0].characters == ErrorCounts(*characters)
     assert result.words == ErrorCounts(*words) + ErrorCounts(hits=4)
     assert result.characters == ErrorCounts(*characters) + ErrorCounts(hits=18)
+
+
+def test_a_text_is_one_utterance_and_not_its_letters():
+    assert wer("the cat", "the hat") == wer(["the cat"], ["the hat"]) == 0.5
+    assert cer("ab", "ac") == 0.5
+    with pytest.raises(ValueError, match="2"):
+        wer("a b", ["a", "b"])
 
 
 def test_rates_are_errors_by_reference_length_over_all_utterances():

@@ -54,7 +54,9 @@ def _may_be_best(test_set: SetComparison, level: float) -> Iterator[str]:
     if not test_set.has_seeds:
         unit = "utterances" if test_set.num_speakers in (None, 1) else "speakers"
         sure += f" (these are single runs: verdicts cover other {unit}, not other runs)"
-    if not any(row.to_baseline and row.to_baseline.p_value is not None for row in all_rows):
+    if not any(row.reliability.num_learned for row in all_rows):
+        yield "No run has learned, so there is nothing to compare yet."
+    elif not any(row.to_baseline and row.to_baseline.p_value is not None for row in all_rows):
         yield (
             f"Which system is best cannot be told from one seed. At least {ENOUGH_SEEDS} seeds of each are needed, "
             f"better {BETTER_SEEDS}. Lowest {test_set.rate_name}: {all_rows[0].system}, {_rate(all_rows[0])}."

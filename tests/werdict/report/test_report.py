@@ -55,6 +55,11 @@ def test_several_systems_that_may_be_best_are_named_and_none_is_called_best():
     assert first.startswith("Any of the 2 systems may be best")
 
 
+def test_where_no_run_has_learned_no_system_is_named():
+    first, *_ = said([*varied("eve", 10, 10, 10), *varied("adamw", 10, 10, 10)], baseline="adamw")
+    assert not any(name in first for name in ("eve", "adamw"))
+
+
 def test_a_system_whose_runs_have_all_failed_is_in_each_part_of_the_report(tmp_path):
     compared = compare_runs(sweep(), failed=[("lost", seed) for seed in (1, 2, 3)], baseline="adamw")
     report, *_ = write_report_files(compared, tmp_path)
