@@ -88,8 +88,9 @@ def check_close(export: Export, call: Call, norm: GlobalNorm) -> float:
 def _trials(export: Export, call: Call, norm: GlobalNorm) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield log-probabilities (N, V) of valid frames, of the graphs and of the recognizer."""
     generator = torch.Generator().manual_seed(0)
+    encoder: Any = export.encoder.recognizer.encoder
     for size, longest in SIZES:
-        if not export.encoder.recognizer.encoder.output_frames(torch.tensor(longest)):
+        if not encoder.output_frames(torch.tensor(longest)):
             continue  # an encoder may refuse what is too short
         noise = torch.randn(size, longest, len(norm.mean), generator=generator)
         num_frames = torch.randint(max(1, longest // 2), longest + 1, (size,), generator=generator)

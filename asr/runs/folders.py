@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from asr.run.folder import FAILED, FILES, UPDATE_FILE, newest_update
+from asr.run.folder import FAILED, FILES, UPDATE_FILE, has_begun, newest_update
 from asr.run.options import SavedRun, has_effect
 from asr.runs.files import (
     BUDGET,
@@ -98,6 +98,9 @@ def read_runs(folders: Sequence[Path], failed_folders: Collection[Path] = ()) ->
             failed += [run] * (folder in failed_folders)
             state = "failed" if folder in failed_folders else "not finished"
             problems.append(f"{folder} is left out: the run has {state}: {SUMMARY} does not exist")
+    for folder in sorted(failed_folders):
+        if not has_begun(folder):
+            problems.append(f"{folder.name} is left out: the job failed before it trained; its log says why")
     finished, failed, left_out = _of_one_unit(finished, failed)
     names, ambiguous = name_systems([*finished, *failed])
     runs = []

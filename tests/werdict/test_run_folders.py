@@ -124,10 +124,10 @@ def test_a_run_without_a_summary_is_named_and_counts_only_if_it_failed_by_itself
     whole, half, broken = (write_run(tmp_path / name, f"seed={seed}") for seed, name in enumerate("abc", start=1))
     for folder in (half, broken):
         (folder / "report" / "summary.json").unlink()
-    found = read_runs([whole, half, broken], {broken})
+    found = read_runs([whole, half, broken], {broken, tmp_path / "never"})
     assert [run.folder for run in found.runs] == [whole]
     assert found.failed == [(found.runs[0].system, 3)]
-    assert [problem.split(" is left out: ")[0] for problem in found.problems] == [str(half), str(broken)]
+    assert [problem.split(" is left out: ")[0] for problem in found.problems] == [str(half), str(broken), "never"]
 
 
 def test_missing_files_are_said_and_the_rest_is_compared(tmp_path):
