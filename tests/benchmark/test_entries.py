@@ -210,6 +210,16 @@ def test_a_run_marked_failed_counts_as_lost_and_so_helps_nobody(root):
     assert any("verdict" in problem for problem in problems(root, settings_of, [folder]))
 
 
+def test_an_entry_whose_runs_have_all_failed_has_a_verdict_and_stands_on_the_page(root, tmp_path):
+    folder = write_entry(root, "lost", 0.5)
+    shared, *lines = read_lines(folder)
+    write_lines(folder, [shared, *({"seed": line["seed"], "failed": "exit code 77"} for line in lines)])
+    freeze(root, "2026-01-02")
+    write_pages(root, tmp_path / "pages")
+    assert "| lost |" in (tmp_path / "pages" / "index.md").read_text()
+    assert problems(root, settings_of, [folder]) == []
+
+
 @pytest.mark.parametrize(
     ("about", "named"),
     [

@@ -89,7 +89,7 @@ def contrasts(comparison: Comparison, name: str) -> Iterator[tuple[str, Contrast
     """Yield how an entry differs from the baseline of a comparison, by each outcome that tells it."""
     errors, times = comparison.sets[0], comparison.times[0]
     differences = [next(row.to_baseline for row in errors.rows if row.system == name)]
-    differences.append(next(row.contrast for row in times.rows if row.system == name))
+    differences.append(next((row.contrast for row in times.rows if row.system == name), None))  # it may have no curve
     yield from ((outcome, one) for outcome, one in zip(OUTCOMES, differences, strict=True) if one is not None)
 
 
