@@ -112,7 +112,7 @@ def run(arguments: Sequence[str]) -> int:
     for word in about["overrides"]:
         check_override(word)
     places = _places(machine)
-    settings_of(folder, task, [*about["overrides"], *places], {} if folder.parent.name == "tuned" else None)
+    settings_of(folder, task, [*about["overrides"], *places], {})
     is_official = options.get("official") is True
     shared = {"commit": _commit_of(folder) if is_official else PREVIEW, "harness": harness(task)}
     words = [*about["overrides"], *machine]
@@ -167,9 +167,7 @@ def _says_open(entry: Entry) -> bool:
     return is_open(verdict)
 
 
-def settings_of(
-    folder: Path, task: str, overrides: Sequence[str], trial: Mapping[str, Any] | None
-) -> Mapping[str, Any]:
+def settings_of(folder: Path, task: str, overrides: Sequence[str], trial: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the free options of a run of an entry with these overrides, and the settings of a trial if it is tuned.
 
     Raises:
@@ -178,7 +176,7 @@ def settings_of(
     recipe, words, configs = f"recipe={task}/benchmark_{VERSION}", [*overrides], _own_configs(folder)
     sys.path.insert(0, str(folder.resolve()))  # of an optimizer of its own
     try:
-        if trial is not None:
+        if trial or folder.parent.name == "tuned":
             only = f"sweep.only=[{override_value(words, 'optimizer')}]"
             with composed_run([recipe, *RULESETS["tuned"], only, *words], configs) as composed:
                 (system,) = systems(Search.read(composed.options.plain()["sweep"]), seed=0)
@@ -334,7 +332,8 @@ def _collect(
     num_diverged = sum(job.exit_code == DIVERGED for job in jobs.values())
     if (not finished and num_diverged < len(told["seeds"])) or not (baseline / SUMMARY).is_file():
         return None
-    config = read_yaml(sweep_dir / next(iter(jobs.values())).name / "config.yaml")
+    trained = finished or [sweep_dir / job.name for job in jobs.values()]  # those that diverged
+    config = read_yaml(trained[0] / "config.yaml")
     told |= _package(config["optimizer"]["_target_"])
     told["baseline_cpu_seconds"] = read_json(baseline / SUMMARY)["training"]["cpu_seconds"]
     if folder.parent.name == "tuned":
