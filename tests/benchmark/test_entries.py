@@ -29,10 +29,10 @@ SETTINGS = {"optimizer._target_": "optim.muon.Muon", "optimizer.lr": 0.001}
 LINES = list[dict[str, Any]]
 
 
-def settings_of(folder: Path, task: str, overrides: list[str], trial: dict[str, Any] | None) -> dict[str, Any]:
+def settings_of(folder: Path, task: str, overrides: list[str], trial: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of the entries below, as Hydra composes those of real ones."""
     given = dict(word.split("=", 1) for word in overrides)
-    return {**SETTINGS, **{key: yaml.safe_load(value) for key, value in given.items() if "." in key}, **(trial or {})}
+    return {**SETTINGS, **{key: yaml.safe_load(value) for key, value in given.items() if "." in key}, **trial}
 
 
 def write_entry(root: Path, name: str, rate: float, num: int = LOOKS[-1], **about: Any) -> Path:

@@ -155,7 +155,7 @@ def test_an_entry_that_cannot_be_trained_breaks_a_rule(tmp_path, ruleset, about,
 
 @pytest.mark.parametrize("optimizer", ["muon", "scaled_adam", "lion"])
 def test_settings_are_those_that_a_run_records(optimizer):
-    found = benchmark.settings_of(Path(), "an4", [f"optimizer={optimizer}", "optimizer.lr=0.5"], None)
+    found = benchmark.settings_of(Path(), "an4", [f"optimizer={optimizer}", "optimizer.lr=0.5"], {})
     assert found["optimizer.lr"] == 0.5
     assert "schedule._target_" in found
     assert not [key for key in found if key.startswith("encoder")]

@@ -26,7 +26,7 @@ from werdict.formatting import shortlist
 FAR = math.log(2)  # by which test and dev may differ: their logarithms, 5 points added to each
 ALL_WRONG = 0.95  # a WER on dev at which no useful loss is reached
 # entry, task, overrides and, of a tuned entry, the settings of its best trial → a run's free options
-SettingsOf = Callable[[Path, str, Sequence[str], Mapping[str, Any] | None], Mapping[str, Any]]
+SettingsOf = Callable[[Path, str, Sequence[str], Mapping[str, Any]], Mapping[str, Any]]
 
 
 def problems(root: Path, settings_of: SettingsOf, folders: Sequence[Path] = ()) -> list[str]:
@@ -63,7 +63,7 @@ def _of_entry(root: Path, folder: Path, settings_of: SettingsOf) -> Iterator[str
             yield f"reproduces {again}, which is no entry with the same overrides"
     if not entries:  # of one that has not been trained, what would end its runs before they begin
         try:
-            settings_of(folder, TASKS[0], overrides, {} if folder.parent.name == "tuned" else None)
+            settings_of(folder, TASKS[0], overrides, {})
         except ConfigError as error:
             yield str(error)
     for entry in entries:
@@ -137,7 +137,7 @@ def _settings(
     settings = finished[0]["settings"]
     if any(line["settings"] != settings for line in finished):
         yield "its runs have different settings"
-    best: Mapping[str, Any] | None = None
+    best: Mapping[str, Any] = {}
     if entry.folder.parent.name == "tuned":
         trials = [trial for study in entry.shared["tuning"] for one in study.values() for trial in one["trials"]]
         if len(trials) != NUM_TRIALS:
