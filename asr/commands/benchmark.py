@@ -26,7 +26,7 @@ from asr.runs.folders import read_runs
 from asr.sweeps.jobs import JobRecord, asked_for, asked_since, records
 from asr.sweeps.tuning import Search, systems
 from werdict.benchmark.check import problems
-from werdict.benchmark.entries import Entry, FinishedRun, collected, entries_of, read_about, store
+from werdict.benchmark.entries import Entry, FinishedRun, collected, entries_of, read_about, read_entry, store
 from werdict.benchmark.page import write_pages
 from werdict.benchmark.rules import (
     BASELINE,
@@ -114,20 +114,24 @@ def run(arguments: Sequence[str]) -> int:
     places = _places(machine)
     settings_of(folder, task, [*about["overrides"], *places], {})
     is_official = options.get("official") is True
-    shared = {"commit": _commit_of(folder) if is_official else PREVIEW, "harness": harness(task)}
+    shared = {"commit": _commit_of(folder) if is_official else PREVIEW}
     words = [*about["overrides"], *machine]
     if configs := _own_configs(folder):
         words.append(f"--config-dir={configs}")
+    before = read_entry(folder, task) if is_official and (folder / f"{task}.jsonl").exists() else None
+    if before is not None and before.shared["commit"] != shared["commit"]:
+        before = None
     # one of the processes below would say what is wrong with the data, while the others wait
     prepared = _asr("prepare", f"recipe={task}/benchmark_{VERSION}", *places).wait()
     if prepared != 0:
         return prepared
     for look in LOOKS[:1] if options.get("look") == 1 else LOOKS:
         seeds = drawn_seeds(shared["commit"], task)[:look]
-        entry, code = _trained(folder, task, about, {**shared, "seeds": seeds}, words)
+        entry, code = _trained(folder, task, about, {**shared, "seeds": seeds}, words, before)
         if entry is None:
             return code or 1
-        if is_official:
+        if is_official and entry is not before:
+            before = entry
             print(f"written: {store(entry)} ({len(entry.lines)} of {LOOKS[-1]} runs); next: asr-benchmark page")
         is_open = _says_open(entry)
         if len(entry.lines) < look:  # interrupted
@@ -138,20 +142,37 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _trained(
-    folder: Path, task: str, about: Mapping[str, Any], told: dict[str, Any], words: Sequence[str]
+    folder: Path,
+    task: str,
+    about: Mapping[str, Any],
+    told: dict[str, Any],
+    words: Sequence[str],
+    before: Entry | None,
 ) -> tuple[Entry | None, int]:
-    """Train what an entry lacks on a task; return it, None without results, and the exit code."""
+    """Train what an entry lacks on a task; return it, None without results, and the exit code.
+
+    Runs that are stored were perhaps made on another machine: they are not trained again, nor are trials.
+    """
     ruleset, run_of = folder.parent.name, told["commit"][:10]
     if run_of == PREVIEW:  # of an optimizer that was changed since, no run is used
         run_of += f"-{_digest(_sources(folder))}"
+    is_searched, missing = ruleset == "tuned", list(told["seeds"])
+    if before is not None:
+        finished = {line["seed"] for line in before.lines if "failed" not in line}
+        missing = [seed for seed in missing if seed not in finished]
+        if not missing:
+            return before, 0
+        if is_searched:
+            ((tuned,),) = (study.values() for study in before.shared["tuning"])
+            is_searched, words = False, [*words, *_words_of_trial(task, words, tuned["chosen"], _own_configs(folder))]
     sweep_dir = Path("runs") / "-".join(["benchmark", VERSION, task, ruleset, folder.name, run_of])
-    arguments = _sweep_words(task, ruleset, sweep_dir.name, told["seeds"], words)
+    arguments = _sweep_words(task, sweep_dir.name, missing, words, is_searched)
     baseline = sweep_dir.with_name(f"{sweep_dir.name}-{BASELINE}")
     with _baseline_beside(task, told["seeds"][0], _places(words), baseline) as beside:
-        code = _train(arguments, sweep_dir, folder, len(told["seeds"]) + (NUM_TRIALS if ruleset == "tuned" else 0))
+        code = _train(arguments, sweep_dir, folder, len(missing) + (NUM_TRIALS if is_searched else 0))
         if beside is not None and all(job.failed and job.exit_code != DIVERGED for job in records(sweep_dir)):
             beside.terminate()  # there is nothing to compare
-    return _collect(folder, task, about, told, sweep_dir, baseline), code
+    return _collect(folder, task, about, told, sweep_dir, baseline, before), code
 
 
 def _says_open(entry: Entry) -> bool:
@@ -173,18 +194,24 @@ def settings_of(folder: Path, task: str, overrides: Sequence[str], trial: Mappin
     Raises:
         ConfigError: a choice or class is not found, or does not take an option.
     """
-    recipe, words, configs = f"recipe={task}/benchmark_{VERSION}", [*overrides], _own_configs(folder)
+    words, configs = [f"recipe={task}/benchmark_{VERSION}", *overrides], _own_configs(folder)
     sys.path.insert(0, str(folder.resolve()))  # of an optimizer of its own
     try:
         if trial or folder.parent.name == "tuned":
-            only = f"sweep.only=[{override_value(words, 'optimizer')}]"
-            with composed_run([recipe, *RULESETS["tuned"], only, *words], configs) as composed:
-                (system,) = systems(Search.read(composed.options.plain()["sweep"]), seed=0)
-            words += system.words(dict(trial))
-        with composed_run([recipe, *words], configs) as composed:
+            words += _words_of_trial(task, overrides, trial, configs)
+        with composed_run(words, configs) as composed:
             return free_part(flatten(with_own_classes(composed).options.plain()))
     finally:
         sys.path.pop(0)
+
+
+def _words_of_trial(task: str, overrides: Sequence[str], trial: Mapping[str, Any], configs: Path | None) -> list[str]:
+    """Return the overrides of a run with the settings of a trial of a tuned entry."""
+    given = [word for word in overrides if not word.startswith("--")]
+    only = f"sweep.only=[{override_value(given, 'optimizer')}]"
+    with composed_run([f"recipe={task}/benchmark_{VERSION}", *RULESETS["tuned"], only, *given], configs) as composed:
+        (system,) = systems(Search.read(composed.options.plain()["sweep"]), seed=0)
+    return system.words(dict(trial))
 
 
 def _own_configs(folder: Path) -> Path | None:
@@ -235,19 +262,18 @@ def _is_own(word: str) -> bool:
     return override_key(word) in OWN
 
 
-def _sweep_words(task: str, ruleset: str, sweep: str, seeds: Sequence[int], words: Sequence[str]) -> list[str]:
+def _sweep_words(task: str, sweep: str, seeds: Sequence[int], words: Sequence[str], is_searched: bool) -> list[str]:
     """Return the command line of the sweep; what the user gives of places and machines wins."""
-    fixed, user_overrides = [*RULESETS[ruleset], f"seed={_listed(seeds)}"], list(words)
-    if ruleset == "tuned":
+    fixed, user_overrides = [f"seed={_listed(seeds)}"], list(words)
+    if is_searched:
         optimizer = override_value(words, "optimizer")
         if not optimizer:
             raise ConfigError(
                 "a tuned entry has optimizer=NAME, a name with a yaml and a range; see docs/benchmark/rules.md"
             )
         user_overrides = [word for word in words if override_key(word) != "optimizer"]
-        # trials have seeds of their own, and are the same ones in the second look
-        draw = [f"sweep.seeds=[{_listed(seeds)}]", f"sweep.tuning_seed={seeds[0] // 2}"]
-        fixed = [*RULESETS[ruleset], f"sweep.only=[{optimizer}]", *draw]
+        draw = [f"sweep.seeds=[{_listed(seeds)}]", f"sweep.tuning_seed={seeds[0] // 2}"]  # trials have their own
+        fixed = [*RULESETS["tuned"], f"sweep.only=[{optimizer}]", *draw]
     usual = ["logger=csv", "torch_threads=1", "hydra/launcher=parallel", "hydra.launcher.n_jobs=-1"]
     if override_value(words, "hydra/launcher"):
         usual = usual[:2]
@@ -323,7 +349,13 @@ def jobs_by_seed(sweep_dir: Path) -> dict[int, JobRecord]:
 
 
 def _collect(
-    folder: Path, task: str, about: Mapping[str, Any], told: dict[str, Any], sweep_dir: Path, baseline: Path
+    folder: Path,
+    task: str,
+    about: Mapping[str, Any],
+    told: dict[str, Any],
+    sweep_dir: Path,
+    baseline: Path,
+    before: Entry | None,
 ) -> Entry | None:
     """Return an entry with the runs that have ended so far; None if none has finished, unless all have diverged."""
     jobs = {seed: job for seed, job in jobs_by_seed(sweep_dir).items() if seed in told["seeds"]}
@@ -335,14 +367,17 @@ def _collect(
     trained = finished or [sweep_dir / job.name for job in jobs.values()]  # those that diverged
     config = read_yaml(trained[0] / "config.yaml")
     told |= _package(config["optimizer"]["_target_"])
-    told["baseline_cpu_seconds"] = read_json(baseline / SUMMARY)["training"]["cpu_seconds"]
-    if folder.parent.name == "tuned":
+    usual_seconds = read_json(baseline / SUMMARY)["training"]["cpu_seconds"]
+    batch = {"harness": harness(task), "baseline_cpu_seconds": usual_seconds}
+    if before is not None:
+        told = {**before.shared, **told}
+    elif folder.parent.name == "tuned":
         told |= {"tuning": read_yaml(sweep_dir / "tuning.json"), "ranges": config["sweep"]["tuned"]["keys"]}
     runs = []
     for path in finished:
         files, (measured,) = read_run(path), read_runs([path]).runs
-        runs.append(FinishedRun(measured, files.summary, flatten(files.options.plain())))
-    return collected(folder, task, about, told, runs, failed)
+        runs.append(FinishedRun(measured, files.summary, flatten(files.options.plain()), batch))
+    return collected(folder, task, about, told, runs, failed, before)
 
 
 def _package(target: str) -> dict[str, str]:

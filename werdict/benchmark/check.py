@@ -101,11 +101,12 @@ def _unlike_others(entry: Entry) -> Iterator[str]:
     keys = sorted(fixed.keys() | expected.keys())
     if differing := [key for key in keys if fixed.get(key, missing) != expected.get(key, missing)]:
         yield f"differs in what the rules fix: {shortlist(differing)}"
-    if entry.shared.get("harness") not in known["harness"]:
-        yield (
-            f"was trained by another harness, {entry.shared.get('harness')}, than those in {entry.task}.yaml: train it "
-            "with one of these commits, or show there that a run of the baseline has the same losses with both"
-        )
+    for harness in sorted({str(line.get("harness")) for line in entry.lines if "failed" not in line}):
+        if harness not in known["harness"]:
+            yield (
+                f"was trained by another harness, {harness}, than those in {entry.task}.yaml: train it with one of "
+                "these commits, or show there that a run of the baseline has the same losses with both"
+            )
 
 
 def _of_run(entry: Entry, line: Mapping[str, Any], words: Sequence[int]) -> Iterator[str]:

@@ -40,8 +40,7 @@ class Entry:
     Attributes:
         folder: ``RULESET/NAME``.
         about: what ``entry.yaml`` says: author, overrides, and what it reproduces, if anything.
-        shared: the first line of ``TASK.jsonl``: the commit that its seeds are drawn from, what the rules fix, the
-            harness, and the CPU seconds of a run of the baseline beside its own.
+        shared: the first line of ``TASK.jsonl``: the commit that its seeds are drawn from, and what the rules fix.
         lines: of its runs, in the order of their seeds; that of a failed run has a seed and how it failed.
     """
 
@@ -95,9 +94,9 @@ class Entry:
     @property
     def cost(self) -> float | None:
         """CPU seconds of a run, relative to one of the baseline at the same time on the same machine."""
-        seconds = [line["cost"]["cpu_seconds"] for line in self.lines if "cost" in line]
-        measured = [value for value in seconds if value is not None]
-        return statistics.median(measured) / self.shared["baseline_cpu_seconds"] if measured else None
+        seconds = [(line["cost"]["cpu_seconds"], line["baseline_cpu_seconds"]) for line in self.lines if "cost" in line]
+        measured = [own / usual for own, usual in seconds if own is not None]
+        return statistics.median(measured) if measured else None
 
 
 def read_about(folder: Path) -> dict[str, Any]:
@@ -142,11 +141,17 @@ def read_utterances(root: Path, task: str) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run of an entry: what it measured, its ``summary.json``, and its config by dotted keys."""
+    """A run of an entry: what it measured, its ``summary.json``, and its config by dotted keys.
+
+    Attributes:
+        batch: what it shares with the runs that were trained together: the harness, and the CPU seconds of a run of
+            the baseline beside them.
+    """
 
     run: Run
     summary: Mapping[str, Any]
     config: Mapping[str, Any]
+    batch: Mapping[str, Any]
 
     def shared(self) -> dict[str, Any]:
         """Return what it must have in common with all runs on its task."""
@@ -167,6 +172,7 @@ class FinishedRun:
             "cost": asdict(self.run.cost),
             "on_gpu": "peak_gpu_memory_mb" in self.summary,
             **{key: self.summary[key] for key in ("commit", "date", "machine", "python", "versions")},
+            **self.batch,
         }
 
 
@@ -177,6 +183,7 @@ def collected(
     told: Mapping[str, Any],
     finished: Iterable[FinishedRun],
     failed: Mapping[int, str],
+    before: Entry | None = None,
 ) -> Entry:
     """Return an entry with what its runs have measured; the first on a task tells what all others share with it.
 
@@ -187,13 +194,15 @@ def collected(
         told: what all runs share beside what they tell.
         finished: runs.
         failed: how each run failed that did, by seed.
+        before: the entry as it is stored, whose runs it keeps.
 
     Raises:
         ConfigError: runs differ in what they share, or were tested on other utterances than those of other entries.
     """
     runs, root = sorted(finished, key=lambda each: each.run.seed), folder.parent.parent
     known = root / f"{task}.yaml"
-    by_seed: dict[int, dict[str, Any]] = {seed: {"seed": seed, "failed": why} for seed, why in failed.items()}
+    by_seed = {line["seed"]: line for line in (before.lines if before else ())}
+    by_seed |= {seed: {"seed": seed, "failed": why} for seed, why in failed.items()}
     if not runs:  # none has told anything, and that all failed is a result, too
         shared = {key: value for key, value in read_yaml(known).items() if key in SHARED}
         return Entry(folder, task, about, {**told, **shared}, [by_seed[seed] for seed in told["seeds"]])
@@ -206,7 +215,7 @@ def collected(
     rows = [[name, speaker or "", str(num_words)] for name, speaker, num_words in utterances]
     if not known.exists():
         write_whole(root / f"{task}.tsv", "".join("\t".join(row) + "\n" for row in rows))
-        first = {**shared, "harness": {told["harness"]: "of the first entry"}}
+        first = {**shared, "harness": {runs[0].batch["harness"]: "of the first entry"}}
         write_whole(known, yaml.safe_dump(first, sort_keys=False, allow_unicode=True, width=1000))
     elif read_utterances(root, task) != rows:
         raise ConfigError(f"the runs were tested on other utterances than {root / task}.tsv has: check data.source")
