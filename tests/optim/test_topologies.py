@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -75,65 +75,84 @@ ROWS: dict[str, tuple[Callable[..., Any], float]] = {
 }
 
 
-class Model(nn.Module):
-    """Parameters of all sorts, some of equal shape; rows do not divide by the number of processes, or are too few.
+@cache
+def micro_batch(step: int, rank: int, world: int) -> list[Tensor]:
+    """Return what a share of a batch adds to the gradients, so that averages over processes round like those of one.
 
-    Micro-batches choose the gradients, so that averages over processes round like those of one: no element cancels,
-    singular values are apart, and no optimizer magnifies the last bits.
+    No element cancels, singular values are apart, and no optimizer magnifies the last bits.
     """
+    generator, gradients = torch.Generator().manual_seed(step + 1), []
+    for number, shape in enumerate(SHAPES):
+        signs = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(number)) * 2.0 - 1
+        common = 0.75 + torch.rand(shape, generator=generator)
+        samples = 0.5 * torch.rand(BATCH, *shape, generator=generator)[rank::world]
+        gradients.append((HADAMARD if shape == (8, 8) else signs) * (common + samples).mean(0))
+    return gradients
+
+
+class Model(nn.Module):
+    """Parameters of all sorts, some of equal shape; rows do not divide by the number of processes, or are too few."""
 
     def __init__(self) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
         self.params = nn.ParameterList(torch.randn(shape, generator=generator) for shape in SHAPES)
-        signs = [torch.randint(0, 2, shape, generator=generator) * 2.0 - 1 for shape in SHAPES]
-        self.signs = [HADAMARD if shape == (8, 8) else x for shape, x in zip(SHAPES, signs, strict=True)]
+
+
+class Models(nn.ModuleList):
+    """A model for each row, so that all rows together cost one backward pass of many processes."""
+
+    def __init__(self, rows: Sequence[str]) -> None:
+        super().__init__(Model() for _ in rows)
+        self.rows = rows
 
     def forward(self, step: int, rank: int, world: int) -> Tensor:
         """Return the loss of a share of a batch."""
-        generator = torch.Generator().manual_seed(step + 1)
         total = torch.zeros(())
-        for param, signs in zip(self.params, self.signs, strict=True):
-            common = 0.75 + torch.rand(signs.shape, generator=generator)
-            samples = 0.5 * torch.rand(BATCH, *signs.shape, generator=generator)[rank::world]
-            total = total + (param * (signs * (common + samples).mean(0) + 0.02 * param)).sum()
+        for model in self:
+            for param, gradient in zip(model.params, micro_batch(step, rank, world), strict=True):
+                total = total + (param * (gradient + 0.02 * param)).sum()
         return total
 
 
-def train(model: nn.Module, optimizer: Any, steps: range, rank: int = 0, world: int = 1) -> None:
+Results = dict[str, dict[str, Any]]
+
+
+def train(models: nn.Module, optimizers: Mapping[str, Any], steps: range, rank: int = 0, world: int = 1) -> Results:
+    """Return whole parameters and statistics of each row after these steps."""
     for step in steps:
-        optimizer.zero_grad()
-        model(step, rank, world).backward()
-        optimizer.step()
+        models(step, rank, world).backward()
+        for optimizer in optimizers.values():
+            optimizer.step()
+            optimizer.zero_grad()
+    results = {}
+    for model, (row, optimizer) in zip(getattr(models, "module", models), optimizers.items(), strict=True):
+        params = dict(model.named_parameters())
+        whole = {key: getattr(p, "full_tensor", lambda p=p: p)().detach().clone() for key, p in params.items()}
+        saved = copy.deepcopy(optimizer.whole_state_dict())
+        results[row] = {"params": whole, "state": saved["state"], "groups": saved["param_groups"]}
+    return results
 
 
-def result(model: nn.Module, optimizer: Any) -> dict[str, Any]:
-    """Return whole parameters and statistics."""
-    params = {key.removeprefix("module."): param for key, param in model.named_parameters()}
-    whole = {key: getattr(param, "full_tensor", lambda p=param: p)().detach().clone() for key, param in params.items()}
-    saved = copy.deepcopy(optimizer.whole_state_dict())
-    return {"params": whole, "state": saved["state"], "groups": saved["param_groups"]}
-
-
-def prepared(make_optimizer: Callable[..., Any], model: nn.Module, start: dict[str, Any] | None) -> Any:
-    """Return an optimizer, which continues with its model if there is something to continue."""
+def optimizers_of(models: nn.Module, start: Results | None = None) -> dict[str, Any]:
+    """Return an optimizer for each model, which both continue if there is something to continue."""
+    own, optimizers = getattr(models, "module", models), {}
     if start is not None:
-        own = getattr(model, "module", model)
-        set_model_state_dict(own, {**start["params"]}, options=StateDictOptions(full_state_dict=True))
-    optimizer = make_optimizer((key.removeprefix("module."), param) for key, param in model.named_parameters())
-    if start is not None:
-        optimizer.load_state_dict({"state": start["state"], "param_groups": start["groups"]})
-    return optimizer
+        values = (start[row]["params"] for row in own.rows)
+        whole = {f"{place}.{key}": value for place, each in enumerate(values) for key, value in each.items()}
+        set_model_state_dict(own, whole, options=StateDictOptions(full_state_dict=True))
+    for model, row in zip(own, own.rows, strict=True):
+        optimizers[row] = ROWS[row][0](model.named_parameters())
+        if start is not None:
+            optimizers[row].load_state_dict({"state": start[row]["state"], "param_groups": start[row]["groups"]})
+    return optimizers
 
 
-def on_one(make_optimizer: Callable[..., Any]) -> list[dict[str, Any]]:
+def on_one(rows: Sequence[str]) -> list[Results]:
     """Return what one process has half-way and at the end."""
-    model = Model()
-    optimizer = prepared(make_optimizer, model, None)
-    train(model, optimizer, range(HALF_WAY))
-    middle = result(model, optimizer)
-    train(model, optimizer, range(HALF_WAY, 2 * HALF_WAY))
-    return [middle, result(model, optimizer)]
+    models = Models(rows)
+    optimizers = optimizers_of(models)
+    return [train(models, optimizers, range(HALF_WAY * half, HALF_WAY * (half + 1))) for half in (0, 1)]
 
 
 def differences(found: Mapping[Any, Any], expected: Mapping[Any, Any]) -> float:
@@ -165,30 +184,25 @@ def on_all(rank: int) -> dict[tuple[str, str], tuple[float, float]]:
     found = {}
     # each process makes a part of what all compare with
     shares: list[Any] = [None] * WORLD
-    dist.all_gather_object(shares, {row: on_one(ROWS[row][0]) for row in [*ROWS][rank::WORLD]})
-    all_expected = {row: expected for share in shares for row, expected in share.items()}
-    for row, (make_optimizer, _) in ROWS.items():
-        expected = all_expected[row]
-        start = expected[0]
-        for name, (size, shard) in wrap.items():
-            middle = None
-            if rank < size:
-                model = shard(Model())
-                optimizer = prepared(make_optimizer, model, None)
-                train(model, optimizer, range(HALF_WAY), rank, size)
-                middle = result(model, optimizer)
-                model = shard(Model())
-                optimizer = prepared(make_optimizer, model, start)
-                train(model, optimizer, range(HALF_WAY, 2 * HALF_WAY), rank, size)
-                end = result(model, optimizer)
+    dist.all_gather_object(shares, on_one([*ROWS][rank::WORLD]))
+    middle, end = ({row: result for share in shares for row, result in share[half].items()} for half in (0, 1))
+    start = middle
+    for name, (size, shard) in wrap.items():
+        own = None
+        if rank < size:
+            models = shard(Models([*ROWS]))
+            own = train(models, optimizers_of(models), range(HALF_WAY), rank, size)
+            models = shard(Models([*ROWS]))
+            last = train(models, optimizers_of(models, start), range(HALF_WAY, 2 * HALF_WAY), rank, size)
+            for row in ROWS:
+                pairs = ((own[row], middle[row]), (last[row], end[row]))
                 found[row, name] = tuple(
-                    max(differences(x[key], y[key]) for key in ("params", "state"))
-                    for x, y in zip((middle, end), expected, strict=True)
+                    max(differences(x[key], y[key]) for key in ("params", "state")) for x, y in pairs
                 )
-            # those who have not trained continue with the others
-            message = [middle]
-            dist.broadcast_object_list(message, src=0)
-            start = message[0]
+        # those who have not trained continue with the others
+        message = [own]
+        dist.broadcast_object_list(message, src=0)
+        start = message[0]
     return found
 
 
