@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -19,7 +20,7 @@ from asr.commands.api import composed_run
 from asr.doctor import version_lines
 from asr.run.choices import with_own_classes
 from asr.run.command_line import override_key, override_value
-from asr.run.folder import backup_existing
+from asr.run.folder import backup_existing, usable_folder
 from asr.run.options import decides
 from asr.runs.files import SUMMARY, read_run
 from asr.runs.folders import read_runs
@@ -376,8 +377,21 @@ def _collect(
     runs = []
     for path in finished:
         files, (measured,) = read_run(path), read_runs([path]).runs
-        runs.append(FinishedRun(measured, files.summary, flatten(files.options.plain()), batch))
+        data = data_digest(usable_folder(files.options.data.dir, "data.dir") / files.summary["data"])
+        runs.append(FinishedRun(measured, files.summary, flatten(files.options.plain()), data, batch))
     return collected(folder, task, about, told, runs, failed, before)
+
+
+@functools.cache
+def data_digest(folder: Path) -> str:
+    """Return a digest of the utterances of prepared data, the same for each place and form of their source."""
+    from asr.data.preparation.prepared import PreparedData, fingerprint  # imports lhotse
+
+    prepared = PreparedData.load(folder)
+    cuts = ((split, cut) for split in sorted(prepared.splits) for cut in prepared.cuts(split))
+    return fingerprint(
+        [(split, cut.id, f"{cut.duration:.3f}", [(s.speaker, s.text) for s in cut.supervisions]) for split, cut in cuts]
+    )
 
 
 def _package(target: str) -> dict[str, str]:

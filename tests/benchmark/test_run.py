@@ -97,6 +97,18 @@ def test_an_optimizer_of_20_lines_is_entered(place, capsys):
     assert "100.0 %, 5 runs" in capsys.readouterr().out, "no run of the former source counts, and that all diverge does"
 
 
+@pytest.mark.slow
+def test_data_are_known_by_their_utterances_wherever_they_lie(tmp_path, trained):
+    (index,) = Path(data(trained)).rglob("prepared.json")
+    before, moved = benchmark.data_digest(index.parent), tmp_path / "corpus" / "spec"
+    shutil.copytree(index.parent, moved)
+    assert benchmark.data_digest(moved) == before
+    cuts = moved / "cuts_dev.jsonl"
+    cuts.write_text(re.sub(r'"text": ?"(.)', lambda match: match[0][:-1] + "x", cuts.read_text(), count=1))
+    benchmark.data_digest.cache_clear()
+    assert benchmark.data_digest(moved) != before
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

@@ -144,6 +144,7 @@ class FinishedRun:
     """A run of an entry: what it measured, its ``summary.json``, and its config by dotted keys.
 
     Attributes:
+        data: digest of all utterances, and not of the place and form of their source.
         batch: what it shares with the runs that were trained together: the harness, and the CPU seconds of a run of
             the baseline beside them.
     """
@@ -151,11 +152,12 @@ class FinishedRun:
     run: Run
     summary: Mapping[str, Any]
     config: Mapping[str, Any]
+    data: str
     batch: Mapping[str, Any]
 
     def shared(self) -> dict[str, Any]:
         """Return what it must have in common with all runs on its task."""
-        values = self.summary["data"], self.run.sets[TEST].references, SCORER, fixed_part(self.summary["system"])
+        values = self.data, self.run.sets[TEST].references, SCORER, fixed_part(self.summary["system"])
         return dict(zip(SHARED, values, strict=True))
 
     def line(self) -> dict[str, Any]:
