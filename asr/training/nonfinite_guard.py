@@ -16,7 +16,7 @@ from asr.training.processes import gather
 from werdict.console import console
 from werdict.errors import Diverged, RunFailed
 
-NUM_NAMED = 5
+NUM_NAMED = 5  # utterances, and skipped updates in a row, of which then each tenth is named
 MAX_CONSECUTIVE_SKIPS = 50  # after which the run fails
 
 
@@ -195,7 +195,9 @@ class NonfiniteGuard:
         self.counts["skipped_updates"] += 1
         self.counts["consecutive_skips"] += 1
         consecutive, total = self.counts["consecutive_skips"], self.counts["skipped_updates"]
-        console.print_line(f"skipped update {update}: {reason} ({consecutive} consecutive, {total} total){utterances}")
+        if consecutive <= NUM_NAMED or consecutive % 10 == 0:
+            counts = f"({consecutive} consecutive, {total} total)"
+            console.print_line(f"skipped update {update}: {reason} {counts}{utterances}")
         return consecutive >= MAX_CONSECUTIVE_SKIPS
 
     def metrics(self) -> dict[str, float]:
