@@ -23,7 +23,7 @@ declare -A options=(
 uv=$folder/tools/bin/uv
 "$uv" venv --quiet --python "${PYTHON:-python3}" "$folder/venv"
 # shellcheck disable=SC2086
-"$uv" pip install --quiet --python "$folder/venv/bin/python" ${options[$kind]} --editable '.[tts,export]' \
+"$uv" pip install --quiet --python "$folder/venv/bin/python" ${options[$kind]} --editable '.[tts,export,scoring]' \
     'pytest>=8.3' 'pytest-randomly>=3.16' 'pytest-xdist>=3.6' 'hypothesis>=6.130'
 "$uv" pip freeze --python "$folder/venv/bin/python" | sed 's/^/    /'
 export WANDB_MODE=offline WERDICT_CACHE=$folder/cache

@@ -377,8 +377,9 @@ def _collect(
     runs = []
     for path in finished:
         files, (measured,) = read_run(path), read_runs([path]).runs
-        data = data_digest(usable_folder(files.options.data.dir, "data.dir") / files.summary["data"])
-        runs.append(FinishedRun(measured, files.summary, flatten(files.options.plain()), data, batch))
+        options = flatten(files.options.plain())
+        data = data_digest(usable_folder(options["data.dir"], "data.dir") / files.summary["data"])
+        runs.append(FinishedRun(measured, files.summary, options, data, batch))
     return collected(folder, task, about, told, runs, failed, before)
 
 

@@ -176,7 +176,8 @@ def divide(module: pl.LightningModule, recognizer: nn.Module) -> None:
         fully_shard(part, mesh=mesh, mp_policy=policy, ignored_params=whole)
     for name in ENTRIES:
         register_fsdp_forward_method(recognizer, name)
-    recognizer.set_reduce_scatter_unused_params(True)  # type: ignore[operator]
+    if hasattr(recognizer, "set_reduce_scatter_unused_params"):  # since torch 2.13
+        recognizer.set_reduce_scatter_unused_params(True)  # type: ignore[operator]
 
 
 def _divided(recognizer: nn.Module) -> list[FSDPModule]:

@@ -113,7 +113,10 @@ class Stager(DefaultStager):
     def stage(self, state_dict: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Return a copy, complete: DTensors as such, though torch (2.13) copies none that is a view of a part."""
         parts = {key: x.to_local() if isinstance(x, DTensor) else x for key, x in state_dict.items()}
-        copies: Any = super().stage(parts, **kwargs)
+        # torch (2.11) stages once and then closes its stager
+        copies = self._state_dict_stager.stage(parts, non_blocking=self._config.use_non_blocking_copy)
+        if self._config.use_non_blocking_copy:
+            torch.cuda.synchronize()
         for key, x in state_dict.items():
             if isinstance(x, DTensor):
                 like: Any = x.new_empty(x.size(), device="cpu")
