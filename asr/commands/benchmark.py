@@ -20,7 +20,7 @@ from asr.commands.api import composed_run
 from asr.doctor import version_lines
 from asr.run.choices import with_own_classes
 from asr.run.command_line import override_key, override_value
-from asr.run.folder import backup_existing, usable_folder
+from asr.run.folder import usable_folder
 from asr.run.options import decides
 from asr.runs.files import SUMMARY, read_run
 from asr.runs.folders import read_runs
@@ -100,6 +100,9 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Train what an entry lacks on a task, and store it or say how it compares; return the exit code of the sweep."""
+    if {"--help", "-h"} & {*arguments}:
+        print(HELP)
+        return 0
     options = {override_key(word): override_value([word], override_key(word)) for word in arguments if _is_own(word)}
     machine = [word for word in arguments if not _is_own(word)]
     for word in machine:
@@ -130,6 +133,7 @@ def run(arguments: Sequence[str]) -> int:
         seeds = drawn_seeds(shared["commit"], task)[:look]
         entry, code = _trained(folder, task, about, {**shared, "seeds": seeds}, words, before)
         if entry is None:
+            print("no run has finished yet: the same command continues; why a job failed stands at the end of its log")
             return code or 1
         if is_official and entry is not before:
             before = entry
@@ -195,24 +199,38 @@ def settings_of(folder: Path, task: str, overrides: Sequence[str], trial: Mappin
     Raises:
         ConfigError: a choice or class is not found, or does not take an option.
     """
+    from asr.run.build import try_third_party  # imports Lightning
+
     words, configs = [f"recipe={task}/benchmark_{VERSION}", *overrides], _own_configs(folder)
     sys.path.insert(0, str(folder.resolve()))  # of an optimizer of its own
     try:
         if trial or folder.parent.name == "tuned":
             words += _words_of_trial(task, overrides, trial, configs)
         with composed_run(words, configs) as composed:
-            return free_part(flatten(with_own_classes(composed).options.plain()))
+            options = with_own_classes(composed).options
+            try_third_party(options, on_cpu=True)
+            return free_part(flatten(options.plain()))
     finally:
         sys.path.pop(0)
 
 
 def _words_of_trial(task: str, overrides: Sequence[str], trial: Mapping[str, Any], configs: Path | None) -> list[str]:
-    """Return the overrides of a run with the settings of a trial of a tuned entry."""
+    """Return the overrides of a run with the settings of a trial of a tuned entry; without any, of the first one."""
     given = [word for word in overrides if not word.startswith("--")]
-    only = f"sweep.only=[{override_value(given, 'optimizer')}]"
+    only = f"sweep.only=[{_optimizer_of(given)}]"
     with composed_run([f"recipe={task}/benchmark_{VERSION}", *RULESETS["tuned"], only, *given], configs) as composed:
         (system,) = systems(Search.read(composed.options.plain()["sweep"]), seed=0)
-    return system.words(dict(trial))
+    return system.words(dict(trial) or system.sample(1)[0])
+
+
+def _optimizer_of(words: Sequence[str]) -> str:
+    """Return the name of the optimizer of a tuned entry."""
+    if name := override_value(words, "optimizer"):
+        return str(name)
+    raise ConfigError(
+        "a tuned entry has optimizer=NAME, with optimizer/NAME.yaml beside its entry.yaml and a range; see "
+        "docs/benchmark/rules.md"
+    )
 
 
 def _own_configs(folder: Path) -> Path | None:
@@ -267,11 +285,7 @@ def _sweep_words(task: str, sweep: str, seeds: Sequence[int], words: Sequence[st
     """Return the command line of the sweep; what the user gives of places and machines wins."""
     fixed, user_overrides = [f"seed={_listed(seeds)}"], list(words)
     if is_searched:
-        optimizer = override_value(words, "optimizer")
-        if not optimizer:
-            raise ConfigError(
-                "a tuned entry has optimizer=NAME, a name with a yaml and a range; see docs/benchmark/rules.md"
-            )
+        optimizer = _optimizer_of(words)
         user_overrides = [word for word in words if override_key(word) != "optimizer"]
         draw = [f"sweep.seeds=[{_listed(seeds)}]", f"sweep.tuning_seed={seeds[0] // 2}"]  # trials have their own
         fixed = [*RULESETS["tuned"], f"sweep.only=[{optimizer}]", *draw]
@@ -309,10 +323,12 @@ def _baseline_beside(
     if (run_dir / SUMMARY).exists():
         yield None
         return
-    backup_existing(run_dir.parent, [run_dir.name])  # of one that was interrupted: a resumed run lacks seconds
     fixed = [f"recipe={task}/benchmark_{VERSION}", f"optimizer={BASELINE}", "schedule=warmup_cosine", f"seed={seed}"]
-    words = [*fixed, "logger=csv", "torch_threads=1", *places, f"run_dir={run_dir}"]
-    process = _asr("train", *words, stdout=subprocess.DEVNULL)
+    words = [*fixed, "logger=csv", "torch_threads=1", f"run_dir={run_dir}"]
+    if (run_dir / "config.yaml").exists():  # it was interrupted
+        words = [f"resume={run_dir}"]
+    print(f"{BASELINE} is trained once beside the entry, for the cost of an update: {run_dir}", flush=True)
+    process = _asr("train", *words, *places, stdout=subprocess.DEVNULL)
     try:
         yield process
     finally:
@@ -322,6 +338,7 @@ def _baseline_beside(
 def _train(arguments: Sequence[str], sweep_dir: Path, folder: Path, num_runs: int) -> int:
     """Run the sweep, and say the hours that are left after each job; return its exit code."""
     print(f"asr-train {' '.join(arguments)}", flush=True)
+    print(f"{num_runs} runs; after the first, the hours that are left are said; tail -f LOG shows progress", flush=True)
     path = os.pathsep.join([str(folder.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = {**os.environ, "PYTHONPATH": path}
     before, printed = asked_for(sweep_dir), -1

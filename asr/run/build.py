@@ -144,7 +144,7 @@ def try_updates(options: RunOptions, recognizer: Recognizer, on_cpu: bool) -> Op
             f"encoder: {len(without)} parameters would be trained but get no gradient, such as {without[0]}; exclude "
             "them by encoder.lora.target_modules (adapters) or init.freeze"
         )
-    _try_third_party(options, on_cpu)
+    try_third_party(options, on_cpu)
     # a capturable optimizer keeps its rate on the device of its parameters, and the meta device has no numbers
     optimizer = updates.optimizer_factory(NamedParameters(recognizer, small=True))
     # a schedule sets options of the groups
@@ -185,7 +185,7 @@ def _try_model(recognizer: Recognizer) -> None:
     recognizer.zero_grad()
 
 
-def _try_third_party(options: RunOptions, on_cpu: bool) -> None:
+def try_third_party(options: RunOptions, on_cpu: bool) -> None:
     """Update a small parameter by each optimizer that is not ours: they do not check the options of all groups.
 
     Raises:

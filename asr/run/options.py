@@ -731,8 +731,7 @@ def _refusal(error: ValidationError, values: Any) -> str:
     key, same = next(iter(problems.items()))
     if same[0]["type"] == "missing":
         is_class = key.endswith("._target_")
-        why = "it must be the name of a class" if is_class else "in the config: it cannot be removed"
-        return f"{key} is missing{':' if is_class else ''} {why}"
+        return f"{key} is missing{': it must be the name of a class' if is_class else ', and has no default'}"
     # several types may be allowed, each of which says why the value is not of it
     return f"{key}: {'; or '.join(dict.fromkeys(problem['msg'] for problem in same))}; given {same[0]['input']!r}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import platform
 import sys
 import time
@@ -25,7 +24,7 @@ from asr.run.folder import backup_existing
 from asr.run.options import RunOptions
 from asr.runs.files import SUMMARY, run_settings
 from asr.training import checkpoints
-from asr.training.callbacks.measurements import log_samples, measured_cost, peak_memory_mb
+from asr.training.callbacks.measurements import cpu_seconds, log_samples, measured_cost, peak_memory_mb
 from asr.training.checkpoints import LoadedCheckpoint
 from asr.training.run_page import RunPage, augmented_features, run_facts, token_alignments, write_run_page
 from werdict.console import console
@@ -74,6 +73,7 @@ def report_run(
     """
     options, module, prepared, cost = run.options, run.module, run.prepared, measured_cost(run.module.trainer)
     training = watch.read()
+    training["cpu_seconds"] = cost.pop("cpu_seconds", None) or training["cpu_seconds"]
     if run.checkpoint is not None:
         training["resumed_after"] = run.checkpoint.update
     if unreadable := module.unreadable.num_utterances:
@@ -230,10 +230,8 @@ def _origin(checkpoint: LoadedCheckpoint) -> dict[str, Any]:
 def _print_places(
     run_dir: Path, checkpoint: Path, training: Mapping[str, float], minutes: float, decoded: bool
 ) -> None:
-    cpu_minutes = training["cpu_seconds"] / 60
-    since = f" since it was resumed after update {training['resumed_after']}" if "resumed_after" in training else ""
     for line in (
-        f"trained in {minutes:g} minutes ({cpu_minutes:.1f} CPU minutes{since})",
+        f"trained in {minutes:g} minutes ({training['cpu_seconds'] / 60:.1f} CPU minutes)",
         f"report:      {run_dir / 'report' / 'report.html'}",
         f"hypotheses:  {run_dir / 'decode' if decoded else 'none, no test set was decoded'}",
         f"checkpoint:  {checkpoint}",
@@ -249,7 +247,7 @@ class Stopwatch:
 
     @staticmethod
     def _now() -> tuple[float, float]:
-        return time.monotonic(), sum(os.times()[:4])
+        return time.monotonic(), cpu_seconds()
 
     def read(self) -> dict[str, float]:
         """Return ``seconds`` and ``cpu_seconds``."""

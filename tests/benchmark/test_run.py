@@ -168,6 +168,38 @@ def test_an_entry_that_cannot_be_trained_breaks_a_rule(tmp_path, ruleset, about,
     assert broken == [] if named is None else any(named in problem for problem in broken)
 
 
+def test_a_mistake_in_the_source_or_the_range_is_found_before_anything_is_trained(tmp_path):
+    folder = tmp_path / "tuned" / "own"
+    (folder / "optimizer").mkdir(parents=True)
+    (folder / "own_steps.py").write_text(
+        "import torch\nclass Own(torch.optim.SGD):\n    def step(self, closure=None):\n        return self.mistake\n"
+    )
+    (folder / "optimizer" / "mine.yaml").write_text("_target_: own_steps.Own\n_partial_: true\nlr: 0.1\n")
+    words = ["optimizer=mine", "++sweep.optimizers.mine={around: {lr: 0.1, rate: 0.1}, usual: warmup_cosine}"]
+    with pytest.raises(ConfigError, match=r"optimizer\.rate"):
+        benchmark.settings_of(folder, "an4", words, {})
+    with pytest.raises(AttributeError, match="mistake"):
+        benchmark.settings_of(folder, "an4", [words[0], words[1].replace(", rate: 0.1", "")], {})
+    with pytest.raises(ConfigError, match="optimizer=NAME"):
+        benchmark.settings_of(folder, "an4", ["optimizer._target_=own_steps.Own"], {})
+
+
+def test_the_baseline_of_an_interrupted_entry_is_resumed(tmp_path, monkeypatch):
+    run_dir, started = tmp_path / "runs" / "beside", list[tuple[str, ...]]()
+
+    def start(command: str, *words: str, **_: object) -> subprocess.Popen[bytes]:
+        started.append(words)
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(benchmark, "_asr", start)
+    for _ in range(2):
+        with benchmark._baseline_beside("an4", 1, ["data.source=x"], run_dir):
+            run_dir.mkdir(parents=True, exist_ok=True)
+            (run_dir / "config.yaml").touch()
+    assert f"run_dir={run_dir}" in started[0]
+    assert started[1] == (f"resume={run_dir}", "data.source=x")
+
+
 @pytest.mark.parametrize("optimizer", ["muon", "scaled_adam", "lion"])
 def test_settings_are_those_that_a_run_records(optimizer):
     found = benchmark.settings_of(Path(), "an4", [f"optimizer={optimizer}", "optimizer.lr=0.5"], {})

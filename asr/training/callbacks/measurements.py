@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import resource
 import time
@@ -74,7 +75,8 @@ def peak_flops(device: torch.device) -> float | None:
 class TrainingCost(pl.Callback):
     """Times all updates, and the optimizer's steps within them; validations and checkpoints do not count.
 
-    A resumed run continues from the seconds in its checkpoint: updates that a kill has lost count once. At each update
+    A resumed run continues from the seconds in its checkpoint, also those of the CPU, of which validations and all that
+    the process does have their part: updates that a kill has lost count once. At each update
     it logs speed, padding, waiting for data and memory of the first process. The share of a GPU's peak is that of
     16-bit training: operations of a first forward and backward pass are counted, and taken to grow with the frames.
     """
@@ -86,6 +88,7 @@ class TrainingCost(pl.Callback):
         self.flops_per_frame, self.counted_frames = 0.0, 1  # of the newest micro-batch
         self.counting: FlopCounterMode | None = None
         self.seconds = self.audio_s = self.audio_begun_s = 0.0
+        self.cpu_s_before = -cpu_seconds()  # of the parts of the run before this process, minus those before its run
         self.tick: float | None = None
         self.update_begun = 0.0
         self.num_passes = 0  # of micro-batches, forward and backward
@@ -181,6 +184,7 @@ class TrainingCost(pl.Callback):
         update, step = self.updates.mean, self.steps.mean
         return {
             "training_seconds": round(self.seconds, 1),
+            "cpu_seconds": round(self.cpu_s_before + cpu_seconds(), 1),
             "num_passes": self.num_passes,
             "seconds_per_update": update,
             "optimizer_step_seconds": step,
@@ -194,13 +198,20 @@ class TrainingCost(pl.Callback):
         if self.clock is not None:
             self.clock.collect(wait=True)  # saving waits for the device anyway
         timed = {"update_times": vars(self.updates), "step_times": vars(self.steps)}
-        return {"seconds": self.seconds, "num_passes": self.num_passes, **timed}
+        cpu_s = self.cpu_s_before + cpu_seconds()
+        return {"seconds": self.seconds, "cpu_seconds": cpu_s, "num_passes": self.num_passes, **timed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the seconds and timings."""
         self.seconds = float(state_dict["seconds"])
+        self.cpu_s_before += state_dict.get("cpu_seconds", 0.0)
         self.num_passes = int(state_dict.get("num_passes", 0))
         self.updates, self.steps = (Durations(**state_dict[name]) for name in ("update_times", "step_times"))
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process and its finished children."""
+    return sum(os.times()[:4])
 
 
 class StepClock:
