@@ -224,12 +224,12 @@ def _refuse_unknown_peers(trainer: Trainer) -> None:
         )
         raise ConfigError(
             f"{ranks}: these variables say that this is one of several processes, but the trainer would not join them; "
-            "unset them, or start all processes with torchrun or srun, as docs/clusters.md shows"
+            "unset them, or start all processes with torchrun or srun, as the documentation's page on clusters shows"
         )
     if trainer.world_size > trainer.num_devices and not is_started_as_rank(trainer):
         raise ConfigError(
             f"trainer.num_nodes={trainer.num_nodes}: on several machines start one process per device with torchrun or "
-            "srun, as docs/clusters.md shows"
+            "srun, as the documentation's page on clusters shows"
         )
 
 

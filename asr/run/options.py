@@ -163,7 +163,7 @@ class Data(Section):
         "a copy of the corpus, [train.tsv, dev.tsv] or {train: a.tsv, test: [b.tsv, c.tsv]}; null: the recipe makes it"
     )
     columns: Columns | None = option(
-        "column names of tables, if docs/data.md does not list them: {audio: my_path, text: my_text}"
+        "column names of tables, if the documentation does not list them: {audio: my_path, text: my_text}"
     )
     sources: Annotated[list[MixedCorpus], Field(min_length=1)] | None = option(
         "several corpora: [{recipe: fsdd/transformer_ctc, source: PATH, weight: 0.7}, …]; without weights: by size"
@@ -569,7 +569,7 @@ class Compare(Section):
     sweep: Place | None = option("name of a sweep: all finished runs in runs/<name>")
     runs: Places | None = option("or folders of runs: 'runs/fsdd/*/*', [runs/a,runs/b]")
     results: Places | None = option(
-        "or files of results of any toolkit: 'results/*.json', [a.trn,b.trn]; see docs/any_toolkit.md"
+        "or files of results of any toolkit: 'results/*.json', [a.trn,b.trn]; the documentation has a page on them"
     )
     pattern: Name | None = option("what the parts of their paths are: 'exp/{system}/seed{seed}/{set}/hyp.trn'")
     format: Name | None = option(

@@ -100,7 +100,8 @@ def build_encoder(target: Target, num_features: int) -> Any:
     encoder = build_component(target, "encoder", num_features=num_features)
     if lacking := [name for name in ENCODER if not hasattr(encoder, name)]:
         raise ConfigError(
-            f"encoder: {type(encoder).__name__} has no {', '.join(lacking)}; docs/your_own_code.md says what is needed"
+            f"encoder: {type(encoder).__name__} has no {', '.join(lacking)}; the documentation's page on your own code "
+            "says what is needed"
         )
     return encoder
 

@@ -168,7 +168,7 @@ def _instantiate(node: Mapping[str, Any], loggers: list[Any], callbacks: list[An
         raise ConfigError(
             f"{error}; {' '.join(slurm)}: these variables say that SLURM has started several processes; unset them, or "
             "start one process per device with srun --ntasks-per-node=N (-n is not enough) and trainer=slurm "
-            "trainer.devices=N, as docs/clusters.md shows"
+            "trainer.devices=N, as the documentation's page on clusters shows"
         ) from error
     return trainer
 

@@ -159,7 +159,11 @@ class Chain(Optimizer):
         maximize: bool = False,
         skip_nonfinite: bool = False,
         capturable: bool = False,
+        **unknown: Any,
     ) -> None:
+        if unknown:  # of a subclass, which hands on the options that it does not have
+            allowed = ", ".join(name for name in signature(type(self)).parameters if name not in ("params", "unknown"))
+            raise TypeError(f"{type(self).__name__} has no option {min(unknown)!r}; allowed: {allowed}")
         switches = {"skip_nonfinite": skip_nonfinite, "capturable": capturable}
         check_options(switches, dict.fromkeys(switches, SWITCH))
         if skip_nonfinite and capturable:

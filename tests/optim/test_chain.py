@@ -387,3 +387,8 @@ def test_branches_are_combined_by_a_function():
 
     optim.chain(optim.Branches(sign(), LearningRate(), combine=longer), lr=2.0)([param]).step()
     torch.testing.assert_close(param.detach(), torch.tensor([-10.0, -10.0]))
+
+
+def test_an_option_that_an_optimizer_does_not_have_is_named_with_those_that_it_has():
+    with pytest.raises(TypeError, match=r"Muon.*'lrr'.*\blr\b"):
+        optim.Muon([nn.Parameter(torch.ones(2))], lrr=0.1)
