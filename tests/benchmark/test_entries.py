@@ -200,6 +200,15 @@ def test_a_trick_is_named(root, attack: Callable[[LINES], object], named):
     assert any(named in problem for problem in problems(root, settings_of, [folder]))
 
 
+@pytest.mark.parametrize(("former", "named"), [({"augment.copies": [None]}, []), ({}, ["augment.copies"])])
+def test_an_option_that_did_not_exist_when_an_entry_was_trained_is_no_breach_if_the_task_says_so(root, former, named):
+    known = {**KNOWN, "fixed": {**FIXED, "augment.copies": 1}, "harness": {"h": ""}, "former": former}
+    (root / f"{TASK}.yaml").write_text(yaml.safe_dump(known))
+    found = problems(root, settings_of, [root / RULESET / "lion"])
+    assert len(found) == len(named)
+    assert all(key in problem for key, problem in zip(named, found, strict=True))
+
+
 def test_a_run_marked_failed_counts_as_lost_and_so_helps_nobody(root):
     folder = root / RULESET / "lion"
     lines = read_lines(folder)

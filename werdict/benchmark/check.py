@@ -96,10 +96,11 @@ def _unlike_others(entry: Entry) -> Iterator[str]:
     for key in SHARED[:-1]:
         if entry.shared.get(key) != known[key]:
             yield f"{key} is {entry.shared.get(key)!r}, and {known[key]!r} of all other entries"
-    fixed, expected = entry.shared.get("fixed", {}), known["fixed"]
+    fixed, expected, former = entry.shared.get("fixed", {}), known["fixed"], known.get("former", {})
     missing = object()
     keys = sorted(fixed.keys() | expected.keys())
-    if differing := [key for key in keys if fixed.get(key, missing) != expected.get(key, missing)]:
+    differing = [key for key in keys if fixed.get(key, missing) != expected.get(key, missing)]
+    if differing := [key for key in differing if fixed.get(key) not in former.get(key, ())]:
         yield f"differs in what the rules fix: {shortlist(differing)}"
     for harness in sorted({str(line.get("harness")) for line in entry.lines if "failed" not in line}):
         if harness not in known["harness"]:

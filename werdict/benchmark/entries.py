@@ -3,7 +3,7 @@
 ``benchmark/v2/RULESET/NAME/`` holds ``entry.yaml`` and a source file, which an entrant commits. Runs add
 ``TASK.jsonl``, whose first line tells what all runs share and each other line is a run, and ``TASK.verdict.json``.
 ``benchmark/v2/TASK.yaml`` says what all entries on a task share, which harnesses gave the same numbers, and which
-defaults of free options have been others since the first entry; ``TASK.tsv`` lists the test utterances.
+options have had other defaults, or been none, since the first entry; ``TASK.tsv`` lists the test utterances.
 """
 
 from __future__ import annotations
