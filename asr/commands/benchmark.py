@@ -79,9 +79,9 @@ def main() -> None:
     """Run ``asr-benchmark``."""
     command, *arguments = sys.argv[1:] or ["--help"]
     try:
-        if command not in ("run", "check", "page"):
+        if command not in ("run", "check", "page") or {"--help", "-h"} & {*arguments}:
             print(*version_lines() if command == "--version" else [HELP], sep="\n")
-            sys.exit(0 if command in ("--help", "-h", "--version") else 2)
+            sys.exit(0 if {"--help", "-h", "--version"} & {command, *arguments} else 2)
         if not ROOT.is_dir():
             raise ConfigError(f"there is no {ROOT} here: run this in a checkout of the project")
         if command == "run":
@@ -100,9 +100,6 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Train what an entry lacks on a task, and store it or say how it compares; return the exit code of the sweep."""
-    if {"--help", "-h"} & {*arguments}:
-        print(HELP)
-        return 0
     options = {override_key(word): override_value([word], override_key(word)) for word in arguments if _is_own(word)}
     machine = [word for word in arguments if not _is_own(word)]
     for word in machine:
@@ -177,7 +174,7 @@ def _trained(
         code = _train(arguments, sweep_dir, folder, len(missing) + (NUM_TRIALS if is_searched else 0))
         if beside is not None and all(job.failed and job.exit_code != DIVERGED for job in records(sweep_dir)):
             beside.terminate()  # there is nothing to compare
-    return _collect(folder, task, about, told, sweep_dir, baseline, before), code
+    return _collect(folder, task, about, told, missing, sweep_dir, baseline, before), code
 
 
 def _says_open(entry: Entry) -> bool:
@@ -371,21 +368,25 @@ def _collect(
     task: str,
     about: Mapping[str, Any],
     told: dict[str, Any],
+    seeds: Sequence[int],
     sweep_dir: Path,
     baseline: Path,
     before: Entry | None,
 ) -> Entry | None:
-    """Return an entry with the runs that have ended so far; None if none has finished, unless all have diverged."""
-    jobs = {seed: job for seed, job in jobs_by_seed(sweep_dir).items() if seed in told["seeds"]}
+    """Return an entry with its runs before, and those with the other seeds that have ended so far.
+
+    None if none of these has finished, unless all have diverged.
+    """
+    jobs = {seed: job for seed, job in jobs_by_seed(sweep_dir).items() if seed in seeds}
     finished = [sweep_dir / job.name for job in jobs.values() if (sweep_dir / job.name / SUMMARY).is_file()]
     failed = {seed: f"exit code {job.exit_code}" for seed, job in jobs.items() if job.failed and not job.was_ended}
     num_diverged = sum(job.exit_code == DIVERGED for job in jobs.values())
-    if (not finished and num_diverged < len(told["seeds"])) or not (baseline / SUMMARY).is_file():
+    if (not finished and num_diverged < len(seeds)) or not (baseline / SUMMARY).is_file():
         return None
     trained = finished or [sweep_dir / job.name for job in jobs.values()]  # those that diverged
     config = read_yaml(trained[0] / "config.yaml")
     told |= _package(config["optimizer"]["_target_"])
-    usual_seconds = read_json(baseline / SUMMARY)["training"]["cpu_seconds"]
+    usual_seconds = read_json(baseline / SUMMARY)["cost"]["cpu_seconds"]
     batch = {"harness": harness(task), "baseline_cpu_seconds": usual_seconds}
     if before is not None:
         told = {**before.shared, **told}

@@ -73,7 +73,6 @@ def report_run(
     """
     options, module, prepared, cost = run.options, run.module, run.prepared, measured_cost(run.module.trainer)
     training = watch.read()
-    training["cpu_seconds"] = cost.pop("cpu_seconds", None) or training["cpu_seconds"]
     if run.checkpoint is not None:
         training["resumed_after"] = run.checkpoint.update
     if unreadable := module.unreadable.num_utterances:
@@ -230,8 +229,10 @@ def _origin(checkpoint: LoadedCheckpoint) -> dict[str, Any]:
 def _print_places(
     run_dir: Path, checkpoint: Path, training: Mapping[str, float], minutes: float, decoded: bool
 ) -> None:
+    cpu_minutes = training["cpu_seconds"] / 60
+    since = f" since it was resumed after update {training['resumed_after']}" if "resumed_after" in training else ""
     for line in (
-        f"trained in {minutes:g} minutes ({training['cpu_seconds'] / 60:.1f} CPU minutes)",
+        f"trained in {minutes:g} minutes ({cpu_minutes:.1f} CPU minutes{since})",
         f"report:      {run_dir / 'report' / 'report.html'}",
         f"hypotheses:  {run_dir / 'decode' if decoded else 'none, no test set was decoded'}",
         f"checkpoint:  {checkpoint}",

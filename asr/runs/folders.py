@@ -144,7 +144,8 @@ def _run(run: RunFiles, system: str, problems: list[str]) -> Run:
             num_updates=run.settings["budget"],
             num_parameters=run.summary["num_parameters"],
             seconds=cost.get("training_seconds", training["seconds"]),
-            cpu_seconds=training["cpu_seconds"],
+            # a killed process of an older version did not record its CPU time
+            cpu_seconds=cost.get("cpu_seconds", None if "resumed_after" in training else training["cpu_seconds"]),
             **{name: cost.get(name) for name in MEASURED},
             peak_memory_mb=run.summary.get("peak_gpu_memory_mb", run.summary["peak_memory_mb"]),
         ),

@@ -228,3 +228,14 @@ def test_a_resumed_training_measures_the_same_updates(tmp_path):
     _, _, rest = train_measuring_health(tmp_path / "rest", 3, HEALTH_BATCHES, ckpt_path=tmp_path / "last.ckpt")
     assert list(health(whole)) == [2, 5]
     assert list(health(rest)) == [5]
+
+
+def test_cpu_seconds_go_on_from_a_checkpoint_and_are_unknown_after_one_that_does_not_know_them():
+    first = TrainingCost()
+    first.cpu_s_before += 1000
+    state = first.state_dict()
+    resumed, unknown = TrainingCost(), TrainingCost()
+    resumed.load_state_dict(state)
+    assert 1000 <= (resumed.read()["cpu_seconds"] or 0) < 1100
+    unknown.load_state_dict({key: value for key, value in state.items() if key != "cpu_seconds"})
+    assert unknown.read()["cpu_seconds"] is None

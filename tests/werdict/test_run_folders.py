@@ -69,6 +69,12 @@ def test_whether_training_has_speakers_of_a_test_set_is_read(tmp_path, counts, s
     assert read_runs([run]).runs[0].sets["test"].seen_speakers == seen
 
 
+def test_cpu_seconds_of_a_resumed_run_are_unknown_since_killed_processes_took_some_too(tmp_path):
+    training = {"seconds": 30.0, "cpu_seconds": 35.0, "resumed_after": 50}
+    (run,) = read_runs([write_run(tmp_path / "a", summary={"training": training})]).runs
+    assert (run.cost.seconds, run.cost.cpu_seconds) == (50.0, None)
+
+
 def test_what_a_report_wrote_is_read_back(tmp_path):
     utterances = [
         Utterance("b", "one two three", "one too", 's "x'),

@@ -184,7 +184,7 @@ class TrainingCost(pl.Callback):
         update, step = self.updates.mean, self.steps.mean
         return {
             "training_seconds": round(self.seconds, 1),
-            "cpu_seconds": round(self.cpu_s_before + cpu_seconds(), 1),
+            "cpu_seconds": None if math.isnan(self.cpu_s_before) else round(self.cpu_s_before + cpu_seconds(), 1),
             "num_passes": self.num_passes,
             "seconds_per_update": update,
             "optimizer_step_seconds": step,
@@ -204,7 +204,7 @@ class TrainingCost(pl.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the seconds and timings."""
         self.seconds = float(state_dict["seconds"])
-        self.cpu_s_before += state_dict.get("cpu_seconds", 0.0)
+        self.cpu_s_before += state_dict.get("cpu_seconds", math.nan)  # older checkpoints do not know them
         self.num_passes = int(state_dict.get("num_passes", 0))
         self.updates, self.steps = (Durations(**state_dict[name]) for name in ("update_times", "step_times"))
 
